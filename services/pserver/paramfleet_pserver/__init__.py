@@ -1,0 +1,1 @@
+"""The parameter server: sharded tables with optimizer updates."""

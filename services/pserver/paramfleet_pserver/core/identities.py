@@ -1,0 +1,147 @@
+"""Which pushes were already taken, so that a retry after a lost answer counts once.
+
+For each (worker, table) the window holds the first sequence not yet seen, and
+the later ones seen out of order. A worker's incarnation fences its former self:
+a request of an older incarnation is refused, a newer one starts a fresh window.
+
+A worker may skip a sequence for good (a push refused for its contents). Such a
+gap is given up once ``max_later`` later ones are held; what comes from before a
+gap that was given up can't be judged any more, and is refused.
+
+One task owns a window. ``check`` changes nothing, ``record`` can't fail after it.
+"""
+
+from dataclasses import dataclass, field
+
+from paramfleet_shared.errors import ContractError, IntegrityError
+from paramfleet_shared.wire.identity import PushIdentity
+
+__all__ = ["FencedError", "IdentityWindow", "SequenceExpiredError"]
+
+MAX_LATER = 1024
+"""Sequences held out of order for one (worker, table): far more than are ever in flight."""
+
+
+class FencedError(IntegrityError):
+    """A former life of a worker acted after its successor had begun."""
+
+    code = "integrity.fenced"
+
+    def __init__(self, *, worker: int, incarnation: int, current: int) -> None:
+        super().__init__(
+            f"worker {worker}: incarnation {incarnation} was replaced by {current}; "
+            "this process must stop",
+            worker=worker,
+            incarnation=incarnation,
+            current=current,
+        )
+        self.worker = worker
+        self.incarnation = incarnation
+        self.current = current
+
+
+class SequenceExpiredError(ContractError):
+    """A push came so late that nobody knows whether it was taken before."""
+
+    code = "contract.sequence_expired"
+
+    def __init__(self, *, worker: int, table: str, sequence: int, oldest: int) -> None:
+        super().__init__(
+            f"worker {worker}, table {table!r}: push {sequence} is older than {oldest}, "
+            "the oldest that can still be told from a retry",
+            worker=worker,
+            table=table,
+            sequence=sequence,
+            oldest=oldest,
+        )
+        self.worker = worker
+        self.table = table
+        self.sequence = sequence
+        self.oldest = oldest
+
+
+@dataclass(slots=True)
+class _Seen:
+    """Sequences of one (worker, table): all in [oldest, next), and those in later."""
+
+    oldest: int = 0
+    next: int = 0
+    later: set[int] = field(default_factory=set)
+
+    def holds(self, sequence: int) -> bool:
+        return self.oldest <= sequence < self.next or sequence in self.later
+
+    def add(self, sequence: int, max_later: int) -> None:
+        if not self.holds(sequence):
+            self.later.add(sequence)
+        if len(self.later) > max_later:
+            self.oldest = self.next = min(self.later)
+        while self.next in self.later:
+            self.later.remove(self.next)
+            self.next += 1
+
+
+class IdentityWindow:
+    """The identities of pushes already taken.
+
+    Args:
+        max_later: Sequences held out of order for one (worker, table).
+    """
+
+    def __init__(self, *, max_later: int = MAX_LATER) -> None:
+        assert max_later >= 1, "a window without room would give up every gap"
+        self._max_later = max_later
+        self._incarnation: dict[int, int] = {}
+        self._seen: dict[tuple[int, str], _Seen] = {}
+
+    def fence(self, worker: int, incarnation: int) -> None:
+        """Admit a worker's incarnation; a newer one forgets its former self's pushes.
+
+        Raises:
+            FencedError: if a newer incarnation is known.
+        """
+        current = self._incarnation.get(worker, incarnation)
+        if incarnation < current:
+            raise FencedError(worker=worker, incarnation=incarnation, current=current)
+        if incarnation > current:
+            for key in [key for key in self._seen if key[0] == worker]:
+                del self._seen[key]
+        self._incarnation[worker] = incarnation
+
+    def is_fresh(self, identity: PushIdentity) -> bool:
+        """Return True if the push must be taken, False if it was taken before.
+
+        Raises:
+            FencedError: if a newer incarnation of the worker is known.
+            SequenceExpiredError: if the sequence is from before a gap given up.
+        """
+        current = self._incarnation.get(identity.worker, identity.incarnation)
+        if identity.incarnation < current:
+            raise FencedError(
+                worker=identity.worker, incarnation=identity.incarnation, current=current
+            )
+        seen = self._seen.get((identity.worker, identity.table))
+        if seen is None or identity.incarnation > current:
+            return True
+        if identity.sequence < seen.oldest:
+            raise SequenceExpiredError(
+                worker=identity.worker,
+                table=identity.table,
+                sequence=identity.sequence,
+                oldest=seen.oldest,
+            )
+        return not seen.holds(identity.sequence)
+
+    def record(self, identity: PushIdentity) -> None:
+        """Remember that a push was taken; recording it again changes nothing.
+
+        Raises:
+            FencedError: if a newer incarnation of the worker is known.
+        """
+        self.fence(identity.worker, identity.incarnation)
+        key = (identity.worker, identity.table)
+        self._seen.setdefault(key, _Seen()).add(identity.sequence, self._max_later)
+
+    def num_held(self) -> int:
+        """Return how many sequences are held out of order, over all windows."""
+        return sum(len(seen.later) for seen in self._seen.values())

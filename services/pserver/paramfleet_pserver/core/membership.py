@@ -1,0 +1,70 @@
+"""Who takes part in which step of synchronous training.
+
+Every worker takes part from step 0; one that runs out of data leaves, and takes
+part in no step from then on. The answer for a step never depends on the order
+in which leaves and pushes arrive.
+"""
+
+from paramfleet_shared.errors import ContractError
+from paramfleet_shared.ids import Rank, Step
+
+__all__ = ["NotAMemberError", "StepMembers"]
+
+
+class NotAMemberError(ContractError):
+    """A worker acted for a step it takes no part in."""
+
+    code = "contract.not_a_member"
+
+    def __init__(self, *, rank: int, step: int, num_workers: int) -> None:
+        super().__init__(
+            f"worker {rank} takes no part in step {step}: it left before, or isn't "
+            f"one of the job's {num_workers} workers",
+            rank=rank,
+            step=step,
+            num_workers=num_workers,
+        )
+        self.rank = rank
+        self.step = step
+        self.num_workers = num_workers
+
+
+class StepMembers:
+    """The members of each step.
+
+    Args:
+        num_workers: Workers of the job; their ranks are ``0 .. num_workers - 1``.
+    """
+
+    def __init__(self, *, num_workers: int) -> None:
+        assert num_workers >= 1, "the caller validates this"
+        self._num_workers = num_workers
+        self._left_at: dict[Rank, Step] = {}
+
+    def expect(self, rank: Rank, step: Step) -> None:
+        """Pass if a worker takes part in a step.
+
+        Raises:
+            NotAMemberError: if it doesn't.
+        """
+        if not 0 <= rank < self._num_workers or not self._takes_part(rank, step):
+            raise NotAMemberError(rank=rank, step=step, num_workers=self._num_workers)
+
+    def of(self, step: Step) -> tuple[Rank, ...]:
+        """Return the members of a step in rank order."""
+        ranks = map(Rank, range(self._num_workers))
+        return tuple(rank for rank in ranks if self._takes_part(rank, step))
+
+    def leave(self, rank: Rank, step: Step) -> None:
+        """Take a worker out of ``step`` and all after; the earliest leave counts.
+
+        Raises:
+            NotAMemberError: if the rank isn't one of the job's.
+        """
+        if not 0 <= rank < self._num_workers:
+            raise NotAMemberError(rank=rank, step=step, num_workers=self._num_workers)
+        self._left_at[rank] = min(step, self._left_at.get(rank, step))
+
+    def _takes_part(self, rank: Rank, step: Step) -> bool:
+        left_at = self._left_at.get(rank)
+        return left_at is None or step < left_at

@@ -1,0 +1,212 @@
+"""What the workers pushed for a step of synchronous training, until it is whole.
+
+A step is complete when every one of its members has pushed. Its contributions
+come out in rank order, whatever the order of arrival, each with the factor that
+makes the step's gradient the weighted mean: ``weight_r / sum(weights)``. Steps
+come out one after the other, none skipped.
+
+One task owns a reservoir. What a push carries is opaque here.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from paramfleet_pserver.core.membership import StepMembers
+from paramfleet_shared.errors import ContractError
+from paramfleet_shared.ids import Rank, Step
+
+__all__ = [
+    "BadWeightError",
+    "CompleteStep",
+    "Contribution",
+    "PushRepeatedError",
+    "StepPassedError",
+    "StepReservoir",
+    "StepTooEarlyError",
+]
+
+MAX_AHEAD_STEPS = 4
+"""Steps beyond the one in progress that may be pushed. A worker that pulls each
+version before it pushes is never ahead at all; the bound is one on memory."""
+
+Payload = TypeVar("Payload")
+
+
+class StepPassedError(ContractError):
+    """A push names a step that was already applied."""
+
+    code = "contract.step_passed"
+
+    def __init__(self, *, rank: int, step: int, next_step: int) -> None:
+        super().__init__(
+            f"worker {rank} pushed step {step}, but the servers have applied every step "
+            f"before {next_step}",
+            rank=rank,
+            step=step,
+            next_step=next_step,
+        )
+        self.rank = rank
+        self.step = step
+        self.next_step = next_step
+
+
+class StepTooEarlyError(ContractError):
+    """A push names a step too far beyond the one in progress."""
+
+    code = "contract.step_too_early"
+
+    def __init__(self, *, rank: int, step: int, next_step: int, max_ahead_steps: int) -> None:
+        super().__init__(
+            f"worker {rank} pushed step {step} while step {next_step} is in progress: "
+            f"at most {max_ahead_steps} steps ahead are kept",
+            rank=rank,
+            step=step,
+            next_step=next_step,
+            max_ahead_steps=max_ahead_steps,
+        )
+        self.rank = rank
+        self.step = step
+        self.next_step = next_step
+        self.max_ahead_steps = max_ahead_steps
+
+
+class PushRepeatedError(ContractError):
+    """A worker pushed a step twice, as two different pushes."""
+
+    code = "contract.push_repeated"
+
+    def __init__(self, *, rank: int, step: int) -> None:
+        super().__init__(
+            f"worker {rank} pushed step {step} before, under another identity",
+            rank=rank,
+            step=step,
+        )
+        self.rank = rank
+        self.step = step
+
+
+class BadWeightError(ContractError):
+    """A push carries a weight that no mean can use."""
+
+    code = "contract.bad_weight"
+
+    def __init__(self, *, rank: int, step: int, weight: float) -> None:
+        super().__init__(
+            f"worker {rank}, step {step}: weight {weight} must be finite and >= 0",
+            rank=rank,
+            step=step,
+            weight=weight,
+        )
+        self.rank = rank
+        self.step = step
+        self.weight = weight
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Contribution(Generic[Payload]):
+    """One member's part of a complete step."""
+
+    rank: Rank
+    scale: float
+    """``weight / sum(weights)``; exactly 1.0 for a lone member, 0.0 if no weight is."""
+    payload: Payload
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CompleteStep(Generic[Payload]):
+    """A step that every member has pushed, contributions in rank order."""
+
+    step: Step
+    contributions: tuple[Contribution[Payload], ...]
+
+
+class StepReservoir(Generic[Payload]):
+    """Pushes of the step in progress and a few after it.
+
+    Args:
+        members: Who takes part in which step; shared, and changed by ``leave``.
+        max_ahead_steps: Steps beyond the one in progress that may be pushed.
+    """
+
+    def __init__(self, members: StepMembers, *, max_ahead_steps: int = MAX_AHEAD_STEPS) -> None:
+        assert max_ahead_steps >= 0, "the caller validates this"
+        self._members = members
+        self._max_ahead_steps = max_ahead_steps
+        self._next = Step(0)
+        self._pushed: dict[Step, dict[Rank, tuple[float, Payload]]] = {}
+
+    @property
+    def next_step(self) -> Step:
+        """Return the step in progress: all before were taken out."""
+        return self._next
+
+    def check(self, rank: Rank, step: Step, weight: float) -> None:
+        """Refuse what ``add`` would refuse, and change nothing.
+
+        Raises:
+            NotAMemberError: if the worker takes no part in the step.
+            StepPassedError: if the step was taken out before.
+            StepTooEarlyError: if the step is too far ahead.
+            PushRepeatedError: if the worker pushed this step before.
+            BadWeightError: if the weight isn't finite or is negative.
+        """
+        if not math.isfinite(weight) or weight < 0:
+            raise BadWeightError(rank=rank, step=step, weight=weight)
+        self._members.expect(rank, step)
+        if step < self._next:
+            raise StepPassedError(rank=rank, step=step, next_step=self._next)
+        if step > self._next + self._max_ahead_steps:
+            raise StepTooEarlyError(
+                rank=rank,
+                step=step,
+                next_step=self._next,
+                max_ahead_steps=self._max_ahead_steps,
+            )
+        if rank in self._pushed.get(step, {}):
+            raise PushRepeatedError(rank=rank, step=step)
+
+    def add(self, rank: Rank, step: Step, weight: float, payload: Payload) -> None:
+        """Keep a member's push of a step. Raises as ``check`` does, with no effect."""
+        self.check(rank, step, weight)
+        self._pushed.setdefault(step, {})[rank] = (weight, payload)
+
+    def leave(self, rank: Rank, step: Step) -> None:
+        """Take a worker out of ``step`` and all after; what it pushed stays.
+
+        Call ``take`` afterwards: a step may be complete now.
+        """
+        self._members.leave(rank, step)
+
+    def missing(self) -> tuple[Rank, ...]:
+        """Return the members that the step in progress waits for."""
+        pushed = self._pushed.get(self._next, {})
+        return tuple(rank for rank in self._members.of(self._next) if rank not in pushed)
+
+    def take(self) -> CompleteStep[Payload] | None:
+        """Take out the step in progress if it is complete.
+
+        Returns:
+            The step, to be applied now, or None. Call again: the next one may be
+            complete too.
+        """
+        pushed = self._pushed.get(self._next)
+        if not pushed or self.missing():
+            return None
+        step = self._next
+        del self._pushed[step]
+        self._next = Step(step + 1)
+        total = math.fsum(weight for weight, _ in pushed.values())
+        return CompleteStep(
+            step=step,
+            contributions=tuple(
+                Contribution(
+                    rank=rank, scale=_share(pushed[rank][0], total), payload=pushed[rank][1]
+                )
+                for rank in sorted(pushed)
+            ),
+        )
+
+
+def _share(weight: float, total: float) -> float:
+    return weight / total if total > 0 else 0.0

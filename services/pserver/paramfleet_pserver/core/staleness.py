@@ -1,0 +1,188 @@
+"""Bounded staleness: which steps may begin now, and which must wait.
+
+The gate holds one integer per worker, the steps it has committed, and keeps
+the stale-synchronous-parallel rule (Ho et al., NIPS 2013, section 3): step
+``s`` may begin only while ``s - slowest <= max_lead_steps``, where ``slowest``
+is the least number of committed steps over the *other* members. A worker's own
+pushes travel in the background, often several steps merged into one, so that
+its own count may trail the step it begins, and grows by more than one.
+
+Nothing here waits, logs, or knows the time. The caller reports facts; what the
+methods return is what the caller must now do. One task owns a gate.
+"""
+
+from dataclasses import dataclass
+
+from paramfleet_shared.errors import ContractError
+from paramfleet_shared.ids import Rank, Step
+
+__all__ = [
+    "ParkedStepError",
+    "Release",
+    "StalenessGate",
+    "StalenessStatistics",
+    "UnknownWorkerError",
+]
+
+
+class UnknownWorkerError(ContractError):
+    """A worker acted that never joined, or after leaving."""
+
+    code = "contract.unknown_worker"
+
+    def __init__(self, *, rank: int) -> None:
+        super().__init__(f"worker {rank} is not a member of this job", rank=rank)
+        self.rank = rank
+
+
+class ParkedStepError(ContractError):
+    """A worker committed a step it had been told to hold."""
+
+    code = "contract.parked_step"
+
+    def __init__(self, *, rank: int, step: int) -> None:
+        super().__init__(
+            f"worker {rank} committed step {step}, which is parked until the slowest "
+            "worker moves on",
+            rank=rank,
+            step=step,
+        )
+        self.rank = rank
+        self.step = step
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Release:
+    """A step that was parked may begin."""
+
+    rank: Rank
+    step: Step
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StalenessStatistics:
+    """What an operator may ask of a gate."""
+
+    members: int
+    parked: int
+    slowest: Step | None
+    """``None`` while there are no members."""
+    fastest: Step | None
+    """``None`` while there are no members."""
+
+
+class StalenessGate:
+    """Counts of committed steps, and admission to the next one.
+
+    Invariant: no step was let through that led the slowest other member by more
+    than ``max_lead_steps`` at that time.
+
+    Args:
+        max_lead_steps: Steps a worker may lead the slowest other member by; 0
+            makes training bulk-synchronous; None never parks.
+    """
+
+    def __init__(self, *, max_lead_steps: int | None) -> None:
+        assert max_lead_steps is None or max_lead_steps >= 0, "the caller validates this"
+        self._max_lead_steps = max_lead_steps
+        self._committed: dict[Rank, Step] = {}
+        self._parked: dict[Rank, Step] = {}
+
+    def join(self, rank: Rank) -> Step:
+        """Admit a member; it starts level with the slowest.
+
+        Joining twice is a no-op, so a caller may retry.
+
+        Returns:
+            The steps the worker counts as having committed.
+        """
+        return self._committed.setdefault(rank, self._slowest() or Step(0))
+
+    def leave(self, rank: Rank) -> tuple[Release, ...]:
+        """Forget a member that left; leaving twice is a no-op.
+
+        Returns:
+            Steps that may begin because the slowest member moved on.
+        """
+        self._committed.pop(rank, None)
+        self._parked.pop(rank, None)
+        return self._release()
+
+    def begin(self, rank: Rank, step: Step) -> bool:
+        """Ask to begin a step; asking again is harmless.
+
+        Returns:
+            True if the step may run now; False if it is parked until a
+            ``Release`` names it.
+
+        Raises:
+            UnknownWorkerError: if the worker is not a member.
+        """
+        self._expect(rank)
+        if self._may_run(rank, step):
+            self._parked.pop(rank, None)
+            return True
+        self._parked[rank] = step
+        return False
+
+    def withdraw(self, rank: Rank, step: Step) -> None:
+        """Forget a parked step: its worker no longer waits for it."""
+        if self._parked.get(rank) == step:
+            del self._parked[rank]
+
+    def check(self, rank: Rank, step: Step) -> None:
+        """Refuse a commit that ``commit`` would refuse, and change nothing.
+
+        Raises:
+            UnknownWorkerError: if the worker is not a member.
+            ParkedStepError: if ``step`` is still parked.
+        """
+        self._expect(rank)
+        parked = self._parked.get(rank)
+        if parked is not None and step >= parked:
+            raise ParkedStepError(rank=rank, step=step)
+
+    def commit(self, rank: Rank, step: Step) -> tuple[Release, ...]:
+        """Record that a worker finished ``step`` and all before; may be repeated.
+
+        Returns:
+            Steps that may begin because the slowest member moved on.
+        """
+        self.check(rank, step)
+        self._committed[rank] = max(self._committed[rank], Step(step + 1))
+        return self._release()
+
+    def slowest_but(self, rank: Rank) -> Step | None:
+        """Return the least steps committed by any other member; None when alone."""
+        others = (steps for r, steps in self._committed.items() if r != rank)
+        return min(others, default=None)
+
+    def statistics(self) -> StalenessStatistics:
+        """Return a snapshot for logs and the admin endpoint."""
+        return StalenessStatistics(
+            members=len(self._committed),
+            parked=len(self._parked),
+            slowest=self._slowest(),
+            fastest=max(self._committed.values(), default=None),
+        )
+
+    def committed(self) -> dict[Rank, Step]:
+        """Return a copy of the steps committed by each member."""
+        return dict(self._committed)
+
+    def _slowest(self) -> Step | None:
+        return min(self._committed.values(), default=None)
+
+    def _may_run(self, rank: Rank, step: Step) -> bool:
+        slowest = self.slowest_but(rank)
+        if slowest is None or self._max_lead_steps is None:
+            return True
+        return step - slowest <= self._max_lead_steps
+
+    def _expect(self, rank: Rank) -> None:
+        if rank not in self._committed:
+            raise UnknownWorkerError(rank=rank)
+
+    def _release(self) -> tuple[Release, ...]:
+        ready = sorted(r for r, step in self._parked.items() if self._may_run(r, step))
+        return tuple(Release(rank=r, step=self._parked.pop(r)) for r in ready)
