@@ -1,0 +1,107 @@
+"""One call on a connection: its body on the way in, its body on the way out."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from paramfleet_shared.wire.message import ALIGNMENT_BYTES, Buffer
+
+__all__ = ["OutgoingBody", "Stream", "allocate_body"]
+
+_MIN_GROWTH_BYTES = 64 << 10
+
+
+def allocate_body(num_bytes: int) -> memoryview:
+    """Return writable memory that starts at a multiple of 64 bytes; not cleared."""
+    memory = np.empty(num_bytes + ALIGNMENT_BYTES, np.uint8)
+    shift = -memory.__array_interface__["data"][0] % ALIGNMENT_BYTES
+    return memory[shift : shift + num_bytes].data
+
+
+class OutgoingBody:
+    """Buffers that leave in order, cut where windows and frames demand."""
+
+    __slots__ = ("_offset", "_pieces", "num_left")
+
+    def __init__(self, buffers: Sequence[Buffer]) -> None:
+        self._pieces = [memoryview(buffer) for buffer in buffers]
+        self._pieces.reverse()  # the next one last, to be popped
+        self._offset = 0
+        self.num_left = sum(map(len, self._pieces))
+
+    def take(self, num_bytes: int) -> list[memoryview]:
+        """Return views of the next ``num_bytes`` bytes, at most ``num_left``."""
+        self.num_left -= num_bytes
+        taken = []
+        while num_bytes:
+            piece = self._pieces[-1][self._offset : self._offset + num_bytes]
+            taken.append(piece)
+            num_bytes -= len(piece)
+            self._offset += len(piece)
+            if self._offset == len(self._pieces[-1]):
+                self._pieces.pop()
+                self._offset = 0
+        return taken
+
+
+class Stream:
+    """What a connection remembers of one call."""
+
+    __slots__ = (
+        "body", "credit", "declared", "discarding", "headers", "num_received", "outgoing",
+        "progress_at", "received_all", "stream_id",
+    )  # fmt: skip
+
+    def __init__(self, stream_id: int, now: float) -> None:
+        self.stream_id = stream_id
+        self.headers: dict[bytes, bytes] | None = None
+        """Those of the peer; None until they came."""
+        self.declared: int | None = None
+        """The peer's content-length."""
+        self.body: memoryview | None = None
+        self.num_received = 0
+        self.received_all = False
+        self.discarding = False
+        """The body is over a limit: what comes of it is thrown away."""
+        self.credit = 0
+        """Bytes received and not yet given back to the peer's window."""
+        self.outgoing: OutgoingBody | None = None
+        self.progress_at = now
+        """When a byte of either body last moved."""
+
+    @property
+    def num_reserved(self) -> int:
+        """Return the bytes of memory that the incoming body has or will have."""
+        return max(self.declared or 0, len(self.body) if self.body is not None else 0)
+
+    def place(self, num_bytes: int, max_bytes: int) -> memoryview | None:
+        """Return where the next ``num_bytes`` of the body go, None if they are too many."""
+        end = self.num_received + num_bytes
+        body = self.body
+        if body is None or end > len(body):
+            if end > (max_bytes if self.declared is None else self.declared):
+                return None
+            body = self._grow(end, max_bytes)
+        return body[self.num_received : end]
+
+    def take_body(self) -> memoryview:
+        """Return the whole body, and forget it."""
+        body, self.body = self.body, None
+        if body is None:
+            return allocate_body(0)
+        return body if len(body) == self.num_received else body[: self.num_received]
+
+    def _grow(self, end: int, max_bytes: int) -> memoryview:
+        size = self.declared
+        if size is None:
+            size = min(max_bytes, max(end, 2 * self.num_received, _MIN_GROWTH_BYTES))
+        body = allocate_body(size)
+        if self.body is not None:
+            body[: self.num_received] = self.body[: self.num_received]
+        self.body = body
+        return body
+
+    def release(self) -> None:
+        """Stop counting the incoming body: nobody needs it any more."""
+        self.body = None
+        self.declared = 0

@@ -1,0 +1,1 @@
+"""Calls between processes: ``server.RpcServer`` answers, ``client.Channel`` asks."""

@@ -1,0 +1,340 @@
+"""Asks one peer, many questions at a time, over one HTTP/2 connection."""
+
+import asyncio
+import ssl as tls
+from collections.abc import Awaitable, Callable, Sequence
+
+from paramfleet_shared.clock import Clock
+from paramfleet_shared.errors import (
+    ContractError,
+    FleetError,
+    OutcomeUnknownError,
+    UnavailableError,
+)
+from paramfleet_shared.http2.events import ResponseReceived
+from paramfleet_shared.http2.hpack_memo import Header
+from paramfleet_shared.rpc.answers import read_error
+from paramfleet_shared.rpc.deadlines import (
+    DEADLINE_HEADER,
+    DeadlineExceededError,
+    write_deadline,
+)
+from paramfleet_shared.rpc.endpoint import split_endpoint
+from paramfleet_shared.rpc.faults import NO_FAULTS, FaultHook, Verdict
+from paramfleet_shared.rpc.link import CallLostError, Link
+from paramfleet_shared.rpc.tasks import TaskSet
+from paramfleet_shared.wire.limits import DEFAULT_LIMITS, Limits
+from paramfleet_shared.wire.message import Buffer, Message, decode, encode
+
+__all__ = [
+    "Channel",
+    "ChannelClosedError",
+    "ConnectionLostError",
+    "DeadlineExceededError",
+    "PeerUnreachableError",
+]
+
+_FIRST_BACKOFF_S = 0.02
+_MAX_BACKOFF_S = 1.0
+
+
+class ChannelClosedError(ContractError):
+    """A call was made on a channel that its owner has closed."""
+
+    code = "contract.channel_closed"
+
+    def __init__(self, *, peer: str, operation: str) -> None:
+        super().__init__(
+            f"{operation!r} was called on the closed channel to {peer}",
+            peer=peer,
+            operation=operation,
+        )
+        self.peer = peer
+        self.operation = operation
+
+
+class PeerUnreachableError(UnavailableError):
+    """The peer could not be asked in the time the call had; it did nothing."""
+
+    code = "unavailable.peer_unreachable"
+
+    def __init__(
+        self, *, peer: str, endpoint: str, operation: str, waited_s: float, reason: str
+    ) -> None:
+        super().__init__(
+            f"{peer} at {endpoint} could not be reached for {operation!r} "
+            f"within {waited_s:.3f} s: {reason}",
+            peer=peer,
+            endpoint=endpoint,
+            operation=operation,
+            waited_s=waited_s,
+            reason=reason,
+        )
+        self.peer = peer
+        self.endpoint = endpoint
+        self.operation = operation
+        self.waited_s = waited_s
+        self.reason = reason
+
+
+class ConnectionLostError(OutcomeUnknownError):
+    """The connection broke after the call was sent; it may have had its effect."""
+
+    code = "outcome_unknown.connection_lost"
+
+    def __init__(self, *, peer: str, operation: str, reason: str = "") -> None:
+        super().__init__(
+            f"the connection to {peer} was lost while it handled {operation!r}"
+            + (f": {reason}" if reason else ""),
+            peer=peer,
+            operation=operation,
+            reason=reason,
+        )
+        self.peer = peer
+        self.operation = operation
+        self.reason = reason
+
+
+class Channel:
+    """The way to one peer: connects when first needed, and again when it must.
+
+    Used from one event loop; many calls may be in flight at once.
+
+    Args:
+        endpoint: ``host:port`` of the peer.
+        peer: How errors name it, as "pserver 0".
+        limits: What the peer may not pass.
+        clock: Time.
+        faults: A test's plan of faults.
+        ssl: Talk TLS; its ALPN is set to HTTP/2.
+        resolve: Asked for the endpoint before each attempt to connect, for a
+            peer that may come back elsewhere. If it raises a ``FleetError``, the
+            attempt has failed.
+
+    Raises:
+        MalformedEndpointError: if ``endpoint`` is not ``host:port``.
+    """
+
+    def __init__(  # noqa: PLR0913 (all but the first by keyword)
+        self,
+        endpoint: str,
+        *,
+        peer: str,
+        clock: Clock,
+        limits: Limits = DEFAULT_LIMITS,
+        faults: FaultHook = NO_FAULTS,
+        ssl: tls.SSLContext | None = None,
+        resolve: Callable[[], Awaitable[str]] | None = None,
+    ) -> None:
+        split_endpoint(endpoint)  # raises here rather than at each attempt
+        self.endpoint = endpoint
+        self.peer = peer
+        self._limits = limits
+        self._clock = clock
+        self._faults = faults
+        self._ssl = ssl
+        if ssl is not None:
+            ssl.set_alpn_protocols(["h2"])
+        self._resolve = resolve
+        self._tasks = TaskSet()
+        self._links: set[Link] = set()
+        self._link: Link | None = None
+        self._connecting: asyncio.Task[str | None] | None = None
+        self._closed = False
+
+    async def call(
+        self, op: str, message: Message, *, timeout_s: float, idempotent: bool = True
+    ) -> Message:
+        """Ask the peer, and return its answer.
+
+        The message's tensors are written from the arrays themselves: leave them
+        unchanged until the call returns. If it raises or is cancelled, never
+        change them again: their bytes may still be on their way.
+
+        Whatever surely had no effect is tried again until the deadline; a call
+        that may have had one only if it is ``idempotent``.
+
+        Cancellation: before the request is sent, no effect; after, the outcome
+        is unknown.
+
+        Raises:
+            ChannelClosedError: if ``close`` was called before.
+            PeerUnreachableError: if the deadline passed and the call was never sent.
+            DeadlineExceededError: if the deadline passed after it was sent.
+            FleetError: whatever the peer answered, as the same class, ``remote`` set.
+        """
+        if self._closed:
+            raise ChannelClosedError(peer=self.peer, operation=op)
+        attempt = _Call(op, encode(message), self._clock.monotonic(), timeout_s)
+        timer = asyncio.timeout(timeout_s)
+        try:
+            async with timer:
+                return await self._ask_until_answered(attempt, idempotent=idempotent)
+        except TimeoutError:
+            assert timer.expired(), "those of the system are translated in _connect"
+        raise self._too_late(attempt)
+
+    async def close(self) -> None:
+        """Close the connection; calls in flight fail. May be called twice."""
+        self._closed = True
+        await self._tasks.close()
+        links = list(self._links)
+        for link in links:
+            link.close()
+        if links:
+            await asyncio.wait([link.closed for link in links])
+
+    async def _ask_until_answered(self, call: "_Call", *, idempotent: bool) -> Message:
+        backoff_s = _FIRST_BACKOFF_S
+        while True:
+            try:
+                return self._read(await self._ask_once(call))
+            except CallLostError as lost:
+                call.reason = lost.reason
+                call.maybe_processed |= lost.processed
+                if self._closed or (lost.processed and not idempotent):
+                    raise self._gone(call) from lost
+            await self._clock.sleep(backoff_s)
+            backoff_s = min(2 * backoff_s, _MAX_BACKOFF_S)
+
+    def _read(self, response: ResponseReceived) -> Message:
+        if response.status != 200:
+            raise read_error(response.body, peer=self.peer, status=response.status)
+        return decode(response.body, self._limits)
+
+    async def _ask_once(self, call: "_Call") -> ResponseReceived:
+        link = self._link
+        if link is None or not link.usable:
+            link = await self._connected()
+        headers = self._headers(link, call)
+        if self._faults is not NO_FAULTS:
+            return await self._ask_with_faults(link, call, headers)
+        return await call.send(link, headers)
+
+    async def _ask_with_faults(
+        self, link: Link, call: "_Call", headers: Sequence[Header]
+    ) -> ResponseReceived:
+        verdict = self._faults.on_request(call.op)
+        if verdict is Verdict.DROP:
+            raise CallLostError("a planned fault dropped the request", processed=True)
+        response = await call.send(link, headers)
+        if verdict is Verdict.DUPLICATE:
+            response = await call.send(link, headers)
+        if await self._faults.on_reply(call.op) is Verdict.DROP:
+            raise CallLostError("a planned fault dropped the reply", processed=True)
+        return response
+
+    def _headers(self, link: Link, call: "_Call") -> list[Header]:
+        remaining_s = call.started + call.timeout_s - self._clock.monotonic()
+        return [
+            (b":method", b"POST"),
+            (b":scheme", b"http" if self._ssl is None else b"https"),
+            (b":authority", link.authority),
+            (b":path", b"/v1/" + call.op.encode()),
+            (b"content-length", b"%d" % call.num_bytes),
+            (DEADLINE_HEADER, write_deadline(remaining_s)),
+        ]
+
+    def _too_late(self, call: "_Call") -> DeadlineExceededError | PeerUnreachableError:
+        waited_s = self._clock.monotonic() - call.started
+        if call.link is not None and call.link.num_received == call.num_received_before:
+            call.link.probe()
+        if call.link is not None or call.maybe_processed:
+            return DeadlineExceededError(peer=self.peer, operation=call.op, waited_s=waited_s)
+        return self._unreachable(call)
+
+    def _gone(self, call: "_Call") -> ConnectionLostError | PeerUnreachableError:
+        if not call.maybe_processed:
+            return self._unreachable(call)
+        return ConnectionLostError(peer=self.peer, operation=call.op, reason=call.reason)
+
+    def _unreachable(self, call: "_Call") -> PeerUnreachableError:
+        return PeerUnreachableError(
+            peer=self.peer,
+            endpoint=self.endpoint,
+            operation=call.op,
+            waited_s=self._clock.monotonic() - call.started,
+            reason=call.reason,
+        )
+
+    async def _connected(self) -> Link:
+        """Return a usable link; all calls share one attempt to connect.
+
+        Raises:
+            CallLostError: if the attempt failed.
+        """
+        task = self._connecting
+        if task is None or task.done():
+            task = self._connecting = self._tasks.start(
+                self._connect(), name=f"connect to {self.peer}"
+            )
+        await asyncio.wait((task,))
+        if task.cancelled():
+            raise CallLostError("the channel was closed", processed=False)
+        link = self._link
+        if link is None or not link.usable:
+            raise CallLostError(task.result() or "the connection ended", processed=False)
+        return link
+
+    async def _connect(self) -> str | None:
+        """Try once; return why it failed, None if it did not."""
+        link: Link | None = None
+        try:
+            async with asyncio.timeout(self._limits.connect_timeout_s):
+                if self._resolve is not None:
+                    self.endpoint = await self._resolve()
+                host, port = split_endpoint(self.endpoint)
+                _, link = await asyncio.get_running_loop().create_connection(
+                    self._new_link, host, port, ssl=self._ssl
+                )
+                await link.wait_ready()
+        except TimeoutError:
+            reason = f"no answer within {self._limits.connect_timeout_s:g} s"
+        except OSError as error:
+            reason = str(error)
+        except (CallLostError, FleetError) as error:
+            reason = str(error)
+        else:
+            self._link = link
+            return None
+        if link is not None:
+            link.abort(reason)
+        return reason
+
+    def _new_link(self) -> Link:
+        link = Link(self._limits, self._clock, authority=self.endpoint.encode())
+        self._links.add(link)
+        link.closed.add_done_callback(lambda _: self._links.discard(link))
+        return link
+
+
+class _Call:
+    """What one ``Channel.call`` knows of itself across its attempts."""
+
+    __slots__ = (
+        "body", "link", "maybe_processed", "num_bytes", "num_received_before", "op",
+        "reason", "started", "timeout_s",
+    )  # fmt: skip
+
+    def __init__(self, op: str, body: list[Buffer], started: float, timeout_s: float) -> None:
+        self.op = op
+        self.body = body
+        self.num_bytes = sum(map(len, body))
+        self.started = started
+        self.timeout_s = timeout_s
+        self.link: Link | None = None
+        """Where the running attempt was sent; None while nothing is sent."""
+        self.num_received_before = 0
+        self.maybe_processed = False
+        """Whether an attempt that has failed may have had its effect."""
+        self.reason = "the deadline passed before an attempt to connect ended"
+
+    async def send(self, link: Link, headers: Sequence[Header]) -> ResponseReceived:
+        await link.wait_turn()
+        self.link = link
+        self.num_received_before = link.num_received
+        try:
+            return await link.request(headers, self.body)
+        except CallLostError:
+            self.link = None
+            raise

@@ -1,0 +1,179 @@
+"""One connection of a ``Channel``: requests out, answers to whoever waits."""
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+
+from h2.errors import ErrorCodes
+from typing_extensions import override
+
+from paramfleet_shared.clock import Clock
+from paramfleet_shared.http2.client import ClientConnection
+from paramfleet_shared.http2.events import (
+    ConnectionEnded,
+    Event,
+    PeerReady,
+    ResponseReceived,
+    ResponseTooLarge,
+    StreamLost,
+)
+from paramfleet_shared.http2.hpack_memo import Header
+from paramfleet_shared.rpc.protocol import Http2Protocol
+from paramfleet_shared.wire.limits import BodyTooLargeError, Limits
+from paramfleet_shared.wire.message import Buffer
+
+__all__ = ["CallLostError", "Link"]
+
+_PROBE = b"pf-alive"
+
+
+class CallLostError(Exception):
+    """A call ended without an answer; the channel decides what follows."""
+
+    def __init__(self, reason: str, *, processed: bool) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.processed = processed
+        """False: the server surely did nothing."""
+
+
+class Link(Http2Protocol[ClientConnection]):
+    """One HTTP/2 connection, from its socket's opening to its end."""
+
+    def __init__(self, limits: Limits, clock: Clock, *, authority: bytes) -> None:
+        super().__init__(ClientConnection(limits, clock.monotonic()), limits, clock)
+        self.authority = authority
+        self._ready: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
+        self._answers: dict[int, asyncio.Future[ResponseReceived]] = {}
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._probe: asyncio.TimerHandle | None = None
+
+    @property
+    def usable(self) -> bool:
+        """Return whether new calls may be sent here."""
+        return self.connection.end_reason is None and not self.connection.draining
+
+    async def wait_ready(self) -> None:
+        """Wait for the server's settings: then it does speak HTTP/2, and is alive.
+
+        Raises:
+            CallLostError: if the connection ends before.
+        """
+        reason = await self._ready
+        if reason is not None:
+            raise CallLostError(reason, processed=False)
+
+    async def wait_turn(self) -> None:
+        """Wait until the server takes one more call; ``request`` must follow at once.
+
+        Raises:
+            CallLostError: if this link takes no more calls.
+            CancelledError: if the caller is cancelled.
+        """
+        connection = self.connection
+        while self.usable and not connection.may_request:
+            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append(turn)
+            try:
+                await turn
+            except asyncio.CancelledError:
+                if not turn.cancelled():  # it was our turn, and we don't take it
+                    self._wake_next()
+                raise
+        if not self.usable:
+            self._wake_next()
+            raise CallLostError(
+                connection.end_reason or "the server is leaving", processed=False
+            )
+
+    async def request(
+        self, headers: Sequence[Header], body: Sequence[Buffer]
+    ) -> ResponseReceived:
+        """Send a request, and return its answer.
+
+        Cancellation: the server is told to give up, and the outcome is unknown.
+
+        Raises:
+            CallLostError: if the stream or the connection ends without an answer.
+            CancelledError: if the caller is cancelled.
+            BodyTooLargeError: if the answer is over our limit.
+        """
+        loop = asyncio.get_running_loop()
+        connection = self.connection
+        stream_id = connection.request(headers, body, self._clock.monotonic())
+        answer: asyncio.Future[ResponseReceived] = loop.create_future()
+        self._answers[stream_id] = answer
+        self.flush()
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            if connection.end_reason is None:
+                connection.reset(stream_id, ErrorCodes.CANCEL)
+                self.flush()
+            raise
+        finally:
+            self._answers.pop(stream_id, None)
+            self._wake_next()
+
+    def probe(self) -> None:
+        """Cut the connection unless the server shows a sign of life soon."""
+        if self._probe is None and self.connection.end_reason is None:
+            self.connection.ping(_PROBE)
+            self._probe = asyncio.get_running_loop().call_later(
+                self._limits.probe_timeout_s, self._judge_probe, self.num_received
+            )
+            self.flush()
+
+    @override
+    def on_event(self, event: Event) -> None:
+        match event:
+            case ResponseReceived(stream_id):
+                answer = self._answers.pop(stream_id, None)
+                if answer is not None and not answer.done():
+                    answer.set_result(event)
+            case ResponseTooLarge(stream_id, num_bytes):
+                error = BodyTooLargeError(
+                    limit_bytes=self._limits.max_body_bytes, got_bytes=num_bytes
+                )
+                self._fail(stream_id, error)
+            case StreamLost(stream_id, reason, processed):
+                self._fail(stream_id, CallLostError(reason, processed=processed))
+            case PeerReady():
+                self._end_wait_ready(None)
+                self._wake_all()
+            case ConnectionEnded(reason):
+                self._end_wait_ready(reason)
+                self._wake_all()
+            case _:
+                pass
+
+    @override
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if self._probe is not None:
+            self._probe.cancel()
+
+    def _end_wait_ready(self, reason: str | None) -> None:
+        if not self._ready.done():
+            self._ready.set_result(reason)
+
+    def _fail(self, stream_id: int, error: Exception) -> None:
+        answer = self._answers.pop(stream_id, None)
+        if answer is not None and not answer.done():
+            answer.set_exception(error)
+
+    def _wake_next(self) -> None:
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
+
+    def _wake_all(self) -> None:
+        while self._waiting:
+            self._wake_next()
+
+    def _judge_probe(self, num_received: int) -> None:
+        self._probe = None
+        if self.num_received == num_received:
+            self.abort("the server showed no sign of life")

@@ -1,0 +1,173 @@
+"""Serves operations to many clients over HTTP/2.
+
+* ``POST /v1/<op>``: an encoded message in, an encoded message out. Status 200,
+  or that of an error whose code and facts are the body (msgpack).
+* ``GET /healthz``: JSON, for people and probes.
+"""
+
+import asyncio
+import errno
+import ssl as tls
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from paramfleet_shared.clock import Clock
+from paramfleet_shared.errors import ContractError
+from paramfleet_shared.rpc.faults import NO_FAULTS, FaultHook
+from paramfleet_shared.rpc.session import Handler, Request, Service, Session
+from paramfleet_shared.rpc.tasks import TaskSet
+from paramfleet_shared.wire.limits import DEFAULT_LIMITS, Limits
+
+__all__ = ["CannotListenError", "Handler", "PortInUseError", "Request", "RpcServer"]
+
+_BACKLOG = 1024
+_MAX_SWEEP_S = 1.0
+
+
+class CannotListenError(ContractError):
+    """The address to serve on is not one of this machine, or not allowed."""
+
+    code = "contract.cannot_listen"
+
+    def __init__(self, *, host: str, port: int, reason: str) -> None:
+        super().__init__(
+            f"cannot listen on {host} port {port}: {reason}",
+            host=host,
+            port=port,
+            reason=reason,
+        )
+        self.host = host
+        self.port = port
+        self.reason = reason
+
+
+class PortInUseError(ContractError):
+    """Another process listens on the port."""
+
+    code = "contract.port_in_use"
+
+    def __init__(self, *, host: str, port: int) -> None:
+        super().__init__(
+            f"port {port} of {host} is in use: stop the other process, or choose port 0 "
+            "to get a free one",
+            host=host,
+            port=port,
+        )
+        self.host = host
+        self.port = port
+
+
+class RpcServer:
+    """Listens, and hands every request to the handler of its operation.
+
+    Used from one event loop. Start it with ``start``; end it with ``drain``,
+    then ``close``.
+
+    Args:
+        handlers: By operation; see ``Handler`` for what they owe.
+        name: How errors name this server, as "pserver 0".
+        limits: What clients may not pass.
+        clock: Time.
+        health: What ``/healthz`` answers; plain JSON values.
+        faults: A test's plan of faults.
+        ssl: Serve TLS; its ALPN is set to HTTP/2.
+    """
+
+    def __init__(  # noqa: PLR0913 (all but the first by keyword)
+        self,
+        handlers: Mapping[str, Handler],
+        *,
+        name: str,
+        clock: Clock,
+        limits: Limits = DEFAULT_LIMITS,
+        health: Callable[[], Mapping[str, Any]] = dict,
+        faults: FaultHook = NO_FAULTS,
+        ssl: tls.SSLContext | None = None,
+    ) -> None:
+        self._tasks = TaskSet()
+        self._service = Service(
+            name=name,
+            handlers=handlers,
+            health=health,
+            limits=limits,
+            clock=clock,
+            faults=faults,
+            tasks=self._tasks,
+        )
+        self._ssl = ssl
+        if ssl is not None:
+            ssl.set_alpn_protocols(["h2"])
+        self._listener: asyncio.Server | None = None
+        self._sessions: set[Session] = set()
+        self._sweep: asyncio.TimerHandle | None = None
+
+    async def start(self, host: str, port: int = 0) -> int:
+        """Listen, and return the bound port; ``port`` 0 picks a free one.
+
+        Raises:
+            PortInUseError: if another process has the port.
+            CannotListenError: if the address cannot be used.
+        """
+        try:
+            self._listener = await asyncio.get_running_loop().create_server(
+                self._new_session, host, port, ssl=self._ssl, backlog=_BACKLOG
+            )
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise PortInUseError(host=host, port=port) from error
+            raise CannotListenError(host=host, port=port, reason=str(error)) from error
+        self._schedule_sweep()
+        bound: int = self._listener.sockets[0].getsockname()[1]
+        return bound
+
+    @property
+    def num_connections(self) -> int:
+        """Return the number of clients connected."""
+        return len(self._sessions)
+
+    async def drain(self, timeout_s: float) -> bool:
+        """Accept nothing new, and finish the calls that came.
+
+        Returns:
+            True if every call was answered; False if ``timeout_s`` was too short.
+        """
+        if self._listener is not None:
+            self._listener.close()
+        sessions = list(self._sessions)
+        for session in sessions:
+            session.drain()
+        if not sessions:
+            return True
+        _, open_ = await asyncio.wait([s.closed for s in sessions], timeout=timeout_s)
+        return not open_
+
+    async def close(self) -> None:
+        """Cancel handlers, close every connection and the socket. May be called twice."""
+        if self._sweep is not None:
+            self._sweep.cancel()
+        if self._listener is not None:
+            self._listener.close()
+        await self._tasks.close()
+        sessions = list(self._sessions)
+        for session in sessions:
+            session.close()
+        if sessions:
+            await asyncio.wait([session.closed for session in sessions])
+        if self._listener is not None:
+            await self._listener.wait_closed()
+            self._listener = None
+
+    def _new_session(self) -> Session:
+        session = Session(self._service, self._sessions.discard)
+        self._sessions.add(session)
+        return session
+
+    def _schedule_sweep(self) -> None:
+        period_s = min(_MAX_SWEEP_S, self._service.limits.body_idle_timeout_s / 4)
+        self._sweep = asyncio.get_running_loop().call_later(period_s, self._expire)
+
+    def _expire(self) -> None:
+        now = self._service.clock.monotonic()
+        for session in list(self._sessions):
+            session.expire(now)
+        self._schedule_sweep()

@@ -1,0 +1,1 @@
+"""What a message looks like in bytes; knows nothing of connections."""

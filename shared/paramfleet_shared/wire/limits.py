@@ -1,0 +1,78 @@
+"""Every size and rate a peer may not pass, in one place.
+
+A length that came over the wire is compared with one of these before memory is
+allocated for it.
+"""
+
+from dataclasses import dataclass
+
+from paramfleet_shared.errors import ContractError
+
+__all__ = ["DEFAULT_LIMITS", "BodyTooLargeError", "Limits"]
+
+
+class BodyTooLargeError(ContractError):
+    """A message body is longer than its receiver accepts."""
+
+    code = "contract.body_too_large"
+
+    def __init__(self, *, limit_bytes: int, got_bytes: int) -> None:
+        super().__init__(
+            f"the body has {got_bytes} bytes or more; the receiver accepts {limit_bytes}: "
+            "send less in one message, or raise Limits.max_body_bytes on the receiver",
+            limit_bytes=limit_bytes,
+            got_bytes=got_bytes,
+        )
+        self.limit_bytes = limit_bytes
+        self.got_bytes = got_bytes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """What one side of a connection accepts, and how it paces itself."""
+
+    max_body_bytes: int = 256 << 20
+    """Longest body of one message; a longer request is answered 413."""
+    max_header_bytes: int = 1 << 20
+    """Longest msgpack header of one message."""
+    max_tensors: int = 4096
+    """Most tensors in one message."""
+
+    max_streams: int = 128
+    """Most calls in flight on one connection; further ones are refused, safe to retry."""
+    body_budget_bytes: int = 1 << 30
+    """Bytes of bodies held for one connection, request and answer; a request over it is
+    refused, safe to retry, unless it is the only one."""
+    body_idle_timeout_s: float = 30.0
+    """A body that makes no progress this long, either way, has its stream reset."""
+
+    stream_window_bytes: int = 16 << 20
+    """Flow-control window of a stream; larger bodies are credited as they arrive."""
+    connection_window_bytes: int = (1 << 31) - 1
+    """Flow-control window of a connection. Memory is bounded by admission, not by this."""
+    max_frame_bytes: int = 1 << 20
+    """Largest DATA frame accepted."""
+    chunk_bytes: int = 1 << 20
+    """Largest DATA frame sent: the grain at which concurrent bodies interleave."""
+    max_control_frame_bytes: int = 32 << 10
+    """Largest frame other than DATA, and the longest header block over all its frames."""
+
+    max_resets_per_s: int = 200
+    """Streams a client may reset in a second before it is cut off (CVE-2023-44487)."""
+    max_control_frames_per_s: int = 20_000
+    """Frames that cost their sender nothing (SETTINGS, PING, empty DATA and the like)."""
+    max_unsent_control_bytes: int = 1 << 20
+    """Answers to control frames that may wait for a peer that does not read."""
+    write_high_water_bytes: int = 1 << 20
+    """Bytes in the transport's buffer at which sending pauses."""
+
+    connect_timeout_s: float = 5.0
+    """Longest wait of one attempt to connect, until the peer's settings are here."""
+    probe_timeout_s: float = 2.0
+    """After a call that heard nothing by its deadline: longest wait for a PING's answer."""
+    close_timeout_s: float = 2.0
+    """Longest wait for a peer to read the last bytes before its connection is cut."""
+
+
+DEFAULT_LIMITS = Limits()
+"""What is used where nobody says otherwise."""
