@@ -1,0 +1,178 @@
+"""The ``paramfleet`` command."""
+
+import asyncio
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from paramfleet_shared.clock import SystemClock
+from paramfleet_shared.config import (
+    JobSettings,
+    Option,
+    Resolved,
+    options_of,
+    read_environment,
+    resolve,
+)
+from paramfleet_shared.errors import ContractError, FleetError
+from paramfleet_worker.app.launcher import Launcher
+from paramfleet_worker.app.planning import plan_launch
+from paramfleet_worker.app.script import become_worker
+from paramfleet_worker.config import LaunchSettings
+from paramfleet_worker.process.console import Console
+from paramfleet_worker.process.ports import PortReservations
+
+__all__ = ["main"]
+
+DELEGATE = {
+    "add_help_option": False,
+    "context_settings": {"ignore_unknown_options": True, "allow_interspersed_args": False},
+}
+
+
+def _with_dashes(token: str) -> str:
+    """Take ``--worker_num``, as Fleet spells it, for ``--worker-num``."""
+    return token.replace("_", "-")
+
+
+@click.group(context_settings={"token_normalize_func": _with_dashes})
+@click.version_option(package_name="paramfleet", prog_name="paramfleet")
+def main() -> None:
+    """Parameter-server training for PyTorch."""
+
+
+def _launch(script: str, arguments: tuple[str, ...], **options: Any) -> None:
+    """Train on this machine, or on several.
+
+    Starts what the job needs, and runs SCRIPT with ARGS as each of its pservers and
+    workers. Ends with 0 only if every process did. When one dies, the others are stopped
+    and it is named.
+    """
+    environment = read_environment()
+
+    def run() -> int:
+        resolved = resolve(
+            LaunchSettings, section="launch", arguments=options, environment=environment
+        )
+        with PortReservations() as reservations:
+            plan = plan_launch(
+                resolved.value,
+                script=(script, *arguments),
+                pod_ip=environment.get("POD_IP", ""),
+                reservations=reservations,
+            )
+            console = Console(sys.stdout.buffer, sys.stderr.buffer, environment)
+            for line in resolved.lines():
+                if not line.endswith("(default)"):
+                    console.say(line)
+            launcher = Launcher(
+                plan, environment=environment, console=console, clock=SystemClock()
+            )
+            return asyncio.run(launcher.run())
+
+    sys.exit(_told("launch", run))
+
+
+def _worker(
+    script: str, arguments: tuple[str, ...], config: Path | None, **options: Any
+) -> None:
+    """Run SCRIPT with ARGS as a worker of a job that is started elsewhere."""
+    environment = read_environment()
+
+    def run() -> int:
+        resolved: Resolved[JobSettings] = resolve(
+            JobSettings,
+            section="",
+            arguments=options,
+            environment=environment,
+            file=config,
+        )
+        for line in resolved.lines():
+            click.echo(f"[worker] {line}", err=True)
+        become_worker((script, *arguments), resolved, environment)
+
+    sys.exit(_told("worker", run))
+
+
+@main.command("coordinator", **DELEGATE)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def _coordinator(arguments: tuple[str, ...]) -> None:
+    """Run the coordinator of a job."""
+    from paramfleet_coordinator.__main__ import main as command  # noqa: PLC0415 -- slow
+
+    _delegate(command, "coordinator", arguments)
+
+
+@main.command("pserver", **DELEGATE)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def _pserver(arguments: tuple[str, ...]) -> None:
+    """Run a pserver of a job."""
+    from paramfleet_pserver.__main__ import main as command  # noqa: PLC0415 -- slow
+
+    _delegate(command, "pserver", arguments)
+
+
+def _delegate(command: click.Command, name: str, arguments: tuple[str, ...]) -> None:
+    command.main(
+        list(arguments), prog_name=f"paramfleet {name}", token_normalize_func=_with_dashes
+    )
+
+
+def _told(name: str, run: Callable[[], int]) -> int:
+    """Run a command; return its exit code, 1 after an error that is told in one line.
+
+    Raises:
+        UsageError: if the options can't be what was meant.
+    """
+    try:
+        return run()
+    except ContractError as error:
+        raise click.UsageError(str(error)) from error
+    except (FleetError, OSError) as error:
+        click.echo(f"paramfleet {name}: {error}", err=True)
+        return 1
+
+
+def _script_command(
+    name: str, settings: type, callback: Callable[..., None], *more: click.Parameter
+) -> click.Command:
+    """Return a command that takes settings, then a script, then whatever the script takes."""
+    script = click.Argument(
+        ["script"], type=click.Path(exists=True, dir_okay=False), metavar="SCRIPT"
+    )
+    rest = click.Argument(["arguments"], nargs=-1, type=click.UNPROCESSED, metavar="[ARGS]...")
+    return click.Command(
+        name,
+        params=[*map(_option, options_of(settings)), *more, script, rest],
+        callback=callback,
+        help=callback.__doc__,
+        context_settings={"allow_interspersed_args": False},
+    )
+
+
+def _option(option: Option) -> click.Option:
+    kind = click.Path(path_type=Path) if option.type is Path else option.type
+    shown = "none" if option.default in {None, ""} else option.default
+    return click.Option([f"--{option.name}"], type=kind, help=f"{option.help}  [{shown}]")
+
+
+main.add_command(_script_command("launch", LaunchSettings, _launch))
+main.add_command(
+    _script_command(
+        "worker",
+        JobSettings,
+        _worker,
+        click.Option(
+            ["--config"],
+            type=click.Path(exists=True, dir_okay=False, path_type=Path),
+            envvar="PARAMFLEET_CONFIG",
+            help="TOML file of settings.",
+        ),
+    )
+)
+
+if __name__ == "__main__":
+    main()

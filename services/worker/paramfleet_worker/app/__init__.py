@@ -1,0 +1,1 @@
+"""The launcher and the script runner: core and processes put together."""

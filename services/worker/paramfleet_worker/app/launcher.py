@@ -1,0 +1,257 @@
+"""The launcher at work: starts the processes of a plan and carries out the supervisor's word.
+
+Order of start: the signal handlers, the keeper, Redis and its first answer, then
+coordinator, pservers and workers at once; they find each other in any order. Order of
+the end: every process but Redis, Redis, the keeper. ``Launcher.run`` returns when all
+that it started has ended.
+"""
+
+import asyncio
+import contextlib
+import signal
+import socket
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from paramfleet_shared.clock import Clock
+from paramfleet_shared.config import without_password
+from paramfleet_shared.discovery.embedded import find_redis_server
+from paramfleet_worker.app.planning import REDIS, LaunchPlan
+from paramfleet_worker.core.events import (
+    Consult,
+    Event,
+    Exited,
+    Finish,
+    Interrupted,
+    MembersLeft,
+    ProcessName,
+    RecordRead,
+    Report,
+    Signal,
+    Tick,
+    WatchMembers,
+)
+from paramfleet_worker.core.supervisor import Supervisor
+from paramfleet_worker.process.child import Child
+from paramfleet_worker.process.console import Console
+from paramfleet_worker.process.keeping import Keeper
+from paramfleet_worker.process.redis import redis_command
+from paramfleet_worker.storage import JobRecords
+
+__all__ = ["Launcher"]
+
+TAIL_LINES = 20
+
+LAST_OUTPUT_WITHIN_S = 0.3
+"""How long the output of a process that ended may take to come through its pipe."""
+
+REDIS_READY_WITHIN_S = 10.0
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Launcher:
+    """One run of ``paramfleet launch``. Belongs to the main thread's event loop.
+
+    Args:
+        plan: What to start.
+        environment: What the processes inherit.
+        console: Where their lines are shown.
+        clock: Measures the time limits of the end.
+
+    Raises:
+        OSError: if the folder of the logs can't be made.
+    """
+
+    def __init__(
+        self,
+        plan: LaunchPlan,
+        *,
+        environment: Mapping[str, str],
+        console: Console,
+        clock: Clock,
+    ) -> None:
+        Path(plan.facts.log_dir).mkdir(parents=True, exist_ok=True)
+        self._plan = plan
+        self._environment = environment
+        self._console = console
+        self._clock = clock
+        self._children: dict[ProcessName, Child] = {}
+        self._events: asyncio.Queue[Event] = asyncio.Queue()
+        self._verdict = ""
+        self._records = JobRecords(
+            url=plan.facts.redis,
+            job=plan.facts.job,
+            writer=socket.gethostname(),
+            clock=clock,
+        )
+
+    async def run(self) -> int:
+        """Start everything and stay until all has ended.
+
+        Returns:
+            The exit code: 0 only if every process ended with 0.
+
+        Raises:
+            NoRedisServerError: if Redis must be started and there is no ``redis-server``.
+            OSError: if a log can't be written or a process can't be started.
+        """
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(self._signals())
+            keeper = Keeper()
+            stack.callback(keeper.close)
+            stack.callback(self._close)
+            try:
+                if await self._start_redis(keeper, stack):
+                    await self._records.note_past()
+                    self._start_members(keeper)
+                supervisor = Supervisor(
+                    self._children,
+                    registry=REDIS if self._plan.redis is not None else None,
+                    alone=self._plan.alone,
+                )
+                return await self._supervise(supervisor)
+            finally:
+                await self._records.close()
+
+    # -- the start
+
+    async def _start_redis(self, keeper: Keeper, stack: contextlib.ExitStack) -> bool:
+        """Start our Redis, if it is ours, and wait for its answer.
+
+        Returns:
+            False if it ended, or an interrupt came, instead.
+        """
+        address = self._plan.redis
+        if address is None:
+            return True
+        program = find_redis_server()
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="paramfleet-")))
+        self._start(REDIS, redis_command(program, address, folder), self._environment, keeper)
+        started = self._clock.monotonic()
+        while self._events.empty() and not await self._records.answers():
+            if self._clock.monotonic() - started > REDIS_READY_WITHIN_S:
+                self._children[REDIS].send(signal.SIGKILL)
+            await self._clock.sleep(0.01)
+        return self._events.empty()
+
+    def _start_members(self, keeper: Keeper) -> None:
+        topology, facts = self._plan.facts.topology, self._plan.facts
+        self._console.say(
+            f"job {facts.job}: {len(topology.workers)} workers, {len(topology.servers)} "
+            f"pservers, coordinator {topology.coordinator.text}, Redis "
+            f"{without_password(facts.redis)}; logs in {facts.log_dir}"
+        )
+        for name in self._plan.names:
+            environment = self._plan.environment_of(name, self._environment)
+            if name == ProcessName("worker", 0):
+                environment |= self._console.terminal_environment()
+            self._start(name, self._plan.command_of(name), environment, keeper)
+
+    def _start(
+        self,
+        name: ProcessName,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        keeper: Keeper,
+    ) -> None:
+        self._children[name] = Child(
+            name,
+            command,
+            environment=environment,
+            log=self._plan.log_of(name),
+            console=self._console,
+            keeper=keeper,
+        )
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        stops = [
+            number for number in STOP_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN
+        ]
+        for number in stops:
+            loop.add_signal_handler(number, self._events.put_nowait, Interrupted(number))
+        loop.add_signal_handler(signal.SIGCHLD, self._reap)
+        try:
+            yield
+        finally:
+            for number in (*stops, signal.SIGCHLD):
+                loop.remove_signal_handler(number)
+
+    def _reap(self) -> None:
+        """Tell of every process that has ended since the last time."""
+        for name, child in self._children.items():
+            if not child.ended and (code := child.poll()) is not None:
+                self._events.put_nowait(Exited(name, code))
+
+    # -- the middle and the end
+
+    async def _supervise(self, supervisor: Supervisor) -> int:
+        async with asyncio.TaskGroup() as group:
+            questions: set[asyncio.Task[None]] = set()
+            code = None
+            while code is None:
+                event = await self._next_event(supervisor.next_tick())
+                for action in supervisor.handle(event, self._clock.monotonic()):
+                    match action:
+                        case Finish():
+                            code = action.code
+                        case Consult() | WatchMembers():
+                            questions.add(group.create_task(self._ask(action)))
+                        case Report() | Signal():
+                            await self._carry_out(action, supervisor)
+            for question in questions:
+                question.cancel()
+        await self._last_words()
+        return code
+
+    async def _next_event(self, due: float | None) -> Event:
+        wait_s = None if due is None else max(0.0, due - self._clock.monotonic())
+        try:
+            async with asyncio.timeout(wait_s):
+                return await self._events.get()
+        except TimeoutError:
+            return Tick()
+
+    async def _ask(self, question: Consult | WatchMembers) -> None:
+        """Carry a question to the registry, and its answer back."""
+        if isinstance(question, Consult):
+            record = await self._records.failure_or(question.name, question.reason)
+            self._events.put_nowait(RecordRead(record))
+        else:
+            await self._records.wait_members_left()
+            self._events.put_nowait(MembersLeft())
+
+    async def _carry_out(self, action: Report | Signal, supervisor: Supervisor) -> None:
+        match action:
+            case Signal():
+                for name in action.names:
+                    self._children[name].send(action.signal)
+            case Report():
+                await self._report(action, num_alive=len(supervisor.alive))
+
+    async def _report(self, cause: Report, *, num_alive: int) -> None:
+        where = "" if cause.local else " (on another machine)"
+        self._verdict = f"the job failed: {cause.name.label}{where} {cause.how}"
+        stopping = f"; stopping the other {num_alive} processes" if num_alive else ""
+        self._console.say(self._verdict + stopping)
+        if not cause.local:
+            return
+        child = self._children[cause.name]
+        if child.ended:
+            await child.drained(LAST_OUTPUT_WITHIN_S)
+        self._console.say(f"the last lines of {child.log}:")
+        for line in child.tail(TAIL_LINES):
+            self._console.say(f"    {line}")
+
+    async def _last_words(self) -> None:
+        for child in self._children.values():
+            await child.drained(LAST_OUTPUT_WITHIN_S)
+        if self._verdict:
+            self._console.say(self._verdict)
+
+    def _close(self) -> None:
+        for child in self._children.values():
+            child.close()

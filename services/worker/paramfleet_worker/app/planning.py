@@ -1,0 +1,177 @@
+"""From settings to a plan: which processes this machine starts, and how."""
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from paramfleet_shared.errors import ContractError
+from paramfleet_worker.config import LaunchSettings
+from paramfleet_worker.core.environment import JobFacts, role_environment, runtime_environment
+from paramfleet_worker.core.events import ProcessName
+from paramfleet_worker.core.topology import (
+    FIRST_WORKER_PORT,
+    Endpoint,
+    Host,
+    RedisAddress,
+    Topology,
+    TopologyError,
+    parse_endpoint,
+    parse_endpoints,
+    parse_redis,
+    roles_of,
+)
+from paramfleet_worker.process.addresses import hosts_of_this_machine, is_listening
+from paramfleet_worker.process.ports import PortReservations
+
+__all__ = ["LOG_NAMES", "REDIS", "LaunchPlan", "NotMyJobError", "plan_launch"]
+
+LOOPBACK = Host("127.0.0.1")
+
+REDIS = ProcessName("redis", 0)
+
+LOG_NAMES = {
+    "redis": "redislog",
+    "coordinator": "coordinatorlog",
+    "pserver": "serverlog",
+    "worker": "workerlog",
+}
+
+
+class NotMyJobError(ContractError):
+    """None of the job's addresses is this machine."""
+
+    code = "contract.not_my_job"
+
+    def __init__(self, *, hosts: Sequence[str], own: str) -> None:
+        known = f"this machine is {own}" if own else "no interface of this machine has them"
+        super().__init__(
+            "no coordinator, pserver or worker of the job runs here: its hosts are "
+            f"{', '.join(hosts)}, and {known}; say which one this machine is with --host_ip "
+            "or POD_IP",
+            hosts=hosts,
+            own=own,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LaunchPlan:
+    """What one launcher starts."""
+
+    facts: JobFacts
+    names: tuple[ProcessName, ...]
+    """Coordinator, pservers and workers, in the order of their start."""
+    redis: RedisAddress | None
+    """The Redis to start first; None: it runs already, or on another machine."""
+    script: tuple[str, ...]
+    """The training script and its arguments."""
+
+    @property
+    def alone(self) -> bool:
+        """Tell whether no other machine takes part."""
+        topology = self.facts.topology
+        return len(self.names) == 1 + len(topology.servers) + len(topology.workers)
+
+    def log_of(self, name: ProcessName) -> Path:
+        """Return the file that gets a process's output."""
+        return Path(self.facts.log_dir) / f"{LOG_NAMES[name.role]}.{name.index}"
+
+    def command_of(self, name: ProcessName) -> list[str]:
+        """Return the command of a coordinator, pserver or worker."""
+        if name.role != "coordinator":
+            return [sys.executable, *self.script]
+        topology = self.facts.topology
+        return [
+            sys.executable,
+            "-m",
+            "paramfleet_coordinator",
+            f"--worker-num={len(topology.workers)}",
+            f"--server-num={len(topology.servers)}",
+            f"--port={topology.coordinator.port}",
+        ]
+
+    def environment_of(self, name: ProcessName, inherited: Mapping[str, str]) -> dict[str, str]:
+        """Return the whole environment of a coordinator, pserver or worker."""
+        workers = sum(other.role == "worker" for other in self.names)
+        cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count()
+        runtime = runtime_environment(
+            inherited, num_cores=cores or 1, num_local_workers=workers
+        )
+        return {**inherited, **runtime, **role_environment(name, self.facts)}
+
+
+def plan_launch(
+    settings: LaunchSettings,
+    *,
+    script: tuple[str, ...],
+    pod_ip: str,
+    reservations: PortReservations,
+) -> LaunchPlan:
+    """Work out this machine's part.
+
+    Args:
+        settings: What the user asked for.
+        script: The training script and its arguments.
+        pod_ip: ``POD_IP`` of the environment; empty if there is none.
+        reservations: Holds the ports this plan picks; close it after the launch.
+
+    Raises:
+        TopologyError: if the addresses don't describe a job.
+        NotMyJobError: if no process of the job belongs to this machine.
+    """
+    if settings.several_machines:
+        topology = _named_topology(settings)
+        own = settings.host_ip or pod_ip
+    else:
+        topology = _local_topology(settings, reservations)
+        own = ""
+    url = settings.redis
+    if not url:
+        url = f"redis://{reservations.reserve(LOOPBACK).text}/0"
+    address = parse_redis(url)
+    hosts = topology.hosts | ({address.host} if address is not None else set())
+    mine = hosts_of_this_machine(hosts, own=Host(own) if own else None)
+    names = roles_of(topology, mine)
+    redis = _redis_to_start(address, mine)
+    if not names:
+        raise NotMyJobError(hosts=sorted(topology.hosts), own=own)
+    facts = JobFacts(
+        job=settings.job,
+        redis=url,
+        topology=topology,
+        log_dir=str(settings.log_dir.absolute()),
+    )
+    return LaunchPlan(facts=facts, names=names, redis=redis, script=script)
+
+
+def _local_topology(settings: LaunchSettings, reservations: PortReservations) -> Topology:
+    return Topology(
+        servers=tuple(reservations.reserve(LOOPBACK) for _ in range(settings.server_num or 1)),
+        workers=tuple(reservations.reserve(LOOPBACK) for _ in range(settings.worker_num or 1)),
+        coordinator=reservations.reserve(LOOPBACK),
+    )
+
+
+def _named_topology(settings: LaunchSettings) -> Topology:
+    topology = Topology(
+        servers=parse_endpoints(settings.servers, option="--servers", first_port=None),
+        workers=parse_endpoints(
+            settings.workers, option="--workers", first_port=FIRST_WORKER_PORT
+        ),
+        coordinator=parse_endpoint(settings.coordinator, option="--coordinator"),
+    )
+    for option, number, endpoints in (
+        ("--server_num", settings.server_num, topology.servers),
+        ("--worker_num", settings.worker_num, topology.workers),
+    ):
+        if number not in {None, len(endpoints)}:
+            rule = f"the list of addresses has {len(endpoints)}; leave the number out"
+            raise TopologyError(option=option, value=str(number), rule=rule)
+    return topology
+
+
+def _redis_to_start(address: RedisAddress | None, mine: frozenset[Host]) -> RedisAddress | None:
+    if address is None or address.host not in mine:
+        return None
+    return None if is_listening(Endpoint(address.host, address.port)) else address

@@ -1,0 +1,1 @@
+"""Decisions of the worker: plain state, no loop, no socket, no clock."""

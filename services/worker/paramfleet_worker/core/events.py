@@ -1,0 +1,138 @@
+"""What a supervisor is told, and what it answers.
+
+Plain values: an event says what happened, an action says what to do.
+"""
+
+import signal
+from dataclasses import dataclass
+
+__all__ = [
+    "Action",
+    "Consult",
+    "Event",
+    "Exited",
+    "FailureRecord",
+    "Finish",
+    "Interrupted",
+    "MembersLeft",
+    "ProcessName",
+    "RecordRead",
+    "Report",
+    "Signal",
+    "Tick",
+    "WatchMembers",
+    "describe_exit",
+]
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class ProcessName:
+    """A process of the job, as its lines and its log are labelled."""
+
+    role: str
+    index: int
+
+    @property
+    def label(self) -> str:
+        """Return ``worker 1``."""
+        return f"{self.role} {self.index}"
+
+
+@dataclass(frozen=True, slots=True)
+class FailureRecord:
+    """What the registry says about the end of the job."""
+
+    name: ProcessName
+    reason: str
+
+
+# -- what may happen
+
+
+@dataclass(frozen=True, slots=True)
+class Exited:
+    """A process of this launcher ended; a negative code is a signal's number."""
+
+    name: ProcessName
+    code: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecordRead:
+    """The answer to ``Consult``; None when there is no record, or no registry."""
+
+    record: FailureRecord | None
+
+
+@dataclass(frozen=True, slots=True)
+class MembersLeft:
+    """The answer to ``WatchMembers``: the registry knows no member any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupted:
+    """Somebody asked the launcher to stop."""
+
+    signal: signal.Signals
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time passed; nothing else happened."""
+
+
+Event = Exited | RecordRead | MembersLeft | Interrupted | Tick
+
+
+# -- what to do
+
+
+@dataclass(frozen=True, slots=True)
+class Consult:
+    """Read the job's failure record, and write this one if there is none."""
+
+    name: ProcessName
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class WatchMembers:
+    """Say ``MembersLeft`` once the registry knows no member."""
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """Send a signal to the process group of each name."""
+
+    names: tuple[ProcessName, ...]
+    signal: signal.Signals
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Tell the user, before all else, who ended the job, and how."""
+
+    name: ProcessName
+    how: str
+    local: bool
+    """Whether this launcher started it, and so has its log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """Everything ended: exit with this code."""
+
+    code: int
+
+
+Action = Consult | WatchMembers | Signal | Report | Finish
+
+
+def describe_exit(code: int) -> str:
+    """Return ``was killed by SIGKILL`` for -9, ``exited with code 7`` for 7."""
+    if code >= 0:
+        return f"exited with code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"

@@ -1,0 +1,294 @@
+"""What a launcher does when its processes end, as plain decisions.
+
+A supervisor is told what happened, and when, and answers what to do now. It owns
+no process, reads no clock and prints nothing.
+
+The life of a launch::
+
+    RUNNING -- workers ended with 0 --> SETTLING -- all did --> PARTING --> ENDING --> ENDED
+       |                                    |  30 s at most      |  30 s       ^
+       +------------------------------------+--------------------+             |
+       +-- a process failed --> BLAMING -- cause known, 0.5 s at most ---------+
+       +-- interrupt ----------------------------------------------------------+
+
+SETTLING is for a job that runs here as a whole: its servers and its coordinator end
+by themselves once the workers are done, and if they don't, that is a failure too.
+
+BLAMING exists because the first process to exit is not always the one to blame:
+when a member elsewhere dies, or one here hangs, the others end *because* of it. The
+job's failure record in the registry then names the cause, and so the supervisor
+asks for it once before it reports.
+"""
+
+import signal
+from collections.abc import Iterable
+from enum import Enum, auto
+
+from paramfleet_worker.core.events import (
+    Action,
+    Consult,
+    Event,
+    Exited,
+    FailureRecord,
+    Finish,
+    Interrupted,
+    MembersLeft,
+    ProcessName,
+    RecordRead,
+    Report,
+    Signal,
+    Tick,
+    WatchMembers,
+    describe_exit,
+)
+
+__all__ = ["Phase", "Supervisor"]
+
+KILL_AFTER_S = 2.0
+"""From the first failure or the interrupt to SIGKILL."""
+
+BLAME_WITHIN_S = 0.5
+"""How long the search for the cause may hold back the stop."""
+
+REGISTRY_KILL_AFTER_S = 2.6
+"""The registry goes last, so that other machines can read why the job ended."""
+
+SETTLE_WITHIN_S = 30.0
+"""How long servers and coordinator may go on after the last worker has ended."""
+
+PART_WITHIN_S = 30.0
+"""How long the registry of a finished job waits for the members of other machines."""
+
+
+class Phase(Enum):
+    """Where a launch stands."""
+
+    RUNNING = auto()
+    SETTLING = auto()
+    """The workers are done; the others still have to end by themselves."""
+    PARTING = auto()
+    """The own processes are done; the registry stays for other machines."""
+    BLAMING = auto()
+    ENDING = auto()
+    ENDED = auto()
+
+
+class Supervisor:
+    """Decides for the processes of one launcher. One task owns it.
+
+    Args:
+        names: Every process that was started.
+        registry: The one among them that is the job's Redis, if it is ours.
+        alone: Whether the whole job runs under this launcher.
+    """
+
+    def __init__(
+        self, names: Iterable[ProcessName], *, registry: ProcessName | None, alone: bool
+    ) -> None:
+        self._alive = set(names)
+        self._registry = registry
+        self._alone = alone
+        self._members_left = alone
+        self._linger = False
+        self._exits: dict[ProcessName, int] = {}
+        self._phase = Phase.RUNNING
+        self._since = 0.0
+        self._terminated: set[ProcessName] = set()
+        self._killed: set[ProcessName] = set()
+        self._suspected: tuple[ProcessName, str] | None = None
+        self._record: FailureRecord | None = None
+        self._code = 0
+
+    @property
+    def phase(self) -> Phase:
+        """Return where the launch stands."""
+        return self._phase
+
+    @property
+    def alive(self) -> frozenset[ProcessName]:
+        """Return the processes that have not ended."""
+        return frozenset(self._alive)
+
+    def next_tick(self) -> float | None:
+        """Return when ``Tick`` is due at the latest; None if only events matter."""
+        match self._phase:
+            case Phase.RUNNING | Phase.ENDED:
+                return None
+            case Phase.SETTLING:
+                return self._since + SETTLE_WITHIN_S
+            case Phase.PARTING:
+                return self._since + PART_WITHIN_S
+            case Phase.BLAMING:
+                return self._since + BLAME_WITHIN_S
+            case Phase.ENDING:
+                if self._alive <= self._killed:
+                    return None
+                lingers = not self._others() and self._registry not in self._terminated
+                early = lingers or not self._others() <= self._killed
+                return self._since + (KILL_AFTER_S if early else REGISTRY_KILL_AFTER_S)
+
+    def handle(self, event: Event, now: float) -> list[Action]:
+        """Take one event and return what to do, in order.
+
+        Args:
+            event: What happened. One that no longer matters changes nothing.
+            now: Seconds of a clock that never goes back.
+        """
+        actions: list[Action] = []
+        match event:
+            case Exited(name, code):
+                actions += self._exited(name, code, now)
+            case RecordRead(record):
+                actions += self._read(record)
+            case MembersLeft():
+                self._members_left = True
+            case Interrupted(number):
+                actions += self._interrupted(number, now)
+            case Tick():
+                actions += self._late(now)
+        return actions + self._proceed(now)
+
+    # -- what each event means
+
+    def _exited(self, name: ProcessName, code: int, now: float) -> list[Action]:
+        self._alive.discard(name)
+        self._exits.setdefault(name, code)
+        match self._phase:
+            case Phase.RUNNING | Phase.SETTLING | Phase.PARTING:
+                if code != 0 or name == self._registry:
+                    return self._suspect(name, describe_exit(code), now)
+                return self._ended_well(now)
+            case Phase.BLAMING:
+                awaited = self._record is not None and self._record.name == name
+                return self._blame() if awaited else []
+            case Phase.ENDING | Phase.ENDED:
+                return []
+
+    def _ended_well(self, now: float) -> list[Action]:
+        if not self._others():
+            self._enter(Phase.PARTING, now)
+            wait = self._registry in self._alive and not self._members_left
+            return [WatchMembers()] if wait else []
+        if (
+            self._phase is Phase.RUNNING
+            and self._alone
+            and all(name.role != "worker" for name in self._alive)
+        ):
+            self._enter(Phase.SETTLING, now)
+        return []
+
+    def _suspect(self, name: ProcessName, how: str, now: float) -> list[Action]:
+        self._suspected = (name, how)
+        self._enter(Phase.BLAMING, now)
+        if name == self._registry:  # there is nobody left to ask
+            return self._blame()
+        return [Consult(name, how)]
+
+    def _read(self, record: FailureRecord | None) -> list[Action]:
+        if self._phase is not Phase.BLAMING:
+            return []
+        self._record = record
+        if record is not None and record.name in self._alive:
+            return []  # it may still say its last words
+        return self._blame()
+
+    def _interrupted(self, number: signal.Signals, now: float) -> list[Action]:
+        match self._phase:
+            case Phase.RUNNING | Phase.SETTLING | Phase.PARTING:
+                self._code = 128 + number
+                self._enter(Phase.ENDING, now)
+                if self._alone:
+                    return []
+                known = min(self._alive | self._exits.keys(), key=_by_interest)
+                self._linger = True
+                return [Consult(known, f"its launcher was stopped by {number.name}")]
+            case Phase.BLAMING:
+                return self._blame()
+            case Phase.ENDING:  # asked twice: now
+                doomed = self._alive - self._killed
+                self._killed |= doomed
+                return _signal(doomed, signal.SIGKILL)
+            case Phase.ENDED:
+                return []
+
+    def _late(self, now: float) -> list[Action]:
+        if self._phase is Phase.BLAMING and now >= self._since + BLAME_WITHIN_S:
+            return self._blame()
+        if self._phase is Phase.SETTLING and now >= self._since + SETTLE_WITHIN_S:
+            how = f"was still running {SETTLE_WITHIN_S:.0f} s after the last worker ended"
+            self._suspected = (min(self._others(), key=_by_interest), how)
+            self._enter(Phase.BLAMING, now)
+            return self._blame()
+        return []
+
+    # -- from the suspect to the cause
+
+    def _blame(self) -> list[Action]:
+        """Name the cause and begin to stop; time counts from the first failure."""
+        assert self._suspected is not None, "BLAMING has a suspect"
+        name, how = self._suspected
+        if self._record is not None and self._record.name != name:
+            name, how = self._record.name, self._record.reason
+            how = describe_exit(self._exits[name]) if self._exits.get(name) else how
+        self._code = _exit_code(self._exits.get(name))
+        self._enter(Phase.ENDING, self._since)
+        local = name in self._exits or name in self._alive
+        self._linger = not self._alone
+        return [Report(name, how, local=local)]
+
+    # -- what the time and the survivors ask for
+
+    def _proceed(self, now: float) -> list[Action]:
+        actions: list[Action] = []
+        if self._phase is Phase.PARTING and (
+            self._members_left
+            or self._registry not in self._alive
+            or now >= self._since + PART_WITHIN_S
+        ):
+            self._enter(Phase.ENDING, now)
+        if self._phase is Phase.ENDING:
+            actions += self._stop(now)
+            if not self._alive:
+                self._phase = Phase.ENDED
+                actions.append(Finish(self._code))
+        return actions
+
+    def _stop(self, now: float) -> list[Action]:
+        """Ask everyone to end, then make them; the registry last."""
+        others = self._others()
+        late = now >= self._since + KILL_AFTER_S
+        due = set(others)
+        if self._registry in self._alive and not others and (late or not self._linger):
+            due.add(self._registry)
+        doomed = set(others) if late else set()
+        if now >= self._since + REGISTRY_KILL_AFTER_S:
+            doomed = set(self._alive)
+        doomed -= self._killed
+        asked = due - self._terminated - self._killed - doomed
+        self._terminated |= asked
+        self._killed |= doomed
+        return _signal(asked, signal.SIGTERM) + _signal(doomed, signal.SIGKILL)
+
+    def _others(self) -> set[ProcessName]:
+        return self._alive - {self._registry} if self._registry else set(self._alive)
+
+    def _enter(self, phase: Phase, since: float) -> None:
+        self._phase = phase
+        self._since = since
+
+
+def _by_interest(name: ProcessName) -> tuple[int, int]:
+    """Order names so that the one a person knows best comes first."""
+    known = ("worker", "pserver", "coordinator")
+    return (known.index(name.role) if name.role in known else len(known), name.index)
+
+
+def _signal(names: set[ProcessName], number: signal.Signals) -> list[Action]:
+    return [Signal(tuple(sorted(names)), number)] if names else []
+
+
+def _exit_code(code: int | None) -> int:
+    """Return the launcher's code for the code of the process to blame."""
+    if not code:  # elsewhere, still alive, or a 0 that came too early
+        return 1
+    return code if code > 0 else 128 - code

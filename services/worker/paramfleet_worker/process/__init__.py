@@ -1,0 +1,1 @@
+"""Real processes, sockets and terminals, for the launcher."""

@@ -1,0 +1,151 @@
+"""One process of the job: started behind a gate, read to its end, killed with its group."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+from paramfleet_worker.core.events import ProcessName
+from paramfleet_worker.process.console import Console, LineSplitter
+from paramfleet_worker.process.keeping import Keeper
+
+__all__ = ["Child"]
+
+READ_BYTES = 1 << 16
+TAIL_BYTES = 1 << 16
+"""The last lines of a log are looked for in so much of its end."""
+
+
+class Child:
+    """A process in a session of its own, so that its group is all that it started.
+
+    Belongs to the task that runs the launcher's event loop.
+
+    Args:
+        name: Its place in the job.
+        command: Program and arguments.
+        environment: All of its environment.
+        log: File that gets everything the process writes; an old one is replaced.
+        console: Where its lines are shown.
+        keeper: Is told of the group before the command starts.
+
+    Raises:
+        OSError: if the log can't be written or no process can be started.
+    """
+
+    def __init__(
+        self,
+        name: ProcessName,
+        command: Sequence[str],
+        *,
+        environment: Mapping[str, str],
+        log: Path,
+        console: Console,
+        keeper: Keeper,
+    ) -> None:
+        self.name = name
+        self.log = log
+        self._keeper = keeper
+        self._log = log.open("wb", buffering=0)
+        gate = Path(__file__).with_name("gate.py")
+        self._process = subprocess.Popen(  # noqa: S603 -- the user's own command
+            [sys.executable, "-I", "-S", str(gate), *command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=dict(environment),
+            bufsize=0,
+            start_new_session=True,
+        )
+        keeper.add(self._process.pid)
+        self._open_gate()
+        self._drained = asyncio.Event()
+        self._open_streams = 0
+        lines = LineSplitter(lambda line: console.line(name, line))
+        is_result = name == ProcessName("worker", 0)
+        out = LineSplitter(lambda line: console.line(name, line))
+        self._follow(self._process.stdout, console.result if is_result else out.feed, out.end)
+        self._follow(self._process.stderr, lines.feed, lines.end)
+
+    @property
+    def pid(self) -> int:
+        """Return the process's id, which is also its group's."""
+        return self._process.pid
+
+    @property
+    def ended(self) -> bool:
+        """Tell whether ``poll`` has seen its end."""
+        return self._process.returncode is not None
+
+    def poll(self) -> int | None:
+        """Return how it ended, None while it runs. What it left behind is killed."""
+        if self._process.returncode is not None:
+            return self._process.returncode
+        code = self._process.poll()
+        if code is not None:
+            self._signal_group(signal.SIGKILL)
+            self._keeper.discard(self._process.pid)
+        return code
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal to the whole group, unless the process has ended."""
+        if self._process.returncode is None:
+            self._signal_group(number)
+
+    async def drained(self, timeout_s: float) -> None:
+        """Wait until everything it wrote is in the log, for ``timeout_s`` at most."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._drained.wait(), timeout_s)
+
+    def tail(self, num_lines: int) -> list[str]:
+        """Return the last lines of the log."""
+        with self.log.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
+            lines = file.read().decode(errors="replace").splitlines()
+        return lines[-num_lines:]
+
+    def close(self) -> None:
+        """Stop following the output, even if some stranger still holds the pipe."""
+        for stream in (self._process.stdout, self._process.stderr):
+            if stream is not None and not stream.closed:
+                asyncio.get_running_loop().remove_reader(stream.fileno())
+                stream.close()
+        self._log.close()
+
+    def _open_gate(self) -> None:
+        assert self._process.stdin is not None, "it was asked for"
+        with contextlib.suppress(BrokenPipeError):  # killed already: poll will tell
+            self._process.stdin.write(b"\n")
+        self._process.stdin.close()
+
+    def _signal_group(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, number)
+
+    def _follow(
+        self, stream: IO[bytes] | None, feed: Callable[[bytes], None], end: Callable[[], None]
+    ) -> None:
+        assert stream is not None, "it was asked for"
+        loop = asyncio.get_running_loop()
+        descriptor = stream.fileno()
+
+        def read() -> None:
+            data = os.read(descriptor, READ_BYTES)
+            if data:
+                self._log.write(data)
+                feed(data)
+                return
+            end()
+            loop.remove_reader(descriptor)
+            stream.close()
+            self._open_streams -= 1
+            if self._open_streams == 0:
+                self._drained.set()
+
+        self._open_streams += 1
+        loop.add_reader(descriptor, read)

@@ -1,0 +1,110 @@
+"""What a launcher reads and writes in the job's registry: how the job ended."""
+
+from paramfleet_shared.clock import Clock
+from paramfleet_shared.discovery.errors import NoRedisError, RedisRefusedError
+from paramfleet_shared.discovery.records import Failure
+from paramfleet_shared.discovery.registry import RETENTION_MS, Registry
+from paramfleet_shared.discovery.scripts import FAIL, Keys
+from paramfleet_shared.discovery.store import RedisStore
+from paramfleet_worker.core.events import FailureRecord, ProcessName
+
+__all__ = ["JobRecords"]
+
+CALL_TIMEOUT_S = 0.4
+"""One round trip; a launcher that stops a job can't wait longer for its reasons."""
+
+POLL_S = 0.1
+
+ENDED = ("finished", "failed")
+
+
+class JobRecords:
+    """The registry of one job, as its launchers use it.
+
+    A launcher is no member: what it writes is fenced by the run of the job alone. A
+    registry that doesn't answer is no error here; then it has nothing to say.
+
+    Args:
+        url: Where the registry is.
+        job: The job's name.
+        writer: This launcher's name in the registry's fence, different on each machine.
+        clock: Paces the waiting.
+    """
+
+    def __init__(self, *, url: str, job: str, writer: str, clock: Clock) -> None:
+        self._store = RedisStore(url, clock=clock, timeout_s=CALL_TIMEOUT_S)
+        self._registry = Registry(self._store, job=job)
+        self._keys = Keys(job)
+        self._writer = writer
+        self._clock = clock
+        self._past_epoch = 0
+
+    async def close(self) -> None:
+        """Close the connection."""
+        await self._store.close()
+
+    async def answers(self) -> bool:
+        """Tell whether the registry answers now.
+
+        Raises:
+            RedisRefusedError: if it asks for another password.
+        """
+        try:
+            await self._registry.ping()
+        except NoRedisError:
+            return False
+        return True
+
+    async def note_past(self) -> None:
+        """Remember a run of the job that has ended already; how it ended isn't news.
+
+        Raises:
+            RedisRefusedError: if the registry asks for another password.
+        """
+        try:
+            epoch = await self._epoch()
+            record = await self._registry.read_job(epoch) if epoch else None
+        except NoRedisError:
+            return
+        if record is not None and record.state in ENDED:
+            self._past_epoch = epoch
+
+    async def failure_or(self, name: ProcessName, reason: str) -> FailureRecord | None:
+        """Return why the job failed; where nobody has said so yet, say it was ``name``.
+
+        The other machines' members read it with their next heartbeat, and so needn't
+        wait for a lease to expire.
+
+        Returns:
+            None if nobody had said it, or nobody can be asked.
+        """
+        try:
+            epoch = await self._epoch()
+            record = await self._registry.read_job(epoch) if epoch > self._past_epoch else None
+            if record is None or record.state == "finished":
+                return None
+            if record.failure is not None:
+                known = record.failure
+                return FailureRecord(ProcessName(known.role, known.index), known.reason)
+            await self._write_failure(epoch, name, reason)
+        except (NoRedisError, RedisRefusedError):
+            return None
+        return None
+
+    async def wait_members_left(self) -> None:
+        """Return once the coordinator has given its seat back: it leaves last."""
+        while True:
+            try:
+                if not await self._store.command("EXISTS", self._keys.of_job("seat")):
+                    return
+            except (NoRedisError, RedisRefusedError):
+                return
+            await self._clock.sleep(POLL_S)
+
+    async def _epoch(self) -> int:
+        return int(await self._store.command("GET", self._keys.of_job("epoch")) or 0)
+
+    async def _write_failure(self, epoch: int, name: ProcessName, reason: str) -> None:
+        failure = Failure(role=name.role, index=name.index, reason=reason)
+        fence = (epoch, f"launcher:{self._writer}", 0, RETENTION_MS)
+        await self._store.run(FAIL, self._keys.of_run(epoch), (*fence, failure.to_json()))

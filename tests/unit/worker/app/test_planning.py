@@ -1,0 +1,131 @@
+"""From settings to what one machine starts."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paramfleet_worker.app.planning import LaunchPlan, NotMyJobError, plan_launch
+from paramfleet_worker.config import LaunchSettings
+from paramfleet_worker.core.events import ProcessName
+from paramfleet_worker.core.topology import TopologyError
+from paramfleet_worker.process.ports import PortReservations
+
+SEVERAL = {
+    "servers": "127.0.0.1:6000,127.0.0.2:6000",
+    "workers": "127.0.0.1,127.0.0.2",
+    "coordinator": "127.0.0.1:7000",
+    "redis": "redis://127.0.0.1:1/0",  # nothing listens on port 1
+}
+
+
+@pytest.fixture
+def reservations() -> Iterator[PortReservations]:
+    with PortReservations() as held:
+        yield held
+
+
+def plan(reservations: PortReservations, *, pod_ip: str = "", **settings: Any) -> LaunchPlan:
+    return plan_launch(
+        LaunchSettings(**settings),
+        script=("train.py", "--epochs=3"),
+        pod_ip=pod_ip,
+        reservations=reservations,
+    )
+
+
+def labels(planned: LaunchPlan) -> list[str]:
+    return [name.label for name in planned.names]
+
+
+def test_a_local_job_starts_everything_on_loopback_ports(
+    reservations: PortReservations,
+) -> None:
+    planned = plan(reservations, server_num=1, worker_num=2)
+
+    assert labels(planned) == ["coordinator 0", "pserver 0", "worker 0", "worker 1"]
+    assert planned.alone
+    assert planned.redis is not None
+    assert planned.facts.redis == f"redis://127.0.0.1:{planned.redis.port}/0"
+    assert planned.facts.topology.hosts == {"127.0.0.1"}
+
+
+def test_each_of_several_machines_starts_its_part_and_the_redis_that_is_its_own(
+    reservations: PortReservations,
+) -> None:
+    first = plan(reservations, host_ip="127.0.0.1", **SEVERAL)
+    second = plan(reservations, pod_ip="127.0.0.2", **SEVERAL)
+
+    assert labels(first) == ["coordinator 0", "pserver 0", "worker 0"]
+    assert labels(second) == ["pserver 1", "worker 1"]
+    assert first.redis is not None
+    assert second.redis is None
+    assert not first.alone
+
+
+def test_without_an_own_address_the_interfaces_decide(reservations: PortReservations) -> None:
+    planned = plan(reservations, **SEVERAL)
+
+    assert len(planned.names) == 5
+    assert planned.alone
+
+
+def test_a_machine_without_a_part_is_told_so(reservations: PortReservations) -> None:
+    with pytest.raises(NotMyJobError, match=r"this machine is 127\.0\.0\.3") as caught:
+        plan(reservations, host_ip="127.0.0.3", **SEVERAL)
+
+    assert caught.value.facts["hosts"] == ["127.0.0.1", "127.0.0.2"]
+
+
+def test_a_number_that_contradicts_the_addresses_is_refused(
+    reservations: PortReservations,
+) -> None:
+    with pytest.raises(TopologyError, match="--worker_num='3': the list of addresses has 2"):
+        plan(reservations, worker_num=3, **SEVERAL)
+    assert plan(reservations, worker_num=2, **SEVERAL).alone
+
+
+def test_a_redis_that_cannot_be_started_is_left_to_others(
+    reservations: PortReservations,
+) -> None:
+    assert plan(reservations, redis="unix:///run/redis.sock").redis is None
+
+
+def test_pservers_and_workers_run_the_script_and_the_coordinator_knows_the_sizes(
+    reservations: PortReservations,
+) -> None:
+    planned = plan(reservations, server_num=1, worker_num=2)
+
+    script = planned.command_of(ProcessName("pserver", 0))
+    coordinator = planned.command_of(ProcessName("coordinator", 0))
+
+    assert script == [sys.executable, "train.py", "--epochs=3"]
+    assert coordinator[1:5] == [
+        "-m",
+        "paramfleet_coordinator",
+        "--worker-num=2",
+        "--server-num=1",
+    ]
+
+
+def test_logs_have_the_names_that_fleet_users_know(
+    reservations: PortReservations, tmp_path: Path
+) -> None:
+    planned = plan(reservations, log_dir=tmp_path)
+
+    names = [planned.log_of(name).name for name in planned.names]
+
+    assert names == ["coordinatorlog.0", "serverlog.0", "workerlog.0"]
+    assert planned.log_of(ProcessName("worker", 3)) == tmp_path / "workerlog.3"
+
+
+def test_the_environment_adds_to_what_is_inherited(reservations: PortReservations) -> None:
+    planned = plan(reservations)
+
+    found = planned.environment_of(ProcessName("worker", 0), {"HOME": "/root", "POD_IP": "x"})
+
+    assert found["HOME"] == "/root"
+    assert found["POD_IP"] == "127.0.0.1"
+    assert found["OMP_NUM_THREADS"].isdigit()

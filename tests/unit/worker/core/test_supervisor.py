@@ -1,0 +1,395 @@
+"""What a launcher decides, in every phase and after every event."""
+
+import itertools
+import signal
+from collections.abc import Callable, Iterable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paramfleet_worker.core.events import (
+    Action,
+    Consult,
+    Event,
+    Exited,
+    FailureRecord,
+    Finish,
+    Interrupted,
+    MembersLeft,
+    ProcessName,
+    RecordRead,
+    Report,
+    Signal,
+    Tick,
+    WatchMembers,
+    describe_exit,
+)
+from paramfleet_worker.core.supervisor import Phase, Supervisor
+
+REDIS = ProcessName("redis", 0)
+COORDINATOR = ProcessName("coordinator", 0)
+SERVER = ProcessName("pserver", 0)
+ADA, BOB = ProcessName("worker", 0), ProcessName("worker", 1)
+CAL = ProcessName("worker", 2)  # on another machine
+ALL = (REDIS, COORDINATOR, SERVER, ADA, BOB)
+MEMBERS = (COORDINATOR, SERVER, ADA, BOB)
+
+
+def launched(*, alone: bool = True, registry: ProcessName | None = REDIS) -> Supervisor:
+    names = ALL if registry is not None else MEMBERS
+    return Supervisor(names, registry=registry, alone=alone)
+
+
+def all_end(supervisor: Supervisor, names: Iterable[ProcessName], code: int) -> list[Action]:
+    """Return what to do after the last of them ended."""
+    actions: list[Action] = []
+    for name in names:
+        actions = supervisor.handle(Exited(name, code), 10.2)
+    return actions
+
+
+def test_a_job_whose_processes_all_end_well_ends_with_zero() -> None:
+    supervisor = launched()
+
+    for name in (ADA, BOB, SERVER):
+        assert supervisor.handle(Exited(name, 0), 1.0) == []
+    last = supervisor.handle(Exited(COORDINATOR, 0), 2.0)
+    end = supervisor.handle(Exited(REDIS, 0), 2.1)
+
+    assert last == [Signal((REDIS,), signal.SIGTERM)]
+    assert end == [Finish(0)]
+
+
+def test_a_worker_that_ends_early_and_well_leaves_the_others_alone() -> None:
+    supervisor = launched()
+
+    assert supervisor.handle(Exited(BOB, 0), 1.0) == []
+    assert supervisor.handle(Tick(), 500.0) == []
+    assert supervisor.phase is Phase.RUNNING
+
+
+@pytest.mark.parametrize(
+    ("code", "how", "exit_code"),
+    [(7, "exited with code 7", 7), (-9, "was killed by SIGKILL", 137)],
+)
+def test_the_first_death_is_reported_and_stops_the_others(
+    code: int, how: str, exit_code: int
+) -> None:
+    supervisor = launched()
+
+    asked = supervisor.handle(Exited(BOB, code), 10.0)
+    told = supervisor.handle(RecordRead(None), 10.01)
+
+    assert asked == [Consult(BOB, how)]
+    assert told == [
+        Report(BOB, how, local=True),
+        Signal((COORDINATOR, SERVER, ADA), signal.SIGTERM),
+    ]
+    last = all_end(supervisor, (ADA, SERVER, COORDINATOR), -15)
+    assert last == [Signal((REDIS,), signal.SIGTERM)]
+    assert supervisor.handle(Exited(REDIS, 0), 10.2) == [Finish(exit_code)]
+
+
+def test_whoever_ignores_sigterm_is_killed_two_seconds_after_the_death() -> None:
+    supervisor = launched()
+    supervisor.handle(Exited(BOB, 1), 10.0)
+    supervisor.handle(RecordRead(None), 10.4)
+    supervisor.handle(Exited(COORDINATOR, -15), 10.5)
+
+    assert supervisor.next_tick() == 12.0
+    assert supervisor.handle(Tick(), 11.99) == []
+    assert supervisor.handle(Tick(), 12.0) == [Signal((SERVER, ADA), signal.SIGKILL)]
+
+
+def test_a_redis_that_ignores_sigterm_is_killed_within_three_seconds_too() -> None:
+    supervisor = launched()
+    supervisor.handle(Interrupted(signal.SIGTERM), 10.0)
+    for name in MEMBERS:
+        supervisor.handle(Exited(name, -15), 10.1)
+
+    assert supervisor.next_tick() == 12.6
+    assert supervisor.handle(Tick(), 12.6) == [Signal((REDIS,), signal.SIGKILL)]
+    assert supervisor.next_tick() is None
+    assert supervisor.handle(Exited(REDIS, -9), 12.7) == [Finish(143)]
+
+
+def test_the_cause_is_the_member_that_the_job_record_names() -> None:
+    supervisor = launched(alone=False, registry=None)
+
+    supervisor.handle(Exited(ADA, 1), 10.0)
+    told = supervisor.handle(RecordRead(FailureRecord(CAL, "its lease expired")), 10.1)
+
+    assert told[0] == Report(CAL, "its lease expired", local=False)
+    assert all_end(supervisor, (BOB, SERVER, COORDINATOR), -15) == [Finish(1)]
+
+
+def test_a_named_process_of_our_own_gets_half_a_second_for_its_last_words() -> None:
+    supervisor = launched()
+    supervisor.handle(Exited(ADA, 1), 10.0)
+
+    assert supervisor.handle(RecordRead(FailureRecord(BOB, "ValueError")), 10.1) == []
+    told = supervisor.handle(Exited(BOB, 3), 10.2)
+
+    assert told[0] == Report(BOB, "exited with code 3", local=True)
+
+
+def test_a_named_process_that_hangs_is_reported_with_the_reason_of_the_record() -> None:
+    supervisor = launched()
+    supervisor.handle(Exited(ADA, 1), 10.0)
+    supervisor.handle(RecordRead(FailureRecord(BOB, "its lease expired")), 10.1)
+
+    told = supervisor.handle(Tick(), 10.5)
+
+    assert told[0] == Report(BOB, "its lease expired", local=True)
+    assert Signal((COORDINATOR, SERVER, BOB), signal.SIGTERM) in told
+
+
+def test_a_record_that_names_the_first_death_adds_nothing() -> None:
+    supervisor = launched()
+    supervisor.handle(Exited(BOB, -9), 10.0)
+
+    told = supervisor.handle(RecordRead(FailureRecord(BOB, "its lease expired")), 10.1)
+
+    assert told[0] == Report(BOB, "was killed by SIGKILL", local=True)
+
+
+def test_a_registry_that_does_not_answer_holds_nobody_up() -> None:
+    supervisor = launched()
+    supervisor.handle(Exited(BOB, 7), 10.0)
+
+    assert supervisor.next_tick() == 10.5
+    assert supervisor.handle(Tick(), 10.4) == []
+    assert supervisor.handle(Tick(), 10.5)[0] == Report(BOB, "exited with code 7", local=True)
+    assert supervisor.handle(RecordRead(FailureRecord(CAL, "too late")), 10.6) == []
+
+
+def test_our_redis_must_not_end_before_the_job_even_with_zero() -> None:
+    supervisor = launched()
+
+    told = supervisor.handle(Exited(REDIS, 0), 10.0)
+
+    assert told == [
+        Report(REDIS, "exited with code 0", local=True),
+        Signal((COORDINATOR, SERVER, ADA, BOB), signal.SIGTERM),
+    ]
+    assert all_end(supervisor, MEMBERS, -15) == [Finish(1)]
+
+
+def test_servers_that_outstay_the_last_worker_are_a_failure() -> None:
+    supervisor = launched()
+    for name in (ADA, BOB):
+        supervisor.handle(Exited(name, 0), 10.0)
+
+    assert supervisor.next_tick() == 40.0
+    assert supervisor.handle(Tick(), 39.0) == []
+    told = supervisor.handle(Tick(), 40.0)
+
+    assert told[0] == Report(
+        SERVER, "was still running 30 s after the last worker ended", local=True
+    )
+    assert told[1] == Signal((COORDINATOR, SERVER), signal.SIGTERM)
+
+
+def test_servers_of_a_larger_job_stay_for_the_workers_of_other_machines() -> None:
+    supervisor = launched(alone=False)
+    for name in (ADA, BOB):
+        supervisor.handle(Exited(name, 0), 10.0)
+
+    assert supervisor.next_tick() is None
+    assert supervisor.handle(Tick(), 500.0) == []
+
+
+def test_our_redis_stays_until_the_members_of_other_machines_have_left() -> None:
+    supervisor = launched(alone=False)
+    for name in (ADA, BOB, SERVER):
+        supervisor.handle(Exited(name, 0), 10.0)
+
+    assert supervisor.handle(Exited(COORDINATOR, 0), 11.0) == [WatchMembers()]
+    assert supervisor.handle(Tick(), 20.0) == []
+    assert supervisor.handle(MembersLeft(), 21.0) == [Signal((REDIS,), signal.SIGTERM)]
+    assert supervisor.handle(Exited(REDIS, 0), 21.1) == [Finish(0)]
+
+
+def test_our_redis_does_not_wait_for_ever() -> None:
+    supervisor = launched(alone=False)
+    for name in MEMBERS:
+        supervisor.handle(Exited(name, 0), 10.0)
+
+    assert supervisor.next_tick() == 40.0
+    assert supervisor.handle(Tick(), 40.0) == [Signal((REDIS,), signal.SIGTERM)]
+
+
+def test_after_a_failure_our_redis_stays_two_seconds_for_other_machines_to_read_why() -> None:
+    supervisor = launched(alone=False)
+    supervisor.handle(Exited(BOB, 1), 10.0)
+    supervisor.handle(RecordRead(None), 10.1)
+    for name in (ADA, SERVER, COORDINATOR):
+        assert supervisor.handle(Exited(name, -15), 10.2) == []
+
+    assert supervisor.next_tick() == 12.0
+    assert supervisor.handle(Tick(), 12.0) == [Signal((REDIS,), signal.SIGTERM)]
+
+
+def test_ctrl_c_stops_everyone_and_a_second_one_at_once() -> None:
+    supervisor = launched()
+
+    first = supervisor.handle(Interrupted(signal.SIGINT), 10.0)
+    second = supervisor.handle(Interrupted(signal.SIGINT), 10.1)
+
+    assert first == [Signal((COORDINATOR, SERVER, ADA, BOB), signal.SIGTERM)]
+    assert second == [Signal((COORDINATOR, SERVER, REDIS, ADA, BOB), signal.SIGKILL)]
+    assert all_end(supervisor, ALL, -9) == [Finish(130)]
+
+
+def test_ctrl_c_on_one_of_several_machines_tells_the_job() -> None:
+    supervisor = launched(alone=False, registry=None)
+
+    told = supervisor.handle(Interrupted(signal.SIGINT), 10.0)
+
+    assert told[0] == Consult(ADA, "its launcher was stopped by SIGINT")
+
+
+def test_ctrl_c_while_the_cause_is_sought_reports_what_is_known() -> None:
+    supervisor = launched()
+    supervisor.handle(Exited(BOB, 7), 10.0)
+
+    told = supervisor.handle(Interrupted(signal.SIGINT), 10.1)
+
+    assert told[0] == Report(BOB, "exited with code 7", local=True)
+
+
+def test_a_signal_without_a_name_is_described_by_its_number() -> None:
+    assert describe_exit(-64) == "was killed by SIGRTMAX"
+    assert describe_exit(-50) == "was killed by signal 50"
+
+
+def in_running(supervisor: Supervisor) -> None:
+    assert supervisor.phase is Phase.RUNNING
+
+
+def in_settling(supervisor: Supervisor) -> None:
+    for name in (ADA, BOB):
+        supervisor.handle(Exited(name, 0), 0.0)
+
+
+def in_parting(supervisor: Supervisor) -> None:
+    for name in MEMBERS:
+        supervisor.handle(Exited(name, 0), 0.0)
+
+
+def in_blaming(supervisor: Supervisor) -> None:
+    supervisor.handle(Exited(BOB, 1), 0.0)
+
+
+def in_ending(supervisor: Supervisor) -> None:
+    supervisor.handle(Interrupted(signal.SIGTERM), 0.0)
+
+
+def in_ended(supervisor: Supervisor) -> None:
+    in_ending(supervisor)
+    for name in ALL:
+        supervisor.handle(Exited(name, -15), 0.0)
+
+
+EVENTS: tuple[Event, ...] = (
+    Exited(SERVER, 0),
+    Exited(SERVER, 1),
+    Exited(REDIS, 0),
+    RecordRead(None),
+    RecordRead(FailureRecord(CAL, "lost")),
+    MembersLeft(),
+    Interrupted(signal.SIGINT),
+    Tick(),
+)
+
+AFTER: dict[tuple[Callable[[Supervisor], None], bool], tuple[Phase, list[Phase]]] = {
+    # (how to get there, alone): where it is, and the phase after each of EVENTS
+    (in_running, True): (
+        Phase.RUNNING,
+        [
+            Phase.RUNNING, Phase.BLAMING, Phase.ENDING, Phase.RUNNING, Phase.RUNNING,
+            Phase.RUNNING, Phase.ENDING, Phase.RUNNING,
+        ],
+    ),
+    (in_settling, True): (
+        Phase.SETTLING,
+        [
+            Phase.SETTLING, Phase.BLAMING, Phase.ENDING, Phase.SETTLING, Phase.SETTLING,
+            Phase.SETTLING, Phase.ENDING, Phase.ENDING,
+        ],
+    ),
+    (in_parting, False): (
+        Phase.PARTING,
+        [
+            Phase.PARTING, Phase.BLAMING, Phase.ENDED, Phase.PARTING, Phase.PARTING,
+            Phase.ENDING, Phase.ENDING, Phase.ENDING,
+        ],
+    ),
+    (in_blaming, True): (
+        Phase.BLAMING,
+        [
+            Phase.BLAMING, Phase.BLAMING, Phase.BLAMING, Phase.ENDING, Phase.ENDING,
+            Phase.BLAMING, Phase.ENDING, Phase.ENDING,
+        ],
+    ),
+    (in_ending, True): (Phase.ENDING, [Phase.ENDING] * 8),
+    (in_ended, True): (Phase.ENDED, [Phase.ENDED] * 8),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("reach", "alone", "number"),
+    [(reach, alone, n) for (reach, alone), n in itertools.product(AFTER, range(len(EVENTS)))],
+)
+def test_every_event_in_every_phase_leads_where_the_table_says(
+    reach: Callable[[Supervisor], None], alone: bool, number: int
+) -> None:
+    start, after = AFTER[reach, alone]
+    supervisor = launched(alone=alone)
+    reach(supervisor)
+    assert supervisor.phase is start
+    event = EVENTS[number]
+    due = supervisor.next_tick() or 0.0
+
+    supervisor.handle(event, due if isinstance(event, Tick) else 0.0)
+
+    assert supervisor.phase is after[number]
+
+
+TROUBLE = (Phase.BLAMING, Phase.ENDING)
+
+OCCURRENCES = st.one_of(
+    st.just(RecordRead(None)),
+    st.just(RecordRead(FailureRecord(BOB, "lost"))),
+    st.just(RecordRead(FailureRecord(CAL, "lost"))),
+    st.just(MembersLeft()),
+    st.just(Interrupted(signal.SIGINT)),
+    st.builds(Exited, st.sampled_from(ALL), st.sampled_from([0, 0, 1, -9])),
+)
+
+
+@given(events=st.lists(OCCURRENCES, max_size=12), alone=st.booleans(), own_redis=st.booleans())
+def test_after_any_history_sigkill_reaches_everyone_within_three_seconds_of_the_trouble(
+    events: list[Event], alone: bool, own_redis: bool
+) -> None:
+    supervisor = launched(alone=alone, registry=REDIS if own_redis else None)
+    actions = []
+    for event in events:
+        if not isinstance(event, Exited) or event.name in supervisor.alive:
+            actions += supervisor.handle(event, 0.0)
+
+    while supervisor.phase in TROUBLE and (due := supervisor.next_tick()) is not None:
+        assert due <= 2.6
+        actions += supervisor.handle(Tick(), due)  # from here on only SIGKILL ends a process
+    for name in sorted(supervisor.alive) if supervisor.phase in TROUBLE else ():
+        assert any(
+            isinstance(a, Signal) and a.signal == signal.SIGKILL and name in a.names
+            for a in actions
+        )
+        actions += supervisor.handle(Exited(name, -9), 2.7)
+
+    assert supervisor.phase not in TROUBLE
+    finishes = [action for action in actions if isinstance(action, Finish)]
+    assert len(finishes) == (supervisor.phase is Phase.ENDED)
+    assert sum(isinstance(action, Report) for action in actions) <= 1
