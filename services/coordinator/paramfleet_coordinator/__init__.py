@@ -1,0 +1,1 @@
+"""The coordinator: ranks, readiness, barriers, health."""

@@ -1,0 +1,266 @@
+"""The coordinator's life.
+
+Start order: Redis answers; the seat is free and taken; the run is resumed or a new one
+opened; rpc server; admin server; the addresses are announced. Stop order: the seat is
+given back; admin server; rpc server; Redis.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+from dataclasses import asdict
+from functools import partial
+
+from paramfleet_coordinator.config import CoordinatorSettings
+from paramfleet_coordinator.core.barriers import Barriers
+from paramfleet_coordinator.core.job import Job, JobRules
+from paramfleet_coordinator.routes import Desk
+from paramfleet_shared.admin import AdminServer
+from paramfleet_shared.clock import Clock, SystemClock
+from paramfleet_shared.config import Resolved
+from paramfleet_shared.discovery.errors import JobSizeError, NoRedisError, SeatTakenError
+from paramfleet_shared.discovery.records import ROLES, JobSizes, Snapshot
+from paramfleet_shared.discovery.registry import CoordinatorSeat
+from paramfleet_shared.discovery.seat import Seat
+from paramfleet_shared.discovery.store import RedisStore, outlast
+from paramfleet_shared.errors import FleetError
+from paramfleet_shared.rpc.server import RpcServer
+from paramfleet_shared.telemetry import MetricRegistry, setup_logging
+
+__all__ = ["Coordinator", "run"]
+
+log = logging.getLogger(__name__)
+
+_LINGER_S = 1.5
+"""Seconds a failed job's coordinator stays at least, so that members read who failed."""
+
+_DRAIN_S = 1.0
+
+
+class Coordinator:
+    """One coordinator process; ``serve`` is its whole life.
+
+    Args:
+        resolved: Its settings.
+        clock: Time.
+    """
+
+    def __init__(self, resolved: Resolved[CoordinatorSettings], *, clock: Clock) -> None:
+        settings = resolved.value
+        self._resolved = resolved
+        self._settings = settings
+        self._clock = clock
+        self._tick_s = settings.lease_renew_s / 2
+        self._started = False
+        self._store = RedisStore(
+            settings.redis, clock=clock, timeout_s=min(1.0, settings.lease_ttl_s / 4)
+        )
+        record = CoordinatorSeat(endpoint="", admin="", host=settings.host, pid=os.getpid())
+        self._seat = Seat(
+            self._store, job=settings.job, record=record, lease_ttl_s=settings.lease_ttl_s
+        )
+        self._sizes = JobSizes(
+            worker_num=settings.worker_num,
+            server_num=settings.server_num,
+            num_shards=settings.num_shards,
+        )
+
+    async def serve(self) -> int:
+        """Coordinate one run of the job until it ends.
+
+        Cancellation: the seat is given back, and a coordinator that is started again goes
+        on with the job.
+
+        Returns:
+            The exit status: 0 if the job finished, 1 if it failed.
+
+        Raises:
+            NoRedisError: if Redis stays away.
+            SeatTakenError: if the job has a coordinator already.
+            FencedError: if another coordinator has taken over.
+            JobSizeError: if the running job was started for other sizes.
+        """
+        try:
+            await self._take_seat()
+            job = await self._open_job()
+            return await self._serve_job(job)
+        finally:
+            await self._store.close()
+
+    async def _take_seat(self) -> None:
+        """Wait for Redis, and for the lease of a former coordinator to end.
+
+        Raises:
+            SeatTakenError: if its holder goes on renewing it.
+        """
+        settings = self._settings
+        patience_s = settings.join_timeout_s
+        deadline: float | None = None
+        while True:
+            holder = await outlast(
+                self._seat.try_claim, clock=self._clock, patience_s=patience_s
+            )
+            if holder is None:
+                return
+            now = self._clock.monotonic()
+            deadline = deadline or now + settings.lease_ttl_s + settings.lease_renew_s
+            if now >= deadline:
+                where = f"process {holder.pid} on {holder.host} ({holder.endpoint})"
+                raise SeatTakenError(job=settings.job, holder=where)
+            await self._clock.sleep(self._tick_s)
+
+    async def _open_job(self) -> Job:
+        """Resume the latest run if it hasn't ended and a member of it lives; else begin one."""
+        seat = self._seat
+        seat.epoch = await seat.read_epoch()
+        if seat.epoch and await self._is_running():
+            arrivals = await seat.read_arrivals()
+            snapshot = await seat.tick()
+            log.info("job.resumed", extra={"job": self._settings.job, "epoch": seat.epoch})
+            return self._new_job(Barriers(snapshot.released, arrivals))
+        seat.epoch += 1
+        job = self._new_job(None)
+        await seat.write_job(job.record)
+        log.info("job.opened", extra={"job": self._settings.job, "epoch": seat.epoch})
+        return job
+
+    def _new_job(self, barriers: Barriers | None) -> Job:
+        rules = JobRules(
+            lease_ttl_s=self._settings.lease_ttl_s,
+            lease_renew_s=self._settings.lease_renew_s,
+            start_timeout_s=self._settings.start_timeout_s,
+        )
+        return Job(self._sizes, rules=rules, barriers=barriers)
+
+    async def _is_running(self) -> bool:
+        """Return whether a heartbeat of the latest run comes within a lease's length.
+
+        Raises:
+            JobSizeError: if it does, and the run was started for other sizes.
+        """
+        first = await self._seat.tick()
+        deadline = self._clock.monotonic() + self._settings.lease_ttl_s
+        if not first.members or (first.job and first.job.state in {"finished", "failed"}):
+            return False
+        while self._clock.monotonic() < deadline:
+            now = await self._seat.tick()
+            if now.beats != first.beats:
+                self._require_same_sizes(now)
+                return True
+            await self._clock.sleep(self._tick_s)
+        return False
+
+    def _require_same_sizes(self, snapshot: Snapshot) -> None:
+        running = snapshot.job.sizes if snapshot.job is not None else None
+        if running is None:
+            return
+        given = asdict(self._sizes)
+        for name, size in asdict(running).items():
+            if size != given[name]:
+                raise JobSizeError(
+                    job=self._settings.job, name=name, running=size, given=given[name]
+                )
+
+    async def _serve_job(self, job: Job) -> int:
+        settings = self._settings
+        desk = Desk(job, self._seat, name=settings.job, clock=self._clock, tick_s=self._tick_s)
+        server = RpcServer(
+            desk.handlers(), name="coordinator", clock=self._clock, health=lambda: {"ok": True}
+        )
+        admin = AdminServer(
+            status=desk.status,
+            ready=lambda: (self._started, "serving" if self._started else "starting"),
+            metrics=_metrics_of(desk),
+            config=self._resolved.shown(),
+        )
+        bind = settings.bind or settings.host
+        try:
+            port = await server.start(bind, settings.port)
+            admin_port = await admin.start(bind, settings.admin_port)
+            endpoint, at = f"{settings.host}:{port}", f"{settings.host}:{admin_port}"
+            self._seat.announce(endpoint=endpoint, admin=at)
+            self._started = True
+            log.info("coordinator.serving", extra={"rpc": endpoint, "admin": f"http://{at}"})
+            return await self._watch(job, desk)
+        finally:
+            with contextlib.suppress(FleetError):
+                await self._seat.resign()
+            await admin.close()
+            await server.drain(_DRAIN_S)
+            await server.close()
+
+    async def _watch(self, job: Job, desk: Desk) -> int:
+        """Look at the registry until the job has ended and its members know.
+
+        Raises:
+            NoRedisError: if Redis stays away.
+        """
+        seen_at = self._clock.monotonic()
+        ended_at: float | None = None
+        while True:
+            now = self._clock.monotonic()
+            try:
+                for decision in await desk.look():
+                    level = logging.ERROR if decision.event == "job.failed" else logging.INFO
+                    log.log(level, decision.event, extra=dict(decision.facts))
+                seen_at = now
+            except NoRedisError as error:
+                log.warning("registry.unreachable", extra={"reason": str(error)})
+                if now - seen_at >= self._settings.outage_grace_s:
+                    raise
+            if job.has_ended:
+                ended_at = now if ended_at is None else ended_at
+                if self._may_end(job, ended_s=now - ended_at):
+                    break
+            await self._clock.sleep(self._tick_s)
+        why = str(job.failure_error() or "every worker has finished")
+        log.info("coordinator.ended", extra={"state": job.state, "why": why})
+        return 0 if job.state == "finished" else 1
+
+    def _may_end(self, job: Job, *, ended_s: float) -> bool:
+        if job.state == "failed":
+            return ended_s >= max(_LINGER_S, 3 * self._settings.lease_renew_s)
+        return job.members.all_gone() or ended_s >= self._settings.finish_grace_s
+
+
+def run(resolved: Resolved[CoordinatorSettings]) -> int:
+    """Coordinate one run of a job; SIGTERM and SIGINT end it.
+
+    Returns:
+        The exit status: 0 if the job finished, else 1.
+
+    Raises:
+        FleetError: if it can't coordinate; the sentence says why.
+    """
+    settings = resolved.value
+    setup_logging("coordinator", level=settings.log_level)
+    for line in resolved.lines():
+        log.info("setting %s", line)
+    return asyncio.run(_serve_until_signal(Coordinator(resolved, clock=SystemClock())))
+
+
+async def _serve_until_signal(coordinator: Coordinator) -> int:
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None, "asyncio.run runs this as a task"
+    for name in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(name, task.cancel, f"signal {name.name}")
+    try:
+        return await coordinator.serve()
+    except asyncio.CancelledError as cancelled:
+        log.warning("coordinator.stopped", extra={"why": str(cancelled)})
+        return 1
+
+
+def _metrics_of(desk: Desk) -> MetricRegistry:
+    metrics = MetricRegistry()
+    members = metrics.gauge("members", "Members whose lease runs, by role.", ["role"])
+    for role in ROLES:
+        members.labels(role).set_function(partial(_num_alive, desk, role))
+    return metrics
+
+
+def _num_alive(desk: Desk, role: str) -> float:
+    members = desk.status()["members"]
+    return float(sum(member["alive"] and member["role"] == role for member in members))

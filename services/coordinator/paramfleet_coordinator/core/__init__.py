@@ -1,0 +1,1 @@
+"""Decisions of the coordinator: plain state, no loop, no socket, no clock."""

@@ -1,0 +1,85 @@
+"""Barriers: who stands where, and who may go.
+
+A barrier has a name, and each use of it a generation, counted by every worker for
+itself from 1. Arrivals are sets, so that a repeated request counts once. A barrier lets
+go when every participant stands at the same generation. A worker that stands at a later
+generation proves that the earlier one has let go, even if that was forgotten.
+
+Nothing here waits or knows the time.
+"""
+
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
+
+from paramfleet_shared.discovery.records import Release
+
+__all__ = ["Barriers"]
+
+
+class Barriers:
+    """The open barriers of a job, and the latest release of each name.
+
+    Args:
+        released: What a former coordinator has released, by name.
+        arrivals: Who stood where under a former coordinator.
+    """
+
+    def __init__(
+        self,
+        released: Mapping[str, Release] | None = None,
+        arrivals: Mapping[tuple[str, int], AbstractSet[int]] | None = None,
+    ) -> None:
+        self._released = dict(released or {})
+        self._arrived = {use: set(ranks) for use, ranks in (arrivals or {}).items()}
+
+    def arrive(self, name: str, generation: int, rank: int) -> None:
+        """Note that a worker stands at a barrier; may be repeated."""
+        if not self.is_released(name, generation):
+            self._arrived.setdefault((name, generation), set()).add(rank)
+
+    def settle(self, participants: AbstractSet[int]) -> list[Release]:
+        """Let go whoever may go now.
+
+        Args:
+            participants: The ranks that take part.
+
+        Returns:
+            The new releases, oldest first.
+        """
+        latest: dict[str, int] = {}
+        for name, generation in self._arrived:
+            latest[name] = max(generation, latest.get(name, 0))
+        new = []
+        for name, generation in sorted(self._arrived, key=lambda use: (use[1], use[0])):
+            ranks = self._arrived[name, generation]
+            if participants <= ranks:
+                new.append(self._let_go(name, generation, ranks))
+            elif generation < latest[name]:  # it let go once, and who took part is forgotten
+                new.append(self._let_go(name, generation, set()))
+        return new
+
+    def is_released(self, name: str, generation: int) -> bool:
+        """Return whether this use of a barrier has let go."""
+        latest = self._released.get(name)
+        return latest is not None and latest.generation >= generation
+
+    def took_part(self, name: str, generation: int) -> tuple[int, ...]:
+        """Return the ranks of a release; empty if that is forgotten."""
+        latest = self._released.get(name)
+        known = latest is not None and latest.generation == generation
+        return latest.ranks if latest is not None and known else ()
+
+    def arrived(self, name: str, generation: int) -> list[int]:
+        """Return the ranks that stand at an open barrier, in order."""
+        return sorted(self._arrived.get((name, generation), ()))
+
+    def open(self) -> Iterable[tuple[str, int]]:
+        """Return name and generation of the open barriers, in order."""
+        return sorted(self._arrived)
+
+    def _let_go(self, name: str, generation: int, ranks: AbstractSet[int]) -> Release:
+        del self._arrived[name, generation]
+        release = Release(name=name, generation=generation, ranks=tuple(sorted(ranks)))
+        if not self.is_released(name, generation):
+            self._released[name] = release
+        return release

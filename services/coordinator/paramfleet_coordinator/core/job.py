@@ -1,0 +1,223 @@
+"""One run of a job: waiting, training, and how it ends.
+
+::
+
+    waiting  --all pservers and workers have joined--> training
+    waiting, training  --every worker has ended-->  finished
+    waiting, training  --a member died, left early or gave up-->  failed
+
+The ends are final. ``observe`` and ``join`` take facts and return decisions for the
+log; what the registry must hold is ``record``.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from paramfleet_coordinator.core.barriers import Barriers
+from paramfleet_coordinator.core.membership import Membership, Place
+from paramfleet_shared.discovery.records import (
+    Failure,
+    JobRecord,
+    JobSizes,
+    Member,
+    Snapshot,
+    State,
+)
+from paramfleet_shared.errors import JobFailedError
+from paramfleet_shared.placement import Placement
+
+__all__ = ["Decision", "Job", "JobRules"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Decision:
+    """Something the job decided, as a log event and its fields."""
+
+    event: str
+    facts: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobRules:
+    """Times a job goes by, in seconds."""
+
+    lease_ttl_s: float
+    lease_renew_s: float
+
+    start_timeout_s: float
+    """From the first member's joining to the last's; 0 waits without end."""
+
+
+class Job:
+    """Decides for one run.
+
+    Args:
+        sizes: What the job was started for.
+        rules: Its times.
+        barriers: Those of a former coordinator; None for a new run.
+    """
+
+    def __init__(
+        self, sizes: JobSizes, *, rules: JobRules, barriers: Barriers | None = None
+    ) -> None:
+        self._rules = rules
+        self._first_joined_at: float | None = None
+        self.sizes = sizes
+        self.members = Membership(
+            {"pserver": sizes.server_num, "worker": sizes.worker_num},
+            lease_ttl_s=rules.lease_ttl_s,
+            lease_renew_s=rules.lease_renew_s,
+        )
+        self.barriers = barriers or Barriers()
+        self.state: State = "waiting"
+        self.failure: Failure | None = None
+        self.placement: Placement | None = None
+
+    @property
+    def record(self) -> JobRecord:
+        """Return what the registry must hold."""
+        placement = self.placement.to_wire() if self.placement is not None else None
+        return JobRecord(
+            state=self.state, sizes=self.sizes, failure=self.failure, placement=placement
+        )
+
+    @property
+    def has_ended(self) -> bool:
+        """Return whether nothing can change any more."""
+        return self.state in {"finished", "failed"}
+
+    def join(
+        self, newcomer: Member, *, index: int | None, asked_at: float, now: float
+    ) -> Member | None:
+        """Give a newcomer a place; see ``Membership.join``.
+
+        A worker may follow on one that fell silent. A pserver only before the placement
+        is published, because the rows of the silent one are lost.
+
+        Raises:
+            JobFailedError: if the job has failed.
+        """
+        self.raise_failure()
+        replaceable = not self.has_ended and (
+            newcomer.role == "worker" or self.placement is None
+        )
+        return self.members.join(
+            newcomer, index=index, asked_at=asked_at, now=now, replaceable=replaceable
+        )
+
+    def failure_error(self) -> JobFailedError | None:
+        """Return the job's failure as what members raise; None if it has none."""
+        failure = self.failure
+        if failure is None:
+            return None
+        return JobFailedError(role=failure.role, index=failure.index, reason=failure.reason)
+
+    def raise_failure(self) -> None:
+        """Raise the job's failure if it has one.
+
+        Raises:
+            JobFailedError: if it has.
+        """
+        error = self.failure_error()
+        if error is not None:
+            raise error
+
+    def adopt(self, written: JobRecord) -> None:
+        """Take over a failure that a member wrote a moment before our own decision."""
+        if written.state == "failed" and written.failure is not None:
+            self.state, self.failure = "failed", written.failure
+
+    def observe(self, snapshot: Snapshot, *, now: float) -> list[Decision]:
+        """Take in what the registry holds, and decide.
+
+        Args:
+            snapshot: All of it, read at one moment.
+            now: The time.
+
+        Returns:
+            What changed.
+        """
+        self.members.observe(snapshot, now=now)
+        recorded = snapshot.job
+        if self.placement is None and recorded is not None and recorded.placement:
+            self.placement = Placement.from_wire(dict(recorded.placement))
+        if self.has_ended:
+            return []
+        if recorded is not None and recorded.state == "finished":
+            return self._finish()
+        failure = recorded.failure if recorded is not None else None
+        if failure is None:
+            if self._all_workers_ended():
+                return self._finish()
+            failure = self._find_failure(now)
+        if failure is not None:
+            return self._fail(failure)
+        return self._start()
+
+    def _start(self) -> list[Decision]:
+        """Publish the placement when the pservers are complete, and go when all are."""
+        decisions = []
+        pservers = self.members.of_role("pserver")
+        if self.placement is None and len(pservers) == self.sizes.server_num:
+            endpoints = tuple(place.member.endpoint for place in pservers)
+            self.placement = Placement(endpoints=endpoints, num_shards=self.sizes.num_shards)
+            decisions.append(Decision(event="job.placed", facts={"endpoints": endpoints}))
+        complete = self.placement is not None and not self.members.missing("worker")
+        if self.state == "waiting" and complete:
+            self.state = "training"
+            facts = {"workers": self.sizes.worker_num, "pservers": self.sizes.server_num}
+            decisions.append(Decision(event="job.training", facts=facts))
+        return decisions
+
+    def _finish(self) -> list[Decision]:
+        self.state = "finished"
+        return [Decision(event="job.finished", facts={"workers": self.sizes.worker_num})]
+
+    def _fail(self, failure: Failure) -> list[Decision]:
+        self.state = "failed"
+        self.failure = failure
+        facts = {"role": failure.role, "index": failure.index, "reason": failure.reason}
+        return [Decision(event="job.failed", facts=facts)]
+
+    def _all_workers_ended(self) -> bool:
+        workers = self.members.of_role("worker")
+        complete = len(workers) == self.sizes.worker_num
+        return complete and all(place.end for place in workers)
+
+    def _find_failure(self, now: float) -> Failure | None:
+        dead = self.members.dead()
+        if dead:
+            return _failure_of(dead[0], _death(dead[0], now))
+        for place in self.members.of_role("pserver"):
+            if place.end:
+                return _failure_of(place, "left before the training was finished")
+        return self._find_absentee(now)
+
+    def _find_absentee(self, now: float) -> Failure | None:
+        """Return who hasn't joined in time."""
+        if self.state != "waiting" or not self.members.places:
+            return None
+        if self._first_joined_at is None:
+            self._first_joined_at = now
+        patience_s = self._rules.start_timeout_s
+        if not patience_s or now - self._first_joined_at < patience_s:
+            return None
+        for role in ("pserver", "worker"):
+            for index in self.members.missing(role):
+                reason = f"hasn't joined {patience_s:.0f} s after the first member"
+                return Failure(role=role, index=index, reason=reason)
+        return None
+
+
+def _failure_of(place: Place, reason: str) -> Failure:
+    return Failure(role=place.member.role, index=place.member.index, reason=reason)
+
+
+def _death(place: Place, now: float) -> str:
+    member = place.member
+    at = f", {member.endpoint}" if member.endpoint else ""
+    return (
+        f"process {member.pid} on {member.host}{at} is dead: "
+        f"last heartbeat {now - place.renewed_at:.1f} s ago"
+    )

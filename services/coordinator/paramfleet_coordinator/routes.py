@@ -1,0 +1,255 @@
+"""What the coordinator answers: the rpc operations ``join`` and ``barrier``, and its status."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from paramfleet_coordinator.core.job import Decision, Job
+from paramfleet_coordinator.core.membership import Place
+from paramfleet_shared.clock import Clock
+from paramfleet_shared.discovery.errors import WrongJobError
+from paramfleet_shared.discovery.records import Member, Snapshot
+from paramfleet_shared.discovery.seat import Seat
+from paramfleet_shared.rpc.server import Handler, Request
+from paramfleet_shared.wire.message import MalformedMessageError, Message
+
+__all__ = ["Desk"]
+
+_MAX_PARK_S = 30.0
+"""Seconds a barrier request is held at most, whatever it asks for."""
+
+_MAX_NAME_LENGTH = 256
+
+
+class Desk:
+    """Serves one run of a job to its members.
+
+    What a member is told is in the registry before it is told, so that a coordinator
+    that is restarted knows it.
+
+    Args:
+        job: The decisions.
+        seat: Where they are written.
+        name: The job's name.
+        clock: For silences and waits.
+        tick_s: Seconds between two looks at the registry.
+    """
+
+    def __init__(self, job: Job, seat: Seat, *, name: str, clock: Clock, tick_s: float) -> None:
+        self._job = job
+        self._seat = seat
+        self._name = name
+        self._clock = clock
+        self._tick_s = tick_s
+        self._changed = asyncio.Condition()
+        self._snapshot = Snapshot()
+
+    def handlers(self) -> dict[str, Handler]:
+        """Return the operations for an ``RpcServer``."""
+        return {"join": self._join, "barrier": self._barrier}
+
+    async def look(self) -> list[Decision]:
+        """Read the registry, decide, write the decisions and wake who waits for them.
+
+        Returns:
+            What changed, for the log.
+
+        Raises:
+            NoRedisError: if Redis doesn't answer.
+            FencedError: if another coordinator has the seat.
+            EpochEndedError: if another run of the job has begun.
+        """
+        snapshot = await self._seat.tick()
+        self._snapshot = snapshot
+        decisions = self._job.observe(snapshot, now=self._clock.monotonic())
+        if snapshot.job != self._job.record:
+            self._job.adopt(await self._seat.write_job(self._job.record))
+        await self._settle()
+        if decisions:
+            await self._wake()
+        return decisions
+
+    def status(self) -> dict[str, Any]:
+        """Return how the job stands, in plain values."""
+        job, now = self._job, self._clock.monotonic()
+        failure = job.failure
+        members = [
+            self._describe(place, now) for _, place in sorted(job.members.places.items())
+        ]
+        return {
+            "job": self._name,
+            "epoch": self._seat.epoch,
+            "state": job.state,
+            "failure": None
+            if failure is None
+            else {"role": failure.role, "index": failure.index, "reason": failure.reason},
+            "worker_num": job.sizes.worker_num,
+            "server_num": job.sizes.server_num,
+            "num_shards": job.sizes.num_shards,
+            "members": members,
+            "barriers": [self._describe_barrier(*use) for use in job.barriers.open()],
+            "placement": job.placement.to_wire() if job.placement is not None else None,
+            "tables": _merge_tables(members),
+        }
+
+    async def _join(self, request: Request) -> Message:
+        fields = _Fields(request.message.fields, where="join")
+        self._require_job(fields)
+        index = fields.optional_integer("index")
+        newcomer = Member(
+            role=fields.text("role"),
+            index=0,
+            incarnation=0,
+            endpoint=fields.text("endpoint"),
+            admin=fields.text("admin"),
+            host=fields.text("host"),
+            pid=fields.integer("pid"),
+            nonce=fields.text("nonce"),
+        )
+        asked_at = self._clock.monotonic()
+        while True:
+            now = self._clock.monotonic()
+            place = self._job.join(newcomer, index=index, asked_at=asked_at, now=now)
+            if place is not None:
+                break
+            await self._clock.sleep(self._tick_s)
+        if not place.incarnation:
+            place = await self._register(place)
+        sizes = self._job.sizes
+        return Message(
+            fields={
+                "index": place.index,
+                "incarnation": place.incarnation,
+                "epoch": self._seat.epoch,
+                "worker_num": sizes.worker_num,
+                "server_num": sizes.server_num,
+                "num_shards": sizes.num_shards,
+            }
+        )
+
+    async def _register(self, place: Member) -> Member:
+        try:
+            incarnation = await self._seat.register(place)
+        except BaseException:
+            self._job.members.give_up(place)
+            raise
+        member = replace(place, incarnation=incarnation)
+        self._job.members.confirm(member, now=self._clock.monotonic())
+        return member
+
+    async def _barrier(self, request: Request) -> Message:
+        fields = _Fields(request.message.fields, where="barrier")
+        self._require_job(fields)
+        name, generation = fields.text("name"), fields.integer("generation")
+        rank, incarnation = fields.integer("rank"), fields.integer("incarnation")
+        park_s = min(fields.number("park_s"), _MAX_PARK_S)
+        job = self._job
+        job.raise_failure()
+        job.members.require("worker", rank, incarnation=incarnation)
+        if not job.barriers.is_released(name, generation):
+            await self._seat.arrive(name, generation, rank)
+            job.barriers.arrive(name, generation, rank)
+            await self._settle()
+        try:
+            async with asyncio.timeout(park_s), self._changed:
+                await self._changed.wait_for(
+                    lambda: job.barriers.is_released(name, generation) or job.failure
+                )
+        except TimeoutError:
+            pass
+        job.raise_failure()
+        if job.barriers.is_released(name, generation):
+            ranks = list(job.barriers.took_part(name, generation))
+            return Message(fields={"released": True, "arrived": ranks, "missing": []})
+        arrived = job.barriers.arrived(name, generation)
+        missing = sorted(job.members.participants() - set(arrived))
+        return Message(fields={"released": False, "arrived": arrived, "missing": missing})
+
+    async def _settle(self) -> None:
+        """Let go the barriers that are complete."""
+        releases = self._job.barriers.settle(self._job.members.participants())
+        for release in releases:
+            await self._seat.release(release)
+        if releases:
+            await self._wake()
+
+    async def _wake(self) -> None:
+        async with self._changed:
+            self._changed.notify_all()
+
+    def _require_job(self, fields: "_Fields") -> None:
+        asked = fields.text("job")
+        if asked != self._name:
+            raise WrongJobError(asked=asked, served=self._name)
+
+    def _describe(self, place: Place, now: float) -> dict[str, Any]:
+        member = place.member
+        return {
+            "role": member.role,
+            "index": member.index,
+            "incarnation": member.incarnation,
+            "endpoint": member.endpoint,
+            "admin": member.admin,
+            "host": member.host,
+            "pid": member.pid,
+            "alive": place.end != "left" and not self._job.members.is_silent(place),
+            "last_seen_s": round(now - place.renewed_at, 3),
+            "done": place.end != "",
+            "facts": dict(self._snapshot.facts.get(member.key, {})),
+        }
+
+    def _describe_barrier(self, name: str, generation: int) -> dict[str, Any]:
+        arrived = self._job.barriers.arrived(name, generation)
+        missing = sorted(self._job.members.participants() - set(arrived))
+        return {"name": name, "generation": generation, "arrived": arrived, "missing": missing}
+
+
+class _Fields:
+    """A request's fields, each checked when it is read."""
+
+    def __init__(self, fields: Mapping[str, Any], *, where: str) -> None:
+        self._fields = fields
+        self._where = where
+
+    def text(self, name: str) -> str:
+        value = self._fields.get(name)
+        if not isinstance(value, str) or len(value) > _MAX_NAME_LENGTH:
+            raise self._malformed(name, f"a text of at most {_MAX_NAME_LENGTH} characters")
+        return value
+
+    def integer(self, name: str) -> int:
+        value = self._fields.get(name)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            raise self._malformed(name, "a whole number of at least 0")
+        return value
+
+    def optional_integer(self, name: str) -> int | None:
+        return None if self._fields.get(name) is None else self.integer(name)
+
+    def number(self, name: str) -> float:
+        value = self._fields.get(name)
+        if not isinstance(value, int | float) or isinstance(value, bool) or not value >= 0:
+            raise self._malformed(name, "a number of at least 0")
+        return float(value)
+
+    def _malformed(self, name: str, rule: str) -> MalformedMessageError:
+        return MalformedMessageError(where=f"{self._where}.{name}", rule=f"must be {rule}")
+
+
+def _merge_tables(members: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the tables that pservers published: sums over them, and the latest version."""
+    merged: dict[str, dict[str, Any]] = {}
+    for member in members:
+        if member["role"] != "pserver":
+            continue
+        for table in member["facts"].get("tables", ()):
+            total = merged.setdefault(table["name"], {"name": table["name"]})
+            for key, value in table.items():
+                if not isinstance(value, int | float) or isinstance(value, bool):
+                    total[key] = value
+                elif key == "version":
+                    total[key] = max(value, total.get(key, value))
+                else:
+                    total[key] = value + total.get(key, 0)
+    return [merged[name] for name in sorted(merged)]

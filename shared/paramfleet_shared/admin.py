@@ -1,0 +1,106 @@
+"""The admin address of a process: health, status, metrics and settings over HTTP/1.1."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from aiohttp import web
+
+from paramfleet_shared.errors import ContractError
+from paramfleet_shared.telemetry import MetricRegistry
+
+__all__ = ["AdminPortInUseError", "AdminServer"]
+
+_STOP_TIMEOUT_S = 1.0
+"""Seconds that open admin connections get at the end."""
+
+
+class AdminPortInUseError(ContractError):
+    """The admin address can't be listened on."""
+
+    code = "contract.admin_port_in_use"
+
+    def __init__(self, *, host: str, port: int, reason: str) -> None:
+        super().__init__(
+            f"can't listen on admin address {host}:{port}: {reason}",
+            host=host,
+            port=port,
+            reason=reason,
+        )
+
+
+class AdminServer:
+    """Serves ``/healthz /readyz /status /metrics /config`` and a role's own routes.
+
+    Args:
+        status: Returns what ``/status`` answers, in plain values.
+        ready: Returns whether the process serves, and the reason if it doesn't.
+        metrics: What ``/metrics`` renders.
+        config: What ``/config`` answers: ``Resolved.shown()``, with secrets hidden.
+        routes: More aiohttp routes.
+    """
+
+    def __init__(
+        self,
+        *,
+        status: Callable[[], Mapping[str, Any]],
+        ready: Callable[[], tuple[bool, str]],
+        metrics: MetricRegistry,
+        config: Mapping[str, Any] | None = None,
+        routes: Sequence[web.RouteDef] = (),
+    ) -> None:
+        self._status = status
+        self._ready = ready
+        self._metrics = metrics
+        self._config = dict(config or {})
+        app = web.Application()
+        app.add_routes(
+            [
+                web.get("/healthz", self._answer_health),
+                web.get("/readyz", self._answer_ready),
+                web.get("/status", self._answer_status),
+                web.get("/metrics", self._answer_metrics),
+                web.get("/config", self._answer_config),
+                *routes,
+            ]
+        )
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_STOP_TIMEOUT_S)
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen; port 0 picks a free one.
+
+        Returns:
+            The port.
+
+        Raises:
+            AdminPortInUseError: if the address can't be listened on.
+        """
+        await self._runner.setup()
+        try:
+            await web.TCPSite(self._runner, host, port).start()
+        except OSError as error:
+            await self._runner.cleanup()
+            raise AdminPortInUseError(host=host, port=port, reason=str(error)) from error
+        bound: int = self._runner.addresses[0][1]
+        return bound
+
+    async def close(self) -> None:
+        """Stop listening; may be called again."""
+        await self._runner.cleanup()
+
+    async def _answer_health(self, _request: web.Request) -> web.Response:
+        return web.json_response({"ok": True})
+
+    async def _answer_ready(self, _request: web.Request) -> web.Response:
+        ready, reason = self._ready()
+        answer = {"ready": ready, "reason": reason}
+        return web.json_response(answer, status=200 if ready else 503)
+
+    async def _answer_status(self, _request: web.Request) -> web.Response:
+        return web.json_response(dict(self._status()))
+
+    async def _answer_metrics(self, _request: web.Request) -> web.Response:
+        kind = "text/plain; version=0.0.4; charset=utf-8"
+        return web.Response(body=self._metrics.render(), headers={"Content-Type": kind})
+
+    async def _answer_config(self, _request: web.Request) -> web.Response:
+        return web.json_response(self._config)

@@ -1,0 +1,86 @@
+"""A command line from a settings class, the same for every service."""
+
+import sys
+import typing
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import click
+
+from paramfleet_shared.config import Option, Resolved, options_of, read_environment, resolve
+from paramfleet_shared.errors import ContractError, FleetError
+
+__all__ = ["settings_command"]
+
+T = TypeVar("T")
+
+
+def settings_command(
+    cls: type[T],
+    *,
+    name: str,
+    section: str,
+    help: str,  # noqa: A002 (click's own word)
+    run: Callable[[Resolved[T]], int],
+) -> click.Command:
+    """Return a click command with one option per setting of ``cls`` and ``--config FILE``.
+
+    Args:
+        cls: The settings class.
+        name: The command's name in its usage line.
+        section: The service's name in the environment and in the file.
+        help: The command's first sentences.
+        run: Gets the resolved settings; what it returns is the exit status. A
+            ``FleetError`` it raises is printed as one line and the status is 1.
+    """
+
+    def callback(config: Path | None, **arguments: Any) -> None:
+        try:
+            resolved = resolve(
+                cls,
+                section=section,
+                arguments=arguments,
+                environment=read_environment(),
+                file=config,
+            )
+        except ContractError as error:
+            raise click.UsageError(str(error)) from error
+        try:
+            status = run(resolved)
+        except FleetError as error:
+            click.echo(f"{name}: {error}", err=True)
+            status = 1
+        sys.exit(status)
+
+    file = click.Option(
+        ["--config"],
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        envvar="PARAMFLEET_CONFIG",
+        help="TOML file of settings.",
+    )
+    options = [_option(option) for option in options_of(cls)]
+    return click.Command(name, params=[*options, file], callback=callback, help=help)
+
+
+def _option(option: Option) -> click.Option:
+    """Return the click option; it has no default, so that a given value is known as such."""
+    flag = "--" + option.name.replace("_", "-")
+    declaration = f"{flag}/--no-{flag[2:]}" if option.type is bool else flag
+    default = "required" if option.default is ... else f"default: {_shown(option.default)}"
+    return click.Option(
+        [declaration, option.name],
+        type=_click_type(option.type),
+        default=None,
+        help=f"{option.help}  [{default}]",
+    )
+
+
+def _shown(default: Any) -> str:
+    return "none" if default in {None, ""} else str(default)
+
+
+def _click_type(kind: Any) -> Any:
+    if typing.get_origin(kind) is Literal:
+        return click.Choice([str(choice) for choice in typing.get_args(kind)])
+    return click.Path(path_type=Path) if kind is Path else kind

@@ -1,0 +1,89 @@
+"""A worker's side of a barrier: ask the coordinator until it says go."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from paramfleet_shared.clock import Clock
+from paramfleet_shared.discovery.errors import BarrierTimeoutError
+from paramfleet_shared.discovery.records import Member
+from paramfleet_shared.errors import OutcomeUnknownError, UnavailableError
+from paramfleet_shared.rpc.client import Channel
+from paramfleet_shared.wire.message import Message
+
+__all__ = ["BarrierCaller"]
+
+_PARK_S = 5.0
+"""Seconds the coordinator holds one request; the worker then asks again."""
+
+_REPLY_S = 1.0
+"""Seconds after the parking by which an answer must be here."""
+
+_RETRY_S = 0.1
+
+
+class BarrierCaller:
+    """Asks the coordinator; knows how often each barrier has let this worker go.
+
+    Args:
+        channel: To the coordinator.
+        member: Who asks.
+        job: The job's name.
+        clock: For deadlines.
+    """
+
+    def __init__(self, channel: Channel, *, member: Member, job: str, clock: Clock) -> None:
+        self._channel = channel
+        self._member = member
+        self._job = job
+        self._clock = clock
+        self._passed: dict[str, int] = {}
+
+    def next_generation(self, name: str) -> int:
+        """Return which use of the barrier the next ``pass_through`` is, from 1."""
+        return self._passed.get(name, 0) + 1
+
+    async def pass_through(self, name: str, *, timeout_s: float) -> list[int]:
+        """Wait for the other workers; a coordinator that comes back elsewhere is found.
+
+        Returns:
+            The ranks that took part.
+
+        Raises:
+            BarrierTimeoutError: if a worker didn't come in time.
+            JobFailedError: if the coordinator says so.
+        """
+        generation = self.next_generation(name)
+        started = self._clock.monotonic()
+        facts: dict[str, Any] = {"arrived": [], "missing": [], "reason": ""}
+        while True:
+            waited_s = self._clock.monotonic() - started
+            left_s = timeout_s - waited_s
+            if left_s <= 0:
+                raise BarrierTimeoutError(
+                    name=name, generation=generation, waited_s=waited_s, **facts
+                )
+            try:
+                reply = await self._call(name, generation, park_s=min(_PARK_S, left_s))
+            except (UnavailableError, OutcomeUnknownError) as error:
+                facts["reason"] = str(error)
+                await self._clock.sleep(min(_RETRY_S, left_s))
+                continue
+            arrived = [int(rank) for rank in reply["arrived"]]
+            if reply["released"]:
+                self._passed[name] = generation
+                return arrived
+            facts = {"arrived": arrived, "missing": list(reply["missing"]), "reason": ""}
+
+    async def _call(self, name: str, generation: int, *, park_s: float) -> Mapping[str, Any]:
+        fields = {
+            "job": self._job,
+            "rank": self._member.index,
+            "incarnation": self._member.incarnation,
+            "name": name,
+            "generation": generation,
+            "park_s": park_s,
+        }
+        answer = await self._channel.call(
+            "barrier", Message(fields=fields), timeout_s=park_s + _REPLY_S
+        )
+        return answer.fields

@@ -1,0 +1,143 @@
+"""How a process becomes a member: Redis, then the coordinator, then a place in the job."""
+
+import os
+import secrets
+from dataclasses import dataclass
+
+from paramfleet_shared.clock import Clock
+from paramfleet_shared.config import JobSettings
+from paramfleet_shared.discovery.errors import NoCoordinatorError, NoRedisError
+from paramfleet_shared.discovery.records import JobSizes, Member
+from paramfleet_shared.discovery.registry import Registry
+from paramfleet_shared.errors import OutcomeUnknownError, UnavailableError
+from paramfleet_shared.rpc.client import Channel
+from paramfleet_shared.wire.message import Message
+
+__all__ = ["Admission", "ask_to_join", "find_coordinator", "newcomer"]
+
+_POLL_S = 0.1
+"""Seconds between two looks for what isn't there yet."""
+
+_CALL_TIMEOUT_S = 15.0
+"""Seconds of one request to join; the coordinator may take a lease's length to answer."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Admission:
+    """A place in a job."""
+
+    member: Member
+    sizes: JobSizes
+    epoch: int
+
+
+async def find_coordinator(
+    registry: Registry, *, job: str, clock: Clock, timeout_s: float
+) -> str:
+    """Return the rpc address of the job's coordinator, when there is one.
+
+    Raises:
+        NoCoordinatorError: if none announced itself in ``timeout_s``.
+    """
+    started = clock.monotonic()
+    while True:
+        reason = "none announced"
+        try:
+            seat = await registry.find_coordinator()
+        except NoRedisError as error:
+            seat, reason = None, str(error)
+        if seat is not None:
+            return seat.endpoint
+        waited_s = clock.monotonic() - started
+        if waited_s >= timeout_s:
+            raise NoCoordinatorError(job=job, waited_s=waited_s, reason=reason)
+        await clock.sleep(_POLL_S)
+
+
+async def ask_to_join(
+    channel: Channel,
+    settings: JobSettings,
+    *,
+    member: Member,
+    index: int | None,
+    clock: Clock,
+    timeout_s: float,
+) -> Admission:
+    """Ask the coordinator for a place until it answers; a repeated request gets the same one.
+
+    Args:
+        channel: To the coordinator.
+        settings: The job's.
+        member: Who asks; its index and incarnation are ignored.
+        index: The index it must have; None for the lowest free one.
+        clock: For the deadline.
+        timeout_s: Seconds to go on asking.
+
+    Raises:
+        NoCoordinatorError: if no coordinator answered in time.
+        JobFullError: if all places are held.
+        IndexTakenError: if another live process has the index.
+        JobFailedError: if the job has failed already.
+    """
+    started = clock.monotonic()
+    fields = {
+        "job": settings.job,
+        "role": member.role,
+        "index": index,
+        "endpoint": member.endpoint,
+        "admin": member.admin,
+        "host": member.host,
+        "pid": member.pid,
+        "nonce": member.nonce,
+    }
+    while True:
+        left_s = timeout_s - (clock.monotonic() - started)
+        try:
+            reply = await channel.call(
+                "join", Message(fields=fields), timeout_s=max(0.5, min(_CALL_TIMEOUT_S, left_s))
+            )
+        except (UnavailableError, OutcomeUnknownError) as error:
+            waited_s = clock.monotonic() - started
+            if waited_s >= timeout_s:
+                raise NoCoordinatorError(
+                    job=settings.job, waited_s=waited_s, reason=str(error)
+                ) from error
+            await clock.sleep(_POLL_S)
+        else:
+            return _admission(reply, member)
+
+
+def newcomer(settings: JobSettings, *, role: str, endpoint: str, admin: str) -> Member:
+    """Return this process as it introduces itself."""
+    return Member(
+        role=role,
+        index=0,
+        incarnation=0,
+        endpoint=endpoint,
+        admin=admin,
+        host=settings.host,
+        pid=os.getpid(),
+        nonce=secrets.token_hex(8),
+    )
+
+
+def _admission(reply: Message, member: Member) -> Admission:
+    facts = reply.fields
+    return Admission(
+        member=Member(
+            role=member.role,
+            index=int(facts["index"]),
+            incarnation=int(facts["incarnation"]),
+            endpoint=member.endpoint,
+            admin=member.admin,
+            host=member.host,
+            pid=member.pid,
+            nonce=member.nonce,
+        ),
+        sizes=JobSizes(
+            worker_num=int(facts["worker_num"]),
+            server_num=int(facts["server_num"]),
+            num_shards=int(facts["num_shards"]),
+        ),
+        epoch=int(facts["epoch"]),
+    )

@@ -1,0 +1,73 @@
+"""Whether a job still lives, and waits that end when it doesn't."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from paramfleet_shared.discovery.records import JobRecord
+from paramfleet_shared.errors import FleetError, JobFailedError
+
+__all__ = ["JobLife"]
+
+
+class JobLife:
+    """How a job stands for one of its members; the first end it learns of stays."""
+
+    def __init__(self) -> None:
+        self._failure: FleetError | None = None
+        self._finished = False
+        self._waits: set[asyncio.Timeout] = set()
+
+    @property
+    def failure(self) -> FleetError | None:
+        """Return why the job ended badly; None while it hasn't."""
+        return self._failure
+
+    @property
+    def finished(self) -> bool:
+        """Return whether the job has finished well."""
+        return self._finished
+
+    def note(self, record: JobRecord | None) -> None:
+        """Learn what the registry says; None, because Redis came back empty, says nothing."""
+        if record is None:
+            return
+        if record.failure is not None:
+            failure = record.failure
+            self.end_badly(
+                JobFailedError(role=failure.role, index=failure.index, reason=failure.reason)
+            )
+        self._finished = self._finished or record.state == "finished"
+
+    def end_badly(self, error: FleetError) -> None:
+        """Note a failure, and end every wait."""
+        if self._failure is not None or self._finished:
+            return
+        self._failure = error
+        now = asyncio.get_running_loop().time()
+        for wait in self._waits:
+            wait.reschedule(now)
+
+    def raise_failure(self) -> None:
+        """Raise the failure if there is one, as a new instance, because many tasks raise it."""
+        if self._failure is not None:
+            raise type(self._failure)(**self._failure.facts)
+
+    @asynccontextmanager
+    async def until_failure(self) -> AsyncIterator[None]:
+        """Bound a wait by the job's life: a failure ends it at once and is raised.
+
+        Raises:
+            TimeoutError: if the body raised one of its own.
+        """
+        self.raise_failure()
+        try:
+            async with asyncio.timeout(None) as wait:
+                self._waits.add(wait)
+                try:
+                    yield
+                finally:
+                    self._waits.discard(wait)
+        except TimeoutError:
+            self.raise_failure()
+            raise

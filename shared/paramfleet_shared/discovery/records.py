@@ -1,0 +1,164 @@
+"""What the registry holds, as plain values."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, cast, get_args
+
+__all__ = [
+    "ROLES",
+    "End",
+    "Failure",
+    "JobRecord",
+    "JobSizes",
+    "Member",
+    "MemberKey",
+    "Release",
+    "Snapshot",
+    "State",
+]
+
+ROLES = ("pserver", "worker")
+"""Roles that join through the coordinator."""
+
+MemberKey = tuple[str, int]
+"""Role and index."""
+
+State = Literal["waiting", "training", "finished", "failed"]
+
+End = Literal["", "done", "left"]
+"""How a member's part ended: ``done`` it finished training, ``left`` it deregistered."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Member:
+    """One process of a job."""
+
+    role: str
+    """``coordinator``, ``pserver`` or ``worker``."""
+
+    index: int
+    """From 0 in its role."""
+
+    incarnation: int
+    """Counts the lives of this role and index, from 1."""
+
+    endpoint: str
+    """``host:port`` of its data plane; empty if it has none."""
+
+    admin: str
+    """``host:port`` of its admin address; empty if it has none."""
+
+    host: str
+    pid: int
+
+    nonce: str = ""
+    """Random name of this life: tells a retried join from a restarted process."""
+
+    @property
+    def key(self) -> MemberKey:
+        """Return role and index."""
+        return self.role, self.index
+
+    def to_json(self) -> str:
+        """Return the record as the registry keeps it."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> "Member":
+        """Rebuild a member from ``to_json``'s text."""
+        return cls(**json.loads(text))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Failure:
+    """Who ended the job, and why."""
+
+    role: str
+    index: int
+    reason: str
+
+    def to_json(self) -> str:
+        """Return the record as the registry keeps it."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> "Failure":
+        """Rebuild a failure from ``to_json``'s text."""
+        return cls(**json.loads(text))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobSizes:
+    """What a job was started for."""
+
+    worker_num: int
+    server_num: int
+    num_shards: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobRecord:
+    """The decisions about one run of a job."""
+
+    state: State
+    sizes: JobSizes | None = None
+    """None when Redis lost it and nobody has written it again."""
+
+    failure: Failure | None = None
+    placement: Mapping[str, Any] | None = None
+    """``Placement.to_wire()``; None until every pserver serves."""
+
+    def to_fields(self) -> dict[str, str]:
+        """Return the record as the registry's hash keeps it."""
+        fields: dict[str, str] = {"state": self.state}
+        if self.sizes is not None:
+            fields["sizes"] = json.dumps(asdict(self.sizes))
+        if self.failure is not None:
+            fields["failure"] = self.failure.to_json()
+        if self.placement is not None:
+            fields["placement"] = json.dumps(dict(self.placement))
+        return fields
+
+    @classmethod
+    def from_fields(cls, fields: Mapping[str, bytes]) -> "JobRecord | None":
+        """Rebuild a record; None when the registry holds none."""
+        state = fields.get("state", b"").decode()
+        if not state:
+            return None
+        assert state in get_args(State), "only this class writes it"
+        sizes, failure = fields.get("sizes"), fields.get("failure")
+        placement = fields.get("placement")
+        return cls(
+            state=cast("State", state),
+            sizes=JobSizes(**json.loads(sizes)) if sizes else None,
+            failure=Failure.from_json(failure) if failure else None,
+            placement=json.loads(placement) if placement else None,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Release:
+    """One use of a barrier that let its workers go."""
+
+    name: str
+    generation: int
+    ranks: tuple[int, ...]
+    """Workers that took part; empty when that is forgotten."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Snapshot:
+    """All the registry knows of one run, read at one moment."""
+
+    job: JobRecord | None = None
+    """None when the registry holds no record: it is new, or came back empty."""
+
+    members: Mapping[MemberKey, Member] = field(default_factory=dict)
+    beats: Mapping[MemberKey, int] = field(default_factory=dict)
+    """Heartbeats counted; only whether it changes means something."""
+
+    ends: Mapping[MemberKey, End] = field(default_factory=dict)
+    facts: Mapping[MemberKey, Mapping[str, Any]] = field(default_factory=dict)
+    released: Mapping[str, Release] = field(default_factory=dict)
+    """The latest release of each barrier, by name."""

@@ -1,0 +1,177 @@
+"""The registry as a member sees it: heartbeats, payloads, and the job's decisions."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from paramfleet_shared.discovery.errors import EpochEndedError, FencedError
+from paramfleet_shared.discovery.records import End, Failure, JobRecord, Member
+from paramfleet_shared.discovery.scripts import BEAT, FAIL, PUT, Keys
+from paramfleet_shared.discovery.store import RedisStore
+
+__all__ = [
+    "RETENTION_MS",
+    "CoordinatorSeat",
+    "JobView",
+    "Registry",
+    "field_of",
+    "raise_if_fenced",
+    "read_hash",
+]
+
+RETENTION_MS = 24 * 3600 * 1000
+"""How long a run's keys outlive the last write of any of its members."""
+
+_GATHER_RETENTION_MS = 600 * 1000
+"""How long a gather's payloads are kept; a member reads them within its barrier timeout."""
+
+_PAYLOAD_TIMEOUT_S = 30.0
+"""Seconds that moving a gather's payloads may take."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CoordinatorSeat:
+    """The coordinator that holds the job's seat."""
+
+    endpoint: str
+    """Its rpc address; empty while it starts."""
+
+    admin: str
+    host: str
+    pid: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobView:
+    """What a heartbeat learns."""
+
+    job: JobRecord | None
+    """None when Redis came back empty and the coordinator hasn't written it again."""
+
+    has_coordinator: bool
+
+
+class Registry:
+    """A member's reads and fenced writes; each is one round trip under a deadline.
+
+    Args:
+        store: The connection; closed by whoever opened it.
+        job: The job's name.
+    """
+
+    def __init__(self, store: RedisStore, *, job: str) -> None:
+        self._store = store
+        self._job = job
+        self._keys = Keys(job)
+
+    async def ping(self) -> None:
+        """Return when Redis answers.
+
+        Raises:
+            NoRedisError: if it doesn't.
+            RedisRefusedError: if Redis asks for another password.
+        """
+        await self._store.command("PING")
+
+    async def find_coordinator(self) -> CoordinatorSeat | None:
+        """Return the coordinator that may be called now, if there is one."""
+        record = await self._store.command("HGET", self._keys.of_job("seat"), "record")
+        seat = CoordinatorSeat(**json.loads(record)) if record else None
+        return seat if seat is not None and seat.endpoint else None
+
+    async def read_job(self, epoch: int) -> JobRecord | None:
+        """Return the decisions about a run."""
+        key = self._keys.of_run(epoch)[3]
+        return JobRecord.from_fields(read_hash(await self._store.command("HGETALL", key)))
+
+    async def read_members(self, epoch: int) -> list[Member]:
+        """Return the members of a run, in no order."""
+        key = self._keys.of_run(epoch)[4]
+        found = read_hash(await self._store.command("HGETALL", key))
+        return [Member.from_json(text) for text in found.values()]
+
+    async def beat(
+        self, member: Member, *, epoch: int, end: End, facts: Mapping[str, Any] | None
+    ) -> JobView:
+        """Renew a lease, and write again all this member has said, should Redis have lost it.
+
+        Raises:
+            FencedError: if a newer process has this role and index.
+            EpochEndedError: if another run of the job has begun.
+            NoRedisError: if Redis doesn't answer.
+        """
+        text = json.dumps(dict(facts)) if facts is not None else ""
+        arguments = (member.to_json(), end, text)
+        _, job, seats = await self._fenced(BEAT, member, epoch=epoch, arguments=arguments)
+        return JobView(job=JobRecord.from_fields(read_hash(job)), has_coordinator=bool(seats))
+
+    async def fail(self, member: Member, *, epoch: int, reason: str) -> None:
+        """End the job with this member's failure, unless it has ended already."""
+        failure = Failure(role=member.role, index=member.index, reason=reason)
+        await self._fenced(FAIL, member, epoch=epoch, arguments=(failure.to_json(),))
+
+    async def put(self, member: Member, *, epoch: int, use: str, payload: bytes) -> None:
+        """Lay down a worker's payload of one gather; may be repeated."""
+        await self._fenced(
+            PUT,
+            member,
+            epoch=epoch,
+            arguments=(_GATHER_RETENTION_MS, member.index, payload),
+            more=(f"gather:{use}",),
+        )
+
+    async def read_payloads(self, *, epoch: int, use: str) -> dict[int, bytes]:
+        """Return the payloads of one gather by rank."""
+        key = self._keys.of_run(epoch, f"gather:{use}")[-1]
+        found = read_hash(await self._store.command("HGETALL", key))
+        return {int(rank): payload for rank, payload in found.items()}
+
+    async def _fenced(
+        self,
+        script: str,
+        member: Member,
+        *,
+        epoch: int,
+        arguments: tuple[str | bytes | int, ...],
+        more: tuple[str, ...] = (),
+    ) -> list[Any]:
+        answer = await self._store.run(
+            script,
+            self._keys.of_run(epoch, *more),
+            (epoch, field_of(*member.key), member.incarnation, RETENTION_MS, *arguments),
+            timeout_s=_PAYLOAD_TIMEOUT_S if script is PUT else None,
+        )
+        raise_if_fenced(answer, member, job=self._job, epoch=epoch)
+        return answer
+
+
+def raise_if_fenced(answer: list[Any], member: Member, *, job: str, epoch: int) -> None:
+    """Turn a script's refusal into its error.
+
+    Raises:
+        FencedError: if a newer process has this role and index.
+        EpochEndedError: if another run of the job has begun.
+    """
+    if answer[0] == b"fenced":
+        raise FencedError(
+            role=member.role,
+            index=member.index,
+            incarnation=member.incarnation,
+            newest=int(answer[1]),
+        )
+    if answer[0] == b"epoch":
+        raise EpochEndedError(job=job, epoch=epoch, newest=int(answer[1]))
+
+
+def field_of(role: str, index: int) -> str:
+    """Return the field of a member in the registry's hashes."""
+    return f"{role}:{index}"
+
+
+def read_hash(answer: Any) -> dict[str, bytes]:
+    """Return a hash by field; scripts answer it as a flat list, commands as a mapping."""
+    if isinstance(answer, Mapping):
+        return {bytes(name).decode(): bytes(value) for name, value in answer.items()}
+    flat = iter(answer)
+    return {bytes(name).decode(): bytes(value) for name, value in zip(flat, flat, strict=True)}

@@ -1,0 +1,201 @@
+"""The registry's atomic writes, in Redis's Lua.
+
+Every script gets the keys of one run of a job in the order of ``Keys.of_run`` and
+refuses a writer that is not the newest: one of an older run (``epoch``), or one whose
+role and index a newer process has (``fenced``). A writer that is newer than what Redis
+knows restores it, because then Redis came back empty or with old data.
+"""
+
+from dataclasses import dataclass
+
+__all__ = [
+    "ARRIVE",
+    "BEAT",
+    "CLAIM",
+    "FAIL",
+    "PUT",
+    "REGISTER",
+    "RELEASE",
+    "RESIGN",
+    "TICK",
+    "WRITE_JOB",
+    "Keys",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """Names of a job's keys.
+
+    ``epoch`` counts the runs of the job, ``seat`` is the coordinator's lease, ``lives``
+    the incarnation counters; the other keys belong to one run.
+    """
+
+    job: str
+
+    def of_job(self, name: str) -> str:
+        """Return a key that outlives a run."""
+        return f"paramfleet:{self.job}:{name}"
+
+    def of_run(self, epoch: int, *more: str) -> list[str]:
+        """Return the keys a script gets, and after them those of ``more``."""
+        own = ("job", "members", "beats", "ends", "facts", "released", "open", *more)
+        job = [self.of_job(name) for name in ("epoch", "seat", "lives")]
+        return job + [f"paramfleet:{self.job}:{epoch}:{name}" for name in own]
+
+
+_NAMES = """
+local EPOCH, SEAT, LIVES, JOB, MEMBERS, BEATS, ENDS, FACTS, RELEASED, OPEN, EXTRA =
+  KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10],
+  KEYS[11]
+"""
+
+_FENCE = (
+    _NAMES
+    + """
+local epoch, field, incarnation = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3])
+local retention = ARGV[4]
+local newest_epoch = tonumber(redis.call('GET', EPOCH) or '0')
+if newest_epoch > epoch then return {'epoch', newest_epoch} end
+local newest = tonumber(redis.call('HGET', LIVES, field) or '0')
+if newest > incarnation then return {'fenced', newest} end
+if newest_epoch < epoch then redis.call('SET', EPOCH, epoch) end
+if newest < incarnation then redis.call('HSET', LIVES, field, incarnation) end
+for _, key in ipairs(KEYS) do
+  if key ~= SEAT then redis.call('PEXPIRE', key, retention) end
+end
+"""
+)
+"""Arguments 1 to 4 of every fenced script: epoch, ``role:index``, incarnation, ms to keep."""
+
+BEAT = (
+    _FENCE
+    + """
+redis.call('HSET', MEMBERS, field, ARGV[5])
+redis.call('HINCRBY', BEATS, field, 1)
+if ARGV[6] ~= '' and redis.call('HGET', ENDS, field) ~= 'left' then
+  redis.call('HSET', ENDS, field, ARGV[6])
+end
+if ARGV[7] ~= '' then redis.call('HSET', FACTS, field, ARGV[7]) end
+return {'ok', redis.call('HGETALL', JOB), redis.call('EXISTS', SEAT)}
+"""
+)
+"""A member's heartbeat. 5: its record, 6: how its part ended or empty, 7: facts or empty."""
+
+FAIL = (
+    _FENCE
+    + """
+local state = redis.call('HGET', JOB, 'state')
+if state ~= 'finished' and redis.call('HSETNX', JOB, 'failure', ARGV[5]) == 1 then
+  redis.call('HSET', JOB, 'state', 'failed')
+end
+return {'ok'}
+"""
+)
+"""A member ends the job; the first failure stays. 5: the failure."""
+
+PUT = (
+    _FENCE
+    + """
+redis.call('HSET', EXTRA, ARGV[6], ARGV[7])
+redis.call('PEXPIRE', EXTRA, ARGV[5])
+return {'ok'}
+"""
+)
+"""A worker's payload of a gather. 5: ms to keep, 6: rank, 7: payload."""
+
+CLAIM = (
+    _NAMES
+    + """
+if redis.call('EXISTS', SEAT) == 1 then return {'taken', redis.call('HGET', SEAT, 'record')} end
+local incarnation = redis.call('HINCRBY', LIVES, 'coordinator:0', 1)
+redis.call('HSET', SEAT, 'incarnation', incarnation, 'record', ARGV[2])
+redis.call('PEXPIRE', SEAT, ARGV[1])
+return {'ok', incarnation}
+"""
+)
+"""A coordinator takes the free seat. 1: ms of its lease, 2: its record."""
+
+_RENEW = """
+redis.call('HSET', SEAT, 'incarnation', incarnation, 'record', ARGV[6])
+redis.call('PEXPIRE', SEAT, ARGV[5])
+"""
+
+TICK = (
+    _FENCE
+    + _RENEW
+    + """
+return {'ok', redis.call('HGETALL', JOB), redis.call('HGETALL', MEMBERS),
+  redis.call('HGETALL', BEATS), redis.call('HGETALL', ENDS), redis.call('HGETALL', FACTS),
+  redis.call('HGETALL', RELEASED)}
+"""
+)
+"""The coordinator renews its seat (5: ms of its lease, 6: its record) and reads the run."""
+
+REGISTER = (
+    _FENCE
+    + """
+local key, member = ARGV[5], cjson.decode(ARGV[6])
+local old = redis.call('HGET', MEMBERS, key)
+if old then
+  local before = cjson.decode(old)
+  if before.nonce == member.nonce then return {'ok', before.incarnation} end
+end
+member.incarnation = redis.call('HINCRBY', LIVES, key, 1)
+redis.call('HSET', MEMBERS, key, cjson.encode(member))
+redis.call('HDEL', BEATS, key)
+redis.call('HDEL', ENDS, key)
+redis.call('HDEL', FACTS, key)
+return {'ok', member.incarnation}
+"""
+)
+"""The coordinator admits a member. 5: ``role:index``, 6: its record without incarnation."""
+
+WRITE_JOB = (
+    _FENCE
+    + """
+local state = redis.call('HGET', JOB, 'state')
+local ended = state == 'finished' or state == 'failed'
+for i = 5, #ARGV, 2 do
+  if ARGV[i] == 'failure' then
+    redis.call('HSETNX', JOB, 'failure', ARGV[i + 1])
+  elseif not (ended and ARGV[i] == 'state') then
+    redis.call('HSET', JOB, ARGV[i], ARGV[i + 1])
+  end
+end
+return {'ok', redis.call('HGETALL', JOB)}
+"""
+)
+"""The coordinator writes decisions (5: name, 6: value, ...); how a run ended never changes."""
+
+ARRIVE = (
+    _FENCE
+    + """
+redis.call('SADD', OPEN, ARGV[5])
+redis.call('SADD', EXTRA, ARGV[6])
+redis.call('PEXPIRE', OPEN, retention)
+redis.call('PEXPIRE', EXTRA, retention)
+return {'ok'}
+"""
+)
+"""A worker stands at a barrier. 5: ``generation:name``, 6: rank."""
+
+RELEASE = (
+    _FENCE
+    + """
+redis.call('HSET', RELEASED, ARGV[5], ARGV[6])
+redis.call('DEL', EXTRA)
+redis.call('SREM', OPEN, ARGV[7])
+return {'ok'}
+"""
+)
+"""A barrier lets its workers go. 5: name, 6: the release, 7: ``generation:name``."""
+
+RESIGN = (
+    _FENCE
+    + """
+redis.call('DEL', SEAT)
+return {'ok'}
+"""
+)
+"""The coordinator gives its seat back."""

@@ -1,0 +1,184 @@
+"""The registry as the coordinator sees it: its seat, the whole run, and its decisions."""
+
+import json
+from dataclasses import asdict, replace
+from typing import Any, cast
+
+from paramfleet_shared.discovery.records import (
+    End,
+    JobRecord,
+    Member,
+    MemberKey,
+    Release,
+    Snapshot,
+)
+from paramfleet_shared.discovery.registry import (
+    RETENTION_MS,
+    CoordinatorSeat,
+    field_of,
+    raise_if_fenced,
+    read_hash,
+)
+from paramfleet_shared.discovery.scripts import (
+    ARRIVE,
+    CLAIM,
+    REGISTER,
+    RELEASE,
+    RESIGN,
+    TICK,
+    WRITE_JOB,
+    Keys,
+)
+from paramfleet_shared.discovery.store import RedisStore
+
+__all__ = ["Seat"]
+
+
+class Seat:
+    """The right to decide for one job, as a lease; every write carries its incarnation.
+
+    ``epoch`` is the run it decides for: set it before the first ``tick``.
+
+    Args:
+        store: The connection; closed by whoever opened it.
+        job: The job's name.
+        record: Where the coordinator is.
+        lease_ttl_s: Seconds the seat outlives its last tick.
+    """
+
+    def __init__(
+        self, store: RedisStore, *, job: str, record: CoordinatorSeat, lease_ttl_s: float
+    ) -> None:
+        self._store = store
+        self._job = job
+        self._keys = Keys(job)
+        self._record = record
+        self._lease_ms = max(1, round(lease_ttl_s * 1000))
+        self._member = Member(
+            role="coordinator",
+            index=0,
+            incarnation=0,
+            endpoint=record.endpoint,
+            admin=record.admin,
+            host=record.host,
+            pid=record.pid,
+        )
+        self.epoch = 0
+
+    @property
+    def member(self) -> Member:
+        """Return the coordinator's own record."""
+        return self._member
+
+    async def try_claim(self) -> CoordinatorSeat | None:
+        """Take the seat if it is free.
+
+        Returns:
+            None if the seat is now ours, else who holds it.
+
+        Raises:
+            NoRedisError: if Redis doesn't answer.
+        """
+        answer = await self._store.run(
+            CLAIM, self._keys.of_run(0), (self._lease_ms, self._record_text())
+        )
+        if answer[0] == b"taken":
+            return CoordinatorSeat(**json.loads(answer[1]))
+        self._member = replace(self._member, incarnation=int(answer[1]))
+        return None
+
+    def announce(self, *, endpoint: str, admin: str) -> None:
+        """Let members know the addresses; the next tick writes them."""
+        self._record = replace(self._record, endpoint=endpoint, admin=admin)
+        self._member = replace(self._member, endpoint=endpoint, admin=admin)
+
+    async def read_epoch(self) -> int:
+        """Return the latest run of the job; 0 if Redis knows none."""
+        return int(await self._store.command("GET", self._keys.of_job("epoch")) or 0)
+
+    async def tick(self) -> Snapshot:
+        """Renew the seat and read the run.
+
+        Raises:
+            FencedError: if another coordinator has taken the seat.
+            EpochEndedError: if another run has begun.
+            NoRedisError: if Redis doesn't answer.
+        """
+        answer = await self._fenced(TICK, self._lease_ms, self._record_text())
+        job, members, beats, ends, facts, released = map(read_hash, answer[1:])
+        found = [Member.from_json(text) for text in members.values()]
+        return Snapshot(
+            job=JobRecord.from_fields(job),
+            members={member.key: member for member in found},
+            beats={_key(name): int(count) for name, count in beats.items()},
+            ends={_key(name): cast("End", end.decode()) for name, end in ends.items()},
+            facts={_key(name): json.loads(text) for name, text in facts.items()},
+            released={name: _release(name, text) for name, text in released.items()},
+        )
+
+    async def register(self, member: Member) -> int:
+        """Write a new member and count its life; may be repeated by the same nonce.
+
+        Returns:
+            Its incarnation.
+        """
+        key = field_of(*member.key)
+        return int((await self._fenced(REGISTER, key, member.to_json()))[1])
+
+    async def write_job(self, record: JobRecord) -> JobRecord:
+        """Write decisions; a failure and an end that are written already stay.
+
+        Returns:
+            The record as it is now.
+        """
+        words = [word for pair in record.to_fields().items() for word in pair]
+        written = JobRecord.from_fields(read_hash((await self._fenced(WRITE_JOB, *words))[1]))
+        assert written is not None, "it was written in the same script"
+        return written
+
+    async def arrive(self, name: str, generation: int, rank: int) -> None:
+        """Note that a worker stands at a barrier; may be repeated."""
+        use = f"{generation}:{name}"
+        await self._fenced(ARRIVE, use, rank, more=(f"barrier:{use}",))
+
+    async def release(self, release: Release) -> None:
+        """Note that a barrier let its workers go; may be repeated."""
+        use = f"{release.generation}:{release.name}"
+        text = json.dumps({"generation": release.generation, "ranks": release.ranks})
+        await self._fenced(RELEASE, release.name, text, use, more=(f"barrier:{use}",))
+
+    async def read_arrivals(self) -> dict[tuple[str, int], set[int]]:
+        """Return who stands at which open barrier, by name and generation."""
+        arrivals = {}
+        for use in await self._store.command("SMEMBERS", self._keys.of_run(self.epoch)[9]):
+            generation, name = bytes(use).decode().split(":", maxsplit=1)
+            key = self._keys.of_run(self.epoch, f"barrier:{generation}:{name}")[-1]
+            ranks = await self._store.command("SMEMBERS", key)
+            arrivals[name, int(generation)] = {int(rank) for rank in ranks}
+        return arrivals
+
+    async def resign(self) -> None:
+        """Give the seat back, so that the next coordinator needn't wait for its lease."""
+        await self._fenced(RESIGN)
+
+    def _record_text(self) -> str:
+        return json.dumps(asdict(self._record))
+
+    async def _fenced(
+        self, script: str, *arguments: str | int, more: tuple[str, ...] = ()
+    ) -> list[Any]:
+        own = (self.epoch, "coordinator:0", self._member.incarnation, RETENTION_MS)
+        keys = self._keys.of_run(self.epoch, *more)
+        answer = await self._store.run(script, keys, (*own, *arguments))
+        raise_if_fenced(answer, self._member, job=self._job, epoch=self.epoch)
+        return answer
+
+
+def _key(name: str) -> MemberKey:
+    role, index = name.rsplit(":", maxsplit=1)
+    return role, int(index)
+
+
+def _release(name: str, text: bytes) -> Release:
+    facts = json.loads(text)
+    return Release(name=name, generation=int(facts["generation"]), ranks=tuple(facts["ranks"]))

@@ -1,0 +1,357 @@
+"""A member's part in a job, from joining to leaving.
+
+``JobSession.join`` gives the session; its owner then runs ``run`` in a task until the
+job ends. The other methods may be called from any task of the same event loop. When a
+member of the job dies or gives up, every wait of every session ends within a
+heartbeat's time with ``JobFailedError``.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeVar
+
+from paramfleet_shared.clock import Clock
+from paramfleet_shared.config import JobSettings
+from paramfleet_shared.discovery.barriers import BarrierCaller
+from paramfleet_shared.discovery.errors import (
+    EpochEndedError,
+    FencedError,
+    GatherLostError,
+    NoRedisError,
+    PlacementTimeoutError,
+    WorkersOnlyError,
+)
+from paramfleet_shared.discovery.joining import (
+    Admission,
+    ask_to_join,
+    find_coordinator,
+    newcomer,
+)
+from paramfleet_shared.discovery.life import JobLife
+from paramfleet_shared.discovery.records import End, JobRecord, Member
+from paramfleet_shared.discovery.registry import Registry
+from paramfleet_shared.discovery.store import RedisStore, outlast
+from paramfleet_shared.errors import FleetError, JobFailedError
+from paramfleet_shared.placement import Placement
+from paramfleet_shared.rpc.client import Channel
+
+__all__ = ["JobSession"]
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+_POLL_S = 0.1
+"""Seconds between two looks at what only the registry tells."""
+
+
+class JobSession:
+    """One process's membership of a job; made by ``join``."""
+
+    def __init__(
+        self,
+        admission: Admission,
+        *,
+        settings: JobSettings,
+        store: RedisStore,
+        channel: Channel,
+        clock: Clock,
+    ) -> None:
+        self._settings = settings
+        self._store = store
+        self._registry = Registry(store, job=settings.job)
+        self._channel = channel
+        self._clock = clock
+        self._epoch = admission.epoch
+        self._barriers = BarrierCaller(
+            channel, member=admission.member, job=settings.job, clock=clock
+        )
+        self._facts: dict[str, Any] | None = None
+        self._end: End = ""
+        self._life = JobLife()
+        self.member: Member = admission.member
+        self.worker_num: int = admission.sizes.worker_num
+        self.server_num: int = admission.sizes.server_num
+        self.num_shards: int = admission.sizes.num_shards
+
+    @classmethod
+    async def join(
+        cls,
+        settings: JobSettings,
+        *,
+        role: str,
+        index: int | None,
+        endpoint: str,
+        admin: str,
+        clock: Clock,
+    ) -> "JobSession":
+        """Become a member; start ``run`` at once after, because the lease runs from here.
+
+        Waits for Redis and the coordinator, so the order of starting doesn't matter.
+
+        Args:
+            settings: The job's settings.
+            role: ``pserver`` or ``worker``.
+            index: The index it must have; None for the lowest free one.
+            endpoint: ``host:port`` of its data plane, which must serve already; or empty.
+            admin: ``host:port`` of its admin address; or empty.
+            clock: For deadlines and heartbeats.
+
+        Raises:
+            NoRedisError: if Redis doesn't answer within ``join_timeout_s``.
+            RedisRefusedError: if Redis asks for another password.
+            NoCoordinatorError: if no coordinator answers within ``join_timeout_s``.
+            JobFullError: if all places of the role are held.
+            IndexTakenError: if another live process has the index.
+            JobFailedError: if the job has failed already.
+        """
+        deadline = clock.monotonic() + settings.join_timeout_s
+        timeout_s = min(1.0, settings.lease_ttl_s / 4)
+        store = RedisStore(settings.redis, clock=clock, timeout_s=timeout_s)
+        registry = Registry(store, job=settings.job)
+        channel: Channel | None = None
+
+        async def locate(patience_s: float = 0.0) -> str:
+            return await find_coordinator(
+                registry, job=settings.job, clock=clock, timeout_s=patience_s
+            )
+
+        try:
+            await outlast(registry.ping, clock=clock, patience_s=settings.join_timeout_s)
+            endpoint_now = await locate(deadline - clock.monotonic())
+            channel = Channel(endpoint_now, peer="coordinator", clock=clock, resolve=locate)
+            admission = await ask_to_join(
+                channel,
+                settings,
+                member=newcomer(settings, role=role, endpoint=endpoint, admin=admin),
+                index=index,
+                clock=clock,
+                timeout_s=deadline - clock.monotonic(),
+            )
+        except BaseException:
+            await store.close()
+            if channel is not None:
+                await channel.close()
+            raise
+        facts = {"role": role, "index": admission.member.index, "epoch": admission.epoch}
+        log.info("job.joined", extra={"job": settings.job, **facts})
+        return cls(admission, settings=settings, store=store, channel=channel, clock=clock)
+
+    @property
+    def finished(self) -> bool:
+        """Return whether the job has finished well."""
+        return self._life.finished
+
+    def failure(self) -> FleetError | None:
+        """Return why the job ended badly for this member; None while it hasn't."""
+        return self._life.failure
+
+    async def run(self) -> None:
+        """Renew the lease until the job ends; returns when it has finished, or after ``leave``.
+
+        Goes on through an outage of Redis or of the coordinator of at most
+        ``outage_grace_s``.
+
+        Raises:
+            JobFailedError: if a member died or gave up, the coordinator for good included.
+            NoRedisError: if Redis stayed away.
+            FencedError: if a newer process has taken this one's place.
+            EpochEndedError: if another run of the job has begun.
+        """
+        redis_at = coordinator_at = self._clock.monotonic()
+        while self._end != "left" and not self._life.finished:
+            now = self._clock.monotonic()
+            try:
+                view = await self._beat()
+            except NoRedisError as error:
+                self._require_redis(error, since=redis_at)
+            else:
+                redis_at = now
+                if view:
+                    coordinator_at = now
+                self._require_coordinator(since=coordinator_at)
+            self._life.raise_failure()
+            if not self._life.finished:
+                await self._clock.sleep(self._settings.lease_renew_s)
+
+    async def wait_placement(self) -> Placement:
+        """Return the placement once every pserver of the job serves.
+
+        Raises:
+            PlacementTimeoutError: if that takes longer than ``join_timeout_s``.
+            JobFailedError: if the job fails before.
+        """
+        started = self._clock.monotonic()
+        async with self._life.until_failure():
+            while True:
+                record = await self._read_job()
+                if record is not None and record.placement is not None:
+                    return Placement.from_wire(dict(record.placement))
+                waited_s = self._clock.monotonic() - started
+                if waited_s >= self._settings.join_timeout_s:
+                    missing = await self._missing_pservers()
+                    raise PlacementTimeoutError(missing=missing, waited_s=waited_s)
+                await self._clock.sleep(_POLL_S)
+
+    async def barrier(self, name: str, *, timeout_s: float | None = None) -> None:
+        """Return when every worker that still trains has called it as often as this one.
+
+        Only a barrier that let this worker go counts as used: after an error or a
+        cancellation the same use may be tried again.
+
+        Args:
+            name: Barriers of different names don't know each other.
+            timeout_s: None takes ``barrier_timeout_s``.
+
+        Raises:
+            BarrierTimeoutError: if a worker didn't come in time; it says which.
+            JobFailedError: as soon as the job fails.
+            WorkersOnlyError: if this isn't a worker.
+        """
+        self._require_worker(f"barrier {name!r}")
+        patience_s = self._settings.barrier_timeout_s if timeout_s is None else timeout_s
+        async with self._life.until_failure():
+            await self._barriers.pass_through(name, timeout_s=patience_s)
+
+    async def gather(
+        self, name: str, payload: bytes, *, timeout_s: float | None = None
+    ) -> list[bytes]:
+        """Return the payloads of every worker that still trains, in the order of ranks.
+
+        Args:
+            name: As a barrier's.
+            payload: This worker's; some MiB at most, because all go through Redis.
+            timeout_s: None takes ``barrier_timeout_s``.
+
+        Raises:
+            BarrierTimeoutError: if a worker didn't come in time; it says which.
+            GatherLostError: if Redis lost payloads in between.
+            JobFailedError: as soon as the job fails.
+            WorkersOnlyError: if this isn't a worker.
+        """
+        self._require_worker(f"gather {name!r}")
+        patience_s = self._settings.barrier_timeout_s if timeout_s is None else timeout_s
+        barrier = f"gather/{name}"
+        generation = self._barriers.next_generation(barrier)
+        use, put, read = (
+            f"{generation}:{name}",
+            self._registry.put,
+            self._registry.read_payloads,
+        )
+        async with self._life.until_failure():
+            await self._insist(
+                lambda: put(self.member, epoch=self._epoch, use=use, payload=payload)
+            )
+            ranks = await self._barriers.pass_through(barrier, timeout_s=patience_s)
+            found = await self._insist(lambda: read(epoch=self._epoch, use=use))
+        expected = ranks or range(self.worker_num)  # none: the coordinator has forgotten them
+        missing = [rank for rank in expected if rank not in found]
+        if missing:
+            raise GatherLostError(name=name, generation=generation, missing=missing)
+        return [found[rank] for rank in expected]
+
+    async def publish(self, facts: Mapping[str, Any]) -> None:
+        """Put small facts beside the lease; the next heartbeat carries them.
+
+        Args:
+            facts: Plain values, shown in the coordinator's status; replaces earlier ones.
+        """
+        self._facts = dict(facts)
+
+    async def mark_done(self) -> None:
+        """Say that this worker has finished training; barriers no longer wait for it.
+
+        Raises:
+            NoRedisError: if Redis stays away for ``call_timeout_s``.
+        """
+        self._end = "done"
+        await self._insist(self._beat)
+
+    async def fail(self, reason: str) -> None:
+        """End the job with this member as the cause; the first failure of a job stays.
+
+        Raises:
+            NoRedisError: if Redis stays away for ``call_timeout_s``.
+        """
+        await self._insist(
+            lambda: self._registry.fail(self.member, epoch=self._epoch, reason=reason)
+        )
+        own = JobFailedError(role=self.member.role, index=self.member.index, reason=reason)
+        self._life.end_badly(own)
+
+    async def leave(self) -> None:
+        """Deregister and close the connections; may be called again, and never raises.
+
+        A lease that can't be given back because Redis is gone ends by itself.
+        """
+        try:
+            if self._end != "left":
+                self._end = "left"
+                await self._insist(self._beat, patience_s=self._settings.lease_ttl_s)
+        except FleetError as error:
+            log.warning("job.left_silently", extra={"reason": str(error)})
+        finally:
+            await self._channel.close()
+            await self._store.close()
+
+    def _require_worker(self, operation: str) -> None:
+        """Refuse what is among workers to anybody else.
+
+        Raises:
+            WorkersOnlyError: if this isn't a worker.
+        """
+        if self.member.role != "worker":
+            raise WorkersOnlyError(role=self.member.role, operation=operation)
+
+    async def _beat(self) -> bool:
+        """Renew the lease and learn how the job stands; True if it has a coordinator.
+
+        Raises:
+            FencedError: if a newer process has taken this one's place.
+            EpochEndedError: if another run of the job has begun.
+        """
+        try:
+            view = await self._registry.beat(
+                self.member, epoch=self._epoch, end=self._end, facts=self._facts
+            )
+        except (FencedError, EpochEndedError) as error:
+            self._life.end_badly(error)
+            raise
+        self._life.note(view.job)
+        return view.has_coordinator
+
+    def _require_redis(self, error: NoRedisError, *, since: float) -> None:
+        waited_s = self._clock.monotonic() - since
+        log.warning("job.heartbeat_missed", extra={"reason": str(error)})
+        if waited_s >= self._settings.outage_grace_s:
+            self._life.end_badly(NoRedisError(**{**error.facts, "waited_s": waited_s}))
+
+    def _require_coordinator(self, *, since: float) -> None:
+        waited_s = self._clock.monotonic() - since
+        if waited_s >= self._settings.outage_grace_s:
+            reason = f"gone for {waited_s:.0f} s, and nobody started it again"
+            self._life.end_badly(JobFailedError(role="coordinator", index=0, reason=reason))
+
+    async def _read_job(self) -> JobRecord | None:
+        """Return the decisions; None also when Redis is away, because a wait goes on then."""
+        try:
+            record = await self._registry.read_job(self._epoch)
+        except NoRedisError:
+            return None
+        self._life.note(record)
+        self._life.raise_failure()
+        return record
+
+    async def _missing_pservers(self) -> list[int]:
+        try:
+            members = await self._registry.read_members(self._epoch)
+        except NoRedisError:
+            return []
+        present = {member.index for member in members if member.role == "pserver"}
+        return [index for index in range(self.server_num) if index not in present]
+
+    async def _insist(
+        self, call: Callable[[], Awaitable[T]], *, patience_s: float | None = None
+    ) -> T:
+        patience_s = self._settings.call_timeout_s if patience_s is None else patience_s
+        return await outlast(call, clock=self._clock, patience_s=patience_s)

@@ -1,0 +1,126 @@
+"""A job on one event loop: a real coordinator, real sessions, a real Redis."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from paramfleet_coordinator.app import Coordinator
+from paramfleet_coordinator.config import CoordinatorSettings
+from paramfleet_shared.clock import SystemClock
+from paramfleet_shared.config import JobSettings, Resolved, resolve
+from paramfleet_shared.discovery.session import JobSession
+from paramfleet_shared.errors import FleetError
+
+FAST = {
+    "lease_ttl_s": 0.6,
+    "lease_renew_s": 0.1,
+    "join_timeout_s": 8.0,
+    "barrier_timeout_s": 8.0,
+    "call_timeout_s": 3.0,
+    "outage_grace_s": 8.0,
+}
+"""Times short enough for tests, in the proportions of the defaults."""
+
+
+@dataclass
+class Part:
+    """A member on the stage: its session, and the task that renews its lease."""
+
+    session: JobSession
+    beating: asyncio.Task[FleetError | None]
+
+    async def ends_with(self) -> FleetError | None:
+        """Return what ended the heartbeats; None when the job finished."""
+        return await self.beating
+
+    async def die(self) -> None:
+        """Stop without a word, as a killed process."""
+        self.beating.cancel()
+        await asyncio.wait([self.beating])
+
+
+class Stage:
+    """Starts coordinators and members of one job, and ends them all with the test."""
+
+    def __init__(self, group: asyncio.TaskGroup, *, redis: str, job: str) -> None:
+        self._group = group
+        self._members: list[Part] = []
+        self.common: dict[str, Any] = {**FAST, "redis": redis, "job": job}
+
+    def settings(self, **changes: Any) -> JobSettings:
+        return JobSettings(**{**self.common, **changes})
+
+    def coordinator(self, **changes: Any) -> asyncio.Task[int | FleetError]:
+        """Start a coordinator; the task's result is its exit status or error."""
+        resolved: Resolved[CoordinatorSettings] = resolve(
+            CoordinatorSettings,
+            section="coordinator",
+            arguments={**self.common, "finish_grace_s": 3.0, **changes},
+            environment={},
+        )
+
+        async def serve() -> int | FleetError:
+            try:
+                return await Coordinator(resolved, clock=SystemClock()).serve()
+            except FleetError as error:
+                return error
+
+        return self._group.create_task(serve())
+
+    async def join(self, role: str, index: int | None = None, **changes: Any) -> Part:
+        """Start a member, and its heartbeats."""
+        session = await JobSession.join(
+            self.settings(**changes),
+            role=role,
+            index=index,
+            endpoint=f"127.0.0.1:{7000 + (index or 0)}" if role == "pserver" else "",
+            admin="",
+            clock=SystemClock(),
+        )
+
+        async def beat() -> FleetError | None:
+            try:
+                await session.run()
+            except FleetError as error:
+                return error
+            return None
+
+        part = Part(session, self._group.create_task(beat()))
+        self._members.append(part)
+        return part
+
+    async def crew(self, *, workers: int, pservers: int) -> tuple[list[Part], list[Part]]:
+        """Start all members at once."""
+        joining = [self.join("worker", i) for i in range(workers)]
+        joining += [self.join("pserver", i) for i in range(pservers)]
+        parts = await asyncio.gather(*joining)
+        return list(parts[:workers]), list(parts[workers:])
+
+    async def sweep(self) -> None:
+        for part in self._members:
+            part.beating.cancel()
+        await asyncio.gather(*(part.session.leave() for part in self._members))
+
+
+StageFactory = Callable[[str, str], AbstractAsyncContextManager[Stage]]
+
+
+@asynccontextmanager
+async def _stage(redis: str, job: str) -> AsyncIterator[Stage]:
+    async with asyncio.TaskGroup() as group:
+        stage = Stage(group, redis=redis, job=job)
+        try:
+            yield stage
+        finally:
+            await stage.sweep()
+            for task in group._tasks:
+                task.cancel()
+
+
+@pytest.fixture
+def stage() -> StageFactory:
+    return _stage
