@@ -1,0 +1,90 @@
+"""How Python functions become kernels, and how arrays reach them."""
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numba
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+__all__ = ["as_input", "cache_folders", "inlined", "kernel"]
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+_SETTINGS: Any = numba.config
+
+_OPTIONS: dict[str, Any] = {
+    "nogil": True,  # a shard's owner thread must not stop the event loop
+    "error_model": "numpy",  # x / 0 is inf, not an exception
+    "fastmath": False,  # no contraction, no reordering: the same bits on every machine
+}
+
+
+def cache_folders() -> tuple[Path, ...]:
+    """Return where compiled kernels may be kept, the best place first.
+
+    A folder's name holds a digest of every kernel's source. numba itself looks only at
+    the file that a kernel is written in, so that it would not see a change in a function
+    inlined from another, and would fail on a record that an older version has left.
+    """
+    here = Path(__file__).parent
+    digest = hashlib.blake2b(digest_size=8)
+    for path in sorted(here.glob("*.py")):
+        digest.update(path.read_bytes())
+    name = f"kernels-{digest.hexdigest()}"
+    if _SETTINGS.CACHE_DIR:  # set by the user, as NUMBA_CACHE_DIR
+        return (Path(_SETTINGS.CACHE_DIR) / name,)
+    return (here / "__pycache__" / name, Path("~/.cache/paramfleet").expanduser() / name)
+
+
+_FOLDERS = cache_folders()
+
+
+def kernel(function: _F) -> _F:
+    """Compile on first call, release the GIL, and keep the result on disk.
+
+    Where no folder can be written, each process compiles anew.
+    """
+    compiled: Any = numba.njit(function, **_OPTIONS)
+    users_choice = _SETTINGS.CACHE_DIR
+    for folder in _FOLDERS:
+        _SETTINGS.CACHE_DIR = str(folder)
+        try:
+            compiled.enable_caching()
+            break
+        except RuntimeError:  # numba: "no locator available", it can't be written
+            continue
+        finally:
+            _SETTINGS.CACHE_DIR = users_choice
+    result: _F = compiled
+    return result
+
+
+def inlined(function: _F) -> _F:
+    """Make a function part of each kernel that calls it."""
+    compiled: _F = numba.njit(function, inline="always", **_OPTIONS)
+    return compiled
+
+
+def as_input(array: NDArray[Any], dtype: DTypeLike) -> NDArray[Any]:
+    """Return ``array`` as kernels take it: contiguous, aligned, of ``dtype``.
+
+    A kernel is compiled anew for a read-only or misaligned array type. So what comes
+    off the wire read-only is seen here through a writable view of the same memory
+    (no kernel writes to an input), and what is misaligned is copied.
+    """
+    if array.dtype != dtype or not array.flags.c_contiguous or not array.flags.aligned:
+        return np.array(array, dtype=dtype, order="C")
+    return array if array.flags.writeable else np.asarray(_Writable(array))
+
+
+class _Writable:
+    """The memory of a read-only array, without its mark."""
+
+    def __init__(self, array: NDArray[Any]) -> None:
+        self._owner = array
+        interface = dict(array.__array_interface__)
+        interface["data"] = (interface["data"][0], False)
+        self.__array_interface__ = interface

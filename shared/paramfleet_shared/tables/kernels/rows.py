@@ -1,0 +1,76 @@
+"""Rows between a table and a batch."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paramfleet_shared.tables.kernels.compiled import inlined, kernel
+from paramfleet_shared.tables.kernels.lanes import LANES, load_lanes, prefetch, store_lanes
+
+__all__ = ["copy_span", "gather", "prefetch_row", "scatter"]
+
+AHEAD = 48
+"""Rows between the one worked on and the one prefetched."""
+
+
+@inlined
+def copy_span(target: Any, to: Any, source: Any, start: Any, count: Any) -> None:
+    """Copy ``count`` floats between flat offsets."""
+    whole = count - count % LANES
+    for j in range(0, whole, LANES):
+        store_lanes(target, to + j, load_lanes(source, start + j))
+    for j in range(whole, count):
+        target[to + j] = source[start + j]
+
+
+@inlined
+def prefetch_row(array: Any, start: Any, width: Any) -> None:
+    """Bring ``width`` floats near, whether or not they begin on a cache line."""
+    for j in range(0, width, 16):
+        prefetch(array, start + j)
+    prefetch(array, start + width - 1)
+
+
+@kernel
+def gather(
+    table: NDArray[np.float32],
+    pitch: int,
+    slots: NDArray[np.int64],
+    rows: NDArray[np.float32],
+    width: int,
+) -> int:
+    """Copy the first ``width`` floats of the rows at ``slots``; return how many slots are -1.
+
+    ``table`` and ``rows`` are flat, of ``pitch`` and ``width`` floats a row. A row of
+    slot -1 is left as it is.
+    """
+    missing = 0
+    for i in range(slots.size):
+        if i + AHEAD < slots.size:
+            prefetch_row(table, max(slots[i + AHEAD], 0) * pitch, width)
+        if slots[i] >= 0:
+            copy_span(rows, i * width, table, slots[i] * pitch, width)
+        else:
+            missing += 1
+    return missing
+
+
+@kernel
+def scatter(
+    table: NDArray[np.float32],
+    pitch: int,
+    slots: NDArray[np.int64],
+    rows: NDArray[np.float32],
+    columns: tuple[int, int],
+) -> None:
+    """Put rows into ``columns`` = (first, end) of the rows at ``slots``, the later one last.
+
+    ``table`` and ``rows`` are flat, of ``pitch`` and ``end - first`` floats a row.
+    """
+    first, end = columns
+    width = end - first
+    for i in range(slots.size):
+        if i + AHEAD < slots.size:
+            prefetch_row(table, slots[i + AHEAD] * pitch + first, width)
+        copy_span(table, slots[i] * pitch + first, rows, i * width, width)

@@ -1,0 +1,147 @@
+"""The optimizers' formulas, as pure functions of vectors or floats.
+
+Each takes a value, its state and its gradient, and returns the new ones.
+The order of operations is torch's (``torch/optim/{sgd,adagrad,adam,_functional}.py``),
+so that results agree to rounding.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paramfleet_shared.tables.kernels.compiled import inlined, kernel
+from paramfleet_shared.tables.kernels.lanes import (
+    LANES,
+    load_float,
+    load_lanes,
+    square_root,
+    store_float,
+    store_lanes,
+)
+from paramfleet_shared.tables.spec import OptimizerSpec
+
+__all__ = ["Step", "step_of", "step_range", "step_span"]
+
+SUM, SGD, MOMENTUM, NESTEROV, ADAGRAD, ADAM, LAZY_ADAM = range(7)
+
+
+class Step(NamedTuple):
+    """One step of a rule: its formula, and its numbers in float32, 0 where it has none.
+
+    Scalars, not an array: they stay in registers.
+    """
+
+    rule: int
+    rate: np.float32
+    weight_decay: np.float32
+    eps: np.float32
+    keep: np.float32
+    """What stays of the momentum, or of Adam's squares."""
+    take: np.float32
+    """How much of the gradient the momentum takes, or of its square Adam."""
+    take_mean: np.float32
+    """How far Adam's mean moves to the gradient."""
+    correction: np.float32
+    """What Adam's root is divided by."""
+
+
+def step_of(
+    spec: OptimizerSpec, *, sparse: bool, lr: float, step: int, first: bool = False
+) -> Step:
+    """Return a rule's step, its numbers computed in float64.
+
+    Args:
+        spec: The rule and its constants.
+        sparse: Whether the table is: sparse Adam folds its corrections into the rate.
+        lr: Learning rate of this step.
+        step: This step's number, from 1.
+        first: Whether momentum has no buffer yet: torch starts it as the gradient,
+            undampened.
+    """
+    rule = {"sum": SUM, "sgd": SGD, "momentum": MOMENTUM, "adagrad": ADAGRAD, "adam": ADAM}[
+        spec.rule
+    ]
+    rate, keep, take, take_mean, correction = lr, 0.0, 0.0, 0.0, 0.0
+    if spec.rule == "momentum":
+        rule = NESTEROV if spec.nesterov else MOMENTUM
+        keep, take = spec.momentum, 1.0 if first else 1.0 - spec.dampening
+    elif spec.rule == "adagrad":
+        rate = lr / (1.0 + (step - 1) * spec.lr_decay)
+    elif spec.rule == "adam":
+        rule = LAZY_ADAM if sparse else ADAM
+        keep, take, take_mean = spec.beta2, 1.0 - spec.beta2, 1.0 - spec.beta1
+        correction = math.sqrt(1.0 - spec.beta2**step)
+        rate = lr / (1.0 - spec.beta1**step) * (correction if sparse else 1.0)
+    numbers = (rate, spec.weight_decay, spec.eps, keep, take, take_mean, correction)
+    return Step(rule, *(np.float32(number) for number in numbers))
+
+
+@inlined
+def _one_state(step: Step, value: Any, state: Any, grad: Any) -> Any:
+    """Return the new value and state of a rule with one state column."""
+    if step.rule == ADAGRAD:
+        total = state + grad * grad
+        return value - grad * step.rate / (square_root(total) + step.eps), total
+    buffer = state * step.keep + grad * step.take
+    if step.rule == NESTEROV:
+        return value - (grad + buffer * step.keep) * step.rate, buffer
+    return value - buffer * step.rate, buffer
+
+
+@inlined
+def _two_states(step: Step, value: Any, states: Any, grad: Any) -> Any:
+    """Return the new value and states of a rule with two state columns."""
+    mean = states[0] + (grad - states[0]) * step.take_mean
+    if step.rule == LAZY_ADAM:
+        square = states[1] + (grad * grad - states[1]) * step.take
+        return value - mean * step.rate / (square_root(square) + step.eps), mean, square
+    square = states[1] * step.keep + grad * grad * step.take
+    root = square_root(square) / step.correction
+    return value - mean * step.rate / (root + step.eps), mean, square
+
+
+@inlined
+def _advance(step: Step, table: Any, grads: Any, at: Any, take: Any, put: Any) -> None:
+    """Step what lies at ``at`` = offsets of (value, state, second state, gradient)."""
+    value, grad = take(table, at[0]), take(grads, at[3])
+    if step.weight_decay != 0:
+        grad = grad + value * step.weight_decay
+    if step.rule == SUM:
+        put(table, at[0], value + grad)
+    elif step.rule == SGD:
+        put(table, at[0], value - grad * step.rate)
+    elif step.rule in (MOMENTUM, NESTEROV, ADAGRAD):
+        value, state = _one_state(step, value, take(table, at[1]), grad)
+        put(table, at[0], value)
+        put(table, at[1], state)
+    else:
+        states = take(table, at[1]), take(table, at[2])
+        value, state, second = _two_states(step, value, states, grad)
+        put(table, at[0], value)
+        put(table, at[1], state)
+        put(table, at[2], second)
+
+
+@inlined
+def step_span(step: Step, table: Any, grads: Any, at: Any, count: int) -> None:
+    """Step ``count`` neighbours from ``at`` = offsets of (value, state, second, gradient).
+
+    ``table`` (values and states) and ``grads`` are flat.
+    """
+    value, state, second, grad = at
+    whole = count - count % LANES
+    for j in range(0, whole, LANES):
+        here = (value + j, state + j, second + j, grad + j)
+        _advance(step, table, grads, here, load_lanes, store_lanes)
+    for j in range(whole, count):
+        here = (value + j, state + j, second + j, grad + j)
+        _advance(step, table, grads, here, load_float, store_float)
+
+
+@kernel
+def step_range(step: Step, table: NDArray[np.float32], grads: NDArray[np.float32]) -> None:
+    """Step a whole range: ``table`` [1 + S, n] flat, value by value, then state by state."""
+    count = grads.size
+    step_span(step, table, grads, (0, count, 2 * count, 0), count)

@@ -1,0 +1,87 @@
+"""Batches on their way to tables: duplicates, shards, and sums of gradients.
+
+All of it runs without the GIL and leaves its arguments as they are.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paramfleet_shared.tables.kernels.batches import (
+    add_by_inverse,
+    dedup_ids,
+    finite,
+    route_ids,
+)
+from paramfleet_shared.tables.kernels.compiled import as_input
+from paramfleet_shared.tables.rowstore import check_array
+
+__all__ = ["Routed", "all_finite", "dedup", "merge_by_inverse", "route"]
+
+# n = ids of a batch, u = different ones, D = width of a row
+
+
+class Routed(NamedTuple):
+    """A batch sorted by shard; inside a shard the order is kept."""
+
+    ids: NDArray[np.int64]
+    """[n]"""
+    positions: NDArray[np.int32]
+    """[n]: where each stood: ``ids == batch[positions]``."""
+    offsets: NDArray[np.int64]
+    """[num_shards + 1]: shard ``s`` has ``ids[offsets[s] : offsets[s + 1]]``."""
+
+
+def route(ids: NDArray[np.int64], num_shards: int) -> Routed:
+    """Sort a batch by shard; an id's shard depends on the id and ``num_shards`` alone."""
+    check_array(ids, np.int64, (-1,), table="")
+    keys = as_input(ids, np.int64).view(np.uint64)
+    routed = np.empty(keys.size, np.uint64)
+    positions = np.empty(keys.size, np.int32)
+    offsets = np.empty(num_shards + 1, np.int64)
+    route_ids(keys, routed, positions, offsets)
+    return Routed(routed.view(np.int64), positions, offsets)
+
+
+def dedup(ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the different ids in order of first appearance, and the way back.
+
+    Returns:
+        ``unique`` int64 [u] and ``inverse`` int64 [n]: ``ids == unique[inverse]``.
+    """
+    check_array(ids, np.int64, (-1,), table="")
+    keys = as_input(ids, np.int64).view(np.uint64)
+    places = np.zeros(2 << max(4, keys.size.bit_length()), np.int32)
+    unique = np.empty(keys.size, np.uint64)
+    inverse = np.empty(keys.size, np.int64)
+    num = dedup_ids(keys, places, unique, inverse)
+    return unique[:num].view(np.int64), inverse
+
+
+def merge_by_inverse(
+    grads: NDArray[np.float32], inverse: NDArray[np.int64], num_unique: int
+) -> NDArray[np.float32]:
+    """Return float32 [u, D]: for each unique id the sum of its gradients, in their order.
+
+    Args:
+        grads: float32 [n, D].
+        inverse: int64 [n] from ``dedup``, below ``num_unique``.
+        num_unique: u.
+
+    Raises:
+        RowShapeError: if an array has the wrong shape or type.
+    """
+    check_array(inverse, np.int64, (-1,), table="")
+    check_array(grads, np.float32, (inverse.size, -1), table="")
+    dim = grads.shape[1]
+    sums = np.zeros((num_unique, dim), np.float32)
+    flat_grads = as_input(grads, np.float32).reshape(-1)
+    add_by_inverse(flat_grads, as_input(inverse, np.int64), sums.reshape(-1), dim)
+    return sums
+
+
+def all_finite(array: NDArray[Any]) -> bool:
+    """Return whether no float32 in ``array``, of any shape, is infinite or NaN."""
+    flat = as_input(array, np.float32).reshape(-1)
+    return bool(finite(flat.view(np.uint32)))

@@ -1,0 +1,206 @@
+"""Rows by slot: what a worker needs to keep rows of its own.
+
+A ``SlotIndex`` numbers ids in order of creation; columns of rows beside it
+(``RowColumn``) hold the values, the last pulled ones, optimizer state, whatever the
+owner keeps by slot.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paramfleet_shared.errors import ContractError
+from paramfleet_shared.tables.kernels import rows as row_kernels
+from paramfleet_shared.tables.kernels.compiled import as_input
+from paramfleet_shared.tables.kernels.firsts import fill_firsts, firsts_of
+from paramfleet_shared.tables.kernels.index import (
+    DONE,
+    PAGE_ENTRIES,
+    PAGE_LINES,
+    PAGES,
+    ROUND_PAGES,
+    ROWS,
+    Index,
+    find_slots,
+    pages_for,
+)
+from paramfleet_shared.tables.reservation import (
+    DEFAULT_MAX_ROWS,
+    CapacityError,
+    RowColumn,
+    reserve,
+)
+from paramfleet_shared.tables.spec import TableSpec
+
+__all__ = [
+    "RowColumn",
+    "RowShapeError",
+    "SlotIndex",
+    "check_array",
+    "gather_rows",
+    "initial_rows",
+    "scatter_rows",
+]
+
+
+class RowShapeError(ContractError):
+    """An array of ids, values or gradients has the wrong shape or type."""
+
+    code = "contract.row_shape"
+
+    def __init__(self, *, table: str, expected: str, got: str) -> None:
+        super().__init__(
+            f"table {table!r}: expected {expected}, got {got}",
+            table=table,
+            expected=expected,
+            got=got,
+        )
+        self.table = table
+        self.expected = expected
+        self.got = got
+
+
+def check_array(
+    array: NDArray[Any], dtype: type[np.generic], shape: tuple[int, ...], *, table: str
+) -> None:
+    """Compare an array with what a table takes; -1 in ``shape`` stands for any length.
+
+    Raises:
+        RowShapeError: if the type or the shape differs.
+    """
+    fits = array.ndim == len(shape) and all(
+        want in {-1, have} for have, want in zip(array.shape, shape, strict=True)
+    )
+    if array.dtype != dtype or not fits:
+        lengths = ", ".join("any" if length == -1 else str(length) for length in shape)
+        raise RowShapeError(
+            table=table,
+            expected=f"{np.dtype(dtype)} [{lengths}]",
+            got=f"{array.dtype} {list(array.shape)}",
+        )
+
+
+class SlotIndex:
+    """Numbers ids 0, 1, 2... in the order they come. One thread owns it.
+
+    Growth is spread over the calls that create: none pauses to rehash.
+
+    Args:
+        max_rows: Most ids it may hold; None for ``DEFAULT_MAX_ROWS``.
+        table: Named by errors.
+        shard: Named by errors.
+    """
+
+    def __init__(self, *, max_rows: int | None = None, table: str = "", shard: int = 0) -> None:
+        self.max_rows = DEFAULT_MAX_ROWS if max_rows is None else max_rows
+        self._table = table
+        self._shard = shard
+        num_lines = pages_for(self.max_rows) * PAGE_LINES
+        self._index = Index(
+            lines=reserve(num_lines * 8, np.uint64).reshape(num_lines, 8),
+            ids=reserve(self.max_rows, np.uint64),
+            counts=np.array([0, 1, 1], np.int64),
+            moving=np.empty((2, PAGE_ENTRIES), np.uint64),
+        )
+        assert self._index.counts[ROUND_PAGES] == self._index.counts[PAGES]
+
+    @property
+    def num_rows(self) -> int:
+        """Return how many ids have a slot."""
+        return int(self._index.counts[ROWS])
+
+    @property
+    def num_bytes(self) -> int:
+        """Return the memory in use: 8 bytes an id, and the index's pages."""
+        return 8 * self.num_rows + int(self._index.counts[PAGES]) * PAGE_LINES * 64
+
+    def ids(self) -> NDArray[np.int64]:
+        """Return the id of each slot: int64 [num_rows], a view that stays valid."""
+        return self._index.ids[: self.num_rows].view(np.int64)
+
+    def find(
+        self, ids: NDArray[np.int64], *, create: bool, out: NDArray[np.int64] | None = None
+    ) -> NDArray[np.int64]:
+        """Return the slot of each id: int64 [n].
+
+        Args:
+            ids: int64 [n]; an id may occur many times.
+            create: Whether new ids get the next slots; else theirs is -1.
+            out: Where to put the slots, int64 [n] contiguous; None for a new array.
+
+        Raises:
+            RowShapeError: if ``ids`` are not int64 [n].
+            CapacityError: if there is no room for the new ids.
+        """
+        check_array(ids, np.int64, (-1,), table=self._table)
+        keys = as_input(ids, np.int64).view(np.uint64)
+        slots = np.empty(keys.size, np.int64) if out is None else out
+        if create and self.num_rows + keys.size > self.max_rows:
+            self._check_room(keys, slots)
+        if find_slots(self._index, keys, slots, create) != DONE:
+            raise self._full()
+        return slots
+
+    def _check_room(self, keys: NDArray[np.uint64], slots: NDArray[np.int64]) -> None:
+        find_slots(self._index, keys, slots, False)  # noqa: FBT003  # kernels take no keywords
+        if self.num_rows + np.unique(keys[slots < 0]).size > self.max_rows:
+            raise self._full()
+
+    def _full(self) -> CapacityError:
+        return CapacityError(
+            table=self._table, shard=self._shard, rows=self.num_rows, max_rows=self.max_rows
+        )
+
+
+def initial_rows(spec: TableSpec, ids: NDArray[np.int64]) -> NDArray[np.float32]:
+    """Return the first value of each id's row: float32 [n, dim], as a pserver makes it."""
+    check_array(ids, np.int64, (-1,), table=spec.name)
+    keys = as_input(ids, np.int64).view(np.uint64)
+    rows = np.empty((keys.size, spec.dim), np.float32)
+    fill_firsts(firsts_of(spec), keys, rows, spec.dim)
+    return rows
+
+
+def gather_rows(
+    array: NDArray[np.float32], slots: NDArray[np.int64], out: NDArray[np.float32]
+) -> int:
+    """Copy ``array[slots]`` to ``out``, without the GIL; return how many slots are -1.
+
+    Args:
+        array: float32 [rows, width], contiguous.
+        slots: int64 [n], below ``rows``; the row of a slot -1 is left as it is in ``out``.
+        out: float32 [n, width], contiguous.
+
+    Raises:
+        RowShapeError: if an array has another shape or type.
+    """
+    check_array(array, np.float32, (-1, -1), table="")
+    check_array(slots, np.int64, (-1,), table="")
+    width = array.shape[1]
+    check_array(out, np.float32, (slots.size, width), table="")
+    flat = as_input(array, np.float32).reshape(-1)
+    return int(
+        row_kernels.gather(flat, width, as_input(slots, np.int64), out.reshape(-1), width)
+    )
+
+
+def scatter_rows(
+    array: NDArray[np.float32], slots: NDArray[np.int64], rows: NDArray[np.float32]
+) -> None:
+    """Put ``rows`` to ``array[slots]``, without the GIL; of two for one slot, the later stays.
+
+    Args:
+        array: float32 [rows, width], contiguous.
+        slots: int64 [n], from 0 and below ``rows``.
+        rows: float32 [n, width].
+
+    Raises:
+        RowShapeError: if an array has another shape or type.
+    """
+    check_array(array, np.float32, (-1, -1), table="")
+    check_array(slots, np.int64, (-1,), table="")
+    width = array.shape[1]
+    check_array(rows, np.float32, (slots.size, width), table="")
+    flat = as_input(rows, np.float32).reshape(-1)
+    row_kernels.scatter(array.reshape(-1), width, as_input(slots, np.int64), flat, (0, width))

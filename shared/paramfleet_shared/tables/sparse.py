@@ -1,0 +1,172 @@
+"""A shard of a sparse table: rows addressed by 64-bit ids, made at first touch.
+
+A row is its value and, beside it, its optimizer's state. Rows stand in order of
+creation; the index says where each id's row lies.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paramfleet_shared.tables.kernels.batches import Chains, chain, step_rows
+from paramfleet_shared.tables.kernels.compiled import as_input
+from paramfleet_shared.tables.kernels.firsts import fill_firsts, firsts_of
+from paramfleet_shared.tables.kernels.rows import gather, scatter
+from paramfleet_shared.tables.kernels.rules import step_of
+from paramfleet_shared.tables.reservation import default_max_rows, reserve
+from paramfleet_shared.tables.rowstore import SlotIndex, check_array, initial_rows
+from paramfleet_shared.tables.spec import TableSpec
+
+__all__ = ["SparseShard"]
+
+
+class SparseShard:
+    """The rows of one shard. One thread owns it; its calls release the GIL.
+
+    Args:
+        spec: The table, of kind ``sparse``.
+        shard: Which shard, for errors.
+        max_rows: Most rows it may hold; None for as many as ``reservation`` allows.
+    """
+
+    # n = ids of a call, D = width of a row, S = columns of state
+
+    def __init__(self, spec: TableSpec, *, shard: int = 0, max_rows: int | None = None) -> None:
+        assert spec.kind == "sparse", spec
+        self.spec = spec
+        self._dim = spec.dim
+        self._pitch = spec.dim * (1 + spec.optimizer.num_state_columns)
+        limit = default_max_rows(4 * self._pitch) if max_rows is None else max_rows
+        self._index = SlotIndex(max_rows=limit, table=spec.name, shard=shard)
+        self._flat = reserve(limit * self._pitch, np.float32)
+        self._table = self._flat.reshape(limit, self._pitch)
+        self._firsts = firsts_of(spec)
+        self._num_filled = 0
+        self._slots = np.empty(0, np.int64)
+        self._chains = _chains_for(0)
+
+    @property
+    def num_rows(self) -> int:
+        """Return how many rows exist."""
+        return self._index.num_rows
+
+    @property
+    def num_bytes(self) -> int:
+        """Return the memory in use by rows and index."""
+        return 4 * self._pitch * self.num_rows + self._index.num_bytes
+
+    def pull(self, ids: NDArray[np.int64], out: NDArray[np.float32], *, create: bool) -> None:
+        """Copy the values of ids to ``out``.
+
+        Args:
+            ids: int64 [n]; an id may occur many times.
+            out: float32 [n, D], contiguous; filled.
+            create: Whether unknown ids get rows; either way their first value is given.
+
+        Raises:
+            RowShapeError: if an array has the wrong shape or type.
+            CapacityError: if there is no room for the new rows.
+        """
+        check_array(out, np.float32, (len(ids), self._dim), table=self.spec.name)
+        assert out.flags.c_contiguous, "the result is written in place"
+        slots = self._find(ids, create=create)
+        if gather(self._flat, self._pitch, slots, out.reshape(-1), self._dim):
+            absent = slots < 0
+            out[absent] = initial_rows(self.spec, ids[absent])
+
+    def push(
+        self, ids: NDArray[np.int64], grads: NDArray[np.float32], *, lr: float, step: int
+    ) -> None:
+        """Let the optimizer step the rows of ids, creating those that are unknown.
+
+        Gradients of one id are summed in the order they stand here, then the row steps
+        once: the same calls make the same bits.
+
+        Args:
+            ids: int64 [n].
+            grads: float32 [n, D].
+            lr: Learning rate of this step.
+            step: From 1; what Adam's bias correction and Adagrad's decay count by.
+
+        Raises:
+            RowShapeError: if an array has the wrong shape or type.
+            CapacityError: if there is no room for the new rows.
+        """
+        check_array(grads, np.float32, (len(ids), self._dim), table=self.spec.name)
+        slots = self._find(ids, create=True)
+        if self._chains.nexts.size < slots.size:
+            self._chains = _chains_for(slots.size)
+        counts = chain(self._chains, slots)
+        numbers = step_of(self.spec.optimizer, sparse=True, lr=lr, step=step)
+        flat_grads = as_input(grads, np.float32).reshape(-1)
+        shape = (self._dim, self._pitch)
+        step_rows(numbers, self._chains, counts, self._flat, flat_grads, shape)
+
+    def assign(
+        self,
+        ids: NDArray[np.int64],
+        values: NDArray[np.float32],
+        states: NDArray[np.float32],
+    ) -> None:
+        """Create or overwrite rows; of two for one id, the later stays.
+
+        Args:
+            ids: int64 [n].
+            values: float32 [n, D].
+            states: float32 [n, S * D].
+
+        Raises:
+            RowShapeError: if an array has the wrong shape or type.
+            CapacityError: if there is no room for the new rows.
+        """
+        name = self.spec.name
+        check_array(values, np.float32, (len(ids), self._dim), table=name)
+        check_array(states, np.float32, (len(ids), self._pitch - self._dim), table=name)
+        slots = self._find(ids, create=True)
+        for rows, columns in ((values, (0, self._dim)), (states, (self._dim, self._pitch))):
+            if rows.size:
+                flat_rows = as_input(rows, np.float32).reshape(-1)
+                scatter(self._flat, self._pitch, slots, flat_rows, columns)
+
+    def export(
+        self, start: int, count: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.float32]]:
+        """Return copies of ids [n], values [n, D] and states [n, S * D], in order of creation.
+
+        Args:
+            start: First row.
+            count: How many, fewer where the rows end.
+        """
+        stop = min(start + count, self.num_rows)
+        rows = self._table[start:stop]
+        ids = self._index.ids()[start:stop].copy()
+        return ids, rows[:, : self._dim].copy(), rows[:, self._dim :].copy()
+
+    def _find(self, ids: NDArray[np.int64], *, create: bool) -> NDArray[np.int64]:
+        if self._slots.size < len(ids):
+            self._slots = np.empty(_power_of_2(len(ids)), np.int64)
+        try:
+            return self._index.find(ids, create=create, out=self._slots[: len(ids)])
+        finally:  # a row exists from the moment its id does
+            num = self.num_rows
+            if self._num_filled < num:
+                new = slice(self._num_filled, num)
+                keys = self._index.ids()[new].view(np.uint64)
+                fill_firsts(self._firsts, keys, self._table[new], self._dim)
+                self._num_filled = num
+
+
+def _chains_for(num: int) -> Chains:
+    length = _power_of_2(num)
+    return Chains(
+        places=np.zeros(2 * length, np.int32),
+        slots=np.empty(length, np.int64),
+        heads=np.empty(length, np.int32),
+        tails=np.empty(length, np.int32),
+        repeats=np.empty(length, np.int32),
+        nexts=np.empty(length, np.int32),
+    )
+
+
+def _power_of_2(num: int) -> int:
+    """Return the least power of 2 that is not below ``num``, and at least 16."""
+    return 1 << max(4, (num - 1).bit_length())
