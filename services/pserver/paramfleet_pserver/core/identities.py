@@ -25,7 +25,7 @@ MAX_LATER = 1024
 class FencedError(IntegrityError):
     """A former life of a worker acted after its successor had begun."""
 
-    code = "integrity.fenced"
+    code = "integrity.worker_fenced"
 
     def __init__(self, *, worker: int, incarnation: int, current: int) -> None:
         super().__init__(

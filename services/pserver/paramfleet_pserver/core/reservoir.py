@@ -141,6 +141,10 @@ class StepReservoir(Generic[Payload]):
         """Return the step in progress: all before were taken out."""
         return self._next
 
+    def holds(self, rank: Rank, step: Step) -> bool:
+        """Return whether a member's push of a step is kept here or was taken out."""
+        return step < self._next or rank in self._pushed.get(step, {})
+
     def check(self, rank: Rank, step: Step, weight: float) -> None:
         """Refuse what ``add`` would refuse, and change nothing.
 

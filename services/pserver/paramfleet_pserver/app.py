@@ -1,0 +1,255 @@
+"""One pserver, from its start to the end of its job.
+
+Start, in this order: the owner threads; the data plane, whose requests wait; the admin
+address; the job (join, then heartbeats without a pause); the tables' shards, known from
+the index; the checkpoint, if one is asked for; then the requests go on.
+
+Stop, in this order: requests that wait are answered with the job's failure, if there is
+one; the data plane drains and closes; the member leaves the job; the admin address
+closes; the owner threads end.
+
+The end comes when the job has finished, when it failed, or with SIGTERM, which ends the
+job, because no job can go on without a part of its tables.
+"""
+
+import asyncio
+import logging
+import signal
+import threading
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from paramfleet_pserver.config import PServerSettings
+from paramfleet_pserver.owners import Owners
+from paramfleet_pserver.routes import OPERATIONS, Routes
+from paramfleet_pserver.tablestore import TableStore
+from paramfleet_shared.admin import AdminServer
+from paramfleet_shared.clock import Clock, SystemClock
+from paramfleet_shared.config import Resolved, read_environment, resolve
+from paramfleet_shared.discovery.session import JobSession
+from paramfleet_shared.errors import FleetError
+from paramfleet_shared.placement import Placement
+from paramfleet_shared.rpc.server import Handler, Request, RpcServer
+from paramfleet_shared.telemetry import MetricRegistry, setup_logging
+from paramfleet_shared.wire.message import Message
+
+__all__ = ["PServer", "run", "serve"]
+
+log = logging.getLogger(__name__)
+
+PUBLISH_PERIOD_S = 1.0
+"""Seconds between two looks at the tables for the job's status."""
+
+
+def run(arguments: Mapping[str, Any] | None = None) -> None:
+    """Serve until the job has ended; what ``fleet.run_server()`` calls.
+
+    Args:
+        arguments: Settings by name that go before the environment's.
+
+    Raises:
+        SettingError: if a setting is wrong.
+        UnknownSettingError: if nothing reads one.
+        JobFailedError: if the job failed.
+    """
+    serve(
+        resolve(
+            PServerSettings,
+            section="pserver",
+            arguments=arguments or {},
+            environment=read_environment(),
+        )
+    )
+
+
+def serve(resolved: Resolved[PServerSettings]) -> None:
+    """Serve until the job has ended, on a loop of its own. Raises as ``run``."""
+    setup_logging("pserver", resolved.value.index, resolved.value.log_level)
+    for line in resolved.lines():
+        log.debug("settings", extra={"setting": line})
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        server = PServer(resolved.value, clock=SystemClock(), config=resolved.shown())
+        runner.run(server.run())
+
+
+class PServer:
+    """A pserver process's parts.
+
+    Args:
+        settings: How it runs.
+        clock: Time.
+        config: What its admin address shows of the settings.
+    """
+
+    def __init__(
+        self, settings: PServerSettings, *, clock: Clock, config: Mapping[str, Any]
+    ) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._config = config
+        self._started_at = clock.monotonic()
+        self._session: JobSession | None = None
+        self._routes: Routes | None = None
+        self._opened = asyncio.Event()
+        self._is_stopping = False
+
+    async def run(self) -> None:
+        """Serve until the job has ended.
+
+        Cancellation: as SIGTERM, but raises.
+
+        Raises:
+            JobFailedError: if the job failed.
+            FleetError: if this server couldn't start or load.
+            CancelledError: if it was cancelled.
+        """
+        task = asyncio.current_task()
+        assert task is not None, "a coroutine runs in a task"
+        if threading.current_thread() is threading.main_thread():
+            loop = asyncio.get_running_loop()
+            loop.add_signal_handler(signal.SIGTERM, self._stop, task)
+        try:
+            await self._serve()
+        except asyncio.CancelledError:
+            if not self._is_stopping:
+                raise
+            task.uncancel()
+        log.info("pserver.stopped")
+
+    def status(self) -> dict[str, Any]:
+        """Return what an operator may ask, in plain values."""
+        member = self._session.member if self._session is not None else None
+        return {
+            "role": "pserver",
+            "index": member.index if member is not None else None,
+            "incarnation": member.incarnation if member is not None else None,
+            "uptime_s": round(self._clock.monotonic() - self._started_at, 3),
+            **(self._routes.facts() if self._routes is not None else {"tables": []}),
+        }
+
+    def ready(self) -> tuple[bool, str]:
+        """Return whether requests are answered, and why not."""
+        if self._routes is not None:
+            return True, "serving"
+        return False, "joining the job" if self._session is None else "loading the tables"
+
+    async def _serve(self) -> None:
+        settings = self._settings
+        async with AsyncExitStack() as stack:
+            owners = Owners(settings.num_owners)
+            stack.push_async_callback(owners.close)
+            admin = AdminServer(
+                status=self.status,
+                ready=self.ready,
+                metrics=MetricRegistry(),
+                config=self._config,
+            )
+            stack.push_async_callback(admin.close)
+            stack.push_async_callback(self._leave)
+            server = RpcServer(
+                {operation: self._handler(operation) for operation in OPERATIONS},
+                name=f"pserver {settings.index if settings.index is not None else '?'}",
+                clock=self._clock,
+                health=lambda: {"ok": True},
+            )
+            stack.push_async_callback(server.close)
+            stack.push_async_callback(server.drain, settings.drain_timeout_s)
+            bind = settings.bind or settings.host
+            port = await server.start(bind, settings.port)
+            admin_port = await admin.start(bind, settings.admin_port)
+            self._session = await JobSession.join(
+                settings,
+                role="pserver",
+                index=settings.index,
+                endpoint=f"{settings.host}:{port}",
+                admin=f"{settings.host}:{admin_port}",
+                clock=self._clock,
+            )
+            setup_logging("pserver", self._session.member.index, settings.log_level)
+            await self._live(self._session, owners)
+
+    async def _live(self, session: JobSession, owners: Owners) -> None:
+        """Be a member until the job ends.
+
+        Raises:
+            FleetError: why it ended badly.
+        """
+        failure: FleetError | None = None
+        async with asyncio.TaskGroup() as tasks:
+            opening = tasks.create_task(self._open(session, owners))
+            publishing = tasks.create_task(self._publish(session))
+            try:
+                await session.run()
+            except FleetError as error:
+                failure = error
+            publishing.cancel()
+            opening.cancel()
+        if not opening.cancelled() and (unopened := opening.result()) is not None:
+            failure = unopened
+        if failure is not None:
+            log.error("pserver.failed", extra={"reason": str(failure)})
+            if self._routes is not None:
+                self._routes.fail(failure)
+            raise failure
+
+    async def _open(self, session: JobSession, owners: Owners) -> FleetError | None:
+        """Make the tables and let the requests go on; returns why that failed."""
+        store = TableStore(
+            shards=_shards_of(session),
+            num_shards=session.num_shards,
+            num_owners=len(owners),
+        )
+        routes = Routes(store, owners=owners, server=session.member.index, clock=self._clock)
+        try:
+            if self._settings.load:
+                rows = await routes.load_from(Path(self._settings.load))
+                log.info(
+                    "pserver.loaded", extra={"tables": len(rows), "rows": sum(rows.values())}
+                )
+        except FleetError as error:
+            await session.fail(str(error))
+            return error
+        self._routes = routes
+        self._opened.set()
+        log.info("pserver.serving", extra={"endpoint": session.member.endpoint})
+        return None
+
+    async def _publish(self, session: JobSession) -> None:
+        while True:
+            await session.publish(self.status())
+            await self._clock.sleep(PUBLISH_PERIOD_S)
+
+    async def _leave(self) -> None:
+        if self._session is not None:
+            if self._is_stopping and not self._session.finished:
+                await self._session.fail("stopped by SIGTERM")
+            await self._session.leave()
+
+    def _stop(self, task: asyncio.Task[Any]) -> None:
+        """Begin to stop; asked again, changes nothing."""
+        if not self._is_stopping:
+            self._is_stopping = True
+            task.cancel()
+
+    def _handler(self, operation: str) -> Handler:
+        def handle(request: Request) -> Any:
+            if self._routes is not None:
+                return self._routes.handle(operation, request)
+            return self._handle_later(operation, request)
+
+        return handle
+
+    async def _handle_later(self, operation: str, request: Request) -> Message:
+        await self._opened.wait()
+        assert self._routes is not None, "opened"
+        return await self._routes.handle(operation, request)
+
+
+def _shards_of(session: JobSession) -> range:
+    """Return this server's shards: they follow from the job's sizes alone."""
+    anywhere = Placement(endpoints=("",) * session.server_num, num_shards=session.num_shards)
+    return anywhere.shards_of(session.member.index)

@@ -1,0 +1,62 @@
+"""Settings of the pserver."""
+
+import os
+from dataclasses import dataclass
+from typing import Literal
+
+from paramfleet_shared.config import JobSettings, SettingError
+
+__all__ = ["PServerSettings"]
+
+MAX_OWNERS = 8
+"""More threads than this share the memory's bandwidth and no longer gain by it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PServerSettings(JobSettings):
+    """How one pserver runs.
+
+    Raises:
+        SettingError: if a value is outside its documented range.
+    """
+
+    index: int | None = None
+    """Index among the job's pservers; none takes the lowest that is free."""
+
+    bind: str = ""
+    """Address to listen on; empty listens on host."""
+
+    port: int = 0
+    """Port of the data plane; 0 picks a free one."""
+
+    admin_port: int = 0
+    """Port of the admin address; 0 picks a free one."""
+
+    owner_threads: int = 0
+    """Threads that work on the tables; 0 takes half of the machine's cores, at most 8."""
+
+    load: str = ""
+    """Folder of a checkpoint to start from; empty starts afresh."""
+
+    drain_timeout_s: float = 5.0
+    """Seconds that requests in progress get at the end."""
+
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+    """Least level of what is logged."""
+
+    def __post_init__(self) -> None:
+        super(PServerSettings, self).__post_init__()
+        if self.index is not None and self.index < 0:
+            raise SettingError(name="index", value=self.index, rule=">= 0, or none")
+        for name in ("port", "admin_port"):
+            if not 0 <= getattr(self, name) <= 65535:
+                raise SettingError(name=name, value=getattr(self, name), rule="in 0..65535")
+        if self.owner_threads < 0:
+            raise SettingError(name="owner_threads", value=self.owner_threads, rule=">= 0")
+        if self.drain_timeout_s < 0:
+            raise SettingError(name="drain_timeout_s", value=self.drain_timeout_s, rule=">= 0")
+
+    @property
+    def num_owners(self) -> int:
+        """Return how many owner threads to start."""
+        return self.owner_threads or max(1, min(MAX_OWNERS, (os.cpu_count() or 1) // 2))

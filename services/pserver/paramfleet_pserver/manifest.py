@@ -1,0 +1,278 @@
+"""The files of a checkpoint, and the manifest that names them.
+
+A checkpoint is a folder: safetensors files, each with a part of one table, and
+``manifest.json``, which names each with its length and SHA-256. A file of a sparse
+table holds ``ids`` int64 [n], ``values`` float32 [n, D] and ``states`` float32
+[n, S * D]; one of a dense table holds ``values`` [n] and ``states`` [S, n], and in
+its metadata the range ``start`` and ``stop``. Nothing in a file is ever evaluated.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from paramfleet_shared.errors import (
+    ContractError,
+    FleetError,
+    IntegrityError,
+    UnavailableError,
+)
+from paramfleet_shared.tables.spec import TableSpec
+
+__all__ = [
+    "FORMAT", "MANIFEST", "VERSION", "CheckpointDamagedError", "CheckpointWriteError",
+    "FilePart", "Manifest", "ManifestError", "SavedFile", "SavedTable", "read_manifest",
+    "read_part", "sync_directory", "write_part",
+]  # fmt: skip
+
+FORMAT = "paramfleet-checkpoint"
+VERSION = 1
+MANIFEST = "manifest.json"
+
+
+class ManifestError(ContractError):
+    """A folder is no checkpoint that this version can read."""
+
+    code = "contract.manifest"
+
+    def __init__(self, *, path: str, rule: str) -> None:
+        super().__init__(f"{path}: {rule}", path=path, rule=rule)
+        self.path = path
+        self.rule = rule
+
+
+class CheckpointDamagedError(IntegrityError):
+    """A file of a checkpoint is not what was saved."""
+
+    code = "integrity.checkpoint_damaged"
+
+    def __init__(self, *, path: str, reason: str) -> None:
+        super().__init__(f"{path}: {reason}; use another checkpoint", path=path, reason=reason)
+        self.path = path
+        self.reason = reason
+
+
+class CheckpointWriteError(UnavailableError):
+    """A file of a checkpoint could not be written."""
+
+    code = "unavailable.checkpoint_write"
+
+    def __init__(self, *, path: str, reason: str) -> None:
+        super().__init__(f"{path}: {reason}", path=path, reason=reason)
+        self.path = path
+        self.reason = reason
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SavedFile:
+    """One file of a checkpoint, as the manifest names it."""
+
+    name: str
+    sha256: str
+    bytes: int
+    rows: int
+    table: str
+    kind: str
+
+    def to_wire(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SavedTable:
+    """One table of a checkpoint."""
+
+    spec: TableSpec
+    version: int
+    """Pushes or steps applied when it was saved."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Manifest:
+    """What a checkpoint consists of."""
+
+    tables: tuple[SavedTable, ...]
+    files: tuple[SavedFile, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FilePart:
+    """What one file holds of a table."""
+
+    values: NDArray[np.float32]
+    states: NDArray[np.float32]
+    ids: NDArray[np.int64] | None = None
+    """Of a sparse table."""
+    start: int = 0
+    """Of a dense table: the first value's place."""
+
+    @property
+    def num_rows(self) -> int:
+        """Return the rows (dense: values)."""
+        return len(self.values)
+
+
+def write_part(directory: Path, name: str, spec: TableSpec, part: FilePart) -> SavedFile:
+    """Write one file, and wait until it is on the disk.
+
+    Args:
+        directory: Made if it is missing.
+        name: The file's name.
+        spec: The table.
+        part: What the file will hold.
+
+    Raises:
+        CheckpointWriteError: if the system refuses.
+    """
+    tensors: dict[str, NDArray[Any]] = {"values": part.values, "states": part.states}
+    metadata = {"table": spec.name, "kind": spec.kind}
+    if part.ids is not None:
+        tensors["ids"] = part.ids
+    else:
+        metadata |= {"start": str(part.start), "stop": str(part.start + part.num_rows)}
+    content = save(tensors, metadata=metadata)
+    path = directory / name
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with path.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise CheckpointWriteError(path=str(path), reason=str(error)) from error
+    return SavedFile(
+        name=name,
+        sha256=hashlib.sha256(content).hexdigest(),
+        bytes=len(content),
+        rows=part.num_rows,
+        table=spec.name,
+        kind=spec.kind,
+    )
+
+
+def sync_directory(directory: Path) -> None:
+    """Wait until the names of a folder's files are on the disk.
+
+    Raises:
+        CheckpointWriteError: if the system refuses.
+    """
+    try:
+        descriptor = os.open(directory, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise CheckpointWriteError(path=str(directory), reason=str(error)) from error
+
+
+def read_manifest(directory: Path) -> Manifest:
+    """Read a checkpoint's manifest.
+
+    Raises:
+        ManifestError: if there is none, or it breaks a rule of the format.
+    """
+    path = directory / MANIFEST
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ManifestError(path=str(path), rule=f"can't be read: {error}") from error
+    stated = (document.get("format"), document.get("version")) if type(document) is dict else ()
+    if stated != (FORMAT, VERSION):
+        raise ManifestError(path=str(path), rule=f"must be {FORMAT} version {VERSION}")
+    try:
+        tables = tuple(_saved_table(wire) for wire in document["tables"])
+        files = tuple(_saved_file(wire) for wire in document["files"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise ManifestError(path=str(path), rule=f"is malformed: {error!r}") from error
+    except FleetError as error:
+        raise ManifestError(path=str(path), rule=str(error)) from error
+    known = {table.spec.name: table.spec.kind for table in tables}
+    for file in files:
+        if known.get(file.table) != file.kind:
+            rule = f"file {file.name!r} belongs to no {file.kind} table {file.table!r}"
+            raise ManifestError(path=str(path), rule=rule)
+    return Manifest(tables=tables, files=files)
+
+
+def read_part(directory: Path, file: SavedFile, spec: TableSpec) -> FilePart:
+    """Read one file and prove that it is the one that was saved.
+
+    Raises:
+        CheckpointDamagedError: if it is missing, or its length, SHA-256 or contents
+            are not as the manifest says.
+    """
+    path = directory / file.name
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise CheckpointDamagedError(path=str(path), reason=str(error)) from error
+    if len(content) != file.bytes or hashlib.sha256(content).hexdigest() != file.sha256:
+        raise CheckpointDamagedError(path=str(path), reason="its SHA-256 is another")
+    try:
+        return _checked_part(load(content), _metadata_of(content), file, spec)
+    except (SafetensorError, KeyError, ValueError) as error:
+        raise CheckpointDamagedError(path=str(path), reason=f"{error!r}") from error
+
+
+def _metadata_of(content: bytes) -> Mapping[str, str]:
+    """Return what a safetensors file says of itself: u64 length, then JSON."""
+    length = int.from_bytes(content[:8], "little")
+    return dict(json.loads(content[8 : 8 + length]).get("__metadata__", {}))
+
+
+def _checked_part(
+    tensors: Mapping[str, NDArray[Any]],
+    metadata: Mapping[str, str],
+    file: SavedFile,
+    spec: TableSpec,
+) -> FilePart:
+    states = spec.optimizer.num_state_columns
+    shapes: tuple[tuple[int, ...], tuple[int, ...]]
+    if spec.kind == "sparse":
+        part = FilePart(values=tensors["values"], states=tensors["states"], ids=tensors["ids"])
+        shapes = ((file.rows, spec.dim), (file.rows, states * spec.dim))
+        if tensors["ids"].shape != (file.rows,) or tensors["ids"].dtype != np.int64:
+            raise ValueError("ids of another shape or dtype")
+    else:
+        start, stop = int(metadata["start"]), int(metadata["stop"])
+        part = FilePart(values=tensors["values"], states=tensors["states"], start=start)
+        shapes = ((file.rows,), (states, file.rows))
+        if not 0 <= start <= stop <= spec.size or stop - start != file.rows:
+            raise ValueError("a range outside the table")
+    if (part.values.shape, part.states.shape) != shapes:
+        raise ValueError("values or states of another shape")
+    if part.values.dtype != np.float32 or part.states.dtype != np.float32:
+        raise ValueError("values or states of another dtype")
+    return part
+
+
+def _saved_table(wire: Mapping[str, Any]) -> SavedTable:
+    plain = dict(wire)
+    version = int(plain.pop("version"))
+    return SavedTable(spec=TableSpec.from_wire(plain), version=version)
+
+
+def _saved_file(wire: Mapping[str, Any]) -> SavedFile:
+    name = str(wire["name"])
+    if name != Path(name).name or name in {"", ".", ".."}:
+        rule = f"file name {name!r} leads out of the folder"
+        raise ValueError(rule)
+    return SavedFile(
+        name=name,
+        sha256=str(wire["sha256"]),
+        bytes=int(wire["bytes"]),
+        rows=int(wire["rows"]),
+        table=str(wire["table"]),
+        kind=str(wire["kind"]),
+    )

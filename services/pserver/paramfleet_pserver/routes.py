@@ -1,0 +1,361 @@
+"""The operations of the data plane: one method each, from a message to a message.
+
+A request is taken apart and judged first; nothing has changed when it is refused. What
+changes the tables then happens without an ``await`` between the last check and the
+first effect, and goes on to its end even when the caller's time is over.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from collections.abc import Set as AbstractSet
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paramfleet_pserver.owners import Job, Owners
+from paramfleet_pserver.requests import (
+    DeclareRequest,
+    ExchangePart,
+    Fields,
+    PullRequest,
+    PushPart,
+    PushRequest,
+    assign_request,
+    declare_request,
+    exchange_request,
+    pull_request,
+    push_request,
+)
+from paramfleet_pserver.storage import load_tables, save_tables
+from paramfleet_pserver.tablestore import DenseTable, SparseTable, TableStore
+from paramfleet_pserver.training import Terms, Training
+from paramfleet_shared.clock import Clock
+from paramfleet_shared.errors import ContractError, FleetError
+from paramfleet_shared.ids import Rank, Step
+from paramfleet_shared.rpc.server import Request
+from paramfleet_shared.tables.routing import all_finite
+from paramfleet_shared.tables.spec import TableSpec
+from paramfleet_shared.tables.warm import warm
+from paramfleet_shared.wire.message import Message
+
+__all__ = [
+    "OPERATIONS",
+    "NonFiniteGradientError",
+    "OperationModeError",
+    "Routes",
+    "TablesNotDeclaredError",
+]
+
+OPERATIONS = (
+    "declare", "pull", "push", "exchange", "assign", "leave", "wait_turn", "save", "load",
+    "status",
+)  # fmt: skip
+"""Methods of ``Routes``, by the names they have on the wire."""
+
+ANY_MODE = frozenset({"sync", "async", "geo"})
+
+INLINE_VALUES = 1 << 16
+"""Floats that are looked through on the event loop: some 20 microseconds."""
+
+COMPILING_ROWS = 1 << 30
+"""What a job counts for that must never run on the event loop."""
+
+
+class NonFiniteGradientError(ContractError):
+    """A push holds NaN or infinity; the tables are as they were."""
+
+    code = "contract.non_finite_gradient"
+
+    def __init__(self, *, table: str, rank: int, step: int, count: int) -> None:
+        super().__init__(
+            f"worker {rank}, step {step}: {count} of the numbers pushed to table {table!r} "
+            "are NaN or infinite; nothing was applied",
+            table=table,
+            rank=rank,
+            step=step,
+            count=count,
+        )
+        self.table = table
+        self.rank = rank
+        self.step = step
+        self.count = count
+
+
+class TablesNotDeclaredError(ContractError):
+    """A worker acts before any worker has declared the tables."""
+
+    code = "contract.tables_not_declared"
+
+    def __init__(self, *, operation: str) -> None:
+        super().__init__(f"{operation!r} came before any 'declare'", operation=operation)
+        self.operation = operation
+
+
+class OperationModeError(ContractError):
+    """An operation doesn't exist in the mode the job runs in."""
+
+    code = "contract.operation_mode"
+
+    def __init__(self, *, operation: str, mode: str) -> None:
+        super().__init__(
+            f"{operation!r} is no operation of mode {mode!r}", operation=operation, mode=mode
+        )
+        self.operation = operation
+        self.mode = mode
+
+
+class Routes:
+    """The operations on one server's tables. Used from one event loop.
+
+    Args:
+        store: The tables.
+        owners: Who works on them.
+        server: This server's index.
+        clock: By whose time deadlines are meant.
+    """
+
+    def __init__(self, store: TableStore, *, owners: Owners, server: int, clock: Clock) -> None:
+        self._store = store
+        self._owners = owners
+        self._server = server
+        self._clock = clock
+        self._training: Training | None = None
+        self._failure: FleetError | None = None
+
+    def handle(self, operation: str, request: Request) -> Awaitable[Message]:
+        """Serve one of ``OPERATIONS``."""
+        handler: Callable[[Request], Awaitable[Message]] = getattr(self, operation)
+        return handler(request)
+
+    def fail(self, error: FleetError) -> None:
+        """The job failed: answer every request that waits with its error."""
+        self._failure = error
+        if self._training is not None:
+            self._training.fail(error)
+
+    def facts(self) -> dict[str, Any]:
+        """Return what an operator may ask, in plain values."""
+        training = self._training
+        return {
+            "tables": [table.facts() for table in self._store],
+            **(training.facts() if training is not None else {"mode": None, "members": []}),
+        }
+
+    async def declare(self, request: Request) -> Message:
+        """Make the tables that are missing; may be repeated."""
+        declared = declare_request(request.message)
+        new = self._check_declared(declared)
+        for spec in new:
+            await self._owners.run([Job(0, COMPILING_ROWS, partial(warm, spec))])
+        new = self._check_declared(declared)
+        built = [self._store.build(spec) for spec in new]
+        if self._training is None:
+            terms = Terms.of(declared)
+            self._training = Training(
+                terms, store=self._store, owners=self._owners, clock=self._clock
+            )
+            if self._failure is not None:
+                self._training.fail(self._failure)
+        self._training.identities.fence(declared.rank, declared.incarnation)
+        for table in built:
+            table.version = self._training.steps.version if self._training.steps else 0
+        self._store.put(built)
+        if self._training.geo is not None:
+            await self._training.geo.announce_loaded()
+        loaded = [s.name for s in declared.specs if self._store.find(s.name).is_loaded]
+        return Message(fields={"created": [spec.name for spec in new], "loaded": loaded})
+
+    async def pull(self, request: Request) -> Message:
+        """Read rows; in sync not before the version asked for is reached."""
+        training = self._trained("pull")
+        pull = pull_request(request.message, self._store)
+        if training.steps is not None:
+            await training.steps.wait(pull.min_version, deadline=request.deadline)
+        versions = [part.table.version for part in pull.parts]
+        jobs, tensors = _reading(pull)
+        await self._owners.run(jobs)
+        slowest = training.slowest_but(pull.rank)
+        return Message(fields={"versions": versions, "slowest": slowest}, tensors=tensors)
+
+    async def push(self, request: Request) -> Message:
+        """Apply gradients (async), or keep them until their step is whole (sync)."""
+        training = self._trained("push", {"sync", "async"})
+        push = push_request(request.message, self._store)
+        for part in push.parts:
+            await self._check_finite(part, rank=push.rank, step=push.step)
+        if training.steps is not None:
+            fresh = self._keep(training, push)
+        else:
+            fresh = await self._apply(training, push)
+        return Message(
+            fields={
+                "versions": [part.table.version for part in push.parts],
+                "slowest": training.slowest_but(push.rank),
+                "duplicate": [not each for each in fresh],
+            }
+        )
+
+    async def exchange(self, request: Request) -> Message:
+        """GEO: add differences, and answer with what the others changed."""
+        training = self._trained("exchange", {"geo"})
+        geo = training.geo
+        assert geo is not None, "the mode is geo"
+        exchange = exchange_request(request.message, self._store)
+        for part in exchange.parts:
+            await self._check_finite(part, rank=exchange.rank, step=exchange.step)
+        new = [p for p in exchange.parts if training.identities.is_fresh(p.identity)]
+        training.check_commit(exchange.rank, exchange.step)
+        for part in new:
+            training.identities.record(part.identity)
+        added = geo.begin(exchange, new)
+        training.commit(exchange.rank, exchange.step)
+        await asyncio.shield(added)
+        replies = await geo.reply(exchange)
+        tensors: dict[str, NDArray[Any]] = {}
+        for index, reply in enumerate(replies):
+            tensors[f"{index}.rows"] = reply.rows
+            if reply.ids is not None:
+                tensors[f"{index}.ids"] = reply.ids
+        return Message(
+            fields={
+                "parts": [{"batch": reply.batch, "more": reply.more} for reply in replies],
+                "slowest": training.slowest_but(exchange.rank),
+            },
+            tensors=tensors,
+        )
+
+    async def assign(self, request: Request) -> Message:
+        """Overwrite the range of a dense table, unless it holds more than first values."""
+        training = self._trained("assign")
+        assign = assign_request(request.message, self._store)
+        training.identities.fence(assign.rank, assign.incarnation)
+        table = assign.table
+        if assign.only_if_new and (table.is_loaded or table.is_assigned or table.num_updates):
+            return Message(fields={"assigned": False})
+        table.is_assigned = True
+        await self._owners.run([table.assign_job(assign.values)])
+        return Message(fields={"assigned": True})
+
+    async def leave(self, request: Request) -> Message:
+        """Take a worker out of a step and all after; may be repeated."""
+        training = self._trained("leave")
+        fields = Fields(request.message.fields, where="leave")
+        training.leave(Rank(fields.integer("rank")), Step(fields.integer("step")))
+        return Message()
+
+    async def wait_turn(self, request: Request) -> Message:
+        """Answer when a worker may begin a step."""
+        training = self._trained("wait_turn")
+        fields = Fields(request.message.fields, where="wait_turn")
+        rank, step = Rank(fields.integer("rank")), Step(fields.integer("step"))
+        await training.wait_turn(rank, step, deadline=request.deadline)
+        return Message(fields={"slowest": training.slowest_but(rank)})
+
+    async def save(self, request: Request) -> Message:
+        """Write this server's part of a checkpoint."""
+        directory = Fields(request.message.fields, where="save").text("dirname")
+        versions = {table.spec.name: table.num_updates for table in self._store}
+        files = await save_tables(
+            self._store, self._owners, Path(directory), server=self._server
+        )
+        return Message(
+            fields={"files": [file.to_wire() for file in files], "versions": versions}
+        )
+
+    async def load(self, request: Request) -> Message:
+        """Take this server's part of a checkpoint into the tables."""
+        directory = Fields(request.message.fields, where="load").text("dirname")
+        return Message(fields={"rows": await self.load_from(Path(directory))})
+
+    async def load_from(self, directory: Path) -> dict[str, int]:
+        """Take this server's part of a checkpoint; returns the rows of each table."""
+        loaded = await load_tables(self._store, self._owners, directory)
+        self._store.put(loaded)
+        if self._training is not None and self._training.geo is not None:
+            await self._training.geo.announce_loaded()
+        return {table.spec.name: table.num_rows for table in loaded}
+
+    async def status(self, request: Request) -> Message:
+        """Answer what an operator may ask."""
+        del request
+        return Message(fields=self.facts())
+
+    def _trained(self, operation: str, modes: AbstractSet[str] = ANY_MODE) -> Training:
+        if self._training is None:
+            raise TablesNotDeclaredError(operation=operation)
+        mode = self._training.terms.mode
+        if mode not in modes:
+            raise OperationModeError(operation=operation, mode=mode)
+        return self._training
+
+    def _check_declared(self, declared: DeclareRequest) -> list[TableSpec]:
+        if self._training is not None:
+            self._training.terms.check_same(Terms.of(declared))
+        return self._store.check(declared.specs)
+
+    def _keep(self, training: Training, push: PushRequest) -> list[bool]:
+        steps = training.steps
+        assert steps is not None, "only in sync"
+        fresh = [training.identities.is_fresh(part.identity) for part in push.parts]
+        if not any(fresh) and (push.parts or steps.holds(push.rank, push.step)):
+            return fresh
+        steps.check(push.rank, push.step, push.weight)
+        for part in push.parts:
+            training.identities.record(part.identity)
+        training.commit(push.rank, push.step)
+        steps.keep(push.rank, push.step, push.weight, push.parts)
+        return fresh
+
+    async def _apply(self, training: Training, push: PushRequest) -> list[bool]:
+        fresh = [training.identities.is_fresh(part.identity) for part in push.parts]
+        new = [part for part, is_fresh in zip(push.parts, fresh, strict=True) if is_fresh]
+        training.check_commit(push.rank, push.step)
+        jobs: list[Job] = []
+        for part in new:
+            training.identities.record(part.identity)
+            step = part.table.next_update()
+            jobs += part.table.update_jobs([part.content], lr=part.lr, step=step)
+        applied = self._owners.start(jobs)
+        applied.add_done_callback(partial(_count, new))
+        training.commit(push.rank, push.step)
+        await asyncio.shield(applied)
+        return fresh
+
+    async def _check_finite(
+        self, part: PushPart | ExchangePart, *, rank: int, step: int
+    ) -> None:
+        numbers = part.content.numbers
+        finite = (
+            all_finite(numbers)
+            if numbers.size <= INLINE_VALUES
+            else await asyncio.to_thread(all_finite, numbers)
+        )
+        if not finite:
+            count = int(np.count_nonzero(~np.isfinite(numbers)))
+            name = part.table.spec.name
+            raise NonFiniteGradientError(table=name, rank=rank, step=step, count=count)
+
+
+def _reading(pull: PullRequest) -> tuple[list[Job], dict[str, NDArray[Any]]]:
+    """Return the jobs that read what a pull asks for, and where they put it."""
+    jobs: list[Job] = []
+    tensors: dict[str, NDArray[Any]] = {}
+    for index, part in enumerate(pull.parts):
+        part.table.num_pulls += 1
+        if isinstance(part.table, SparseTable) and part.rows is not None:
+            jobs += part.table.pull_jobs(part.rows, create=part.create)
+            tensors[f"{index}.rows"] = part.rows.rows
+        elif isinstance(part.table, DenseTable):
+            room = np.empty(part.table.num_rows, np.float32)
+            jobs.append(part.table.pull_job(room))
+            tensors[f"{index}.rows"] = room
+    return jobs, tensors
+
+
+def _count(parts: list[PushPart], applied: asyncio.Future[None]) -> None:
+    if applied.exception() is None:
+        for part in parts:
+            part.table.version += 1

@@ -1,0 +1,164 @@
+"""Synchronous steps: pushes are kept until a step is whole, then applied as one update.
+
+A push is answered when it is kept. The step's last push, or a leave, makes it whole:
+its contributions go to the shards' owners in rank order, and when they have applied
+it the version of every table grows by one and the pulls that waited for it go on.
+Steps are applied one after the other.
+
+Runs on the event loop's thread; only the owners' jobs leave it.
+"""
+
+import asyncio
+from functools import partial
+
+from paramfleet_pserver.core.membership import StepMembers
+from paramfleet_pserver.core.reservoir import CompleteStep, StepReservoir
+from paramfleet_pserver.owners import Job, Owners
+from paramfleet_pserver.parking import Parking
+from paramfleet_pserver.requests import PushPart
+from paramfleet_pserver.tablestore import TableStore
+from paramfleet_shared.clock import Clock
+from paramfleet_shared.errors import FleetError, IntegrityError, UnavailableError
+from paramfleet_shared.ids import Rank, Step
+
+__all__ = ["StepIncompleteError", "SyncSteps", "TablesDamagedError"]
+
+
+class StepIncompleteError(UnavailableError):
+    """A pull waited in vain for a step that some workers have not pushed."""
+
+    code = "unavailable.step_incomplete"
+
+    def __init__(self, *, version: int, step: int, missing: list[int], waited_s: float) -> None:
+        ranks = ", ".join(map(str, missing))
+        super().__init__(
+            f"version {version} was not reached within {waited_s:.1f} s: "
+            + (f"step {step} waits for worker(s) {ranks}" if missing else "no worker is left"),
+            version=version,
+            step=step,
+            missing=missing,
+            waited_s=waited_s,
+        )
+        self.version = version
+        self.step = step
+        self.missing = missing
+        self.waited_s = waited_s
+
+
+class TablesDamagedError(IntegrityError):
+    """An update failed in the middle: some shards have it and some have not."""
+
+    code = "integrity.tables_damaged"
+
+    def __init__(self, *, step: int, reason: str) -> None:
+        super().__init__(f"step {step} was applied in part: {reason}", step=step, reason=reason)
+        self.step = step
+        self.reason = reason
+
+
+class SyncSteps:
+    """The step in progress of synchronous training.
+
+    Args:
+        num_workers: Workers of the job.
+        store: The tables; every step counts for all of them.
+        owners: Who applies.
+        clock: By whose time deadlines are meant.
+    """
+
+    def __init__(
+        self, *, num_workers: int, store: TableStore, owners: Owners, clock: Clock
+    ) -> None:
+        self._store = store
+        self._owners = owners
+        self._reservoir: StepReservoir[tuple[PushPart, ...]] = StepReservoir(
+            StepMembers(num_workers=num_workers)
+        )
+        self._parking: Parking[int] = Parking(clock=clock)
+        self._applying = False
+        self.version = 0
+        """Steps applied."""
+
+    def holds(self, rank: Rank, step: Step) -> bool:
+        """Return whether a worker's push of a step was kept or applied."""
+        return self._reservoir.holds(rank, step)
+
+    def check(self, rank: Rank, step: Step, weight: float) -> None:
+        """Refuse a push that ``keep`` would refuse, and change nothing."""
+        self._reservoir.check(rank, step, weight)
+
+    def keep(self, rank: Rank, step: Step, weight: float, parts: tuple[PushPart, ...]) -> None:
+        """Keep a worker's push; if the step is whole now, begin to apply it."""
+        self._reservoir.add(rank, step, weight, parts)
+        self._apply_next()
+
+    def leave(self, rank: Rank, step: Step) -> None:
+        """Take a worker out of ``step`` and all after."""
+        self._reservoir.leave(rank, step)
+        self._apply_next()
+
+    async def wait(self, version: int, *, deadline: float | None) -> None:
+        """Wait until ``version`` steps are applied.
+
+        Raises:
+            StepIncompleteError: if the deadline comes first.
+        """
+        if self.version < version:
+            late = partial(self._late, version)
+            await self._parking.wait(version, deadline=deadline, late=late)
+
+    def fail(self, error: FleetError) -> None:
+        """Fail every pull that waits, and all that will."""
+        self._parking.fail(error)
+
+    def missing(self) -> tuple[Rank, ...]:
+        """Return the workers that the step in progress waits for."""
+        return self._reservoir.missing()
+
+    def _apply_next(self) -> None:
+        if self._applying:
+            return
+        complete = self._reservoir.take()
+        if complete is None:
+            return
+        self._applying = True
+        jobs = _jobs(complete, self._store)
+        self._owners.start(jobs).add_done_callback(partial(self._applied, complete.step))
+
+    def _applied(self, step: Step, end: asyncio.Future[None]) -> None:
+        self._applying = False
+        error = end.exception()
+        if error is not None:
+            self._parking.fail(TablesDamagedError(step=step, reason=str(error)))
+            return
+        self.version = step + 1
+        for table in self._store:
+            table.version = self.version
+        self._parking.wake([v for v in self._parking.awaited() if v <= self.version])
+        self._apply_next()
+
+    def _late(self, version: int, waited_s: float) -> FleetError:
+        return StepIncompleteError(
+            version=version,
+            step=self._reservoir.next_step,
+            missing=list(self._reservoir.missing()),
+            waited_s=waited_s,
+        )
+
+
+def _jobs(complete: CompleteStep[tuple[PushPart, ...]], store: TableStore) -> list[Job]:
+    """Make a step one update of every table; the lowest rank's learning rate counts."""
+    by_table: dict[str, list[tuple[PushPart, float]]] = {}
+    for contribution in complete.contributions:
+        for part in contribution.payload:
+            scaled = (part, contribution.scale)
+            by_table.setdefault(part.table.spec.name, []).append(scaled)
+    jobs: list[Job] = []
+    for table in store:
+        step = table.next_update()
+        parts = by_table.get(table.spec.name, [])
+        if parts:
+            lr = parts[0][0].lr
+            contents = [part.content._replace(scale=scale) for part, scale in parts]
+            jobs += table.update_jobs(contents, lr=lr, step=step)
+    return jobs

@@ -1,0 +1,362 @@
+"""The tables of this server: its shards of each, and who owns them.
+
+Nothing here waits: a table says which jobs an operation takes, one for each shard
+it touches, and the caller hands them to the owners.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from typing_extensions import override
+
+from paramfleet_pserver.owners import Job
+from paramfleet_shared.errors import ContractError
+from paramfleet_shared.placement import range_of_shard
+from paramfleet_shared.tables.dense import DenseRange
+from paramfleet_shared.tables.sparse import SparseShard
+from paramfleet_shared.tables.spec import TableMismatchError, TableSpec
+
+__all__ = [
+    "DensePart",
+    "DenseTable",
+    "SparsePart",
+    "SparseTable",
+    "Table",
+    "TableStore",
+    "UnknownTableError",
+]
+
+VALUES_PER_ROW = 64
+"""Dense values that cost about as much as one sparse row: what a cache miss streams."""
+
+
+class UnknownTableError(ContractError):
+    """A request names a table that no worker has declared."""
+
+    code = "contract.unknown_table"
+
+    def __init__(self, *, table: str) -> None:
+        super().__init__(f"table {table!r} was not declared", table=table)
+        self.table = table
+
+
+class SparsePart(NamedTuple):
+    """One worker's rows of a sparse table."""
+
+    ids: NDArray[np.int64]
+    """Sorted by shard. [n]"""
+    offsets: NDArray[np.int64]
+    """Bounds of this server's shards in ``ids``. [shards + 1]"""
+    rows: NDArray[np.float32]
+    """[n, D]"""
+    scale: float = 1.0
+    """What the rows are multiplied by."""
+
+    @property
+    def numbers(self) -> NDArray[np.float32]:
+        """Return the numbers, whatever the kind of table."""
+        return self.rows
+
+    def of_shard(self, local: int) -> slice:
+        """Return where the rows of this server's shard number ``local`` lie."""
+        return slice(int(self.offsets[local]), int(self.offsets[local + 1]))
+
+
+class DensePart(NamedTuple):
+    """One worker's numbers for this server's range of a dense table."""
+
+    values: NDArray[np.float32]
+    """[length of the range]"""
+    scale: float = 1.0
+    """What the values are multiplied by."""
+
+    @property
+    def numbers(self) -> NDArray[np.float32]:
+        """Return the numbers, whatever the kind of table."""
+        return self.values
+
+
+class Table:
+    """What sparse and dense tables have in common.
+
+    Args:
+        spec: The table.
+    """
+
+    def __init__(self, spec: TableSpec) -> None:
+        self.spec = spec
+        self.version = 0
+        """Pushes (sync: steps) applied in this job."""
+        self.num_updates = 0
+        """Pushes or steps begun in all, those before a checkpoint included."""
+        self.num_pulls = 0
+        self.num_pushes = 0
+        self.is_loaded = False
+        """Whether the rows came from a checkpoint."""
+        self.is_assigned = False
+        """Whether a worker gave the values."""
+
+    @property
+    def num_rows(self) -> int:
+        """Return the rows (dense: values) that this server holds."""
+        raise NotImplementedError
+
+    @property
+    def num_bytes(self) -> int:
+        """Return the memory they take."""
+        raise NotImplementedError
+
+    def update_jobs(
+        self, parts: "Sequence[SparsePart | DensePart]", *, lr: float, step: int
+    ) -> list[Job]:
+        """Apply one update made of workers' parts, in this order.
+
+        Args:
+            parts: Of the table's kind; at least one.
+            lr: Learning rate.
+            step: The update's number, from 1.
+        """
+        raise NotImplementedError
+
+    def adopt(self, other: "Table") -> None:
+        """Take the rows and the age of a table of the same spec, as after a load."""
+        self.num_updates = other.num_updates
+        self.is_loaded = other.is_loaded
+
+    def next_update(self) -> int:
+        """Count an update, and return its number from 1."""
+        self.num_updates += 1
+        return self.num_updates
+
+    def facts(self) -> dict[str, Any]:
+        """Return what an operator may ask."""
+        return {
+            "name": self.spec.name,
+            "kind": self.spec.kind,
+            "rows": self.num_rows,
+            "bytes": self.num_bytes,
+            "pulls": self.num_pulls,
+            "pushes": self.num_pushes,
+            "version": self.version,
+        }
+
+
+class SparseTable(Table):
+    """This server's shards of a sparse table.
+
+    Args:
+        spec: The table.
+        owners: The owner of each of this server's shards.
+    """
+
+    def __init__(self, spec: TableSpec, owners: Sequence[int]) -> None:
+        super().__init__(spec)
+        self.owners = tuple(owners)
+        self.shards = tuple(SparseShard(spec) for _ in owners)
+
+    @property
+    @override
+    def num_rows(self) -> int:
+        return sum(shard.num_rows for shard in self.shards)
+
+    @property
+    @override
+    def num_bytes(self) -> int:
+        return sum(shard.num_bytes for shard in self.shards)
+
+    @override
+    def adopt(self, other: Table) -> None:
+        super().adopt(other)
+        assert isinstance(other, SparseTable), "their specs are the same"
+        self.shards = other.shards
+
+    def pull_jobs(self, part: SparsePart, *, create: bool) -> list[Job]:
+        """Read rows into ``part.rows``; with ``create``, unknown ids become rows."""
+        jobs = []
+        for local, (owner, shard) in enumerate(zip(self.owners, self.shards, strict=True)):
+            where = part.of_shard(local)
+            if count := where.stop - where.start:
+                read = partial(shard.pull, part.ids[where], part.rows[where], create=create)
+                jobs.append(Job(owner, count, read))
+        return jobs
+
+    @override
+    def update_jobs(
+        self, parts: Sequence[SparsePart | DensePart], *, lr: float, step: int
+    ) -> list[Job]:
+        self.num_pushes += len(parts)
+        jobs = []
+        for local, (owner, shard) in enumerate(zip(self.owners, self.shards, strict=True)):
+            mine = []
+            for part in parts:
+                assert isinstance(part, SparsePart), "the request's reader sees to it"
+                where = part.of_shard(local)
+                if where.stop > where.start:
+                    mine.append((part.ids[where], part.rows[where], part.scale))
+            if mine:
+                count = sum(len(ids) for ids, _, _ in mine)
+                jobs.append(Job(owner, count, partial(_push_rows, shard, mine, lr, step)))
+        return jobs
+
+
+class DenseTable(Table):
+    """This server's range of a dense table.
+
+    Args:
+        spec: The table.
+        start: First value of the range.
+        stop: End of the range.
+        owner: Its owner.
+    """
+
+    def __init__(self, spec: TableSpec, start: int, stop: int, *, owner: int) -> None:
+        super().__init__(spec)
+        self.start = start
+        self.stop = stop
+        self.owner = owner
+        self.range = DenseRange(spec, start, stop)
+
+    @property
+    @override
+    def num_rows(self) -> int:
+        return self.stop - self.start
+
+    @property
+    @override
+    def num_bytes(self) -> int:
+        return self.range.num_bytes
+
+    def pull_job(self, out: NDArray[np.float32]) -> Job:
+        """Copy the range's values to ``out``."""
+        return self.job(partial(_copy_values, self.range, out))
+
+    @override
+    def update_jobs(
+        self, parts: Sequence[SparsePart | DensePart], *, lr: float, step: int
+    ) -> list[Job]:
+        self.num_pushes += len(parts)
+        dense = [part for part in parts if isinstance(part, DensePart)]
+        return [self.job(partial(_push_values, self.range, dense, lr, step))]
+
+    def assign_job(self, values: NDArray[np.float32]) -> Job:
+        """Overwrite the range's values."""
+        return self.job(partial(self.range.assign, values))
+
+    def job(self, act: Callable[[], None]) -> Job:
+        """Return work on the range, for its owner."""
+        return Job(self.owner, self.num_rows // VALUES_PER_ROW, act)
+
+    @override
+    def adopt(self, other: Table) -> None:
+        super().adopt(other)
+        assert isinstance(other, DenseTable), "their specs are the same"
+        self.range = other.range
+
+
+class TableStore:
+    """All tables by name, and the shards of this server.
+
+    Args:
+        shards: The shards this server hosts, of every table.
+        num_shards: Shards of every table of the job.
+        num_owners: Owner threads; each owns a block of the shards.
+    """
+
+    def __init__(self, *, shards: range, num_shards: int, num_owners: int) -> None:
+        self.shards = shards
+        self.num_shards = num_shards
+        self._num_owners = num_owners
+        self._tables: dict[str, Table] = {}
+
+    def __iter__(self) -> Iterator[Table]:
+        return iter(self._tables.values())
+
+    def find(self, name: str) -> Table:
+        """Return a table.
+
+        Raises:
+            UnknownTableError: if there is none of that name.
+        """
+        table = self._tables.get(name)
+        if table is None:
+            raise UnknownTableError(table=name)
+        return table
+
+    def check(self, specs: Iterable[TableSpec]) -> list[TableSpec]:
+        """Compare specs with the tables there are, and change nothing.
+
+        Returns:
+            Those that are new.
+
+        Raises:
+            TableMismatchError: if one differs from the table of its name, or from
+                the job in the number of shards.
+        """
+        new: dict[str, TableSpec] = {}
+        for spec in specs:
+            if spec.num_shards != self.num_shards:
+                raise TableMismatchError(
+                    table=spec.name,
+                    field="num_shards",
+                    have=self.num_shards,
+                    got=spec.num_shards,
+                )
+            known = new.get(spec.name)
+            if spec.name in self._tables:
+                known = self._tables[spec.name].spec
+            if known is not None:
+                known.check_same(spec)
+            else:
+                new[spec.name] = spec
+        return list(new.values())
+
+    def build(self, spec: TableSpec) -> SparseTable | DenseTable:
+        """Return a new table with this server's shards, not yet in the store."""
+        owners = [
+            local * self._num_owners // len(self.shards) for local in range(len(self.shards))
+        ]
+        if spec.kind == "sparse":
+            return SparseTable(spec, owners)
+        start, _ = range_of_shard(spec.size, self.num_shards, self.shards.start)
+        _, stop = range_of_shard(spec.size, self.num_shards, self.shards.stop - 1)
+        return DenseTable(spec, start, stop, owner=len(self._tables) % self._num_owners)
+
+    def put(self, tables: Iterable[Table]) -> None:
+        """Add tables; one of a name that is there gives its rows to the one there."""
+        for table in tables:
+            there = self._tables.setdefault(table.spec.name, table)
+            if there is not table:
+                there.adopt(table)
+
+
+def _push_rows(
+    shard: SparseShard,
+    parts: list[tuple[NDArray[np.int64], NDArray[np.float32], float]],
+    lr: float,
+    step: int,
+) -> None:
+    ids, rows, scale = parts[0]
+    if len(parts) > 1:
+        ids = np.concatenate([part[0] for part in parts])
+        rows = np.concatenate([_scaled(part[1], part[2]) for part in parts])
+    else:
+        rows = _scaled(rows, scale)
+    shard.push(ids, rows, lr=lr, step=step)
+
+
+def _push_values(dense: DenseRange, parts: Sequence[DensePart], lr: float, step: int) -> None:
+    total = _scaled(parts[0].values, parts[0].scale)
+    for part in parts[1:]:
+        total = total + _scaled(part.values, part.scale)
+    dense.push(total, lr=lr, step=step)
+
+
+def _scaled(values: NDArray[np.float32], scale: float) -> NDArray[np.float32]:
+    return values if scale == 1.0 else values * np.float32(scale)
+
+
+def _copy_values(dense: DenseRange, out: NDArray[np.float32]) -> None:
+    out[:] = dense.values

@@ -1,0 +1,182 @@
+"""What the workers agreed on at their first ``declare``, and how far each has come."""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from paramfleet_pserver.core.identities import IdentityWindow
+from paramfleet_pserver.core.staleness import Release, StalenessGate
+from paramfleet_pserver.geo import GeoExchange
+from paramfleet_pserver.owners import Owners
+from paramfleet_pserver.parking import Parking
+from paramfleet_pserver.requests import DeclareRequest, Mode
+from paramfleet_pserver.stepping import SyncSteps
+from paramfleet_pserver.tablestore import TableStore
+from paramfleet_shared.clock import Clock
+from paramfleet_shared.errors import ContractError, FleetError, UnavailableError
+from paramfleet_shared.ids import Rank, Step
+
+__all__ = ["ModeMismatchError", "Terms", "Training", "TurnTimeoutError"]
+
+
+class ModeMismatchError(ContractError):
+    """Two workers declare the job differently."""
+
+    code = "contract.mode_mismatch"
+
+    def __init__(self, *, field: str, have: Any, got: Any) -> None:
+        super().__init__(
+            f"the job runs with {field} = {have!r}, but a worker declares {got!r}: "
+            "every worker must use the same strategy",
+            field=field,
+            have=have,
+            got=got,
+        )
+        self.field = field
+        self.have = have
+        self.got = got
+
+
+class TurnTimeoutError(UnavailableError):
+    """A worker waited in vain for the slowest to come near enough."""
+
+    code = "unavailable.turn_timeout"
+
+    def __init__(self, *, rank: int, step: int, slowest: int, waited_s: float) -> None:
+        super().__init__(
+            f"worker {rank} waited {waited_s:.1f} s to begin step {step}: the slowest "
+            f"worker has finished {slowest} steps",
+            rank=rank,
+            step=step,
+            slowest=slowest,
+            waited_s=waited_s,
+        )
+        self.rank = rank
+        self.step = step
+        self.slowest = slowest
+        self.waited_s = waited_s
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Terms:
+    """What holds for the whole job."""
+
+    mode: Mode
+    worker_num: int
+    max_staleness: int | None
+    """Steps a worker may lead the slowest by; None for any number."""
+
+    @classmethod
+    def of(cls, request: DeclareRequest) -> "Terms":
+        """Return what a worker declares."""
+        return cls(
+            mode=request.mode,
+            worker_num=request.worker_num,
+            max_staleness=request.max_staleness,
+        )
+
+    def check_same(self, got: "Terms") -> None:
+        """Compare with what another worker declares.
+
+        Raises:
+            ModeMismatchError: if a field differs; it names the first.
+        """
+        for field in ("mode", "worker_num", "max_staleness"):
+            have_value, got_value = getattr(self, field), getattr(got, field)
+            if have_value != got_value:
+                raise ModeMismatchError(field=field, have=have_value, got=got_value)
+
+
+class Training:
+    """The state of a job between its first declaration and its end.
+
+    Args:
+        terms: What was declared.
+        store: The tables.
+        owners: Who works on them.
+        clock: By whose time deadlines are meant.
+    """
+
+    def __init__(
+        self, terms: Terms, *, store: TableStore, owners: Owners, clock: Clock
+    ) -> None:
+        self.terms = terms
+        self.identities = IdentityWindow()
+        lead = None if terms.mode == "sync" else terms.max_staleness  # sync has its own barrier
+        self._gate = StalenessGate(max_lead_steps=lead)
+        self._turns: Parking[tuple[Rank, Step]] = Parking(clock=clock)
+        for rank in range(terms.worker_num):
+            self._gate.join(Rank(rank))
+        self.steps: SyncSteps | None = None
+        self.geo: GeoExchange | None = None
+        if terms.mode == "sync":
+            self.steps = SyncSteps(
+                num_workers=terms.worker_num, store=store, owners=owners, clock=clock
+            )
+        elif terms.mode == "geo":
+            self.geo = GeoExchange(num_workers=terms.worker_num, store=store, owners=owners)
+
+    def check_commit(self, rank: Rank, step: Step) -> None:
+        """Refuse a step that can't be committed, and change nothing."""
+        self._gate.check(rank, step)
+
+    def commit(self, rank: Rank, step: Step) -> None:
+        """Note that a worker has finished a step; a worker that left is no error."""
+        if rank in self._gate.committed():
+            self._wake(self._gate.commit(rank, step))
+
+    def slowest_but(self, rank: Rank) -> Step | None:
+        """Return the least steps committed by any other worker; None when alone."""
+        return self._gate.slowest_but(rank)
+
+    async def wait_turn(self, rank: Rank, step: Step, *, deadline: float | None) -> None:
+        """Wait until a worker may begin a step.
+
+        Raises:
+            UnknownWorkerError: if the worker left or never was one.
+            TurnTimeoutError: if the deadline comes first.
+        """
+        if self._gate.begin(rank, step):
+            return
+        try:
+            late = partial(self._late, rank, step)
+            await self._turns.wait((rank, step), deadline=deadline, late=late)
+        finally:
+            if (rank, step) not in self._turns.awaited():
+                self._gate.withdraw(rank, step)
+
+    def leave(self, rank: Rank, step: Step) -> None:
+        """Take a worker out of ``step`` and all after.
+
+        Raises:
+            NotAMemberError: if the rank isn't one of the job's.
+        """
+        if self.steps is not None:
+            self.steps.leave(rank, step)
+        if self.geo is not None:
+            self.geo.leave(rank)
+        self._wake(self._gate.leave(rank))
+
+    def fail(self, error: FleetError) -> None:
+        """Fail every request that waits, and all that will."""
+        self._turns.fail(error)
+        if self.steps is not None:
+            self.steps.fail(error)
+
+    def facts(self) -> dict[str, Any]:
+        """Return what an operator may ask."""
+        committed = self._gate.committed()
+        return {
+            "mode": self.terms.mode,
+            "max_staleness": self.terms.max_staleness,
+            "members": [{"rank": rank, "steps": committed[rank]} for rank in sorted(committed)],
+            "parked": self._gate.statistics().parked,
+            "waiting_for": list(self.steps.missing()) if self.steps is not None else [],
+        }
+
+    def _wake(self, releases: tuple[Release, ...]) -> None:
+        self._turns.wake([(release.rank, release.step) for release in releases])
+
+    def _late(self, rank: Rank, step: Step, waited_s: float) -> FleetError:
+        slowest = self._gate.slowest_but(rank)
+        return TurnTimeoutError(rank=rank, step=step, slowest=slowest or 0, waited_s=waited_s)
