@@ -91,6 +91,17 @@ class Registry:
         found = read_hash(await self._store.command("HGETALL", key))
         return [Member.from_json(text) for text in found.values()]
 
+    async def read_facts(self, epoch: int, role: str) -> dict[int, dict[str, Any]]:
+        """Return what the members of a role published last, by index."""
+        key = self._keys.of_run(epoch)[7]
+        found = read_hash(await self._store.command("HGETALL", key))
+        prefix = f"{role}:"
+        return {
+            int(name.removeprefix(prefix)): json.loads(text)
+            for name, text in found.items()
+            if name.startswith(prefix)
+        }
+
     async def beat(
         self, member: Member, *, epoch: int, end: End, facts: Mapping[str, Any] | None
     ) -> JobView:

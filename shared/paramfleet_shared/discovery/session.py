@@ -258,6 +258,14 @@ class JobSession:
         """
         self._facts = dict(facts)
 
+    async def read_facts(self, role: str) -> dict[int, dict[str, Any]]:
+        """Return what the members of a role published last, by index.
+
+        Raises:
+            NoRedisError: if Redis stays away for ``call_timeout_s``.
+        """
+        return await self._insist(lambda: self._registry.read_facts(self._epoch, role))
+
     async def mark_done(self) -> None:
         """Say that this worker has finished training; barriers no longer wait for it.
 
