@@ -82,6 +82,11 @@ def merge_by_inverse(
 
 
 def all_finite(array: NDArray[Any]) -> bool:
-    """Return whether no float32 in ``array``, of any shape, is infinite or NaN."""
-    flat = as_input(array, np.float32).reshape(-1)
-    return bool(finite(flat.view(np.uint32)))
+    """Return whether no float32 in ``array``, of any shape, is infinite or NaN.
+
+    Raises:
+        RowShapeError: if ``array`` is not float32.
+    """
+    flat = array.reshape(-1)
+    check_array(flat, np.float32, (-1,), table="")
+    return bool(finite(as_input(flat, np.float32).view(np.uint32)))

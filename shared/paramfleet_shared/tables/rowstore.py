@@ -62,22 +62,38 @@ class RowShapeError(ContractError):
 
 
 def check_array(
-    array: NDArray[Any], dtype: type[np.generic], shape: tuple[int, ...], *, table: str
+    array: NDArray[Any],
+    dtype: type[np.generic],
+    shape: tuple[int, ...],
+    *,
+    table: str,
+    in_place: bool = False,
 ) -> None:
     """Compare an array with what a table takes; -1 in ``shape`` stands for any length.
 
+    Args:
+        array: What came.
+        dtype: What it must hold.
+        shape: And how long it must be.
+        table: Named by the error.
+        in_place: Whether a kernel writes to it, so that it can't be copied first.
+
     Raises:
-        RowShapeError: if the type or the shape differs.
+        RowShapeError: if the type or the shape differs, or it can't be written in place.
     """
     fits = array.ndim == len(shape) and all(
         want in {-1, have} for have, want in zip(array.shape, shape, strict=True)
     )
-    if array.dtype != dtype or not fits:
+    flags = array.flags
+    writable = flags.writeable and flags.c_contiguous and flags.aligned
+    if array.dtype != dtype or not fits or (in_place and not writable):
         lengths = ", ".join("any" if length == -1 else str(length) for length in shape)
+        suffix = " contiguous and writable" if in_place else ""
         raise RowShapeError(
             table=table,
-            expected=f"{np.dtype(dtype)} [{lengths}]",
-            got=f"{array.dtype} {list(array.shape)}",
+            expected=f"{np.dtype(dtype)} [{lengths}]{suffix}",
+            got=f"{array.dtype} {list(array.shape)}"
+            + (" not so" if in_place and not writable else ""),
         )
 
 
@@ -178,7 +194,7 @@ def gather_rows(
     check_array(array, np.float32, (-1, -1), table="")
     check_array(slots, np.int64, (-1,), table="")
     width = array.shape[1]
-    check_array(out, np.float32, (slots.size, width), table="")
+    check_array(out, np.float32, (slots.size, width), table="", in_place=True)
     flat = as_input(array, np.float32).reshape(-1)
     return int(
         row_kernels.gather(flat, width, as_input(slots, np.int64), out.reshape(-1), width)
@@ -198,7 +214,7 @@ def scatter_rows(
     Raises:
         RowShapeError: if an array has another shape or type.
     """
-    check_array(array, np.float32, (-1, -1), table="")
+    check_array(array, np.float32, (-1, -1), table="", in_place=True)
     check_array(slots, np.int64, (-1,), table="")
     width = array.shape[1]
     check_array(rows, np.float32, (slots.size, width), table="")

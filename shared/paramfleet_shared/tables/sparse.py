@@ -66,8 +66,8 @@ class SparseShard:
             RowShapeError: if an array has the wrong shape or type.
             CapacityError: if there is no room for the new rows.
         """
-        check_array(out, np.float32, (len(ids), self._dim), table=self.spec.name)
-        assert out.flags.c_contiguous, "the result is written in place"
+        shape = (len(ids), self._dim)
+        check_array(out, np.float32, shape, table=self.spec.name, in_place=True)
         slots = self._find(ids, create=create)
         if gather(self._flat, self._pitch, slots, out.reshape(-1), self._dim):
             absent = slots < 0

@@ -21,7 +21,7 @@ __all__ = ["Firsts", "fill_firsts", "firsts_of"]
 CONSTANT, UNIFORM, NORMAL = range(3)
 
 _TO_24 = np.uint64(40)
-_TO_53 = np.uint64(11)
+_TO_52 = np.uint64(12)
 
 
 class Firsts(NamedTuple):
@@ -71,7 +71,7 @@ def _normal(bits: np.uint64) -> Any:
     P. J. Acklam's rational approximations (2003), one for the middle and one for the
     tails.
     """
-    p: Any = (np.float64(bits >> _TO_53) + 0.5) * 2.0**-53
+    p: Any = (np.float64(bits >> _TO_52) + 0.5) * 2.0**-52  # never 0 or 1
     tail = min(p, 1.0 - p)
     if tail >= 0.02425:
         q = p - 0.5

@@ -1,0 +1,91 @@
+"""A contiguous part of a dense vector."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from paramfleet_shared.tables.dense import DenseRange
+from paramfleet_shared.tables.rowstore import RowShapeError
+from paramfleet_shared.tables.spec import InitializerSpec, OptimizerSpec, TableSpec
+
+
+def vector(rule: Any = "adam", **optimizer: Any) -> TableSpec:
+    return TableSpec(
+        name="w",
+        kind="dense",
+        size=100,
+        initializer=InitializerSpec(kind="uniform", low=-1.0, high=1.0),
+        optimizer=OptimizerSpec(rule=rule, **optimizer),
+    )
+
+
+def numbers(size: int, seed: int = 0) -> np.ndarray[Any, np.dtype[np.float32]]:
+    return np.random.default_rng(seed).standard_normal(size, np.float32)
+
+
+@pytest.mark.parametrize("rule", ["sum", "sgd", "momentum", "adagrad", "adam"])
+def test_parts_together_step_as_the_whole_does(rule: str) -> None:
+    whole = DenseRange(vector(rule), 0, 100)
+    parts = [DenseRange(vector(rule), a, b) for a, b in ((0, 33), (33, 33), (33, 100))]
+    assert not np.array_equal(whole.values[:33], whole.values[33:66])
+
+    for step in (1, 2, 3):
+        grads = numbers(100, step)
+        whole.push(grads, lr=0.1, step=step)
+        for part in parts:
+            part.push(grads[part.start : part.stop], lr=0.1, step=step)
+
+    np.testing.assert_array_equal(np.concatenate([p.values for p in parts]), whole.values)
+    np.testing.assert_array_equal(
+        np.concatenate([p.states for p in parts], axis=1), whole.states
+    )
+
+
+@pytest.mark.parametrize("rule", ["momentum", "adagrad", "adam"])
+def test_assigned_values_and_states_go_on_as_if_nothing_had_happened(rule: str) -> None:
+    dampening = {"dampening": 0.5} if rule == "momentum" else {}
+    here, there = (DenseRange(vector(rule, **dampening), 0, 100) for _ in range(2))
+    here.push(numbers(100), lr=0.1, step=1)
+
+    there.assign(here.values, here.states)
+    for part in (here, there):
+        part.push(numbers(100, 1), lr=0.1, step=2)
+
+    np.testing.assert_array_equal(here.values, there.values)
+
+
+def test_assigning_values_alone_keeps_the_state() -> None:
+    part = DenseRange(vector("adagrad"), 0, 100)
+    part.push(numbers(100), lr=0.1, step=1)
+    states = part.states.copy()
+
+    part.assign(np.zeros(100, np.float32))
+
+    np.testing.assert_array_equal(part.states, states)
+    assert not part.values.any()
+
+
+def test_deltas_are_added_past_the_optimizer() -> None:
+    part = DenseRange(vector("adam"), 10, 20)
+    before = part.values.copy()
+
+    part.add(np.ones(10, np.float32))
+
+    np.testing.assert_array_equal(part.values, before + 1)
+    assert not part.states.any()
+    assert part.num_bytes == 3 * 10 * 4
+
+
+def test_arrays_of_another_length_or_type_are_refused_and_change_nothing() -> None:
+    part = DenseRange(vector("adam"), 0, 10)
+    before = part.values.copy()
+
+    with pytest.raises(RowShapeError):
+        part.push(numbers(11), lr=0.1, step=1)
+    with pytest.raises(RowShapeError):
+        part.add(numbers(10).astype(np.float64))
+    with pytest.raises(RowShapeError):
+        part.assign(numbers(10), numbers(10).reshape(1, 10))
+
+    np.testing.assert_array_equal(part.values, before)

@@ -1,0 +1,98 @@
+"""What a table is: rules of its fields, and its way over the wire."""
+
+import math
+from typing import Any
+
+import msgpack
+import pytest
+
+from paramfleet_shared.errors import error_from_wire, error_to_wire
+from paramfleet_shared.tables.spec import (
+    InitializerSpec,
+    OptimizerSpec,
+    TableMismatchError,
+    TableSpec,
+    TableSpecError,
+)
+
+FULL = TableSpec(
+    name="clicks",
+    kind="sparse",
+    dim=16,
+    num_shards=4,
+    seed=3,
+    initializer=InitializerSpec(kind="normal", mean=0.5, std=0.1),
+    optimizer=OptimizerSpec(rule="adam", beta1=0.8),
+)
+
+
+def test_a_spec_survives_the_wire() -> None:
+    packed = msgpack.packb(FULL.to_wire())
+
+    assert TableSpec.from_wire(msgpack.unpackb(packed)) == FULL
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"name": ""}, "name"),
+        ({"kind": "wide"}, "kind"),
+        ({"dim": 0}, "dim"),
+        ({"kind": "dense", "size": 5, "dim": 2}, "dim"),
+        ({"size": 5}, "size"),
+        ({"kind": "dense", "dim": 1, "size": -1}, "size"),
+        ({"num_shards": 0}, "num_shards"),
+        ({"num_shards": 65_537}, "num_shards"),
+        ({"optimizer": {"rule": "sgd", "weight_decay": 0.1}}, "optimizer.weight_decay"),
+        ({"optimizer": {"rule": "momentum", "dampening": 0.1}}, "optimizer.dampening"),
+        ({"optimizer": {"rule": "lion"}}, "optimizer.rule"),
+        ({"optimizer": {"rule": "adam", "beta2": 1.0}}, "optimizer.beta2"),
+        ({"optimizer": {"rule": "adam", "eps": math.nan}}, "optimizer.eps"),
+        (
+            {"optimizer": {"rule": "momentum", "momentum": 0.0, "nesterov": True}},
+            "optimizer.nesterov",
+        ),
+        ({"initializer": {"kind": "orthogonal"}}, "initializer.kind"),
+        ({"initializer": {"kind": "uniform", "low": 1.0, "high": 0.0}}, "initializer.low"),
+        ({"initializer": {"kind": "normal", "std": -1.0}}, "initializer.std"),
+        ({"colour": "red"}, "table"),
+        ({"dim": "wide"}, "table"),
+        ({"optimizer": 7}, "table"),
+    ],
+)
+def test_a_field_that_breaks_its_rule_is_named(change: dict[str, Any], field: str) -> None:
+    with pytest.raises(TableSpecError) as caught:
+        TableSpec.from_wire({**FULL.to_wire(), **change})
+
+    assert caught.value.field == field
+    again = error_from_wire(error_to_wire(caught.value))
+    assert isinstance(again, TableSpecError)
+    assert str(again) == str(caught.value)
+
+
+def test_a_spec_without_a_part_is_malformed() -> None:
+    wire = FULL.to_wire()
+    del wire["optimizer"]
+
+    with pytest.raises(TableSpecError, match="malformed"):
+        TableSpec.from_wire(wire)
+
+
+def test_two_descriptions_of_one_table_must_agree() -> None:
+    FULL.check_same(TableSpec.from_wire(FULL.to_wire()))
+    other = TableSpec.from_wire({**FULL.to_wire(), "dim": 8})
+
+    with pytest.raises(
+        TableMismatchError, match="dim = 8, but it exists with dim = 16"
+    ) as caught:
+        FULL.check_same(other)
+
+    assert caught.value.field == "dim"
+    assert str(error_from_wire(error_to_wire(caught.value))) == str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("rule", "columns"), [("sum", 0), ("sgd", 0), ("momentum", 1), ("adagrad", 1), ("adam", 2)]
+)
+def test_a_rule_says_how_much_state_it_keeps(rule: Any, columns: int) -> None:
+    assert OptimizerSpec(rule=rule).num_state_columns == columns
