@@ -233,7 +233,7 @@ class Launcher:
                 await self._report(action, num_alive=len(supervisor.alive))
 
     async def _report(self, cause: Report, *, num_alive: int) -> None:
-        where = "" if cause.local else " (on another machine)"
+        where = "" if cause.local else " on another machine"
         self._verdict = f"the job failed: {cause.name.label}{where} {cause.how}"
         stopping = f"; stopping the other {num_alive} processes" if num_alive else ""
         self._console.say(self._verdict + stopping)

@@ -114,6 +114,7 @@ class Report:
 
     name: ProcessName
     how: str
+    """``exited with code 7``; what the registry says stands in brackets."""
     local: bool
     """Whether this launcher started it, and so has its log."""
 

@@ -228,7 +228,7 @@ class Supervisor:
         assert self._suspected is not None, "BLAMING has a suspect"
         name, how = self._suspected
         if self._record is not None and self._record.name != name:
-            name, how = self._record.name, self._record.reason
+            name, how = self._record.name, f"({self._record.reason})"
             how = describe_exit(self._exits[name]) if self._exits.get(name) else how
         self._code = _exit_code(self._exits.get(name))
         self._enter(Phase.ENDING, self._since)

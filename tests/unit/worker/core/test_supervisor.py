@@ -120,7 +120,7 @@ def test_the_cause_is_the_member_that_the_job_record_names() -> None:
     supervisor.handle(Exited(ADA, 1), 10.0)
     told = supervisor.handle(RecordRead(FailureRecord(CAL, "its lease expired")), 10.1)
 
-    assert told[0] == Report(CAL, "its lease expired", local=False)
+    assert told[0] == Report(CAL, "(its lease expired)", local=False)
     assert all_end(supervisor, (BOB, SERVER, COORDINATOR), -15) == [Finish(1)]
 
 
@@ -141,7 +141,7 @@ def test_a_named_process_that_hangs_is_reported_with_the_reason_of_the_record() 
 
     told = supervisor.handle(Tick(), 10.5)
 
-    assert told[0] == Report(BOB, "its lease expired", local=True)
+    assert told[0] == Report(BOB, "(its lease expired)", local=True)
     assert Signal((COORDINATOR, SERVER, BOB), signal.SIGTERM) in told
 
 

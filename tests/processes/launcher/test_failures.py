@@ -1,0 +1,181 @@
+"""When a process of a local job dies: who is named, what is left, how long it takes."""
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
+
+EVERYONE = ("worker 0", "worker 1", "pserver 0", "pserver 1")
+LOCAL = ("--server_num=2", "--worker_num=2")
+
+
+def failures(launched: Any) -> list[str]:
+    return [line for line in launched.said if line.startswith("the job failed")]
+
+
+@pytest.mark.parametrize("name", ["worker 1", "worker 0", "pserver 1"])
+def test_a_process_that_exits_non_zero_is_named_and_its_code_is_the_launchers(
+    launch: Callable[..., Any], name: str
+) -> None:
+    launched = launch(f'if who == "{name}": sys.exit(7)\nwait()', *LOCAL)
+
+    code = launched.read_to_end()
+
+    assert code == 7
+    assert failures(launched)[0].startswith(f"the job failed: {name} exited with code 7")
+    assert launched.said[-1] == f"the job failed: {name} exited with code 7"
+    assert launched.survivors(0.0) == []
+
+
+def test_the_last_twenty_lines_of_the_dead_one_are_shown(launch: Callable[..., Any]) -> None:
+    body = """
+        if who == "worker 1":
+            for number in range(30):
+                say(f"line {number}")
+            raise RuntimeError("the loss is nan")
+        wait()
+        """
+    launched = launch(body, *LOCAL)
+
+    launched.read_to_end()
+
+    at = launched.said.index(f"the last lines of {launched.cwd}/log/workerlog.1:")
+    shown = [line.strip() for line in launched.said[at + 1 : -1]]
+    assert len(shown) == 20
+    assert shown[-1] == "RuntimeError: the loss is nan"
+    assert "line 29" in shown
+    assert "line 5" not in shown
+
+
+@pytest.mark.parametrize("name", ["worker 1", "pserver 0"])
+def test_a_killed_process_is_named_with_its_signal_and_nothing_is_left_after_three_seconds(
+    launch: Callable[..., Any], name: str
+) -> None:
+    launched = launch("wait()", *LOCAL)
+    launched.wait_all(*EVERYONE)
+
+    os.kill(launched.pids[name], signal.SIGKILL)
+    started = time.perf_counter()
+    code = launched.read_to_end()
+
+    assert time.perf_counter() - started < 3
+    assert code == 128 + signal.SIGKILL
+    assert failures(launched)[0].startswith(f"the job failed: {name} was killed by SIGKILL")
+    assert launched.survivors(0.0) == []
+
+
+def test_who_ignores_sigterm_is_killed_in_time(launch: Callable[..., Any]) -> None:
+    body = """
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if who == "worker 1":
+            sys.stdin.read()
+            os.kill(os.getpid(), signal.SIGSEGV)
+        wait()
+        """
+    launched = launch(body, *LOCAL)
+    launched.read_until("the job failed: worker 1 was killed by SIGSEGV")
+    started = time.perf_counter()
+
+    launched.read_to_end()
+
+    assert 1 < time.perf_counter() - started < 3
+    assert launched.survivors(0.0) == []
+
+
+def test_what_a_script_has_started_dies_with_it(launch: Callable[..., Any]) -> None:
+    body = """
+        program = (
+            "import os, signal, sys, threading;"
+            "signal.signal(signal.SIGTERM, signal.SIG_IGN);"
+            "print(f'child pid={os.getpid()}', file=sys.stderr, flush=True);"
+            "threading.Event().wait()"
+        )
+        subprocess.Popen([sys.executable, "-c", program])
+        wait()
+        """
+    launched = launch(body, "--server_num=1", "--worker_num=2")
+    names = ("worker 0", "worker 1", "pserver 0")
+    launched.wait_all(*names)
+    launched.read_until(*(f"[{name}] child pid=" for name in names))
+
+    os.kill(launched.pids["worker 0"], signal.SIGKILL)
+    launched.read_to_end()
+
+    assert len(launched.pids) == 6
+    assert launched.survivors(0.0) == []
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
+def test_an_interrupt_leaves_no_process_behind(
+    launch: Callable[..., Any], number: signal.Signals, code: int
+) -> None:
+    launched = launch("wait()", *LOCAL)
+    launched.wait_all(*EVERYONE)
+
+    launched.process.send_signal(number)
+    started = time.perf_counter()
+
+    assert launched.read_to_end() == code
+    assert time.perf_counter() - started < 3
+    assert launched.survivors(0.0) == []
+    assert failures(launched) == []
+
+
+def test_a_second_ctrl_c_does_not_wait_for_those_who_ignore_the_first(
+    launch: Callable[..., Any],
+) -> None:
+    body = "signal.signal(signal.SIGTERM, lambda *_: say('not yet'))\nwait()"
+    launched = launch(body, *LOCAL)
+    launched.wait_all(*EVERYONE)
+
+    launched.process.send_signal(signal.SIGINT)
+    launched.read_until("not yet")
+    launched.process.send_signal(signal.SIGINT)
+    started = time.perf_counter()
+
+    assert launched.read_to_end() == 130
+    assert time.perf_counter() - started < 1.5
+
+
+def test_nothing_survives_a_launcher_that_is_killed(launch: Callable[..., Any]) -> None:
+    launched = launch("wait()", *LOCAL)
+    launched.wait_all(*EVERYONE)
+    group = os.getpgid(launched.process.pid)
+
+    os.killpg(group, signal.SIGKILL)
+
+    assert launched.survivors(3.0) == []
+    assert len(launched.pids) == 4
+    launched.read_to_end()  # ends only when coordinator and Redis have closed it too
+
+
+@pytest.mark.parametrize("role", ["coordinator", "redis"])
+def test_a_supporting_process_that_dies_ends_the_job_too(
+    launch: Callable[..., Any], role: str
+) -> None:
+    launched = launch("wait()", "--server_num=1", "--worker_num=1")
+    launched.wait_all("worker 0", "pserver 0")
+    victim = next(
+        pid for pid in children_of(launched.process.pid) if role in command_line_of(pid)
+    )
+
+    os.kill(victim, signal.SIGKILL)
+
+    assert launched.read_to_end() == 137
+    assert failures(launched)[0].startswith(f"the job failed: {role} 0 was killed by SIGKILL")
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def command_line_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
