@@ -95,11 +95,14 @@ class SparseShard:
         slots = self._find(ids, create=True)
         if self._chains.nexts.size < slots.size:
             self._chains = _chains_for(slots.size)
-        counts = chain(self._chains, slots)
+        # A small batch must not pay for clearing the places of the largest one so far.
+        places = self._chains.places[: 2 * _power_of_2(slots.size)]
+        chains = self._chains._replace(places=places)
+        counts = chain(chains, slots)
         numbers = step_of(self.spec.optimizer, sparse=True, lr=lr, step=step)
         flat_grads = as_input(grads, np.float32).reshape(-1)
         shape = (self._dim, self._pitch)
-        step_rows(numbers, self._chains, counts, self._flat, flat_grads, shape)
+        step_rows(numbers, chains, counts, self._flat, flat_grads, shape)
 
     def assign(
         self,

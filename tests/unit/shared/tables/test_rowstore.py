@@ -1,11 +1,14 @@
 """Rows by slot: the index, columns beside it, and first values."""
 
+from pathlib import Path
 from statistics import NormalDist
 from typing import Any
 
+import numba
 import numpy as np
 import pytest
 
+from paramfleet_shared.tables.kernels import compiled
 from paramfleet_shared.tables.kernels.compiled import as_input, cache_folders
 from paramfleet_shared.tables.reservation import (
     MAX_RESERVATION_BYTES,
@@ -234,3 +237,37 @@ def test_compiled_kernels_are_kept_apart_by_a_digest_of_their_source() -> None:
 
     assert len({folder.name for folder in folders}) == 1
     assert any(folder.exists() for folder in folders)
+
+
+def test_the_users_choice_of_a_cache_folder_is_kept(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+
+    (folder,) = cache_folders()
+
+    assert folder.parent == tmp_path
+
+
+def test_where_nothing_can_be_written_kernels_are_compiled_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    not_a_folder = tmp_path / "file"
+    not_a_folder.touch()
+    monkeypatch.setattr(compiled, "_FOLDERS", (not_a_folder / "kernels",))
+
+    @compiled.kernel
+    def doubled(number: int) -> int:
+        return 2 * number
+
+    assert doubled(21) == 42
+
+
+def test_many_tables_of_default_size_fit_into_one_process() -> None:
+    shards = [SparseShard(sparse(f"e{i}", dim=16), shard=i % 8) for i in range(80)]
+
+    out = np.empty((3, 16), np.float32)
+    for shard in shards:
+        shard.pull(np.array([1, 2, 3]), out, create=True)
+
+    assert {shard.num_rows for shard in shards} == {3}
