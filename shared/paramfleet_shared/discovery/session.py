@@ -284,6 +284,7 @@ class JobSession:
         await self._insist(
             lambda: self._registry.fail(self.member, epoch=self._epoch, reason=reason)
         )
+        self._life.note(await self._insist(lambda: self._registry.read_job(self._epoch)))
         own = JobFailedError(role=self.member.role, index=self.member.index, reason=reason)
         self._life.end_badly(own)
 

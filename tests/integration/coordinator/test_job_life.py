@@ -1,9 +1,31 @@
 """A job from the first member to the last word, with real parts."""
 
 import asyncio
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
 
+import aiohttp
 import pytest
+
+from paramfleet_shared.clock import SystemClock
+from paramfleet_shared.discovery.errors import (
+    BarrierTimeoutError,
+    EpochEndedError,
+    FencedError,
+    IndexTakenError,
+    JobFullError,
+    JobSizeError,
+    NoCoordinatorError,
+    NoRedisError,
+    PlacementTimeoutError,
+    SeatTakenError,
+    WorkersOnlyError,
+)
+from paramfleet_shared.discovery.registry import Registry
+from paramfleet_shared.discovery.store import RedisStore
+from paramfleet_shared.errors import JobFailedError
+
+T = TypeVar("T")
 
 pytestmark = pytest.mark.slow
 
@@ -20,6 +42,7 @@ async def test_a_job_starts_trains_and_finishes(
         payloads = await asyncio.gather(
             *(w.session.gather("ranks", bytes([w.session.member.index])) for w in workers)
         )
+        again = await asyncio.gather(*(w.session.gather("ranks", b"x") for w in workers))
         await asyncio.gather(*(w.session.mark_done() for w in workers))
         ends = [await part.ends_with() for part in workers + pservers]
         for part in workers + pservers:
@@ -28,6 +51,338 @@ async def test_a_job_starts_trains_and_finishes(
         assert placement.endpoints == ("127.0.0.1:7000", "127.0.0.1:7001")
         assert placement.num_shards == 4
         assert payloads == [[b"\0", b"\1"]] * 2
+        assert again == [[b"x", b"x"]] * 2
         assert ends == [None] * 4
         assert workers[0].session.finished
+        assert workers[0].session.failure() is None
         assert await coordinator == 0
+
+
+async def test_the_order_of_starting_does_not_matter(
+    stage: Any, redis_url: str, job_name: str
+) -> None:
+    async with stage(redis_url, job_name) as job, asyncio.TaskGroup() as early:
+        joining = early.create_task(job.crew(workers=1, pservers=1))
+        await asyncio.sleep(0.3)
+
+        job.coordinator()
+        workers, _ = await joining
+
+        assert (await workers[0].session.wait_placement()).num_servers == 1
+
+
+async def test_members_without_an_index_get_different_ones(
+    stage: Any, redis_url: str, job_name: str
+) -> None:
+    async with stage(redis_url, job_name) as job:
+        job.coordinator(worker_num=3)
+
+        workers = await asyncio.gather(*(job.join("worker") for _ in range(3)))
+
+        assert sorted(w.session.member.index for w in workers) == [0, 1, 2]
+        assert [w.session.member.incarnation for w in workers] == [1, 1, 1]
+        with pytest.raises(JobFullError):
+            await job.join("worker")
+        with pytest.raises(IndexTakenError, match="worker 1 is held by process"):
+            await job.join("worker", 1)
+
+
+async def test_the_death_of_a_member_ends_every_wait_and_names_it(
+    stage: Any, redis_url: str, job_name: str
+) -> None:
+    async with stage(redis_url, job_name) as job:
+        coordinator = job.coordinator(worker_num=3, server_num=2)
+        workers, pservers = await job.crew(workers=2, pservers=1)
+        loop = asyncio.get_running_loop()
+
+        async with asyncio.TaskGroup() as waits:
+            waiting = [
+                waits.create_task(_error_of(workers[0].session.barrier("start"))),
+                waits.create_task(_error_of(pservers[0].session.wait_placement())),
+            ]
+            await asyncio.sleep(0.2)
+            await workers[1].die()
+            died_at = loop.time()
+        took_s = loop.time() - died_at
+
+        for error in [task.result() for task in waiting] + [await workers[0].ends_with()]:
+            assert isinstance(error, JobFailedError)
+            assert (error.role, error.index) == ("worker", 1)
+            assert "is dead: last heartbeat" in error.reason
+        assert took_s < 0.6 + 0.6
+        assert isinstance(workers[0].session.failure(), JobFailedError)
+        assert await coordinator == 1
+
+
+async def test_a_member_that_gives_up_ends_the_job_with_its_reason(
+    stage: Any, redis_url: str, job_name: str
+) -> None:
+    async with stage(redis_url, job_name) as job:
+        coordinator = job.coordinator(worker_num=2)
+        workers, pservers = await job.crew(workers=2, pservers=1)
+
+        await workers[0].session.fail("loss is NaN at step 12")
+        await workers[1].session.fail("me too")
+
+        error = await pservers[0].ends_with()
+        assert str(error) == "the job failed: worker 0: loss is NaN at step 12"
+        assert await coordinator == 1
+        with pytest.raises(JobFailedError, match="worker 0"):
+            await workers[1].session.barrier("next")
+
+
+async def test_a_worker_that_has_finished_is_not_waited_for(
+    stage: Any, redis_url: str, job_name: str
+) -> None:
+    async with stage(redis_url, job_name) as job:
+        job.coordinator(worker_num=3)
+        workers, _ = await job.crew(workers=3, pservers=1)
+
+        async with asyncio.TaskGroup() as waits:
+            for worker in workers[:2]:
+                waits.create_task(worker.session.barrier("epoch"))
+            await asyncio.sleep(0.2)
+            await workers[2].session.mark_done()
+            await workers[2].die()
+
+        assert workers[0].session.failure() is None
+
+
+async def test_a_barrier_that_times_out_says_who_is_missing_and_may_be_tried_again(
+    stage: Any, redis_url: str, job_name: str
+) -> None:
+    async with stage(redis_url, job_name) as job:
+        job.coordinator(worker_num=3)
+        workers, _ = await job.crew(workers=3, pservers=1)
+
+        with pytest.raises(BarrierTimeoutError) as caught:
+            await workers[0].session.barrier("save", timeout_s=0.3)
+        await asyncio.gather(*(worker.session.barrier("save") for worker in workers))
+
+        assert (caught.value.arrived, caught.value.missing) == ([0], [1, 2])
+        assert "barrier 'save' (use 1) after 0." in str(caught.value)
+
+
+async def test_a_placement_that_is_not_complete_in_time_names_the_missing(
+    stage: Any, redis_url: str, job_name: str
+) -> None:
+    async with stage(redis_url, job_name) as job:
+        job.coordinator(server_num=3)
+        await job.join("pserver", 1)
+        worker = await job.join("worker", 0, join_timeout_s=0.5)
+
+        with pytest.raises(PlacementTimeoutError) as caught:
+            await worker.session.wait_placement()
+
+        assert caught.value.missing == [0, 2]
+
+
+async def test_what_is_among_workers_is_refused_to_a_pserver(
+    stage: Any, redis_url: str, job_name: str
+) -> None:
+    async with stage(redis_url, job_name) as job:
+        job.coordinator()
+        pserver = await job.join("pserver", 0)
+
+        with pytest.raises(WorkersOnlyError):
+            await pserver.session.barrier("start")
+        with pytest.raises(WorkersOnlyError):
+            await pserver.session.gather("start", b"")
+
+
+async def test_a_pserver_that_leaves_early_fails_the_job(
+    stage: Any, redis_url: str, job_name: str
+) -> None:
+    async with stage(redis_url, job_name) as job:
+        job.coordinator()
+        workers, pservers = await job.crew(workers=1, pservers=1)
+
+        await pservers[0].session.leave()
+
+        error = await workers[0].ends_with()
+        assert str(error).startswith("the job failed: pserver 0: left before")
+
+
+async def test_a_restarted_worker_follows_on_and_its_former_self_is_fenced(
+    stage: Any, redis_url: str, job_name: str
+) -> None:
+    async with stage(redis_url, job_name) as job:
+        job.coordinator()
+        workers, _ = await job.crew(workers=1, pservers=1)
+        await workers[0].session.barrier("start")
+        await workers[0].die()
+
+        successor = await job.join("worker", 0)
+        await successor.session.barrier("start")
+
+        assert successor.session.member.incarnation == 2
+        with pytest.raises(FencedError, match="replaced by incarnation 2"):
+            await workers[0].session.mark_done()
+        with pytest.raises(FencedError):
+            await workers[0].session.barrier("start")
+        assert not successor.beating.done()
+
+
+async def test_published_facts_are_in_the_status_and_readable_by_members(
+    stage: Any, redis_url: str, job_name: str
+) -> None:
+    async with stage(redis_url, job_name) as job:
+        job.coordinator(worker_num=1, server_num=2)
+        workers, pservers = await job.crew(workers=1, pservers=2)
+        for rows, pserver in zip((3, 4), pservers, strict=True):
+            table = {"name": "users", "kind": "sparse", "rows": rows, "version": rows}
+            await pserver.session.publish({"tables": [table], "ready": True})
+        await workers[0].session.publish({"step": 5, "loss": 0.5})
+
+        status = await _status(redis_url, job_name, until=lambda s: s["tables"])
+        facts = await _eventually(lambda: pservers[0].session.read_facts("worker"))
+
+        assert facts == {0: {"step": 5, "loss": 0.5}}
+        assert (status["job"], status["state"], status["failure"]) == (
+            job_name,
+            "training",
+            None,
+        )
+        assert [(m["role"], m["index"], m["alive"], m["done"]) for m in status["members"]] == [
+            ("pserver", 0, True, False),
+            ("pserver", 1, True, False),
+            ("worker", 0, True, False),
+        ]
+        assert status["tables"] == [
+            {"name": "users", "kind": "sparse", "rows": 7, "version": 4}
+        ]
+        assert status["placement"]["endpoints"] == ["127.0.0.1:7000", "127.0.0.1:7001"]
+
+
+async def test_an_open_barrier_is_in_the_status(
+    stage: Any, redis_url: str, job_name: str
+) -> None:
+    async with stage(redis_url, job_name) as job:
+        job.coordinator(worker_num=2)
+        workers, _ = await job.crew(workers=2, pservers=1)
+
+        async with asyncio.TaskGroup() as waits:
+            waits.create_task(workers[0].session.barrier("start"))
+            status = await _status(redis_url, job_name, until=lambda s: s["barriers"])
+            waits.create_task(workers[1].session.barrier("start"))
+
+        assert status["barriers"] == [
+            {"name": "start", "generation": 1, "arrived": [0], "missing": [1]}
+        ]
+
+
+async def test_a_second_coordinator_is_refused(
+    stage: Any, redis_url: str, job_name: str
+) -> None:
+    async with stage(redis_url, job_name) as job:
+        first = job.coordinator()
+        await job.join("worker", 0)
+
+        error = await job.coordinator()
+
+        assert isinstance(error, SeatTakenError)
+        assert not first.done()
+
+
+async def test_a_new_job_of_the_same_name_starts_afresh_after_a_failed_one(
+    stage: Any, redis_url: str, job_name: str
+) -> None:
+    async with stage(redis_url, job_name) as job:
+        first = job.coordinator()
+        old = await job.join("worker", 0)
+        await old.session.fail("first run")
+        assert await first == 1
+
+        job.coordinator(worker_num=2)
+        workers, _ = await job.crew(workers=2, pservers=1)
+        await asyncio.gather(*(worker.session.barrier("start") for worker in workers))
+
+        assert [w.session.member.index for w in workers] == [0, 1]
+        with pytest.raises(EpochEndedError, match="has gone on to run 2"):
+            await old.session.mark_done()
+
+
+async def test_leftovers_of_a_job_whose_processes_are_all_gone_do_not_confuse(
+    stage: Any, redis_url: str, job_name: str
+) -> None:
+    async with stage(redis_url, job_name) as job:
+        first = job.coordinator()
+        workers, pservers = await job.crew(workers=1, pservers=1)
+        for part in workers + pservers:
+            await part.die()
+        first.cancel()
+
+        job.coordinator(worker_num=2)
+        workers, _ = await job.crew(workers=2, pservers=1)
+        await asyncio.gather(*(worker.session.barrier("start") for worker in workers))
+
+        assert workers[0].session.failure() is None
+
+
+async def test_a_coordinator_of_other_sizes_does_not_take_over_a_running_job(
+    stage: Any, redis_url: str, job_name: str
+) -> None:
+    async with stage(redis_url, job_name) as job:
+        first = job.coordinator(worker_num=1)
+        await job.crew(workers=1, pservers=1)
+        first.cancel()
+
+        error = await job.coordinator(worker_num=2)
+
+        assert isinstance(error, JobSizeError)
+        assert "running with worker_num = 1, not 2" in str(error)
+
+
+async def test_without_redis_the_error_says_where_and_what_to_do(
+    stage: Any, job_name: str
+) -> None:
+    async with stage("redis://:secret@127.0.0.1:1/0", job_name) as job:
+        with pytest.raises(NoRedisError) as caught:
+            await job.join("worker", 0, join_timeout_s=0.3)
+        coordinator = await job.coordinator(join_timeout_s=0.3)
+
+        assert "redis://:***@127.0.0.1:1/0" in str(caught.value)
+        assert "PARAMFLEET_REDIS" in str(caught.value)
+        assert isinstance(coordinator, NoRedisError)
+
+
+async def test_without_a_coordinator_the_error_says_so_in_time(
+    stage: Any, redis_url: str, job_name: str
+) -> None:
+    async with stage(redis_url, job_name) as job:
+        with pytest.raises(NoCoordinatorError, match="paramfleet coordinator"):
+            await job.join("worker", 0, join_timeout_s=0.3)
+
+
+async def _error_of(work: Any) -> BaseException | None:
+    try:
+        await work
+    except JobFailedError as error:
+        return error
+    return None
+
+
+async def _status(redis_url: str, job_name: str, *, until: Any) -> dict[str, Any]:
+    """Ask the coordinator's admin address until its answer shows something."""
+    store = RedisStore(redis_url, clock=SystemClock(), timeout_s=1.0)
+    try:
+        seat = await Registry(store, job=job_name).find_coordinator()
+    finally:
+        await store.close()
+    assert seat is not None
+    async with aiohttp.ClientSession() as client:
+
+        async def ask() -> dict[str, Any] | None:
+            async with client.get(f"http://{seat.admin}/status") as answer:
+                status: dict[str, Any] = await answer.json()
+            return status if until(status) else None
+
+        return await _eventually(ask)
+
+
+async def _eventually(look: Callable[[], Awaitable[T | None]]) -> T:
+    """Return the first answer of ``look`` that isn't empty."""
+    while True:
+        if found := await look():
+            return found
+        await asyncio.sleep(0.05)
