@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paramfleet_pserver.core.geo_recorder import GeoRecorder, Reply
-from paramfleet_pserver.owners import Job, Owners
+from paramfleet_pserver.owners import Job, Owners, when_done
 from paramfleet_pserver.requests import ExchangePart, ExchangeRequest
 from paramfleet_pserver.tablestore import DenseTable, SparsePart, SparseTable, Table, TableStore
 from paramfleet_shared.ids import Rank
@@ -80,7 +80,7 @@ class GeoExchange:
             table = part.table
             jobs += table.update_jobs([part.content], lr=1.0, step=table.next_update())
         end = self._owners.start(jobs)
-        end.add_done_callback(partial(self._note, request.rank, parts))
+        when_done(end, partial(self._note, request.rank, parts))
         return end
 
     async def reply(self, request: ExchangeRequest) -> list[PartReply]:

@@ -161,12 +161,13 @@ def write_part(directory: Path, name: str, spec: TableSpec, part: FilePart) -> S
 
 
 def sync_directory(directory: Path) -> None:
-    """Wait until the names of a folder's files are on the disk.
+    """Wait until a folder, made if it is missing, and its files' names are on the disk.
 
     Raises:
         CheckpointWriteError: if the system refuses.
     """
     try:
+        directory.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(directory, os.O_RDONLY)
         try:
             os.fsync(descriptor)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from paramfleet_shared.errors import FleetError
 
-__all__ = ["Job", "Owners"]
+__all__ = ["Job", "Owners", "when_done"]
 
 INLINE_ROWS = 256
 """Rows a kernel finishes within about 50 microseconds, each a cache miss or two."""
@@ -52,10 +52,11 @@ class Owners:
         """Hand jobs to their owners; those of one owner run in the order given.
 
         The jobs run to their end even if nobody waits for the future, which must
-        not be cancelled: wait through ``run``, or add callbacks.
+        not be cancelled: wait through ``run`` or a shield.
 
         Returns:
-            A future that is done when all are, or fails as the first that failed.
+            A future that is done when all are, or fails as the first that failed. It
+            may be done already; see ``when_done``.
         """
         by_owner: dict[int, list[Job]] = {}
         for job in jobs:
@@ -80,7 +81,7 @@ class Owners:
 
     def post(self, job: Job) -> None:
         """Hand over a job that can't fail and nobody waits for."""
-        self.start([job]).add_done_callback(asyncio.Future.result)
+        when_done(self.start([job]), asyncio.Future.result)
 
     async def close(self) -> None:
         """Finish what was handed in, and end the threads."""
@@ -96,6 +97,16 @@ class Owners:
 
     def _finish(self, owner: int) -> None:
         self._num_pending[owner] -= 1
+
+
+def when_done(
+    end: asyncio.Future[None], react: Callable[[asyncio.Future[None]], object]
+) -> None:
+    """Call ``react`` before anybody who waits for ``end`` goes on; now, if it is done."""
+    if end.done():
+        react(end)
+    else:
+        end.add_done_callback(react)
 
 
 def _act_all(jobs: list[Job]) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paramfleet_pserver.owners import Job, Owners
+from paramfleet_pserver.owners import Job, Owners, when_done
 from paramfleet_pserver.requests import (
     DeclareRequest,
     ExchangePart,
@@ -319,7 +319,7 @@ class Routes:
             step = part.table.next_update()
             jobs += part.table.update_jobs([part.content], lr=part.lr, step=step)
         applied = self._owners.start(jobs)
-        applied.add_done_callback(partial(_count, new))
+        when_done(applied, partial(_count, new))
         training.commit(push.rank, push.step)
         await asyncio.shield(applied)
         return fresh

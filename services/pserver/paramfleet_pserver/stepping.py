@@ -13,7 +13,7 @@ from functools import partial
 
 from paramfleet_pserver.core.membership import StepMembers
 from paramfleet_pserver.core.reservoir import CompleteStep, StepReservoir
-from paramfleet_pserver.owners import Job, Owners
+from paramfleet_pserver.owners import Job, Owners, when_done
 from paramfleet_pserver.parking import Parking
 from paramfleet_pserver.requests import PushPart
 from paramfleet_pserver.tablestore import TableStore
@@ -115,6 +115,10 @@ class SyncSteps:
         """Return the workers that the step in progress waits for."""
         return self._reservoir.missing()
 
+    def num_waiting(self) -> int:
+        """Return how many versions pulls wait for."""
+        return len(self._parking.awaited())
+
     def _apply_next(self) -> None:
         if self._applying:
             return
@@ -123,7 +127,7 @@ class SyncSteps:
             return
         self._applying = True
         jobs = _jobs(complete, self._store)
-        self._owners.start(jobs).add_done_callback(partial(self._applied, complete.step))
+        when_done(self._owners.start(jobs), partial(self._applied, complete.step))
 
     def _applied(self, step: Step, end: asyncio.Future[None]) -> None:
         self._applying = False

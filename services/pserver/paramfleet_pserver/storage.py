@@ -104,7 +104,6 @@ async def save_tables(
         elif isinstance(table, DenseTable) and table.num_rows:
             part = await _copy_range(table, owners)
             files.append(await _write(directory, f"{stem}.safetensors", table.spec, part))
-    await asyncio.to_thread(directory.mkdir, parents=True, exist_ok=True)
     await asyncio.to_thread(sync_directory, directory)
     return files
 

@@ -172,6 +172,7 @@ class Training:
             "members": [{"rank": rank, "steps": committed[rank]} for rank in sorted(committed)],
             "parked": self._gate.statistics().parked,
             "waiting_for": list(self.steps.missing()) if self.steps is not None else [],
+            "waiting_pulls": self.steps.num_waiting() if self.steps is not None else 0,
         }
 
     def _wake(self, releases: tuple[Release, ...]) -> None:

@@ -1,5 +1,6 @@
 """Real servers on loopback in one process, and workers that talk to them."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -72,8 +73,7 @@ class Worker:
         worker_num: int = 1,
         max_staleness: int | None = None,
     ) -> list[Message]:
-        self.specs |= {spec.name: spec for spec in specs}
-        return await self.ask(
+        replies = await self.ask(
             "declare",
             timeout_s=60.0,
             tables=[spec.to_wire() for spec in specs],
@@ -81,6 +81,8 @@ class Worker:
             worker_num=worker_num,
             max_staleness=max_staleness,
         )
+        self.specs |= {spec.name: spec for spec in specs}
+        return replies
 
     def part_of(self, server: int, index: int, table: str, ids: NDArray[np.int64]) -> Any:
         """Return a server's slice of routed ids, its positions, and the tensors."""
@@ -238,6 +240,14 @@ class Cluster:
             endpoints.append(f"127.0.0.1:{await server.start('127.0.0.1')}")
             self._stack.push_async_callback(server.close)
         self.placement = Placement(endpoints=tuple(endpoints), num_shards=num_shards)
+
+    async def until(self, condition: Callable[[dict[str, Any]], Any], server: int = 0) -> None:
+        """Return when the condition holds of a server's facts."""
+        for _ in range(5000):
+            if condition(self.routes[server].facts()):
+                return
+            await asyncio.sleep(0.001)
+        pytest.fail("the condition never held")
 
     def worker(
         self, rank: int = 0, *, incarnation: int = 1, faults: FaultHook = NO_FAULTS

@@ -1,0 +1,243 @@
+"""A checkpoint of any number of servers loads into any other number."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from paramfleet_pserver.manifest import (
+    CheckpointDamagedError,
+    CheckpointWriteError,
+    ManifestError,
+)
+from paramfleet_shared.tables.spec import (
+    InitializerSpec,
+    OptimizerSpec,
+    TableMismatchError,
+    TableSpec,
+)
+from paramfleet_shared.wire.message import Message
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+
+    from tests.integration.pserver.conftest import Cluster, Worker
+
+    Start = Callable[..., Awaitable[Cluster]]
+
+ADAM = OptimizerSpec(rule="adam")
+ROWS = TableSpec(
+    name="deep/emb ü",
+    kind="sparse",
+    dim=4,
+    seed=3,
+    initializer=InitializerSpec(kind="normal"),
+    optimizer=ADAM,
+)
+FLAT = TableSpec(name="flat", kind="dense", size=37, optimizer=ADAM)
+EMPTY = TableSpec(name="empty", kind="sparse", dim=2)
+IDS = list(range(0, 500, 2))
+
+
+def pushed(step: int) -> dict[str, Any]:
+    dice = np.random.default_rng(step)
+    rows = dice.standard_normal((len(IDS), 4)).astype(np.float32)
+    flat = dice.standard_normal(37).astype(np.float32)
+    return {ROWS.name: (np.array(IDS, np.int64), rows), "flat": flat}
+
+
+async def trained(cluster: Cluster, num_steps: int, **terms: Any) -> Worker:
+    worker = cluster.worker()
+    await worker.declare(ROWS, FLAT, EMPTY, **terms)
+    for step in range(num_steps):
+        await worker.push(pushed(step), step=step, lr=0.1)
+    return worker
+
+
+async def save(worker: Worker, folder: Path) -> dict[str, Any]:
+    """Save on every server and write the manifest, as the client does."""
+    replies = await worker.ask("save", dirname=str(folder))
+    manifest = {
+        "format": "paramfleet-checkpoint",
+        "version": 1,
+        "tables": [
+            {**spec.to_wire(), "version": replies[0].fields["versions"][spec.name]}
+            for spec in worker.specs.values()
+        ],
+        "files": [file for reply in replies for file in reply.fields["files"]],
+    }
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    return manifest
+
+
+async def values_of(worker: Worker) -> tuple[np.ndarray, np.ndarray]:
+    return await worker.pull(ROWS.name, [*IDS, 1, 3]), await worker.pull("flat")
+
+
+@pytest.mark.parametrize(("num_servers", "num_shards"), [(1, 8), (3, 8), (2, 5)])
+async def test_saved_on_two_servers_training_goes_on_on_any_number(
+    start_servers: Start, tmp_path: Path, num_servers: int, num_shards: int
+) -> None:
+    before = await trained(await start_servers(2), 2)
+    manifest = await save(before, tmp_path)
+    await before.push(pushed(2), step=2, lr=0.1)
+    expected = await values_of(before)
+
+    cluster = await start_servers(num_servers, num_shards=num_shards)
+    after = cluster.worker()
+    loads = await after.ask("load", dirname=str(tmp_path), timeout_s=10.0)
+    specs = [replace(spec, num_shards=num_shards) for spec in (ROWS, FLAT, EMPTY)]
+    declared = await after.declare(*specs)
+    await after.push(pushed(2), step=0, lr=0.1)
+
+    got = await values_of(after)
+    np.testing.assert_array_equal(got[0], expected[0])
+    np.testing.assert_array_equal(got[1], expected[1])
+    assert sum(reply.fields["rows"][ROWS.name] for reply in loads) == len(IDS)
+    assert all(r.fields["loaded"] == [ROWS.name, "flat", "empty"] for r in declared)
+    assert all(not r.fields["created"] for r in declared)
+    assert sum(file["rows"] for file in manifest["files"]) == len(IDS) + 37
+    assert {file["kind"] for file in manifest["files"]} == {"sparse", "dense"}
+
+
+async def test_a_load_takes_the_place_of_what_was_trained(
+    start_servers: Start, tmp_path: Path
+) -> None:
+    worker = await trained(await start_servers(2), 1)
+    await save(worker, tmp_path)
+    expected = await values_of(worker)
+    await worker.push(pushed(1), step=1, lr=0.1)
+
+    await worker.ask("load", dirname=str(tmp_path))
+
+    got = await values_of(worker)
+    np.testing.assert_array_equal(got[0], expected[0])
+    np.testing.assert_array_equal(got[1], expected[1])
+
+
+async def test_sync_steps_count_from_zero_again_after_a_load(
+    start_servers: Start, tmp_path: Path
+) -> None:
+    await save(await trained(await start_servers(1), 3), tmp_path)
+
+    worker = (await start_servers(1)).worker()
+    await worker.ask("load", dirname=str(tmp_path))
+    await worker.declare(ROWS, FLAT, EMPTY, mode="sync")
+    (reply,) = await worker.push(pushed(3), step=0, lr=0.1)
+
+    assert reply.fields["versions"][0] <= 1
+    await worker.pull("flat", min_version=1)
+    (saved,) = await worker.ask("save", dirname=str(tmp_path / "again"))
+    assert saved.fields["versions"]["flat"] == 4
+
+
+async def test_assigned_values_do_not_replace_loaded_ones(
+    start_servers: Start, tmp_path: Path
+) -> None:
+    await save(await trained(await start_servers(1), 1), tmp_path)
+    worker = (await start_servers(1)).worker()
+    await worker.ask("load", dirname=str(tmp_path))
+    await worker.declare(FLAT)
+    fields = {"rank": 0, "incarnation": 1, "table": "flat", "only_if_new": True}
+
+    message = Message(fields=fields, tensors={"rows": np.zeros(37, np.float32)})
+
+    given = await worker.call(0, "assign", message)
+
+    assert given.fields["assigned"] is False
+
+
+@pytest.mark.parametrize("load_first", [True, False])
+async def test_geo_workers_hear_of_loaded_rows(
+    start_servers: Start, tmp_path: Path, load_first: bool
+) -> None:
+    plain = OptimizerSpec(rule="sum")
+    rows = replace(ROWS, optimizer=plain)
+    saver = (await start_servers(2)).worker()
+    await saver.declare(rows)
+    ids = np.array(IDS, np.int64)
+    await saver.push({ROWS.name: (ids, np.ones((len(IDS), 4), np.float32))})
+    await save(saver, tmp_path)
+    expected = await saver.pull(ROWS.name, IDS)
+    nothing = {ROWS.name: (np.empty(0, np.int64), np.empty((0, 4), np.float32))}
+
+    cluster = await start_servers(3)
+    ada, bob = cluster.worker(0), cluster.worker(1)
+    if load_first:
+        await ada.ask("load", dirname=str(tmp_path))
+    for worker in (ada, bob):
+        await worker.declare(rows, mode="geo", worker_num=2)
+    if not load_first:
+        await ada.ask("load", dirname=str(tmp_path))
+
+    for worker in (ada, bob):
+        heard = (await worker.exchange(nothing))[ROWS.name].rows
+        np.testing.assert_array_equal([heard[row] for row in IDS], expected)
+        assert (await worker.exchange(nothing))[ROWS.name].rows == {}
+
+
+async def test_a_table_loaded_and_declared_otherwise_is_named(
+    start_servers: Start, tmp_path: Path
+) -> None:
+    await save(await trained(await start_servers(1), 1), tmp_path)
+    worker = (await start_servers(1)).worker()
+    await worker.ask("load", dirname=str(tmp_path))
+
+    with pytest.raises(TableMismatchError) as caught:
+        await worker.declare(replace(ROWS, dim=5))
+    assert caught.value.field == "dim"
+    other = (await start_servers(1)).worker()
+    await other.declare(replace(FLAT, size=38))
+    with pytest.raises(TableMismatchError):
+        await other.ask("load", dirname=str(tmp_path))
+
+
+async def test_a_damaged_file_is_refused_and_nothing_is_loaded(
+    start_servers: Start, tmp_path: Path
+) -> None:
+    worker = await trained(await start_servers(1), 1)
+    manifest = await save(worker, tmp_path)
+    await worker.push(pushed(1), step=1, lr=0.1)
+    expected = await values_of(worker)
+    last = tmp_path / manifest["files"][-1]["name"]
+    content = last.read_bytes()
+
+    last.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(CheckpointDamagedError) as caught:
+        await worker.ask("load", dirname=str(tmp_path))
+    assert caught.value.path == str(last)
+    last.unlink()
+    with pytest.raises(CheckpointDamagedError):
+        await worker.ask("load", dirname=str(tmp_path))
+
+    got = await values_of(worker)
+    np.testing.assert_array_equal(got[0], expected[0])
+    np.testing.assert_array_equal(got[1], expected[1])
+
+
+async def test_a_checkpoint_that_lacks_a_part_of_a_dense_table_is_refused(
+    start_servers: Start, tmp_path: Path
+) -> None:
+    worker = await trained(await start_servers(2), 1)
+    manifest = await save(worker, tmp_path)
+    manifest["files"].remove(next(f for f in manifest["files"] if f["table"] == "flat"))
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+
+    with pytest.raises(ManifestError, match="lack"):
+        await worker.ask("load", dirname=str(tmp_path))
+
+
+async def test_a_folder_that_can_not_be_written_is_an_error(
+    start_servers: Start, tmp_path: Path
+) -> None:
+    worker = await trained(await start_servers(1), 1)
+    (tmp_path / "file").write_text("in the way")
+
+    with pytest.raises(CheckpointWriteError) as caught:
+        await worker.ask("save", dirname=str(tmp_path / "file"))
+    assert caught.value.retryable

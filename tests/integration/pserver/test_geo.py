@@ -1,0 +1,215 @@
+"""GEO: differences are added, and everybody hears of everybody else's, whatever is lost."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from paramfleet_pserver.core.staleness import UnknownWorkerError
+from paramfleet_pserver.routes import NonFiniteGradientError, OperationModeError
+from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
+from paramfleet_shared.testing.faults import FaultPlan
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from tests.integration.pserver.conftest import Cluster, Worker
+
+    Start = Callable[..., Awaitable[Cluster]]
+
+SUM = OptimizerSpec(rule="sum")
+ROWS = TableSpec(name="rows", kind="sparse", dim=2, optimizer=SUM)
+FLAT = TableSpec(name="flat", kind="dense", size=13, optimizer=SUM)
+NOTHING = (np.empty(0, np.int64), np.empty((0, 2), np.float32))
+
+
+def rows(changes: dict[int, float]) -> tuple[np.ndarray, np.ndarray]:
+    values = np.array([[v, v] for v in changes.values()], np.float32).reshape(-1, 2)
+    return np.array(list(changes), np.int64), values
+
+
+async def crew(cluster: Cluster, num: int, *specs: TableSpec, **terms: Any) -> list[Worker]:
+    workers = [cluster.worker(rank) for rank in range(num)]
+    for worker in workers:
+        await worker.declare(*specs, mode="geo", worker_num=num, **terms)
+    return workers
+
+
+class Replica:
+    """A worker's two copies of one row, as in the classic formulas."""
+
+    def __init__(self, value: float, num_workers: int) -> None:
+        self.cur = self.old = np.float32(value)
+        self.num_workers = num_workers
+
+    def delta(self) -> float:
+        delta = np.float32((self.cur - self.old) / np.float32(self.num_workers))
+        self.old += delta
+        return float(delta)
+
+    def hear(self, served: float) -> None:
+        self.cur += np.float32(served) - self.old
+        self.old = np.float32(served)
+
+
+async def test_the_classic_vector_of_two_workers(start_servers: Start) -> None:
+    ada, bob = await crew(await start_servers(1), 2, ROWS)
+    await bob.exchange({"rows": rows({7: 1.0})})
+    replica = Replica(1.0, num_workers=2)
+    await ada.exchange({"rows": NOTHING})
+    replica.cur = np.float32(1.4)
+    await bob.exchange({"rows": rows({7: 0.3})})
+
+    delta = replica.delta()
+    heard = (await ada.exchange({"rows": rows({7: delta})}))["rows"]
+    replica.hear(float(heard.rows[7][0]))
+
+    assert delta == pytest.approx(0.2)
+    np.testing.assert_allclose(heard.rows[7], 1.5, rtol=1e-6)
+    assert float(replica.cur) == pytest.approx(1.7)
+    assert float(replica.old) == pytest.approx(1.5)
+    assert replica.delta() == pytest.approx(0.1)
+
+
+async def test_one_worker_hears_nothing_of_itself(start_servers: Start) -> None:
+    (ada,) = await crew(await start_servers(2), 1, ROWS, FLAT)
+
+    heard = await ada.exchange(
+        {"rows": rows({1: 0.5, 2: 1.5}), "flat": np.ones(13, np.float32)}
+    )
+
+    assert heard["rows"].rows == {}
+    np.testing.assert_array_equal(heard["flat"].dense, np.ones(13, np.float32))
+    np.testing.assert_array_equal(await ada.pull("rows", [1, 2]), [[0.5, 0.5], [1.5, 1.5]])
+
+
+@pytest.mark.slow
+async def test_replicas_agree_after_exchanges_without_training(start_servers: Start) -> None:
+    workers = await crew(await start_servers(3), 3, ROWS)
+    dice = np.random.default_rng(0)
+    touched = [dice.choice(50, 20, replace=False) for _ in workers]
+    replicas: list[dict[int, Replica]] = [{} for _ in workers]
+    for mine, ids in zip(replicas, touched, strict=True):
+        for row in ids:
+            mine[int(row)] = Replica(0.0, num_workers=3)
+            mine[int(row)].cur += np.float32(dice.standard_normal())
+    moved = np.zeros(50)
+    for mine in replicas:
+        for row, replica in mine.items():
+            moved[row] += float(replica.cur)
+
+    for _ in range(60):
+        for worker, mine in zip(workers, replicas, strict=True):
+            deltas = {row: replica.delta() for row, replica in mine.items()}
+            heard = (await worker.exchange({"rows": rows(deltas)}))["rows"]
+            for row, served in heard.rows.items():
+                mine.setdefault(row, Replica(0.0, num_workers=3)).hear(float(served[0]))
+
+    served_rows = (await workers[0].pull("rows", list(range(50))))[:, 0]
+    np.testing.assert_allclose(served_rows, moved, atol=1e-4)
+    for mine in replicas:
+        for row, replica in mine.items():
+            assert float(replica.cur) == pytest.approx(served_rows[row], abs=1e-4)
+
+
+async def test_a_lost_reply_is_told_again_and_its_differences_are_added_once(
+    start_servers: Start,
+) -> None:
+    plan = FaultPlan().drop_reply(of="exchange", nth=2)
+    ada, bob = await crew(await start_servers(1, faults=plan), 2, ROWS)
+    await ada.exchange({"rows": rows({1: 1.0})})
+
+    heard = (await bob.exchange({"rows": rows({2: 1.0})}))["rows"]
+    after = (await bob.exchange({"rows": NOTHING}))["rows"]
+
+    assert len(plan.fired) == 1
+    np.testing.assert_array_equal(heard.rows[1], [1, 1])
+    assert after.rows == {}
+    np.testing.assert_array_equal(await bob.pull("rows", [2]), [[1, 1]])
+
+
+async def test_a_worker_that_never_acknowledges_hears_the_same_again(
+    start_servers: Start,
+) -> None:
+    ada, bob = await crew(await start_servers(1), 2, ROWS)
+    await ada.exchange({"rows": rows({1: 1.0})})
+
+    for _ in range(3):
+        bob.acks.clear()
+        heard = (await bob.exchange({"rows": NOTHING}))["rows"]
+        assert list(heard.rows) == [1]
+
+
+async def test_a_bounded_reply_says_that_there_is_more(start_servers: Start) -> None:
+    ada, bob = await crew(await start_servers(1), 2, ROWS)
+    await ada.exchange({"rows": rows(dict.fromkeys(range(10), 1.0))})
+
+    seen: set[int] = set()
+    more = []
+    for _ in range(3):
+        heard = (await bob.exchange({"rows": NOTHING}, max_rows=4))["rows"]
+        more.append(heard.more)
+        seen |= set(heard.rows)
+
+    assert more == [True, True, False]
+    assert seen == set(range(10))
+
+
+async def test_differences_that_are_not_finite_change_nothing(start_servers: Start) -> None:
+    ada, bob = await crew(await start_servers(1), 2, ROWS, FLAT)
+
+    with pytest.raises(NonFiniteGradientError):
+        await ada.exchange({"rows": rows({1: 1.0}), "flat": np.full(13, np.nan, np.float32)})
+
+    heard = await bob.exchange({"rows": NOTHING, "flat": np.zeros(13, np.float32)})
+    assert heard["rows"].rows == {}
+    np.testing.assert_array_equal(heard["flat"].dense, np.zeros(13, np.float32))
+
+
+async def test_an_exchange_commits_its_step_and_one_who_left_is_refused(
+    start_servers: Start,
+) -> None:
+    cluster = await start_servers(1)
+    ada, bob = await crew(cluster, 2, ROWS, max_staleness=1)
+    await ada.exchange({"rows": rows({1: 1.0})}, step=9)
+    assert cluster.routes[0].facts()["members"][0] == {"rank": 0, "steps": 10}
+
+    await bob.ask("leave", step=0)
+
+    with pytest.raises(UnknownWorkerError):
+        await bob.exchange({"rows": NOTHING})
+    heard = (await ada.exchange({"rows": NOTHING}))["rows"]
+    assert heard.rows == {}
+
+
+async def test_one_who_left_before_a_table_was_touched_leaves_nothing_behind(
+    start_servers: Start,
+) -> None:
+    cluster = await start_servers(1)
+    ada, bob = await crew(cluster, 2, ROWS)
+
+    await bob.ask("leave", step=0)
+    await ada.exchange({"rows": rows({1: 1.0})})
+
+    np.testing.assert_array_equal(await bob.pull("rows", [1]), [[1, 1]])
+
+
+async def test_a_push_is_no_operation_of_geo(start_servers: Start) -> None:
+    (ada,) = await crew(await start_servers(1), 1, ROWS)
+
+    with pytest.raises(OperationModeError):
+        await ada.push({"rows": rows({1: 1.0})})
+
+
+@pytest.mark.slow
+async def test_a_large_exchange_leaves_the_loop_and_loses_nothing(start_servers: Start) -> None:
+    ada, bob = await crew(await start_servers(2), 2, ROWS)
+    ids = np.arange(50_000, dtype=np.int64)
+
+    await ada.exchange({"rows": (ids, np.ones((50_000, 2), np.float32))})
+    heard = (await bob.exchange({"rows": NOTHING}))["rows"]
+
+    assert len(heard.rows) == 50_000
+    assert all(value[0] == 1.0 for value in heard.rows.values())
