@@ -179,3 +179,19 @@ def children_of(pid: int) -> list[int]:
 
 def command_line_of(pid: int) -> str:
     return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
+
+
+def test_a_redis_that_does_not_start_is_reported_and_nothing_else_is_started(
+    launch: Callable[..., Any], tmp_path: Path
+) -> None:
+    program = tmp_path / "redis-server"
+    program.write_text("#!/bin/sh\necho no memory for you\nexit 3\n")
+    program.chmod(0o755)
+    launched = launch("wait()", *LOCAL, environment={"PATH": f"{tmp_path}:/usr/bin:/bin"})
+
+    code = launched.read_to_end()
+
+    assert code == 3
+    assert "    no memory for you" in launched.said
+    assert launched.said[-1] == "the job failed: redis 0 exited with code 3"
+    assert not (tmp_path / "log" / "workerlog.0").exists()

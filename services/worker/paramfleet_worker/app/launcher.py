@@ -103,7 +103,7 @@ class Launcher:
             stack.callback(keeper.close)
             stack.callback(self._close)
             try:
-                if await self._start_redis(keeper, stack):
+                if await self._start_redis(keeper):
                     await self._records.note_past()
                     self._start_members(keeper)
                 supervisor = Supervisor(
@@ -117,7 +117,7 @@ class Launcher:
 
     # -- the start
 
-    async def _start_redis(self, keeper: Keeper, stack: contextlib.ExitStack) -> bool:
+    async def _start_redis(self, keeper: Keeper) -> bool:
         """Start our Redis, if it is ours, and wait for its answer.
 
         Returns:
@@ -127,13 +127,14 @@ class Launcher:
         if address is None:
             return True
         program = find_redis_server()
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="paramfleet-")))
-        self._start(REDIS, redis_command(program, address, folder), self._environment, keeper)
-        started = self._clock.monotonic()
-        while self._events.empty() and not await self._records.answers():
-            if self._clock.monotonic() - started > REDIS_READY_WITHIN_S:
-                self._children[REDIS].send(signal.SIGKILL)
-            await self._clock.sleep(0.01)
+        with tempfile.TemporaryDirectory(prefix="paramfleet-") as folder:  # until it is read
+            command = redis_command(program, address, Path(folder))
+            self._start(REDIS, command, self._environment, keeper)
+            started = self._clock.monotonic()
+            while self._events.empty() and not await self._records.answers():
+                if self._clock.monotonic() - started > REDIS_READY_WITHIN_S:
+                    self._children[REDIS].send(signal.SIGKILL)
+                await self._clock.sleep(0.01)
         return self._events.empty()
 
     def _start_members(self, keeper: Keeper) -> None:

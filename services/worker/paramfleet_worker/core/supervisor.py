@@ -14,6 +14,8 @@ The life of a launch::
 SETTLING is for a job that runs here as a whole: its servers and its coordinator end
 by themselves once the workers are done, and if they don't, that is a failure too.
 
+An interrupt passes through BLAMING too where other machines must be told of it.
+
 BLAMING exists because the first process to exit is not always the one to blame:
 when a member elsewhere dies, or one here hangs, the others end *because* of it. The
 job's failure record in the registry then names the cause, and so the supervisor
@@ -188,7 +190,7 @@ class Supervisor:
         if self._phase is not Phase.BLAMING:
             return []
         self._record = record
-        if record is not None and record.name in self._alive:
+        if self._suspected is not None and record is not None and record.name in self._alive:
             return []  # it may still say its last words
         return self._blame()
 
@@ -196,11 +198,11 @@ class Supervisor:
         match self._phase:
             case Phase.RUNNING | Phase.SETTLING | Phase.PARTING:
                 self._code = 128 + number
-                self._enter(Phase.ENDING, now)
                 if self._alone:
+                    self._enter(Phase.ENDING, now)
                     return []
+                self._enter(Phase.BLAMING, now)  # with no suspect: the others must be told
                 known = min(self._alive | self._exits.keys(), key=_by_interest)
-                self._linger = True
                 return [Consult(known, f"its launcher was stopped by {number.name}")]
             case Phase.BLAMING:
                 return self._blame()
@@ -225,15 +227,16 @@ class Supervisor:
 
     def _blame(self) -> list[Action]:
         """Name the cause and begin to stop; time counts from the first failure."""
-        assert self._suspected is not None, "BLAMING has a suspect"
+        self._linger = not self._alone
+        self._enter(Phase.ENDING, self._since)
+        if self._suspected is None:  # an interrupt needs no report
+            return []
         name, how = self._suspected
         if self._record is not None and self._record.name != name:
             name, how = self._record.name, f"({self._record.reason})"
             how = describe_exit(self._exits[name]) if self._exits.get(name) else how
         self._code = _exit_code(self._exits.get(name))
-        self._enter(Phase.ENDING, self._since)
         local = name in self._exits or name in self._alive
-        self._linger = not self._alone
         return [Report(name, how, local=local)]
 
     # -- what the time and the survivors ask for

@@ -27,6 +27,11 @@ class Keeper:
             start_new_session=True,
         )
 
+    @property
+    def pid(self) -> int:
+        """Return the keeper's process id."""
+        return self._process.pid
+
     def add(self, group: int) -> None:
         """Put a process group on the list; when this returns, it will be seen."""
         self._write(f"+{group}\n")

@@ -23,7 +23,6 @@ def redis_command(program: Path, address: RedisAddress, directory: Path) -> list
     lines = [
         f"bind {address.host}",
         f"port {address.port}",
-        f'dir "{directory}"',
         'save ""',
         "appendonly no",
         "loglevel warning",

@@ -246,8 +246,22 @@ def test_ctrl_c_on_one_of_several_machines_tells_the_job() -> None:
     supervisor = launched(alone=False, registry=None)
 
     told = supervisor.handle(Interrupted(signal.SIGINT), 10.0)
+    stopped = supervisor.handle(RecordRead(None), 10.1)
 
-    assert told[0] == Consult(ADA, "its launcher was stopped by SIGINT")
+    assert told == [Consult(ADA, "its launcher was stopped by SIGINT")]
+    assert stopped == [Signal(MEMBERS, signal.SIGTERM)]
+    assert all_end(supervisor, MEMBERS, -15) == [Finish(130)]
+
+
+@pytest.mark.parametrize(
+    "event", [Interrupted(signal.SIGINT), RecordRead(FailureRecord(BOB, "lost")), Tick()]
+)
+def test_telling_the_job_of_ctrl_c_takes_half_a_second_at_most(event: Event) -> None:
+    supervisor = launched(alone=False, registry=None)
+    supervisor.handle(Interrupted(signal.SIGINT), 10.0)
+
+    assert supervisor.next_tick() == 10.5
+    assert supervisor.handle(event, 10.5) == [Signal(MEMBERS, signal.SIGTERM)]
 
 
 def test_ctrl_c_while_the_cause_is_sought_reports_what_is_known() -> None:
@@ -323,7 +337,7 @@ AFTER: dict[tuple[Callable[[Supervisor], None], bool], tuple[Phase, list[Phase]]
         Phase.PARTING,
         [
             Phase.PARTING, Phase.BLAMING, Phase.ENDED, Phase.PARTING, Phase.PARTING,
-            Phase.ENDING, Phase.ENDING, Phase.ENDING,
+            Phase.ENDING, Phase.BLAMING, Phase.ENDING,
         ],
     ),
     (in_blaming, True): (

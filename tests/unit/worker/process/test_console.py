@@ -2,6 +2,8 @@
 
 import io
 import itertools
+import os
+import termios
 
 import pytest
 from hypothesis import given
@@ -102,3 +104,14 @@ def test_a_line_that_never_ends_is_broken() -> None:
     splitter.end()
 
     assert [len(line) for line in lines] == [MAX_LINE_BYTES, MAX_LINE_BYTES, 1]
+
+
+def test_worker_0_is_told_of_the_terminal_that_will_show_its_output() -> None:
+    leader, follower = os.openpty()
+    termios.tcsetwinsize(follower, (40, 132))
+
+    with os.fdopen(follower, "wb") as terminal, os.fdopen(leader, "rb"):
+        found = Console(terminal, io.BytesIO(), {}).terminal_environment()
+
+    assert found == {"COLUMNS": "132", "LINES": "40", "FORCE_COLOR": "1"}
+    assert Console(io.BytesIO(), io.BytesIO(), {}).terminal_environment() == {}
