@@ -174,10 +174,7 @@ class Connection(ABC):
         frame.data = range(num_bytes)  # type: ignore[assignment]  # h2 only takes its length
         if not num_bytes:
             self._floods.count_control(self._now)
-        self._receive(frame)
-        stream = self._streams.get(stream_id)
-        if stream is not None and num_bytes and not placed and not stream.discarding:
-            self._body_too_large(stream, stream.num_received)
+        self._account(frame, num_bytes, placed=placed)
 
     def take_padded_data(self, stream_id: int, flags: int, payload: memoryview) -> None:
         """Copy a padded payload to its place, and account for it."""
@@ -187,12 +184,8 @@ class Connection(ABC):
         place = self.place_data(stream_id, len(frame.data))
         if place is not None:
             place[:] = frame.data
-        stream = self._streams.get(stream_id)
-        num_bytes = len(frame.data)
         self._floods.count_control(self._now)
-        self._receive(frame)
-        if stream is not None and num_bytes and place is None and not stream.discarding:
-            self._body_too_large(stream, stream.num_received)
+        self._account(frame, len(frame.data), placed=place is not None)
 
     def take_frame(
         self, frame_type: int, flags: int, stream_id: int, payload: memoryview
@@ -216,6 +209,16 @@ class Connection(ABC):
             react = self._on_event.get(event.__class__)
             if react is not None:
                 react(event)
+
+    def _account(self, frame: PlacedData, num_bytes: int, *, placed: bool) -> None:
+        """Tell the machine of a payload, and the owner of one that has no place."""
+        stream = self._streams.get(frame.stream_id)
+        homeless = stream is not None and num_bytes > 0 and not placed and not stream.discarding
+        if stream is not None and homeless:
+            stream.discarding = True  # from here on its window is not opened again
+        self._receive(frame)
+        if stream is not None and homeless:
+            self._body_too_large(stream, stream.num_received)
 
     def _on_data(self, event: h2_events.DataReceived) -> None:
         stream = self._streams.get(event.stream_id)

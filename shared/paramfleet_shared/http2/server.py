@@ -98,8 +98,7 @@ class ServerConnection(Connection):
             self._machine.send_goaway(_MAX_STREAM_ID, ErrorCodes.NO_ERROR)
             self._machine.ping(_DRAIN_PING)
 
-    @property
-    def drained(self) -> bool:
+    def has_drained(self) -> bool:
         """Return whether a draining client has no request left and will send no more."""
         return self._drain_seen and not self._streams
 
@@ -134,11 +133,10 @@ class ServerConnection(Connection):
     @override
     def place_data(self, stream_id: int, num_bytes: int) -> memoryview | None:
         stream = self._streams.get(stream_id)
-        if stream is not None and stream.declared is None and self._over_budget(num_bytes):
-            others = len(self._streams) > 1
-            if others:  # a body of unknown length that grew over what is left
-                self.refuse(stream_id)
-                return None
+        growing = stream is not None and stream.declared is None and len(self._streams) > 1
+        if growing and self._over_budget(num_bytes):
+            self.refuse(stream_id)
+            return None
         return super().place_data(stream_id, num_bytes)
 
     @override

@@ -113,7 +113,7 @@ class Session(Http2Protocol[ServerConnection]):
     @override
     def flush(self) -> None:
         super().flush()
-        if self._draining and self.connection.drained:
+        if self._draining and self.connection.has_drained():
             self._draining = False
             self.close()
 

@@ -1,0 +1,300 @@
+"""Calls over a real socket, on both event loops."""
+
+import asyncio
+from typing import Any
+
+import numpy as np
+import pytest
+
+from paramfleet_shared.errors import FleetError, JobFailedError
+from paramfleet_shared.rpc.answers import UnknownOperationError
+from paramfleet_shared.rpc.client import (
+    Channel,
+    ChannelClosedError,
+    ConnectionLostError,
+    PeerUnreachableError,
+)
+from paramfleet_shared.rpc.endpoint import MalformedEndpointError
+from paramfleet_shared.rpc.server import CannotListenError, PortInUseError, Request, RpcServer
+from paramfleet_shared.wire.limits import BodyTooLargeError, Limits
+from paramfleet_shared.wire.message import Message, UnencodableMessageError
+
+
+def echo(request: Request) -> Message:
+    return request.message
+
+
+async def slow_echo(request: Request) -> Message:
+    await asyncio.sleep(0)
+    return request.message
+
+
+def message_of(**tensors: Any) -> Message:
+    return Message(tensors=tensors)
+
+
+@pytest.mark.parametrize("handler", [echo, slow_echo])
+async def test_a_message_comes_back(house: Any, handler: Any) -> None:
+    channel = await house.connect({"echo": handler})
+
+    reply = await channel.call(
+        "echo",
+        Message(fields={"step": 3}, tensors={"rows": np.ones((2, 3), np.float32)}),
+        timeout_s=5,
+    )
+
+    assert reply.fields == {"step": 3}
+    assert reply.tensors["rows"].tolist() == [[1.0] * 3] * 2
+    assert reply.tensors["rows"].ctypes.data % 64 == 0
+    assert reply.tensors["rows"].flags.writeable
+
+
+async def test_a_handler_knows_its_caller_and_its_deadline(house: Any) -> None:
+    seen: list[Request] = []
+
+    def note(request: Request) -> Message:
+        seen.append(request)
+        return Message()
+
+    channel = await house.connect({"note": note})
+    await channel.call("note", Message(), timeout_s=5)
+
+    (request,) = seen
+    assert request.op == "note"
+    assert request.peer.startswith("127.0.0.1:")
+    assert request.deadline is not None
+    assert 4 < request.deadline - house.clock.monotonic() <= 5
+
+
+@pytest.mark.slow
+async def test_large_bodies_and_small_calls_share_a_connection_both_ways(house: Any) -> None:
+    channel = await house.connect({"echo": slow_echo})
+    large = [np.random.default_rng(i).random(500_000) for i in range(8)]
+
+    replies = await asyncio.gather(
+        *(channel.call("echo", message_of(x=array), timeout_s=15) for array in large),
+        *(channel.call("echo", message_of(x=np.array([i])), timeout_s=15) for i in range(100)),
+    )
+
+    for array, reply in zip(
+        [*large, *(np.array([i]) for i in range(100))], replies, strict=True
+    ):
+        assert np.array_equal(reply.tensors["x"], array)
+
+
+async def test_more_calls_than_streams_wait_their_turn(house: Any) -> None:
+    running, most = 0, 0
+
+    async def busy(request: Request) -> Message:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.001)
+        running -= 1
+        return request.message
+
+    channel = await house.connect({"busy": busy}, limits=Limits(max_streams=4))
+    await asyncio.gather(*(channel.call("busy", Message(), timeout_s=10) for _ in range(60)))
+
+    assert most == 4
+
+
+async def test_a_waiting_call_that_is_given_up_passes_its_turn_on(house: Any) -> None:
+    begun, gate = asyncio.Event(), asyncio.Event()
+
+    async def wait(request: Request) -> Message:
+        begun.set()
+        await gate.wait()
+        return request.message
+
+    channel = await house.connect({"wait": wait, "echo": echo}, limits=Limits(max_streams=1))
+    async with asyncio.TaskGroup() as group:
+        first = group.create_task(channel.call("wait", Message(), timeout_s=5))
+        await begun.wait()
+        second = group.create_task(channel.call("echo", Message(), timeout_s=5))
+        third = group.create_task(channel.call("echo", Message(), timeout_s=5))
+        await asyncio.sleep(0)  # both now wait for their turn
+        first.add_done_callback(lambda _: second.cancel())  # just when its turn has come
+        gate.set()
+        assert (await third).fields == {}
+
+    assert second.cancelled()
+
+
+async def test_a_planned_error_comes_out_as_the_same_class(house: Any) -> None:
+    def fail(request: Request) -> Message:
+        raise JobFailedError(role="worker", index=3, reason="killed")
+
+    channel = await house.connect({"fail": fail})
+
+    with pytest.raises(JobFailedError, match="worker 3: killed") as caught:
+        await channel.call("fail", Message(), timeout_s=5)
+    assert caught.value.remote
+    assert caught.value.index == 3
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+async def test_an_unplanned_error_is_internal_and_logged(
+    house: Any, caplog: pytest.LogCaptureFixture, asynchronous: bool
+) -> None:
+    def fail(request: Request) -> Message:
+        raise KeyError("shard")
+
+    async def fail_later(request: Request) -> Message:
+        await asyncio.sleep(0)
+        return fail(request)
+
+    channel = await house.connect({"fail": fail_later if asynchronous else fail})
+
+    with pytest.raises(FleetError, match="KeyError: 'shard'") as caught:
+        await channel.call("fail", Message(), timeout_s=5)
+    assert type(caught.value) is FleetError
+    assert [record.message for record in caplog.records] == ["rpc.handler_failed"]
+
+
+async def test_a_time_out_of_the_handlers_own_is_not_taken_for_the_deadline(house: Any) -> None:
+    async def fail(request: Request) -> Message:
+        raise TimeoutError("disk")
+
+    channel = await house.connect({"fail": fail})
+
+    with pytest.raises(FleetError, match="TimeoutError: disk"):
+        await channel.call("fail", Message(), timeout_s=5)
+
+
+async def test_a_reply_that_cannot_travel_is_the_handlers_error(house: Any) -> None:
+    channel = await house.connect({"odd": lambda request: Message(fields={"x": object()})})
+
+    with pytest.raises(UnencodableMessageError) as caught:
+        await channel.call("odd", Message(), timeout_s=5)
+    assert caught.value.remote
+
+
+async def test_a_request_that_cannot_travel_is_never_sent(house: Any) -> None:
+    channel = house.channel("127.0.0.1:1")
+
+    with pytest.raises(UnencodableMessageError):
+        await channel.call("x", Message(fields={"x": object()}), timeout_s=5)
+
+
+async def test_an_operation_nobody_serves_is_named(house: Any) -> None:
+    channel = await house.connect({})
+
+    with pytest.raises(UnknownOperationError, match="pserver 0 has no operation 'fly'"):
+        await channel.call("fly", Message(), timeout_s=5)
+
+
+async def test_a_request_over_the_servers_limit_is_refused_with_the_limit(house: Any) -> None:
+    channel = await house.connect({"echo": echo}, limits=Limits(max_body_bytes=10_000))
+
+    with pytest.raises(BodyTooLargeError) as caught:
+        await channel.call("echo", message_of(x=np.zeros(10**6)), timeout_s=5)
+    assert caught.value.remote
+    assert caught.value.limit_bytes == 10_000
+    assert (await channel.call("echo", message_of(x=np.zeros(3)), timeout_s=5)).tensors
+
+
+async def test_an_answer_over_the_clients_limit_is_given_up(house: Any) -> None:
+    _, endpoint = await house.serve({"large": lambda request: message_of(x=np.zeros(10**5))})
+    channel = house.channel(endpoint, limits=Limits(max_body_bytes=1000))
+
+    with pytest.raises(BodyTooLargeError) as caught:
+        await channel.call("large", Message(), timeout_s=5)
+    assert not caught.value.remote
+
+
+async def test_calls_over_the_byte_budget_are_tried_again_until_there_is_room(
+    house: Any,
+) -> None:
+    channel = await house.connect({"echo": slow_echo}, limits=Limits(body_budget_bytes=2 << 20))
+
+    replies = await asyncio.gather(
+        *(channel.call("echo", message_of(x=np.zeros(1 << 17)), timeout_s=10) for _ in range(6))
+    )
+
+    assert len(replies) == 6
+
+
+async def test_a_port_in_use_is_named(house: Any) -> None:
+    _, endpoint = await house.serve({})
+    port = int(endpoint.rpartition(":")[2])
+
+    with pytest.raises(PortInUseError, match=f"port {port} of 127.0.0.1 is in use"):
+        await house.serve({}, port=port)
+
+
+async def test_an_address_of_another_machine_cannot_be_served_on(house: Any) -> None:
+    server = RpcServer({}, name="x", clock=house.clock)
+
+    with pytest.raises(CannotListenError, match=r"203\.0\.113\.1"):
+        await server.start("203.0.113.1")
+    assert await server.drain(0.1)
+    await server.close()
+
+
+def test_an_endpoint_is_checked_when_the_channel_is_made(house: Any) -> None:
+    with pytest.raises(MalformedEndpointError, match="host:port"):
+        Channel("localhost", peer="x", clock=house.clock)
+
+
+async def test_a_closed_channel_says_so(house: Any) -> None:
+    channel = await house.connect({"echo": echo})
+    await channel.call("echo", Message(), timeout_s=5)
+    await channel.close()
+    await channel.close()
+
+    with pytest.raises(ChannelClosedError, match="closed channel to pserver 0"):
+        await channel.call("echo", Message(), timeout_s=5)
+
+
+async def test_closing_a_channel_ends_its_calls(house: Any, free_port: int) -> None:
+    begun = asyncio.Event()
+
+    async def never(request: Request) -> Message:
+        begun.set()
+        await asyncio.Event().wait()
+        return request.message
+
+    channel = await house.connect({"never": never})
+    nowhere = house.channel(f"127.0.0.1:{free_port}")
+    sent = asyncio.gather(
+        channel.call("never", Message(), timeout_s=5),
+        nowhere.call("never", Message(), timeout_s=5),
+        return_exceptions=True,
+    )
+    await begun.wait()
+
+    await channel.close()
+    await nowhere.close()
+
+    lost, unreachable = await sent
+    assert isinstance(lost, ConnectionLostError)
+    assert isinstance(unreachable, PeerUnreachableError)
+
+
+async def test_closing_a_server_cancels_its_handlers_and_loses_their_calls(house: Any) -> None:
+    ended: list[str] = []
+    begun = asyncio.Event()
+
+    async def never(request: Request) -> Message:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append("cancelled")
+        return request.message
+
+    server, endpoint = await house.serve({"never": never})
+    channel = house.channel(endpoint)
+    call = asyncio.gather(
+        channel.call("never", Message(), timeout_s=5, idempotent=False),
+        return_exceptions=True,
+    )
+    await begun.wait()
+
+    await server.close()
+    await server.close()
+
+    assert isinstance((await call)[0], ConnectionLostError)
+    assert ended == ["cancelled"]
+    assert server.num_connections == 0

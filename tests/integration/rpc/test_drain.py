@@ -1,0 +1,117 @@
+"""A server that stops loses nothing it has begun."""
+
+import asyncio
+from typing import Any
+
+from paramfleet_shared.rpc.client import PeerUnreachableError
+from paramfleet_shared.rpc.server import Request
+from paramfleet_shared.testing.http2_ends import PlainEnd
+from paramfleet_shared.wire.message import Message
+
+
+class Gate:
+    """Handlers that wait until the test lets them go on."""
+
+    def __init__(self) -> None:
+        self.num_begun = 0
+        self.all_begun = asyncio.Event()
+        self.open = asyncio.Event()
+
+    async def wait(self, request: Request) -> Message:
+        self.num_begun += 1
+        if self.num_begun == 5:
+            self.all_begun.set()
+        await self.open.wait()
+        return Message(fields=request.message.fields)
+
+
+async def test_draining_finishes_the_calls_in_flight(house: Any) -> None:
+    gate = Gate()
+    server, endpoint = await house.serve({"wait": gate.wait})
+    channel = house.channel(endpoint)
+
+    async with asyncio.TaskGroup() as group:
+        calls = [
+            group.create_task(channel.call("wait", Message(fields={"i": i}), timeout_s=5))
+            for i in range(5)
+        ]
+        await gate.all_begun.wait()
+        draining = group.create_task(server.drain(5))
+        await asyncio.sleep(0)
+        gate.open.set()
+
+    assert [call.result().fields["i"] for call in calls] == list(range(5))
+    assert draining.result()
+    assert server.num_connections == 0
+
+
+async def test_calls_during_a_drain_go_to_the_next_server(house: Any) -> None:
+    gate = Gate()
+    server, endpoint = await house.serve({"wait": gate.wait})
+    channel = house.channel(endpoint)
+
+    async with asyncio.TaskGroup() as group:
+        old = [
+            group.create_task(channel.call("wait", Message(fields={"i": i}), timeout_s=5))
+            for i in range(5)
+        ]
+        await gate.all_begun.wait()
+        draining = group.create_task(server.drain(5))
+        await asyncio.sleep(0)
+        await house.serve(
+            {"wait": lambda request: Message(fields={"i": "new"})},
+            port=int(endpoint.rpartition(":")[2]),
+        )
+        new = [
+            await channel.call("wait", Message(fields={"i": 0}), timeout_s=5) for _ in range(3)
+        ]
+        gate.open.set()
+
+    assert [call.result().fields["i"] for call in old] == list(range(5))
+    assert "new" in [reply.fields["i"] for reply in new]
+    assert draining.result()
+
+
+async def test_a_drain_that_takes_too_long_says_so(house: Any) -> None:
+    gate = Gate()
+    server, endpoint = await house.serve({"wait": gate.wait})
+    channel = house.channel(endpoint)
+    calls = asyncio.gather(
+        *(channel.call("wait", Message(), timeout_s=5, idempotent=False) for _ in range(5)),
+        return_exceptions=True,
+    )
+    await gate.all_begun.wait()
+
+    assert not await server.drain(0.05)
+
+    await server.close()
+    assert all(isinstance(lost, Exception) for lost in await calls)
+
+
+async def test_a_drained_server_is_not_there_any_more(house: Any) -> None:
+    server, endpoint = await house.serve({"echo": lambda request: request.message})
+    channel = house.channel(endpoint)
+    await channel.call("echo", Message(), timeout_s=5)
+
+    assert await server.drain(5)
+
+    gone = await asyncio.gather(
+        channel.call("echo", Message(), timeout_s=0.05), return_exceptions=True
+    )
+    assert isinstance(gone[0], PeerUnreachableError)
+
+
+async def test_a_client_that_reads_nothing_is_cut_off_at_the_end(house: Any) -> None:
+    server, endpoint = await house.serve({})
+    reader, writer = await asyncio.open_connection(*endpoint.split(":"))
+    plain = PlainEnd(client_side=True)
+    writer.write(plain.take())
+    plain.feed(await reader.read(1000))
+    writer.transport.pause_reading()  # type: ignore[attr-defined]  # of this transport it is
+
+    assert not await server.drain(0.05)
+    await server.close()
+
+    assert server.num_connections == 0
+    writer.close()
+    await writer.wait_closed()

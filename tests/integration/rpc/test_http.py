@@ -1,0 +1,79 @@
+"""Other people's HTTP/2 clients may look in."""
+
+import asyncio
+import json
+import shutil
+import subprocess
+from typing import Any
+
+import pytest
+
+from paramfleet_shared.wire.limits import Limits
+
+CURL = shutil.which("curl")
+
+
+def curl_lacks_http2() -> bool:
+    if CURL is None:
+        return True
+    told = subprocess.run([CURL, "--version"], capture_output=True, text=True, check=True)
+    return "HTTP2" not in told.stdout
+
+
+needs_curl = pytest.mark.skipif(curl_lacks_http2(), reason="no curl with HTTP/2 here")
+
+
+async def curl(*arguments: str) -> str:
+    assert CURL is not None
+    process = await asyncio.create_subprocess_exec(
+        CURL, "-s", "--max-time", "5", "--http2-prior-knowledge", *arguments,
+        stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    told, _ = await process.communicate()
+    assert process.returncode in {0, 92}  # 92: answered while it was still sending
+    return told.decode()
+
+
+@needs_curl
+async def test_curl_reads_the_health(house: Any) -> None:
+    _, endpoint = await house.serve({}, health=lambda: {"role": "pserver", "index": 0})
+
+    told = await curl(f"http://{endpoint}/healthz")
+
+    assert json.loads(told) == {"role": "pserver", "index": 0}
+
+
+@needs_curl
+async def test_curl_may_ask_for_the_head_alone(house: Any) -> None:
+    _, endpoint = await house.serve({})
+
+    told = await curl("--head", f"http://{endpoint}/healthz")
+
+    assert told.startswith("HTTP/2 200")
+    assert "application/json" in told
+
+
+@needs_curl
+@pytest.mark.parametrize(
+    ("path", "arguments", "status"),
+    [
+        ("/", (), "404"),
+        ("/healthz", ("--data", "x"), "404"),
+        ("/v1/fly", ("--data", "x"), "404"),
+        ("/v1/echo", (), "405"),
+        ("/v1/echo", ("--data", "not a message"), "400"),
+        ("/v1/echo", ("--data", "x" * 5000), "413"),
+    ],
+)
+async def test_curl_learns_what_it_did_wrong(
+    house: Any, path: str, arguments: tuple[str, ...], status: str
+) -> None:
+    _, endpoint = await house.serve(
+        {"echo": lambda request: request.message}, limits=Limits(max_body_bytes=4000)
+    )
+
+    told = await curl(
+        "-o", "/dev/null", "-w", "%{http_code}", *arguments, f"http://{endpoint}{path}"
+    )
+
+    assert told == status
