@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from paramfleet_shared.tables.spec import TableSpec
 __all__ = [
     "FORMAT", "MANIFEST", "VERSION", "CheckpointDamagedError", "CheckpointWriteError",
     "FilePart", "Manifest", "ManifestError", "SavedFile", "SavedTable", "read_manifest",
-    "read_part", "sync_directory", "write_part",
+    "read_part", "sync_directory", "write_manifest", "write_part",
 ]  # fmt: skip
 
 FORMAT = "paramfleet-checkpoint"
@@ -85,7 +85,28 @@ class SavedFile:
 
     def to_wire(self) -> dict[str, Any]:
         """Return plain values."""
-        return {name: getattr(self, name) for name in self.__slots__}
+        return asdict(self)
+
+    @classmethod
+    def from_wire(cls, wire: Mapping[str, Any]) -> "SavedFile":
+        """Rebuild what ``to_wire`` returned.
+
+        Raises:
+            ValueError: if the name leads out of the folder, or a value is no number.
+            KeyError: if a value is missing.
+        """
+        name = str(wire["name"])
+        if name != Path(name).name or name in {"", ".", ".."}:
+            rule = f"file name {name!r} leads out of the folder"
+            raise ValueError(rule)
+        return cls(
+            name=name,
+            sha256=str(wire["sha256"]),
+            bytes=int(wire["bytes"]),
+            rows=int(wire["rows"]),
+            table=str(wire["table"]),
+            kind=str(wire["kind"]),
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,6 +116,22 @@ class SavedTable:
     spec: TableSpec
     version: int
     """Pushes or steps applied when it was saved."""
+
+    def to_wire(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {**self.spec.to_wire(), "version": self.version}
+
+    @classmethod
+    def from_wire(cls, wire: Mapping[str, Any]) -> "SavedTable":
+        """Rebuild what ``to_wire`` returned.
+
+        Raises:
+            TableSpecError: if the table is described wrongly.
+            KeyError: if its version is missing.
+        """
+        plain = dict(wire)
+        version = int(plain.pop("version"))
+        return cls(spec=TableSpec.from_wire(plain), version=version)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -141,15 +178,7 @@ def write_part(directory: Path, name: str, spec: TableSpec, part: FilePart) -> S
     else:
         metadata |= {"start": str(part.start), "stop": str(part.start + part.num_rows)}
     content = save(tensors, metadata=metadata)
-    path = directory / name
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        with path.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as error:
-        raise CheckpointWriteError(path=str(path), reason=str(error)) from error
+    _write_through(directory / name, content)
     return SavedFile(
         name=name,
         sha256=hashlib.sha256(content).hexdigest(),
@@ -177,6 +206,22 @@ def sync_directory(directory: Path) -> None:
         raise CheckpointWriteError(path=str(directory), reason=str(error)) from error
 
 
+def write_manifest(directory: Path, manifest: Manifest) -> None:
+    """Write a checkpoint's manifest, when all its files are on the disk.
+
+    Raises:
+        CheckpointWriteError: if the system refuses.
+    """
+    document = {
+        "format": FORMAT,
+        "version": VERSION,
+        "tables": [table.to_wire() for table in manifest.tables],
+        "files": [file.to_wire() for file in manifest.files],
+    }
+    _write_through(directory / MANIFEST, json.dumps(document, indent=1).encode())
+    sync_directory(directory)
+
+
 def read_manifest(directory: Path) -> Manifest:
     """Read a checkpoint's manifest.
 
@@ -192,8 +237,8 @@ def read_manifest(directory: Path) -> Manifest:
     if stated != (FORMAT, VERSION):
         raise ManifestError(path=str(path), rule=f"must be {FORMAT} version {VERSION}")
     try:
-        tables = tuple(_saved_table(wire) for wire in document["tables"])
-        files = tuple(_saved_file(wire) for wire in document["files"])
+        tables = tuple(SavedTable.from_wire(wire) for wire in document["tables"])
+        files = tuple(SavedFile.from_wire(wire) for wire in document["files"])
     except (KeyError, TypeError, ValueError) as error:
         raise ManifestError(path=str(path), rule=f"is malformed: {error!r}") from error
     except FleetError as error:
@@ -226,6 +271,22 @@ def read_part(directory: Path, file: SavedFile, spec: TableSpec) -> FilePart:
         raise CheckpointDamagedError(path=str(path), reason=f"{error!r}") from error
 
 
+def _write_through(path: Path, content: bytes) -> None:
+    """Write a file, and wait until it is on the disk.
+
+    Raises:
+        CheckpointWriteError: if the system refuses.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise CheckpointWriteError(path=str(path), reason=str(error)) from error
+
+
 def _metadata_of(content: bytes) -> Mapping[str, str]:
     """Return what a safetensors file says of itself: u64 length, then JSON."""
     length = int.from_bytes(content[:8], "little")
@@ -256,24 +317,3 @@ def _checked_part(
     if part.values.dtype != np.float32 or part.states.dtype != np.float32:
         raise ValueError("values or states of another dtype")
     return part
-
-
-def _saved_table(wire: Mapping[str, Any]) -> SavedTable:
-    plain = dict(wire)
-    version = int(plain.pop("version"))
-    return SavedTable(spec=TableSpec.from_wire(plain), version=version)
-
-
-def _saved_file(wire: Mapping[str, Any]) -> SavedFile:
-    name = str(wire["name"])
-    if name != Path(name).name or name in {"", ".", ".."}:
-        rule = f"file name {name!r} leads out of the folder"
-        raise ValueError(rule)
-    return SavedFile(
-        name=name,
-        sha256=str(wire["sha256"]),
-        bytes=int(wire["bytes"]),
-        rows=int(wire["rows"]),
-        table=str(wire["table"]),
-        kind=str(wire["kind"]),
-    )

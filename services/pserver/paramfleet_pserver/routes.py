@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from paramfleet_pserver.manifest import SavedTable
 from paramfleet_pserver.owners import Job, Owners, when_done
 from paramfleet_pserver.requests import (
     DeclareRequest,
@@ -257,13 +258,14 @@ class Routes:
     async def save(self, request: Request) -> Message:
         """Write this server's part of a checkpoint."""
         directory = Fields(request.message.fields, where="save").text("dirname")
-        versions = {table.spec.name: table.num_updates for table in self._store}
+        tables = [
+            SavedTable(spec=table.spec, version=table.num_updates).to_wire()
+            for table in self._store
+        ]
         files = await save_tables(
             self._store, self._owners, Path(directory), server=self._server
         )
-        return Message(
-            fields={"files": [file.to_wire() for file in files], "versions": versions}
-        )
+        return Message(fields={"files": [file.to_wire() for file in files], "tables": tables})
 
     async def load(self, request: Request) -> Message:
         """Take this server's part of a checkpoint into the tables."""

@@ -4,6 +4,7 @@ Nothing here waits: a table says which jobs an operation takes, one for each sha
 it touches, and the caller hands them to the owners.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -79,7 +80,7 @@ class DensePart(NamedTuple):
         return self.values
 
 
-class Table:
+class Table(ABC):
     """What sparse and dense tables have in common.
 
     Args:
@@ -100,15 +101,16 @@ class Table:
         """Whether a worker gave the values."""
 
     @property
+    @abstractmethod
     def num_rows(self) -> int:
         """Return the rows (dense: values) that this server holds."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def num_bytes(self) -> int:
         """Return the memory they take."""
-        raise NotImplementedError
 
+    @abstractmethod
     def update_jobs(
         self, parts: "Sequence[SparsePart | DensePart]", *, lr: float, step: int
     ) -> list[Job]:
@@ -119,7 +121,6 @@ class Table:
             lr: Learning rate.
             step: The update's number, from 1.
         """
-        raise NotImplementedError
 
     def adopt(self, other: "Table") -> None:
         """Take the rows and the age of a table of the same spec, as after a load."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,11 @@ import pytest
 from paramfleet_pserver.manifest import (
     CheckpointDamagedError,
     CheckpointWriteError,
+    Manifest,
     ManifestError,
+    SavedFile,
+    SavedTable,
+    write_manifest,
 )
 from paramfleet_shared.tables.spec import (
     InitializerSpec,
@@ -59,19 +62,16 @@ async def trained(cluster: Cluster, num_steps: int, **terms: Any) -> Worker:
     return worker
 
 
-async def save(worker: Worker, folder: Path) -> dict[str, Any]:
+async def save(worker: Worker, folder: Path) -> Manifest:
     """Save on every server and write the manifest, as the client does."""
     replies = await worker.ask("save", dirname=str(folder))
-    manifest = {
-        "format": "paramfleet-checkpoint",
-        "version": 1,
-        "tables": [
-            {**spec.to_wire(), "version": replies[0].fields["versions"][spec.name]}
-            for spec in worker.specs.values()
-        ],
-        "files": [file for reply in replies for file in reply.fields["files"]],
-    }
-    (folder / "manifest.json").write_text(json.dumps(manifest))
+    manifest = Manifest(
+        tables=tuple(SavedTable.from_wire(wire) for wire in replies[0].fields["tables"]),
+        files=tuple(
+            SavedFile.from_wire(wire) for reply in replies for wire in reply.fields["files"]
+        ),
+    )
+    write_manifest(folder, manifest)
     return manifest
 
 
@@ -101,8 +101,8 @@ async def test_saved_on_two_servers_training_goes_on_on_any_number(
     assert sum(reply.fields["rows"][ROWS.name] for reply in loads) == len(IDS)
     assert all(r.fields["loaded"] == [ROWS.name, "flat", "empty"] for r in declared)
     assert all(not r.fields["created"] for r in declared)
-    assert sum(file["rows"] for file in manifest["files"]) == len(IDS) + 37
-    assert {file["kind"] for file in manifest["files"]} == {"sparse", "dense"}
+    assert sum(file.rows for file in manifest.files) == len(IDS) + 37
+    assert {file.kind for file in manifest.files} == {"sparse", "dense"}
 
 
 async def test_a_load_takes_the_place_of_what_was_trained(
@@ -133,7 +133,8 @@ async def test_sync_steps_count_from_zero_again_after_a_load(
     assert reply.fields["versions"][0] <= 1
     await worker.pull("flat", min_version=1)
     (saved,) = await worker.ask("save", dirname=str(tmp_path / "again"))
-    assert saved.fields["versions"]["flat"] == 4
+    versions = {wire["name"]: wire["version"] for wire in saved.fields["tables"]}
+    assert versions["flat"] == 4
 
 
 async def test_assigned_values_do_not_replace_loaded_ones(
@@ -204,7 +205,7 @@ async def test_a_damaged_file_is_refused_and_nothing_is_loaded(
     manifest = await save(worker, tmp_path)
     await worker.push(pushed(1), step=1, lr=0.1)
     expected = await values_of(worker)
-    last = tmp_path / manifest["files"][-1]["name"]
+    last = tmp_path / manifest.files[-1].name
     content = last.read_bytes()
 
     last.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
@@ -225,8 +226,9 @@ async def test_a_checkpoint_that_lacks_a_part_of_a_dense_table_is_refused(
 ) -> None:
     worker = await trained(await start_servers(2), 1)
     manifest = await save(worker, tmp_path)
-    manifest["files"].remove(next(f for f in manifest["files"] if f["table"] == "flat"))
-    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    lost = next(file for file in manifest.files if file.table == "flat")
+    rest = tuple(file for file in manifest.files if file is not lost)
+    write_manifest(tmp_path, replace(manifest, files=rest))
 
     with pytest.raises(ManifestError, match="lack"):
         await worker.ask("load", dirname=str(tmp_path))

@@ -17,8 +17,10 @@ from paramfleet_pserver.core.reservoir import (
     StepPassedError,
     StepTooEarlyError,
 )
-from paramfleet_pserver.stepping import StepIncompleteError
+from paramfleet_pserver.stepping import StepIncompleteError, TablesDamagedError
+from paramfleet_pserver.tablestore import SparseTable
 from paramfleet_shared.errors import JobFailedError
+from paramfleet_shared.tables.sparse import SparseShard
 from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
 from paramfleet_shared.testing.faults import FaultPlan
 
@@ -375,3 +377,19 @@ async def test_a_large_step_is_applied_off_the_loop_and_in_order(start_servers: 
 
     values = await ada.pull("big", min_version=3)
     assert values.min() == values.max() == -6.0
+
+
+async def test_a_step_applied_in_part_ends_all_waits(start_servers: Start) -> None:
+    cluster = await start_servers(1)
+    (ada,) = await crew(cluster, 1, ROWS)
+    table = cluster.routes[0]._store.find("rows")
+    assert isinstance(table, SparseTable)
+    table.shards = tuple(SparseShard(ROWS, max_rows=1) for _ in table.shards)
+    ids = np.arange(100, dtype=np.int64)
+
+    await ada.push({"rows": (ids, np.ones((100, DIM), np.float32))}, step=0)
+
+    with pytest.raises(TablesDamagedError) as caught:
+        await ada.pull("rows", [1], min_version=1)
+    assert caught.value.step == 0
+    assert "rows" in caught.value.reason

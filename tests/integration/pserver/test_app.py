@@ -1,0 +1,343 @@
+"""A pserver's life in a job: a real coordinator, a real Redis, one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from typing import TYPE_CHECKING, Any
+
+import aiohttp
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from paramfleet_coordinator.app import Coordinator
+from paramfleet_coordinator.config import CoordinatorSettings
+from paramfleet_pserver.__main__ import main
+from paramfleet_pserver.app import PServer, run
+from paramfleet_pserver.config import PServerSettings
+from paramfleet_pserver.manifest import (
+    Manifest,
+    ManifestError,
+    SavedFile,
+    SavedTable,
+    write_manifest,
+)
+from paramfleet_shared.clock import SystemClock
+from paramfleet_shared.config import JobSettings, UnknownSettingError, resolve
+from paramfleet_shared.discovery.embedded import EmbeddedRedis
+from paramfleet_shared.discovery.errors import NoRedisError
+from paramfleet_shared.discovery.registry import Registry
+from paramfleet_shared.discovery.session import JobSession
+from paramfleet_shared.discovery.store import RedisStore
+from paramfleet_shared.errors import FleetError, JobFailedError
+from paramfleet_shared.rpc.client import Channel, DeadlineExceededError
+from paramfleet_shared.tables.spec import TableSpec
+from paramfleet_shared.wire.message import Message
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+CLOCK = SystemClock()
+FLAT = TableSpec(name="flat", kind="dense", size=24)
+FAST = {"lease_ttl_s": 1.5, "lease_renew_s": 0.1, "join_timeout_s": 8.0, "call_timeout_s": 3.0}
+
+pytestmark = pytest.mark.slow
+
+
+class Job:
+    """Starts the members of one job and keeps their tasks."""
+
+    def __init__(self, group: asyncio.TaskGroup, redis: str) -> None:
+        self._group = group
+        self.common: dict[str, Any] = {**FAST, "redis": redis, "job": "test"}
+        self.sessions: list[JobSession] = []
+
+    def coordinator(self, *, pservers: int = 1) -> asyncio.Task[int]:
+        resolved = resolve(
+            CoordinatorSettings,
+            section="coordinator",
+            arguments={**self.common, "server_num": pservers, "finish_grace_s": 3.0},
+            environment={},
+        )
+        return self._group.create_task(Coordinator(resolved, clock=CLOCK).serve())
+
+    def pserver(self, **settings: Any) -> tuple[PServer, asyncio.Task[FleetError | None]]:
+        server = PServer(
+            PServerSettings(**{**self.common, "owner_threads": 1, **settings}),
+            clock=CLOCK,
+            config={"job": {"value": "test", "origin": "argument"}},
+        )
+
+        async def serve() -> FleetError | None:
+            try:
+                await server.run()
+            except FleetError as error:
+                return error
+            return None
+
+        return server, self._group.create_task(serve())
+
+    async def worker(self) -> tuple[JobSession, asyncio.Task[FleetError | None]]:
+        session = await JobSession.join(
+            JobSettings(**self.common),
+            role="worker",
+            index=None,
+            endpoint="",
+            admin="",
+            clock=CLOCK,
+        )
+        self.sessions.append(session)
+
+        async def beat() -> FleetError | None:
+            try:
+                await session.run()
+            except FleetError as error:
+                return error
+            return None
+
+        return session, self._group.create_task(beat())
+
+
+@pytest.fixture
+async def job(tmp_path: Path) -> AsyncIterator[Job]:
+    redis = EmbeddedRedis(tmp_path, clock=CLOCK)
+    await redis.start()
+    try:
+        async with asyncio.TaskGroup() as group:
+            job = Job(group, redis.url)
+            yield job
+            for session in job.sessions:
+                await session.leave()
+    finally:
+        redis.stop()
+
+
+def declaration(**terms: Any) -> Message:
+    fields = {
+        "tables": [FLAT.to_wire()],
+        "mode": "sync",
+        "worker_num": 1,
+        "max_staleness": None,
+        "rank": 0,
+        "incarnation": 1,
+    }
+    return Message(fields={**fields, **terms})
+
+
+def reading(min_version: int = 0) -> Message:
+    parts = [{"table": "flat", "create": False}]
+    return Message(fields={"rank": 0, "min_version": min_version, "parts": parts})
+
+
+async def test_it_serves_its_shards_until_the_job_has_finished(job: Job) -> None:
+    pservers = [job.pserver() for _ in range(2)]
+    coordinator = job.coordinator(pservers=2)
+    session, _ = await job.worker()
+    placement = await session.wait_placement()
+    channels = [
+        Channel(endpoint, peer="pserver", clock=CLOCK) for endpoint in placement.endpoints
+    ]
+
+    sizes = []
+    for channel in channels:
+        await channel.call("declare", declaration(), timeout_s=5.0)
+        sizes.append(
+            len((await channel.call("pull", reading(), timeout_s=5.0)).tensors["0.rows"])
+        )
+        await channel.close()
+    await session.mark_done()
+    await session.leave()
+
+    assert sizes == [12, 12]
+    assert [await ended for _, ended in pservers] == [None, None]
+    assert await coordinator == 0
+
+
+async def test_its_admin_address_tells_how_it_stands(job: Job) -> None:
+    server, ended = job.pserver(index=0)
+    assert server.ready() == (False, "joining the job")
+    assert server.status()["index"] is None
+    coordinator = job.coordinator()
+    session, _ = await job.worker()
+    placement = await session.wait_placement()
+    channel = Channel(placement.endpoints[0], peer="pserver 0", clock=CLOCK)
+    await channel.call("declare", declaration(), timeout_s=5.0)
+    await channel.close()
+    (admin,) = await admin_addresses(job)
+
+    async with aiohttp.ClientSession(f"http://{admin}") as http:
+        answers = {}
+        for page in ("status", "readyz", "config"):
+            async with http.get(f"/{page}") as answer:
+                answers[page] = json.loads(await answer.text())
+    await session.mark_done()
+
+    assert answers["readyz"]["ready"] is True
+    assert answers["config"]["job"]["value"] == "test"
+    status = answers["status"]
+    assert (status["role"], status["index"], status["incarnation"]) == ("pserver", 0, 1)
+    assert (status["mode"], status["members"]) == ("sync", [{"rank": 0, "steps": 0}])
+    assert [table["name"] for table in status["tables"]] == ["flat"]
+    assert status["uptime_s"] > 0
+    assert await ended is None
+    await session.leave()
+    assert await coordinator == 0
+
+
+async def admin_addresses(job: Job) -> list[str]:
+    store = RedisStore(job.common["redis"], clock=CLOCK, timeout_s=1.0)
+    members = await Registry(store, job="test").read_members(1)
+    await store.close()
+    return [member.admin for member in members if member.role == "pserver"]
+
+
+async def test_a_failed_job_ends_its_waiting_pulls_and_itself(job: Job) -> None:
+    _, ended = job.pserver()
+    coordinator = job.coordinator()
+    session, beating = await job.worker()
+    placement = await session.wait_placement()
+    channel = Channel(placement.endpoints[0], peer="pserver 0", clock=CLOCK)
+    await channel.call("declare", declaration(), timeout_s=5.0)
+
+    async def fails() -> None:
+        with pytest.raises(JobFailedError, match="worker 0: out of memory") as caught:
+            await channel.call("pull", reading(min_version=1), timeout_s=10.0)
+        assert caught.value.remote
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(fails())
+        await session.fail("out of memory")
+    await channel.close()
+
+    error = await ended
+    assert isinstance(error, JobFailedError)
+    assert (error.role, error.index) == ("worker", 0)
+    assert isinstance(await beating, JobFailedError)
+    assert await coordinator == 1
+
+
+async def test_a_checkpoint_that_can_not_be_read_ends_the_job_by_its_name(
+    job: Job, tmp_path: Path
+) -> None:
+    _, ended = job.pserver(load=str(tmp_path / "nothing"))
+    coordinator = job.coordinator()
+    _, beating = await job.worker()
+
+    assert isinstance(await ended, ManifestError)
+    failure = await beating
+    assert isinstance(failure, JobFailedError)
+    assert (failure.role, failure.index) == ("pserver", 0)
+    assert "nothing" in failure.reason
+    assert await coordinator == 1
+
+
+async def test_it_starts_from_a_checkpoint(job: Job, tmp_path: Path) -> None:
+    coordinator = job.coordinator()
+    _, saving = job.pserver()
+    session, _ = await job.worker()
+    placement = await session.wait_placement()
+    channel = Channel(placement.endpoints[0], peer="pserver 0", clock=CLOCK)
+    await channel.call("declare", declaration(), timeout_s=5.0)
+    fields = {"rank": 0, "incarnation": 1, "table": "flat", "only_if_new": True}
+    values = np.arange(24, dtype=np.float32)
+    await channel.call(
+        "assign", Message(fields=fields, tensors={"rows": values}), timeout_s=5.0
+    )
+    folder = tmp_path / "saved"
+    saved = await channel.call("save", Message(fields={"dirname": str(folder)}), timeout_s=5.0)
+    await channel.close()
+    manifest = Manifest(
+        tables=tuple(SavedTable.from_wire(wire) for wire in saved.fields["tables"]),
+        files=tuple(SavedFile.from_wire(wire) for wire in saved.fields["files"]),
+    )
+    write_manifest(folder, manifest)
+    await session.mark_done()
+    await session.leave()
+    assert await saving is None
+    assert await coordinator == 0
+
+    job.common["job"] = "test2"
+    coordinator = job.coordinator()
+    _, loading = job.pserver(load=str(folder))
+    session, _ = await job.worker()
+    placement = await session.wait_placement()
+    channel = Channel(placement.endpoints[0], peer="pserver 0", clock=CLOCK)
+    declared = await channel.call("declare", declaration(), timeout_s=5.0)
+    got = await channel.call("pull", reading(), timeout_s=5.0)
+    await channel.close()
+    await session.mark_done()
+    await session.leave()
+
+    assert declared.fields["loaded"] == ["flat"]
+    np.testing.assert_array_equal(got.tensors["0.rows"], values)
+    assert await loading is None
+    assert await coordinator == 0
+
+
+async def test_a_termination_signal_tells_the_job_and_ends_it_cleanly(job: Job) -> None:
+    _, ended = job.pserver()
+    coordinator = job.coordinator()
+    session, beating = await job.worker()
+    await session.wait_placement()
+
+    os.kill(os.getpid(), signal.SIGTERM)
+
+    assert await ended is None
+    failure = await beating
+    assert isinstance(failure, JobFailedError)
+    assert (failure.role, failure.reason) == ("pserver", "stopped by SIGTERM")
+    assert await coordinator == 1
+
+
+async def test_a_termination_signal_before_it_has_joined_ends_it_too(
+    job: Job, unused_tcp_port: int
+) -> None:
+    _, ended = job.pserver(port=unused_tcp_port)
+    channel = Channel(f"127.0.0.1:{unused_tcp_port}", peer="pserver", clock=CLOCK)
+    with pytest.raises(DeadlineExceededError):  # it listens, and the request waits
+        await channel.call("status", Message(), timeout_s=0.5)
+    await channel.close()
+
+    os.kill(os.getpid(), signal.SIGTERM)
+
+    assert await ended is None
+
+
+async def test_a_request_that_comes_before_it_has_joined_waits(
+    job: Job, unused_tcp_port: int
+) -> None:
+    _, ended = job.pserver(port=unused_tcp_port)
+    channel = Channel(f"127.0.0.1:{unused_tcp_port}", peer="pserver", clock=CLOCK)
+
+    async with asyncio.TaskGroup() as tasks:
+        early = tasks.create_task(channel.call("declare", declaration(), timeout_s=8.0))
+        coordinator = job.coordinator()
+        session, _ = await job.worker()
+    await channel.close()
+    await session.mark_done()
+    await session.leave()
+
+    assert early.result().fields["created"] == ["flat"]
+    assert await ended is None
+    assert await coordinator == 0
+
+
+def test_the_command_says_in_one_line_why_it_could_not_join(tmp_path: Path) -> None:
+    arguments = ["--redis", "redis://127.0.0.1:1/0", "--join-timeout-s", "0.3"]
+
+    result = CliRunner().invoke(main, [*arguments, "--owner-threads", "1"])
+
+    assert result.exit_code == 1
+    assert result.output.startswith("paramfleet pserver: ")
+    assert "redis://127.0.0.1:1/0" in result.output
+
+
+def test_serving_takes_its_settings_from_arguments_and_refuses_unknown_ones() -> None:
+    with pytest.raises(NoRedisError):
+        run({"redis": "redis://127.0.0.1:1/0", "join_timeout_s": 0.3, "owner_threads": 1})
+    with pytest.raises(UnknownSettingError):
+        run({"shards": 4})

@@ -1,0 +1,43 @@
+"""Settings of the pserver."""
+
+from typing import Any
+
+import pytest
+
+from paramfleet_pserver.config import MAX_OWNERS, PServerSettings
+from paramfleet_shared.config import SettingError, resolve
+
+
+def test_the_defaults_are_valid_and_take_a_part_of_the_machine() -> None:
+    settings = PServerSettings()
+
+    assert 1 <= settings.num_owners <= MAX_OWNERS
+    assert PServerSettings(owner_threads=3).num_owners == 3
+
+
+def test_own_and_shared_fields_come_from_the_environment() -> None:
+    resolved = resolve(
+        PServerSettings,
+        section="pserver",
+        arguments={},
+        environment={"PARAMFLEET_PSERVER__INDEX": "2", "PARAMFLEET_JOB": "mine"},
+    )
+
+    assert (resolved.value.index, resolved.value.job) == (2, "mine")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("index", -1),
+        ("port", 70_000),
+        ("admin_port", -1),
+        ("owner_threads", -1),
+        ("drain_timeout_s", -0.5),
+        ("job", "a job"),
+    ],
+)
+def test_a_value_outside_its_range_is_refused_by_its_name(name: str, value: Any) -> None:
+    with pytest.raises(SettingError) as caught:
+        PServerSettings(**{name: value})
+    assert caught.value.name == name

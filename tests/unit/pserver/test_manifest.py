@@ -1,0 +1,187 @@
+"""Files of a checkpoint are what was saved, or an error that names the file."""
+
+import hashlib
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save
+
+from paramfleet_pserver.manifest import (
+    CheckpointDamagedError,
+    CheckpointWriteError,
+    FilePart,
+    Manifest,
+    ManifestError,
+    SavedFile,
+    SavedTable,
+    read_manifest,
+    read_part,
+    sync_directory,
+    write_manifest,
+    write_part,
+)
+from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
+
+ROWS = TableSpec(name="rows", kind="sparse", dim=2, optimizer=OptimizerSpec(rule="adagrad"))
+FLAT = TableSpec(name="flat", kind="dense", size=9)
+
+
+def floats(*shape: int) -> np.ndarray:
+    return np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+
+
+def sparse_part(num: int = 3) -> FilePart:
+    return FilePart(
+        ids=np.arange(num, dtype=np.int64) + 7, values=floats(num, 2), states=floats(num, 2)
+    )
+
+
+def test_a_sparse_part_comes_back_as_it_was(tmp_path: Path) -> None:
+    saved = write_part(tmp_path / "new", "a.safetensors", ROWS, sparse_part())
+
+    part = read_part(tmp_path / "new", saved, ROWS)
+
+    assert part.ids is not None
+    np.testing.assert_array_equal(part.ids, [7, 8, 9])
+    np.testing.assert_array_equal(part.values, floats(3, 2))
+    np.testing.assert_array_equal(part.states, floats(3, 2))
+    assert (saved.rows, saved.table, saved.kind) == (3, "rows", "sparse")
+    content = (tmp_path / "new" / "a.safetensors").read_bytes()
+    assert (saved.bytes, saved.sha256) == (len(content), hashlib.sha256(content).hexdigest())
+
+
+def test_a_dense_part_comes_back_with_its_place(tmp_path: Path) -> None:
+    part = FilePart(values=floats(4), states=floats(0, 4), start=5)
+    saved = write_part(tmp_path, "a.safetensors", FLAT, part)
+
+    again = read_part(tmp_path, saved, FLAT)
+
+    assert (again.start, again.num_rows, again.ids) == (5, 4, None)
+    np.testing.assert_array_equal(again.values, floats(4))
+
+
+def forged(
+    folder: Path, spec: TableSpec, rows: int, tensors: Any, **metadata: str
+) -> SavedFile:
+    """Return a file whose hash is right and whose contents may not be."""
+    content = save(tensors, metadata=metadata or None)
+    (folder / "forged").write_bytes(content)
+    return SavedFile(
+        name="forged",
+        sha256=hashlib.sha256(content).hexdigest(),
+        bytes=len(content),
+        rows=rows,
+        table=spec.name,
+        kind=spec.kind,
+    )
+
+
+def test_contents_that_do_not_fit_the_table_are_refused(tmp_path: Path) -> None:
+    good = {"ids": np.zeros(3, np.int64), "values": floats(3, 2), "states": floats(3, 2)}
+    flat = {"values": floats(4), "states": floats(0, 4)}
+    wrong: list[tuple[TableSpec, int, Any, dict[str, str]]] = [
+        (ROWS, 3, good | {"ids": np.zeros(2, np.int64)}, {}),
+        (ROWS, 3, good | {"ids": np.zeros(3, np.int32)}, {}),
+        (ROWS, 3, good | {"values": floats(3, 3)}, {}),
+        (ROWS, 3, good | {"states": floats(3, 4)}, {}),
+        (ROWS, 3, good | {"values": floats(3, 2).astype(np.float64)}, {}),
+        (ROWS, 3, {"ids": np.zeros(3, np.int64)}, {}),
+        (FLAT, 4, flat, {}),
+        (FLAT, 4, flat, {"start": "6", "stop": "10"}),
+        (FLAT, 4, flat, {"start": "0", "stop": "3"}),
+        (FLAT, 4, flat, {"start": "x", "stop": "4"}),
+    ]
+
+    for spec, rows, tensors, metadata in wrong:
+        with pytest.raises(CheckpointDamagedError):
+            read_part(tmp_path, forged(tmp_path, spec, rows, tensors, **metadata), spec)
+
+
+def test_a_file_that_is_no_safetensors_file_is_refused(tmp_path: Path) -> None:
+    content = b"\xff" * 100
+    (tmp_path / "x").write_bytes(content)
+    file = SavedFile(
+        name="x",
+        sha256=hashlib.sha256(content).hexdigest(),
+        bytes=100,
+        rows=3,
+        table="rows",
+        kind="sparse",
+    )
+
+    with pytest.raises(CheckpointDamagedError):
+        read_part(tmp_path, file, ROWS)
+
+
+def test_a_manifest_comes_back_as_it_was(tmp_path: Path) -> None:
+    file = write_part(tmp_path, "a.safetensors", ROWS, sparse_part())
+    manifest = Manifest(tables=(SavedTable(spec=ROWS, version=4),), files=(file,))
+
+    write_manifest(tmp_path, manifest)
+
+    assert read_manifest(tmp_path) == manifest
+
+
+def changed(document: dict[str, Any], **changes: Any) -> str:
+    return json.dumps({**document, **changes})
+
+
+def test_a_manifest_that_breaks_a_rule_is_refused_by_its_path(tmp_path: Path) -> None:
+    file = write_part(tmp_path, "a.safetensors", ROWS, sparse_part())
+    write_manifest(
+        tmp_path, Manifest(tables=(SavedTable(spec=ROWS, version=4),), files=(file,))
+    )
+    path = tmp_path / "manifest.json"
+    good = json.loads(path.read_text())
+    wire, plain = good["tables"][0], file.to_wire()
+    wrong = [
+        "{",
+        "[]",
+        changed(good, format="other"),
+        changed(good, version=2),
+        changed(good, tables=None),
+        changed(good, tables=[{**wire, "dim": -1}]),
+        changed(good, tables=[{k: v for k, v in wire.items() if k != "version"}]),
+        changed(good, files=[{**plain, "name": "../a"}]),
+        changed(good, files=[{**plain, "name": ".."}]),
+        changed(good, files=[{**plain, "bytes": "many"}]),
+        changed(good, files=[{**plain, "table": "other"}]),
+        changed(good, files=[{**plain, "kind": "dense"}]),
+    ]
+
+    for text in wrong:
+        path.write_text(text)
+        with pytest.raises(ManifestError) as caught:
+            read_manifest(tmp_path)
+        assert caught.value.path == str(path)
+
+
+def test_a_folder_without_a_manifest_is_no_checkpoint(tmp_path: Path) -> None:
+    with pytest.raises(ManifestError, match="can't be read"):
+        read_manifest(tmp_path)
+
+
+def test_a_missing_file_and_an_altered_one_are_damage(tmp_path: Path) -> None:
+    file = write_part(tmp_path, "a.safetensors", ROWS, sparse_part())
+
+    with pytest.raises(CheckpointDamagedError):
+        read_part(tmp_path, replace(file, name="b.safetensors"), ROWS)
+    with pytest.raises(CheckpointDamagedError):
+        read_part(tmp_path, replace(file, bytes=1), ROWS)
+    with pytest.raises(CheckpointDamagedError, match="SHA-256") as caught:
+        read_part(tmp_path, replace(file, sha256="0" * 64), ROWS)
+    assert caught.value.path.endswith("a.safetensors")
+
+
+def test_a_folder_that_is_a_file_can_not_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+
+    with pytest.raises(CheckpointWriteError):
+        write_part(tmp_path / "file", "a", ROWS, sparse_part())
+    with pytest.raises(CheckpointWriteError) as caught:
+        sync_directory(tmp_path / "file")
+    assert caught.value.path == str(tmp_path / "file")

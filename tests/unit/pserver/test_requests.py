@@ -1,0 +1,66 @@
+"""What comes off the wire is judged before it has an effect."""
+
+from typing import Any
+
+import pytest
+
+from paramfleet_pserver.requests import Fields, declare_request
+from paramfleet_shared.tables.spec import TableSpec, TableSpecError
+from paramfleet_shared.wire.message import MalformedMessageError, Message
+
+GOOD = {
+    "tables": [TableSpec(name="t", kind="sparse").to_wire()],
+    "mode": "geo",
+    "worker_num": 2,
+    "max_staleness": None,
+    "rank": 1,
+    "incarnation": 3,
+}
+
+
+def test_a_declaration_is_read_as_it_was_meant() -> None:
+    declared = declare_request(Message(fields=GOOD))
+
+    assert [spec.name for spec in declared.specs] == ["t"]
+    assert (declared.mode, declared.worker_num, declared.max_staleness) == ("geo", 2, None)
+    assert (declared.rank, declared.incarnation) == (1, 3)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("mode", "bulk"),
+        ("mode", None),
+        ("worker_num", 0),
+        ("worker_num", 2.0),
+        ("max_staleness", -1),
+        ("rank", -1),
+        ("incarnation", True),
+        ("tables", {}),
+        ("tables", [3]),
+    ],
+)
+def test_a_declaration_with_a_wrong_field_names_it(field: str, value: Any) -> None:
+    with pytest.raises(MalformedMessageError) as caught:
+        declare_request(Message(fields={**GOOD, field: value}))
+    assert field in caught.value.where
+
+
+def test_a_table_described_wrongly_is_refused() -> None:
+    wrong = {**GOOD["tables"][0], "dim": 0}  # type: ignore[index]  # plain values
+
+    with pytest.raises(TableSpecError):
+        declare_request(Message(fields={**GOOD, "tables": [wrong]}))
+
+
+def test_fields_are_read_with_their_types() -> None:
+    fields = Fields({"n": 2, "x": 0.5, "b": True, "s": "word"}, where="test")
+
+    assert fields.integer("n") == fields.optional_integer("n") == 2
+    assert fields.optional_integer("absent") is None
+    assert (fields.number("x"), fields.number("n")) == (0.5, 2.0)
+    assert (fields.flag("b"), fields.flag("absent")) == (True, False)
+    assert fields.text("s") == "word"
+    for read in (fields.integer, fields.flag, fields.number):
+        with pytest.raises(MalformedMessageError):
+            read("s")
