@@ -1,5 +1,6 @@
 """The admin address of a process: health, status, metrics and settings over HTTP/1.1."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -8,7 +9,7 @@ from aiohttp import web
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.telemetry import MetricRegistry
 
-__all__ = ["AdminPortInUseError", "AdminServer"]
+__all__ = ["AdminPortInUseError", "AdminServer", "finite"]
 
 _STOP_TIMEOUT_S = 1.0
 """Seconds that open admin connections get at the end."""
@@ -26,6 +27,17 @@ class AdminPortInUseError(ContractError):
             port=port,
             reason=reason,
         )
+
+
+def finite(value: Any) -> Any:
+    """Return plain values with NaN and infinities as text, which JSON has no word for."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return value
 
 
 class AdminServer:
@@ -96,7 +108,7 @@ class AdminServer:
         return web.json_response(answer, status=200 if ready else 503)
 
     async def _answer_status(self, _request: web.Request) -> web.Response:
-        return web.json_response(dict(self._status()))
+        return web.json_response(finite(dict(self._status())))
 
     async def _answer_metrics(self, _request: web.Request) -> web.Response:
         kind = "text/plain; version=0.0.4; charset=utf-8"

@@ -66,10 +66,12 @@ def settings_command(
 def _option(option: Option) -> click.Option:
     """Return the click option; it has no default, so that a given value is known as such."""
     flag = "--" + option.name.replace("_", "-")
-    declaration = f"{flag}/--no-{flag[2:]}" if option.type is bool else flag
+    declared = [f"{flag}/--no-{flag[2:]}" if option.type is bool else flag]
+    if option.type is not bool and "_" in option.name:
+        declared.append("--" + option.name)  # as Fleet's own options are spelled
     default = "required" if option.default is ... else f"default: {_shown(option.default)}"
     return click.Option(
-        [declaration, option.name],
+        [*declared, option.name],
         type=_click_type(option.type),
         default=None,
         help=f"{option.help}  [{default}]",

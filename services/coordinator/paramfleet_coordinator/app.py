@@ -199,6 +199,7 @@ class Coordinator:
         """
         seen_at = self._clock.monotonic()
         ended_at: float | None = None
+        lost = False
         while True:
             now = self._clock.monotonic()
             try:
@@ -206,8 +207,13 @@ class Coordinator:
                     level = logging.ERROR if decision.event == "job.failed" else logging.INFO
                     log.log(level, decision.event, extra=dict(decision.facts))
                 seen_at = now
+                if lost:
+                    log.info("registry.found")
+                lost = False
             except NoRedisError as error:
-                log.warning("registry.unreachable", extra={"reason": str(error)})
+                if not lost:
+                    log.warning("registry.lost", extra={"reason": str(error)})
+                lost = True
                 if now - seen_at >= self._settings.outage_grace_s:
                     raise
             if job.has_ended:

@@ -18,6 +18,12 @@ _PARK_S = 5.0
 _REPLY_S = 1.0
 """Seconds after the parking by which an answer must be here."""
 
+_PARK_FRACTION = 0.9
+"""Part of the time left that a request may be held, so that its answer comes in time."""
+
+_LAST_CALL_S = 0.01
+"""With less time left than this a worker doesn't ask once more."""
+
 _RETRY_S = 0.1
 
 
@@ -58,12 +64,12 @@ class BarrierCaller:
         while True:
             waited_s = self._clock.monotonic() - started
             left_s = timeout_s - waited_s
-            if left_s <= 0:
+            if left_s < _LAST_CALL_S:
                 raise BarrierTimeoutError(
                     name=name, generation=generation, waited_s=waited_s, **facts
                 )
             try:
-                reply = await self._call(name, generation, park_s=min(_PARK_S, left_s))
+                reply = await self._call(name, generation, left_s=left_s)
             except (UnavailableError, OutcomeUnknownError) as error:
                 facts["reason"] = str(error)
                 await self._clock.sleep(min(_RETRY_S, left_s))
@@ -74,7 +80,8 @@ class BarrierCaller:
                 return arrived
             facts = {"arrived": arrived, "missing": list(reply["missing"]), "reason": ""}
 
-    async def _call(self, name: str, generation: int, *, park_s: float) -> Mapping[str, Any]:
+    async def _call(self, name: str, generation: int, *, left_s: float) -> Mapping[str, Any]:
+        park_s = min(_PARK_S, _PARK_FRACTION * left_s)
         fields = {
             "job": self._job,
             "rank": self._member.index,
@@ -83,7 +90,8 @@ class BarrierCaller:
             "generation": generation,
             "park_s": park_s,
         }
+        timeout_s = min(park_s + _REPLY_S, left_s)
         answer = await self._channel.call(
-            "barrier", Message(fields=fields), timeout_s=park_s + _REPLY_S
+            "barrier", Message(fields=fields), timeout_s=timeout_s
         )
         return answer.fields

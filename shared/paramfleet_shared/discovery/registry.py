@@ -103,17 +103,22 @@ class Registry:
         }
 
     async def beat(
-        self, member: Member, *, epoch: int, end: End, facts: Mapping[str, Any] | None
+        self, member: Member, *, epoch: int, end: End = "", facts: str = ""
     ) -> JobView:
         """Renew a lease, and write again all this member has said, should Redis have lost it.
+
+        Args:
+            member: Whose lease.
+            epoch: The run it belongs to.
+            end: How its part has ended; empty while it hasn't.
+            facts: What it publishes, as JSON; empty for nothing new.
 
         Raises:
             FencedError: if a newer process has this role and index.
             EpochEndedError: if another run of the job has begun.
             NoRedisError: if Redis doesn't answer.
         """
-        text = json.dumps(dict(facts)) if facts is not None else ""
-        arguments = (member.to_json(), end, text)
+        arguments = (member.to_json(), end, facts)
         _, job, seats = await self._fenced(BEAT, member, epoch=epoch, arguments=arguments)
         return JobView(job=JobRecord.from_fields(read_hash(job)), has_coordinator=bool(seats))
 

@@ -6,6 +6,7 @@ member of the job dies or gives up, every wait of every session ends within a
 heartbeat's time with ``JobFailedError``.
 """
 
+import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
@@ -19,6 +20,7 @@ from paramfleet_shared.discovery.errors import (
     GatherLostError,
     NoRedisError,
     PlacementTimeoutError,
+    RedisRefusedError,
     WorkersOnlyError,
 )
 from paramfleet_shared.discovery.joining import (
@@ -66,7 +68,8 @@ class JobSession:
         self._barriers = BarrierCaller(
             channel, member=admission.member, job=settings.job, clock=clock
         )
-        self._facts: dict[str, Any] | None = None
+        self._facts = ""
+        self._misses_redis = False
         self._end: End = ""
         self._life = JobLife()
         self.member: Member = admission.member
@@ -167,6 +170,9 @@ class JobSession:
                 self._require_redis(error, since=redis_at)
             else:
                 redis_at = now
+                if self._misses_redis:
+                    log.info("job.redis_found")
+                self._misses_redis = False
                 if view:
                     coordinator_at = now
                 self._require_coordinator(since=coordinator_at)
@@ -254,9 +260,10 @@ class JobSession:
         """Put small facts beside the lease; the next heartbeat carries them.
 
         Args:
-            facts: Plain values, shown in the coordinator's status; replaces earlier ones.
+            facts: Values that JSON can carry, shown in the coordinator's status; replaces
+                earlier ones.
         """
-        self._facts = dict(facts)
+        self._facts = json.dumps(dict(facts))
 
     async def read_facts(self, role: str) -> dict[int, dict[str, Any]]:
         """Return what the members of a role published last, by index.
@@ -318,12 +325,13 @@ class JobSession:
         Raises:
             FencedError: if a newer process has taken this one's place.
             EpochEndedError: if another run of the job has begun.
+            RedisRefusedError: if Redis asks for another password by now.
         """
         try:
             view = await self._registry.beat(
                 self.member, epoch=self._epoch, end=self._end, facts=self._facts
             )
-        except (FencedError, EpochEndedError) as error:
+        except (FencedError, EpochEndedError, RedisRefusedError) as error:
             self._life.end_badly(error)
             raise
         self._life.note(view.job)
@@ -331,7 +339,9 @@ class JobSession:
 
     def _require_redis(self, error: NoRedisError, *, since: float) -> None:
         waited_s = self._clock.monotonic() - since
-        log.warning("job.heartbeat_missed", extra={"reason": str(error)})
+        if not self._misses_redis:
+            log.warning("job.redis_lost", extra={"reason": str(error)})
+        self._misses_redis = True
         if waited_s >= self._settings.outage_grace_s:
             self._life.end_badly(NoRedisError(**{**error.facts, "waited_s": waited_s}))
 

@@ -12,7 +12,9 @@ from paramfleet_coordinator.app import Coordinator
 from paramfleet_coordinator.config import CoordinatorSettings
 from paramfleet_shared.clock import SystemClock
 from paramfleet_shared.config import JobSettings, Resolved, resolve
+from paramfleet_shared.discovery.scripts import Keys
 from paramfleet_shared.discovery.session import JobSession
+from paramfleet_shared.discovery.store import RedisStore
 from paramfleet_shared.errors import FleetError
 
 FAST = {
@@ -99,6 +101,19 @@ class Stage:
         joining += [self.join("pserver", i) for i in range(pservers)]
         parts = await asyncio.gather(*joining)
         return list(parts[:workers]), list(parts[workers:])
+
+    async def standing(self, barrier: str, count: int) -> None:
+        """Return when ``count`` workers stand at the first use of a barrier."""
+        store = RedisStore(self.common["redis"], clock=SystemClock(), timeout_s=2.0)
+        key = Keys(self.common["job"]).of_run(1, f"barrier:1:{barrier}")[-1]
+        try:
+            async with asyncio.timeout(10.0):
+                while True:
+                    if await store.command("SCARD", key) >= count:
+                        return
+                    await asyncio.sleep(0.02)
+        finally:
+            await store.close()
 
     async def sweep(self) -> None:
         for part in self._members:

@@ -100,7 +100,7 @@ async def test_the_death_of_a_member_ends_every_wait_and_names_it(
                 waits.create_task(_error_of(workers[0].session.barrier("start"))),
                 waits.create_task(_error_of(pservers[0].session.wait_placement())),
             ]
-            await asyncio.sleep(0.2)
+            await job.standing("start", 1)
             await workers[1].die()
             died_at = loop.time()
         took_s = loop.time() - died_at
@@ -141,7 +141,7 @@ async def test_a_worker_that_has_finished_is_not_waited_for(
         async with asyncio.TaskGroup() as waits:
             for worker in workers[:2]:
                 waits.create_task(worker.session.barrier("epoch"))
-            await asyncio.sleep(0.2)
+            await job.standing("epoch", 2)
             await workers[2].session.mark_done()
             await workers[2].die()
 
@@ -234,7 +234,7 @@ async def test_published_facts_are_in_the_status_and_readable_by_members(
             await pserver.session.publish({"tables": [table], "ready": True})
         await workers[0].session.publish({"step": 5, "loss": 0.5})
 
-        status = await _status(redis_url, job_name, until=lambda s: s["tables"])
+        status = await _status(redis_url, job_name, until=_all_published)
         facts = await _eventually(lambda: pservers[0].session.read_facts("worker"))
 
         assert facts == {0: {"step": 5, "loss": 0.5}}
@@ -360,6 +360,10 @@ async def _error_of(work: Any) -> BaseException | None:
     except JobFailedError as error:
         return error
     return None
+
+
+def _all_published(status: dict[str, Any]) -> bool:
+    return len(status["members"]) == 3 and all(m["facts"] for m in status["members"])
 
 
 async def _status(redis_url: str, job_name: str, *, until: Any) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from paramfleet_shared.admin import AdminPortInUseError, AdminServer
+from paramfleet_shared.admin import AdminPortInUseError, AdminServer, finite
 from paramfleet_shared.telemetry import MetricRegistry
 
 
@@ -91,3 +91,9 @@ async def test_close_may_be_called_again(shop: Shop) -> None:
 
     await shop.server.close()
     await shop.server.close()
+
+
+def test_a_loss_that_is_not_a_number_is_still_json() -> None:
+    status = {"members": [{"loss": float("nan")}], "best": (float("inf"), 0.5), "n": 1}
+
+    assert finite(status) == {"members": [{"loss": "nan"}], "best": ["inf", 0.5], "n": 1}

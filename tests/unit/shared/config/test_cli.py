@@ -57,6 +57,12 @@ def test_options_reach_the_settings_and_the_rest_stays_default() -> None:
     assert resolved.origins["job"] == "default"
 
 
+def test_a_name_may_be_spelled_with_underscores() -> None:
+    _, resolved = invoke("--lease_ttl_s", "9", "--join-timeout-s", "8")
+
+    assert (resolved.value.lease_ttl_s, resolved.value.join_timeout_s) == (9.0, 8.0)
+
+
 def test_the_environment_and_a_file_are_read_too(tmp_path: Path) -> None:
     file = tmp_path / "settings.toml"
     file.write_text("[worker]\nsize = 4\n")
