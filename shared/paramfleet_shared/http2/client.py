@@ -10,6 +10,7 @@ from typing_extensions import override
 
 from paramfleet_shared.http2.connection import Connection
 from paramfleet_shared.http2.events import (
+    PeerLeaving,
     PeerReady,
     ResponseReceived,
     ResponseTooLarge,
@@ -109,6 +110,7 @@ class ClientConnection(Connection):
     def _on_goaway(self, frame: GoAwayFrame) -> None:
         """Give back what the server did not take (RFC 9113, section 6.8)."""
         self.draining = True
+        self._events.append(PeerLeaving())
         for stream in list(self._streams.values()):
             if stream.stream_id > frame.last_stream_id:
                 self._forget(stream)

@@ -8,6 +8,7 @@ __all__ = [
     "ConnectionEnded",
     "ConnectionFault",
     "Event",
+    "PeerLeaving",
     "PeerReady",
     "RequestReceived",
     "RequestTooLarge",
@@ -28,6 +29,10 @@ class ConnectionFault(Exception):  # noqa: N818 (never leaves http2: it ends the
 
 class PeerReady(NamedTuple):
     """The server's settings are here, or have changed: calls may be sent."""
+
+
+class PeerLeaving(NamedTuple):
+    """The server takes no new calls on this connection; those it has go on."""
 
 
 class RequestReceived(NamedTuple):
@@ -84,6 +89,7 @@ class ConnectionEnded(NamedTuple):
 
 Event = (
     PeerReady
+    | PeerLeaving
     | RequestReceived
     | RequestTooLarge
     | ResponseReceived

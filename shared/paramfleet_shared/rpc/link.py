@@ -12,6 +12,7 @@ from paramfleet_shared.http2.client import ClientConnection
 from paramfleet_shared.http2.events import (
     ConnectionEnded,
     Event,
+    PeerLeaving,
     PeerReady,
     ResponseReceived,
     ResponseTooLarge,
@@ -81,7 +82,6 @@ class Link(Http2Protocol[ClientConnection]):
                     self._wake_next()
                 raise
         if not self.usable:
-            self._wake_next()
             raise CallLostError(
                 connection.end_reason or "the server is leaving", processed=False
             )
@@ -114,6 +114,8 @@ class Link(Http2Protocol[ClientConnection]):
         finally:
             self._answers.pop(stream_id, None)
             self._wake_next()
+            if connection.draining and not connection.num_streams:
+                self.close()
 
     def probe(self) -> None:
         """Cut the connection unless the server shows a sign of life soon."""
@@ -140,6 +142,8 @@ class Link(Http2Protocol[ClientConnection]):
                 self._fail(stream_id, CallLostError(reason, processed=processed))
             case PeerReady():
                 self._end_wait_ready(None)
+                self._wake_all()
+            case PeerLeaving():
                 self._wake_all()
             case ConnectionEnded(reason):
                 self._end_wait_ready(reason)

@@ -1,6 +1,7 @@
 """Calls over a real socket, on both event loops."""
 
 import asyncio
+import contextlib
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from paramfleet_shared.rpc.client import (
     Channel,
     ChannelClosedError,
     ConnectionLostError,
+    DeadlineExceededError,
     PeerUnreachableError,
 )
 from paramfleet_shared.rpc.endpoint import MalformedEndpointError
@@ -109,16 +111,39 @@ async def test_a_waiting_call_that_is_given_up_passes_its_turn_on(house: Any) ->
 
     channel = await house.connect({"wait": wait, "echo": echo}, limits=Limits(max_streams=1))
     async with asyncio.TaskGroup() as group:
-        first = group.create_task(channel.call("wait", Message(), timeout_s=5))
+
+        async def call_and_cancel_the_next() -> None:
+            await channel.call("wait", Message(), timeout_s=5)
+            second.cancel()  # just when its turn has come
+
+        group.create_task(call_and_cancel_the_next())
         await begun.wait()
         second = group.create_task(channel.call("echo", Message(), timeout_s=5))
         third = group.create_task(channel.call("echo", Message(), timeout_s=5))
         await asyncio.sleep(0)  # both now wait for their turn
-        first.add_done_callback(lambda _: second.cancel())  # just when its turn has come
         gate.set()
         assert (await third).fields == {}
 
     assert second.cancelled()
+
+
+async def test_handlers_that_do_not_stop_are_bounded(house: Any) -> None:
+    stop = asyncio.Event()
+
+    async def stubborn(request: Request) -> Message:
+        while not stop.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await stop.wait()
+        return request.message
+
+    channel = await house.connect({"stubborn": stubborn}, limits=Limits(max_streams=1))
+    for _ in range(2):
+        with pytest.raises(DeadlineExceededError):
+            await channel.call("stubborn", Message(), timeout_s=0.05)
+
+    with pytest.raises(PeerUnreachableError, match="refused"):
+        await channel.call("stubborn", Message(), timeout_s=0.05)
+    stop.set()
 
 
 async def test_a_planned_error_comes_out_as_the_same_class(house: Any) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 from paramfleet_shared.rpc.client import PeerUnreachableError
 from paramfleet_shared.rpc.server import Request
 from paramfleet_shared.testing.http2_ends import PlainEnd
+from paramfleet_shared.wire.limits import Limits
 from paramfleet_shared.wire.message import Message
 
 
@@ -69,6 +70,29 @@ async def test_calls_during_a_drain_go_to_the_next_server(house: Any) -> None:
 
     assert [call.result().fields["i"] for call in old] == list(range(5))
     assert "new" in [reply.fields["i"] for reply in new]
+    assert draining.result()
+
+
+async def test_a_call_waiting_for_its_turn_leaves_a_draining_server(house: Any) -> None:
+    gate = Gate()
+    server, endpoint = await house.serve({"wait": gate.wait}, limits=Limits(max_streams=5))
+    channel = house.channel(endpoint)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(5):
+            group.create_task(channel.call("wait", Message(), timeout_s=5))
+        await gate.all_begun.wait()
+        waiting = group.create_task(channel.call("wait", Message(), timeout_s=5))
+        await asyncio.sleep(0)
+        draining = group.create_task(server.drain(5))
+        await asyncio.sleep(0)
+        await house.serve(
+            {"wait": lambda request: Message(fields={"i": "new"})},
+            port=int(endpoint.rpartition(":")[2]),
+        )
+        assert (await waiting).fields == {"i": "new"}
+        gate.open.set()
+
     assert draining.result()
 
 

@@ -165,6 +165,35 @@ async def test_a_connection_lost_under_a_call_that_may_not_be_repeated_is_told(
         await channel.close()
 
 
+async def test_a_call_that_waits_for_its_turn_moves_to_the_next_connection(house: Any) -> None:
+    begun = asyncio.Event()
+
+    async def never(request: Request) -> Message:
+        begun.set()
+        await asyncio.Event().wait()
+        return request.message
+
+    counter = Counter()
+    _, endpoint = await house.serve(
+        {"never": never} | counter.handlers, limits=Limits(max_streams=1)
+    )
+    async with Proxy(int(endpoint.rpartition(":")[2])) as proxy:
+        channel = house.channel(proxy.endpoint)
+        lost = asyncio.gather(
+            channel.call("never", Message(), timeout_s=5, idempotent=False),
+            return_exceptions=True,
+        )
+        await begun.wait()
+        async with asyncio.TaskGroup() as group:
+            waiting = group.create_task(call(channel, idempotent=False))
+            await asyncio.sleep(0)
+            proxy.cut()
+
+        assert waiting.result() == 1
+        assert isinstance((await lost)[0], ConnectionLostError)
+        await channel.close()
+
+
 async def test_refused_connections_are_tried_until_the_server_appears(
     house: Any, free_port: int
 ) -> None:
