@@ -110,6 +110,7 @@ class ServerConnection(Connection):
             stream.declared = int(length)  # h2 has checked that it is a number
         limits = self._limits
         num_bytes = stream.num_reserved
+        stream.ends_by_itself = 0 < num_bytes <= limits.stream_window_bytes
         too_large = num_bytes > limits.max_body_bytes
         refused = len(self._streams) >= limits.max_streams or (
             not too_large and self._over_budget(num_bytes)
@@ -146,6 +147,8 @@ class ServerConnection(Connection):
             return
         stream.received_all = True
         if stream.discarding:
+            if stream.answered:
+                self._body_left(stream)
             return
         assert stream.headers is not None, "h2 lets no data pass before headers"
         stream.declared = stream.num_received
@@ -179,6 +182,8 @@ class ServerConnection(Connection):
         if stream.received_all:
             self._forget(stream)
             self._machine.forget(stream.stream_id)
+        elif stream.ends_by_itself:  # some clients drop an answer that a reset follows
+            stream.answered = True
         else:  # answered before its body came: the client need not send the rest
             self.reset(stream.stream_id, ErrorCodes.NO_ERROR)
 

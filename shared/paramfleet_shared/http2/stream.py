@@ -48,8 +48,8 @@ class Stream:
     """What a connection remembers of one call."""
 
     __slots__ = (
-        "body", "credit", "declared", "discarding", "headers", "num_received", "outgoing",
-        "progress_at", "received_all", "stream_id",
+        "answered", "body", "credit", "declared", "discarding", "ends_by_itself", "headers",
+        "num_received", "outgoing", "progress_at", "received_all", "stream_id",
     )  # fmt: skip
 
     def __init__(self, stream_id: int, now: float) -> None:
@@ -61,6 +61,10 @@ class Stream:
         self.body: memoryview | None = None
         self.num_received = 0
         self.received_all = False
+        self.ends_by_itself = False
+        """The peer can send all of its body without another window."""
+        self.answered = False
+        """Our last byte has left, and the peer's has not come."""
         self.discarding = False
         """The body is over a limit: what comes of it is thrown away."""
         self.credit = 0

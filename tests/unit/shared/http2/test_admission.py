@@ -74,6 +74,21 @@ def test_a_body_that_grows_over_the_limit_is_told_apart_from_a_declared_one() ->
     assert bytes(left.received[stream]) == b"no"
 
 
+def test_an_overlong_body_that_soon_ends_is_left_to_end() -> None:
+    server = ServerConnection(Limits(max_body_bytes=10), 0.0)
+    right, left = OurEnd(server), PlainEnd(client_side=True)
+    exchange(left, right)
+    left.h2.send_headers(1, [*POST, (b"content-length", b"20")])
+    exchange(left, right)
+    server.respond(1, 413, [], [b"no"])
+    exchange(left, right)
+
+    assert (left.ended, left.reset, server.num_streams) == ([1], {}, 1)
+    left.h2.send_data(1, bytes(20), end_stream=True)
+    exchange(left, right)
+    assert (left.reset, server.num_streams) == ({}, 0)
+
+
 def test_a_body_over_the_limit_that_came_wholly_is_answered_once() -> None:
     pair = Pair(Limits(max_body_bytes=1000))
     stream = pair.request(5000)
