@@ -44,6 +44,15 @@ log = logging.getLogger(__name__)
 PUBLISH_PERIOD_S = 1.0
 """Seconds between two looks at the tables for the job's status."""
 
+TABLE_GAUGES = {
+    "rows": "Rows (dense: values) of a table on this server.",
+    "bytes": "Memory that a table takes on this server.",
+    "pulls": "Reads of a table.",
+    "pushes": "Gradients or differences taken for a table.",
+    "version": "Pushes (sync: steps) applied to a table in this job.",
+}
+"""Facts about each table that are measured, and what they say."""
+
 
 def run(arguments: Mapping[str, Any] | None = None) -> None:
     """Serve until the job has ended; what ``fleet.run_server()`` calls.
@@ -95,6 +104,11 @@ class PServer:
         self._session: JobSession | None = None
         self._routes: Routes | None = None
         self._opened = asyncio.Event()
+        self._metrics = MetricRegistry()
+        self._gauges = {
+            fact: self._metrics.gauge(f"table_{fact}", sentence, ["table"])
+            for fact, sentence in TABLE_GAUGES.items()
+        }
         self._is_stopping = False
 
     async def run(self) -> None:
@@ -145,7 +159,7 @@ class PServer:
             admin = AdminServer(
                 status=self.status,
                 ready=self.ready,
-                metrics=MetricRegistry(),
+                metrics=self._metrics,
                 config=self._config,
             )
             stack.push_async_callback(admin.close)
@@ -220,7 +234,11 @@ class PServer:
 
     async def _publish(self, session: JobSession) -> None:
         while True:
-            await session.publish(self.status())
+            facts = self.status()
+            for table in facts["tables"]:
+                for fact, gauge in self._gauges.items():
+                    gauge.labels(table["name"]).set(table[fact])
+            await session.publish(facts)
             await self._clock.sleep(PUBLISH_PERIOD_S)
 
     async def _leave(self) -> None:

@@ -19,7 +19,14 @@ from numpy.typing import NDArray
 from paramfleet_pserver.core.geo_recorder import GeoRecorder, Reply
 from paramfleet_pserver.owners import Job, Owners, when_done
 from paramfleet_pserver.requests import ExchangePart, ExchangeRequest
-from paramfleet_pserver.tablestore import DenseTable, SparsePart, SparseTable, Table, TableStore
+from paramfleet_pserver.tablestore import (
+    Block,
+    DenseTable,
+    SparsePart,
+    SparseTable,
+    Table,
+    TableStore,
+)
 from paramfleet_shared.ids import Rank
 from paramfleet_shared.tables.routing import route
 from paramfleet_shared.tables.sparse import SparseShard
@@ -61,7 +68,7 @@ class GeoExchange:
         self._owners = owners
         self._recorders: dict[str, GeoRecorder] = {}
         self._gone: set[Rank] = set()
-        self._announced: dict[str, tuple[SparseShard, ...]] = {}
+        self._announced: dict[str, tuple[Block, ...]] = {}
 
     def begin(
         self, request: ExchangeRequest, parts: Sequence[ExchangePart]
@@ -98,16 +105,16 @@ class GeoExchange:
         """
         for table in self._store:
             if isinstance(table, SparseTable) and table.is_loaded:
-                shards = table.shards
-                if self._announced.get(table.spec.name) is not shards:
+                blocks = table.blocks
+                if self._announced.get(table.spec.name) is not blocks:
                     await self._announce(table)
-                    self._announced[table.spec.name] = shards
+                    self._announced[table.spec.name] = blocks
 
     async def _announce(self, table: SparseTable) -> None:
-        for owner, shard in zip(table.owners, table.shards, strict=True):
-            for start in range(0, shard.num_rows, EXPORT_ROWS):
-                reading = _Reading(shard, start)
-                await self._owners.run([Job(owner, EXPORT_ROWS, reading.act)])
+        for block in table.blocks:
+            for start in range(0, block.rows.num_rows, EXPORT_ROWS):
+                reading = _Reading(block.rows, start)
+                await self._owners.run([Job(block.owner, EXPORT_ROWS, reading.act)])
                 self._owners.post(self._record_job(table, reading.ids, writer=None))
 
     def leave(self, rank: Rank) -> None:
@@ -188,10 +195,10 @@ class _Taking:
 class _Reading:
     """Copies the ids of some rows, on their owner's thread."""
 
-    def __init__(self, shard: SparseShard, start: int) -> None:
-        self._shard = shard
+    def __init__(self, rows: SparseShard, start: int) -> None:
+        self._rows = rows
         self._start = start
         self.ids = np.empty(0, np.int64)
 
     def act(self) -> None:
-        self.ids, _, _ = self._shard.export(self._start, EXPORT_ROWS)
+        self.ids, _, _ = self._rows.export(self._start, EXPORT_ROWS)

@@ -19,7 +19,6 @@ from paramfleet_pserver.tablestore import (
     Table,
     TableStore,
 )
-from paramfleet_shared.errors import ContractError
 from paramfleet_shared.ids import Rank, Step
 from paramfleet_shared.tables.rowstore import RowShapeError
 from paramfleet_shared.tables.spec import TableSpec
@@ -37,7 +36,6 @@ __all__ = [
     "PullRequest",
     "PushPart",
     "PushRequest",
-    "TensorMissingError",
     "assign_request",
     "declare_request",
     "exchange_request",
@@ -49,16 +47,6 @@ __all__ = [
 Mode = Literal["sync", "async", "geo"]
 
 MODES: tuple[Mode, ...] = ("sync", "async", "geo")
-
-
-class TensorMissingError(ContractError):
-    """A request lacks a tensor that its parts announce."""
-
-    code = "contract.tensor_missing"
-
-    def __init__(self, *, tensor: str) -> None:
-        super().__init__(f"the request lacks the tensor {tensor!r}", tensor=tensor)
-        self.tensor = tensor
 
 
 class Fields:
@@ -227,10 +215,9 @@ def pull_request(message: Message, store: TableStore) -> PullRequest:
     """Read a ``pull``, and make room for its rows.
 
     Raises:
-        MalformedMessageError: if a field or the bounds of ids are wrong.
+        MalformedMessageError: if a field, a tensor's name or the bounds of ids are wrong.
         UnknownTableError: if a table wasn't declared.
         RowShapeError: if a tensor's dtype or shape is wrong.
-        TensorMissingError: if a tensor is missing.
     """
     fields = Fields(message.fields, where="pull")
     parts = []
@@ -254,11 +241,10 @@ def push_request(message: Message, store: TableStore) -> PushRequest:
     """Read a ``push``.
 
     Raises:
-        MalformedMessageError: if a field or the bounds of ids are wrong, or a table
-            is named twice.
+        MalformedMessageError: if a field or the bounds of ids are wrong, a tensor is
+            missing, or a table is named twice.
         UnknownTableError: if a table wasn't declared.
         RowShapeError: if a tensor's dtype or shape is wrong.
-        TensorMissingError: if a tensor is missing.
     """
     fields = Fields(message.fields, where="push")
     changes = _Changes(message, store, fields, tensor="grads")
@@ -299,10 +285,10 @@ def assign_request(message: Message, store: TableStore) -> AssignRequest:
     """Read an ``assign``.
 
     Raises:
-        MalformedMessageError: if a field is wrong, or the table is sparse.
+        MalformedMessageError: if a field is wrong, the values are missing, or the
+            table is sparse.
         UnknownTableError: if the table wasn't declared.
         RowShapeError: if the values' dtype or number is wrong.
-        TensorMissingError: if they are missing.
     """
     fields = Fields(message.fields, where="assign")
     table = store.find(fields.text("table"))
@@ -362,12 +348,12 @@ def tensor_of(
     """Return a tensor of a known dtype and shape (None: any length).
 
     Raises:
-        TensorMissingError: if there is none of that name.
+        MalformedMessageError: if there is none of that name.
         RowShapeError: if it has another dtype or shape.
     """
     array = message.tensors.get(name)
     if array is None:
-        raise TensorMissingError(tensor=name)
+        raise MalformedMessageError(where=f"tensor {name!r}", rule="is missing")
     fits = len(shape) == array.ndim and all(
         want is None or want == have for want, have in zip(shape, array.shape, strict=True)
     )
@@ -397,7 +383,7 @@ def _ids_of(
     message: Message, index: int, table: SparseTable
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     ids = tensor_of(message, f"{index}.ids", table, dtype="int64", shape=(None,))
-    bounds = (len(table.shards) + 1,)
+    bounds = (table.blocks[-1].shards.stop + 1,)
     offsets = tensor_of(message, f"{index}.offsets", table, dtype="int64", shape=bounds)
     if offsets[0] != 0 or offsets[-1] != len(ids) or np.any(offsets[1:] < offsets[:-1]):
         raise MalformedMessageError(

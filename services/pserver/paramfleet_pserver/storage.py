@@ -34,7 +34,14 @@ from paramfleet_pserver.manifest import (
     write_part,
 )
 from paramfleet_pserver.owners import Job, Owners
-from paramfleet_pserver.tablestore import DenseTable, SparsePart, SparseTable, Table, TableStore
+from paramfleet_pserver.tablestore import (
+    Block,
+    DenseTable,
+    SparsePart,
+    SparseTable,
+    Table,
+    TableStore,
+)
 from paramfleet_shared.tables.routing import route
 from paramfleet_shared.tables.spec import TableSpec
 
@@ -48,29 +55,29 @@ CHUNK_BYTES = 128 << 20
 
 
 class Segment(NamedTuple):
-    """Neighbouring rows of one shard."""
+    """Neighbouring rows of one block."""
 
-    local: int
+    block: int
     start: int
     num_rows: int
 
 
 def plan_chunks(num_rows: Iterable[int], chunk_rows: int) -> list[list[Segment]]:
-    """Divide the rows of each shard into files of at most ``chunk_rows``.
+    """Divide the rows of each block into files of at most ``chunk_rows``.
 
     Returns:
         For each file the segments it holds; no file is empty.
     """
     chunks: list[list[Segment]] = []
     room = 0
-    for local, rows in enumerate(num_rows):
+    for block, rows in enumerate(num_rows):
         start = 0
         while start < rows:
             if room == 0:
                 chunks.append([])
                 room = chunk_rows
             count = min(room, rows - start)
-            chunks[-1].append(Segment(local, start, count))
+            chunks[-1].append(Segment(block, start, count))
             start += count
             room -= count
     return chunks
@@ -96,7 +103,7 @@ async def save_tables(
         if isinstance(table, SparseTable):
             row_bytes = 8 + 4 * table.spec.dim * (1 + table.spec.optimizer.num_state_columns)
             chunk_rows = max(1, min(CHUNK_ROWS, CHUNK_BYTES // row_bytes))
-            counts = [shard.num_rows for shard in table.shards]
+            counts = [block.rows.num_rows for block in table.blocks]
             for number, chunk in enumerate(plan_chunks(counts, chunk_rows)):
                 part = await _export(table, chunk, owners)
                 name = f"{stem}.{number:05d}.safetensors"
@@ -150,14 +157,14 @@ async def _export(table: SparseTable, chunk: list[Segment], owners: Owners) -> F
     found: dict[int, tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.float32]]] = {}
 
     def copy(segment: Segment) -> None:
-        shard = table.shards[segment.local]
-        found[segment.local] = shard.export(segment.start, segment.num_rows)
+        rows = table.blocks[segment.block].rows
+        found[segment.block] = rows.export(segment.start, segment.num_rows)
 
     await owners.run(
-        Job(table.owners[segment.local], segment.num_rows, partial(copy, segment))
+        Job(table.blocks[segment.block].owner, segment.num_rows, partial(copy, segment))
         for segment in chunk
     )
-    pieces = [found[segment.local] for segment in chunk]
+    pieces = [found[segment.block] for segment in chunk]
     return await asyncio.to_thread(_joined, pieces)
 
 
@@ -194,17 +201,16 @@ async def _take_rows(
     assert part.ids is not None, "a sparse file has ids"
     routed = await asyncio.to_thread(route, part.ids, store.num_shards)
 
-    def assign(local: int, where: slice) -> None:
+    def assign(block: Block, where: slice) -> None:
         rows = routed.positions[where]
-        table.shards[local].assign(routed.ids[where], part.values[rows], part.states[rows])
+        block.rows.assign(routed.ids[where], part.values[rows], part.states[rows])
 
     bounds = SparsePart(routed.ids, routed.offsets[store.shards.start :], part.values)
     jobs = []
-    for local, owner in enumerate(table.owners):
-        where = bounds.of_shard(local)
-        count = where.stop - where.start
-        if count:
-            jobs.append(Job(owner, count, partial(assign, local, where)))
+    for block in table.blocks:
+        where = bounds.within(block.shards)
+        if count := where.stop - where.start:
+            jobs.append(Job(block.owner, count, partial(assign, block, where)))
     await owners.run(jobs)
 
 

@@ -1,7 +1,7 @@
 """The tables of this server: its shards of each, and who owns them.
 
-Nothing here waits: a table says which jobs an operation takes, one for each shard
-it touches, and the caller hands them to the owners.
+Nothing here waits: a table says which jobs an operation takes, one for each owner whose
+shards it touches, and the caller hands them to the owners.
 """
 
 from abc import ABC, abstractmethod
@@ -61,9 +61,9 @@ class SparsePart(NamedTuple):
         """Return the numbers, whatever the kind of table."""
         return self.rows
 
-    def of_shard(self, local: int) -> slice:
-        """Return where the rows of this server's shard number ``local`` lie."""
-        return slice(int(self.offsets[local]), int(self.offsets[local + 1]))
+    def within(self, shards: range) -> slice:
+        """Return where the rows of neighbouring shards lie."""
+        return slice(int(self.offsets[shards.start]), int(self.offsets[shards.stop]))
 
 
 class DensePart(NamedTuple):
@@ -145,42 +145,55 @@ class Table(ABC):
         }
 
 
+class Block(NamedTuple):
+    """Neighbouring shards with one owner, and their rows in one place.
+
+    A request is sorted by shard, so that a block's part of it is one slice and one call.
+    """
+
+    owner: int
+    shards: range
+    """Counted from this server's first."""
+    rows: SparseShard
+
+
 class SparseTable(Table):
     """This server's shards of a sparse table.
 
     Args:
         spec: The table.
-        owners: The owner of each of this server's shards.
+        shards: For each owner the shards it owns, counted from this server's first.
     """
 
-    def __init__(self, spec: TableSpec, owners: Sequence[int]) -> None:
+    def __init__(self, spec: TableSpec, shards: Sequence[range]) -> None:
         super().__init__(spec)
-        self.owners = tuple(owners)
-        self.shards = tuple(SparseShard(spec) for _ in owners)
+        self.blocks = tuple(
+            Block(owner, own, SparseShard(spec)) for owner, own in enumerate(shards)
+        )
 
     @property
     @override
     def num_rows(self) -> int:
-        return sum(shard.num_rows for shard in self.shards)
+        return sum(block.rows.num_rows for block in self.blocks)
 
     @property
     @override
     def num_bytes(self) -> int:
-        return sum(shard.num_bytes for shard in self.shards)
+        return sum(block.rows.num_bytes for block in self.blocks)
 
     @override
     def adopt(self, other: Table) -> None:
         super().adopt(other)
         assert isinstance(other, SparseTable), "their specs are the same"
-        self.shards = other.shards
+        self.blocks = other.blocks
 
     def pull_jobs(self, part: SparsePart, *, create: bool) -> list[Job]:
         """Read rows into ``part.rows``; with ``create``, unknown ids become rows."""
         jobs = []
-        for local, (owner, shard) in enumerate(zip(self.owners, self.shards, strict=True)):
-            where = part.of_shard(local)
+        for owner, shards, rows in self.blocks:
+            where = part.within(shards)
             if count := where.stop - where.start:
-                read = partial(shard.pull, part.ids[where], part.rows[where], create=create)
+                read = partial(rows.pull, part.ids[where], part.rows[where], create=create)
                 jobs.append(Job(owner, count, read))
         return jobs
 
@@ -190,16 +203,16 @@ class SparseTable(Table):
     ) -> list[Job]:
         self.num_pushes += len(parts)
         jobs = []
-        for local, (owner, shard) in enumerate(zip(self.owners, self.shards, strict=True)):
+        for owner, shards, rows in self.blocks:
             mine = []
             for part in parts:
                 assert isinstance(part, SparsePart), "the request's reader sees to it"
-                where = part.of_shard(local)
+                where = part.within(shards)
                 if where.stop > where.start:
                     mine.append((part.ids[where], part.rows[where], part.scale))
             if mine:
                 count = sum(len(ids) for ids, _, _ in mine)
-                jobs.append(Job(owner, count, partial(_push_rows, shard, mine, lr, step)))
+                jobs.append(Job(owner, count, partial(_push_rows, rows, mine, lr, step)))
         return jobs
 
 
@@ -269,7 +282,11 @@ class TableStore:
     def __init__(self, *, shards: range, num_shards: int, num_owners: int) -> None:
         self.shards = shards
         self.num_shards = num_shards
-        self._num_owners = num_owners
+        num_owners = min(num_owners, len(shards))
+        self._owned = [
+            range(i * len(shards) // num_owners, (i + 1) * len(shards) // num_owners)
+            for i in range(num_owners)
+        ]
         self._tables: dict[str, Table] = {}
 
     def __iter__(self) -> Iterator[Table]:
@@ -316,14 +333,11 @@ class TableStore:
 
     def build(self, spec: TableSpec) -> SparseTable | DenseTable:
         """Return a new table with this server's shards, not yet in the store."""
-        owners = [
-            local * self._num_owners // len(self.shards) for local in range(len(self.shards))
-        ]
         if spec.kind == "sparse":
-            return SparseTable(spec, owners)
+            return SparseTable(spec, self._owned)
         start, _ = range_of_shard(spec.size, self.num_shards, self.shards.start)
         _, stop = range_of_shard(spec.size, self.num_shards, self.shards.stop - 1)
-        return DenseTable(spec, start, stop, owner=len(self._tables) % self._num_owners)
+        return DenseTable(spec, start, stop, owner=len(self._tables) % len(self._owned))
 
     def put(self, tables: Iterable[Table]) -> None:
         """Add tables; one of a name that is there gives its rows to the one there."""
@@ -334,7 +348,7 @@ class TableStore:
 
 
 def _push_rows(
-    shard: SparseShard,
+    block: SparseShard,
     parts: list[tuple[NDArray[np.int64], NDArray[np.float32], float]],
     lr: float,
     step: int,
@@ -345,7 +359,7 @@ def _push_rows(
         rows = np.concatenate([_scaled(part[1], part[2]) for part in parts])
     else:
         rows = _scaled(rows, scale)
-    shard.push(ids, rows, lr=lr, step=step)
+    block.push(ids, rows, lr=lr, step=step)
 
 
 def _push_values(dense: DenseRange, parts: Sequence[DensePart], lr: float, step: int) -> None:

@@ -174,8 +174,10 @@ async def test_its_admin_address_tells_how_it_stands(job: Job) -> None:
         for page in ("status", "readyz", "config"):
             async with http.get(f"/{page}") as answer:
                 answers[page] = json.loads(await answer.text())
+        metrics = await measured(http)
     await session.mark_done()
 
+    assert 'paramfleet_table_rows{table="flat"} 24.0' in metrics
     assert answers["readyz"]["ready"] is True
     assert answers["config"]["job"]["value"] == "test"
     status = answers["status"]
@@ -186,6 +188,17 @@ async def test_its_admin_address_tells_how_it_stands(job: Job) -> None:
     assert await ended is None
     await session.leave()
     assert await coordinator == 0
+
+
+async def measured(http: aiohttp.ClientSession) -> str:
+    """Return the metrics when the tables are among them, which is within a period."""
+    async with asyncio.timeout(5.0):
+        while True:
+            async with http.get("/metrics") as answer:
+                text = await answer.text()
+            if "paramfleet_table_rows{" in text:
+                return text
+            await asyncio.sleep(0.05)
 
 
 async def admin_addresses(job: Job) -> list[str]:

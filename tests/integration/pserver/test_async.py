@@ -10,7 +10,6 @@ import pytest
 
 from paramfleet_pserver.core.identities import FencedError
 from paramfleet_pserver.core.staleness import UnknownWorkerError
-from paramfleet_pserver.requests import TensorMissingError
 from paramfleet_pserver.routes import (
     NonFiniteGradientError,
     OperationModeError,
@@ -196,9 +195,9 @@ async def test_tensors_of_another_shape_or_dtype_are_refused(start_servers: Star
     await refused("0.grads", np.ones((1, 4), np.float64))
     await refused("0.ids", np.ones(1, np.int32))
     await refused("0.offsets", np.zeros(4, np.int64))
-    with pytest.raises(TensorMissingError) as caught:
+    with pytest.raises(MalformedMessageError, match="0.ids") as caught:
         await worker.call(0, "push", Message(fields=message.fields))
-    assert caught.value.tensor == "0.ids"
+    assert caught.value.rule == "is missing"
 
 
 async def test_bounds_that_do_not_rise_to_the_number_of_ids_are_refused(
@@ -383,6 +382,7 @@ async def test_a_worker_that_leaves_lets_the_others_go_on(start_servers: Start) 
         await bob.push({"rows": one_row()})
 
 
+@pytest.mark.slow
 async def test_a_push_goes_on_when_its_caller_no_longer_waits(start_servers: Start) -> None:
     cluster = await start_servers(1)
     worker = cluster.worker()
@@ -398,3 +398,23 @@ async def test_a_push_goes_on_when_its_caller_no_longer_waits(start_servers: Sta
     assert again.fields["duplicate"] == [True]
     values = await worker.pull("flat")
     assert values.min() == values.max() == -1.0
+
+
+@pytest.mark.slow
+async def test_a_large_push_does_not_hold_small_requests(start_servers: Start) -> None:
+    adam = OptimizerSpec(rule="adam")
+    big = TableSpec(name="big", kind="dense", size=8_000_000, optimizer=adam)
+    cluster = await start_servers(1)
+    worker = cluster.worker()
+    await worker.declare(big, ROWS)
+    (message,) = worker.push_messages({"big": np.ones(8_000_000, np.float32)}, step=0)
+
+    async with asyncio.TaskGroup() as tasks:
+        pushing = tasks.create_task(worker.call(0, "push", message))
+        await cluster.until(lambda facts: facts["tables"][0]["pushes"])
+        answered = 0
+        while not pushing.done():
+            await worker.ask("status")
+            answered += 1
+
+    assert answered >= 3

@@ -384,7 +384,7 @@ async def test_a_step_applied_in_part_ends_all_waits(start_servers: Start) -> No
     (ada,) = await crew(cluster, 1, ROWS)
     table = cluster.routes[0]._store.find("rows")
     assert isinstance(table, SparseTable)
-    table.shards = tuple(SparseShard(ROWS, max_rows=1) for _ in table.shards)
+    table.blocks = tuple(b._replace(rows=SparseShard(ROWS, max_rows=1)) for b in table.blocks)
     ids = np.arange(100, dtype=np.int64)
 
     await ada.push({"rows": (ids, np.ones((100, DIM), np.float32))}, step=0)

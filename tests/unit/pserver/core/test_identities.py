@@ -103,6 +103,7 @@ def test_a_gap_given_up_stops_at_the_next_gap() -> None:
     assert not window.is_fresh(push(3))
 
 
+@pytest.mark.slow
 @given(
     st.permutations(range(40)).flatmap(
         lambda order: st.lists(st.sampled_from(order), max_size=80).map(
