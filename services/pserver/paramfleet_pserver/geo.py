@@ -27,17 +27,35 @@ from paramfleet_pserver.tablestore import (
     Table,
     TableStore,
 )
+from paramfleet_shared.errors import ContractError
 from paramfleet_shared.ids import Rank
 from paramfleet_shared.tables.routing import route
 from paramfleet_shared.tables.sparse import SparseShard
+from paramfleet_shared.tables.spec import TableSpec
 
-__all__ = ["GeoExchange", "PartReply"]
+__all__ = ["GeoExchange", "GeoRuleError", "PartReply", "check_rule"]
 
 RECORDER_ROWS = 8
 """A recorder sorts its ids: by about so much an id costs more than a row."""
 
 EXPORT_ROWS = 1 << 18
 """Rows whose ids are read at a time when a loaded table is announced."""
+
+
+class GeoRuleError(ContractError):
+    """A GEO job declares a table whose optimizer would run on the servers."""
+
+    code = "contract.geo_rule"
+
+    def __init__(self, *, table: str, rule: str) -> None:
+        super().__init__(
+            f"table {table!r} is declared with rule {rule!r}: in mode 'geo' workers run the "
+            "optimizer and servers add up, so the rule must be 'sum'",
+            table=table,
+            rule=rule,
+        )
+        self.table = table
+        self.rule = rule
 
 
 @dataclass(kw_only=True, slots=True)
@@ -51,6 +69,16 @@ class PartReply:
     ids: NDArray[np.int64] | None = None
     """None for a dense table."""
     rows: NDArray[np.float32]
+
+
+def check_rule(spec: TableSpec) -> None:
+    """Pass if a table can be served in GEO.
+
+    Raises:
+        GeoRuleError: if its optimizer is another than ``sum``.
+    """
+    if spec.optimizer.rule != "sum":
+        raise GeoRuleError(table=spec.name, rule=spec.optimizer.rule)
 
 
 class GeoExchange:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from paramfleet_pserver.geo import check_rule
 from paramfleet_pserver.manifest import SavedTable
 from paramfleet_pserver.owners import Job, Owners, when_done
 from paramfleet_pserver.requests import (
@@ -296,6 +297,9 @@ class Routes:
     def _check_declared(self, declared: DeclareRequest) -> list[TableSpec]:
         if self._training is not None:
             self._training.terms.check_same(Terms.of(declared))
+        if declared.mode == "geo":
+            for spec in declared.specs:
+                check_rule(spec)
         return self._store.check(declared.specs)
 
     def _keep(self, training: Training, push: PushRequest) -> list[bool]:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from paramfleet_pserver.core.staleness import UnknownWorkerError
+from paramfleet_pserver.geo import GeoRuleError
 from paramfleet_pserver.routes import NonFiniteGradientError, OperationModeError
 from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
 from paramfleet_shared.testing.faults import FaultPlan
@@ -201,6 +202,16 @@ async def test_a_push_is_no_operation_of_geo(start_servers: Start) -> None:
 
     with pytest.raises(OperationModeError):
         await ada.push({"rows": rows({1: 1.0})})
+
+
+async def test_a_table_with_an_optimizer_is_not_served_in_geo(start_servers: Start) -> None:
+    cluster = await start_servers(1)
+
+    with pytest.raises(GeoRuleError) as caught:
+        await crew(cluster, 1, ROWS, TableSpec(name="adam", kind="sparse"))
+
+    assert (caught.value.table, caught.value.rule) == ("adam", "sgd")
+    assert cluster.routes[0].facts()["tables"] == []
 
 
 @pytest.mark.slow
