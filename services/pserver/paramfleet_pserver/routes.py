@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paramfleet_pserver.geo import check_rule
-from paramfleet_pserver.manifest import SavedTable
 from paramfleet_pserver.owners import Job, Owners, when_done
 from paramfleet_pserver.requests import (
     DeclareRequest,
@@ -34,6 +33,7 @@ from paramfleet_pserver.requests import (
 from paramfleet_pserver.storage import load_tables, save_tables
 from paramfleet_pserver.tablestore import DenseTable, SparseTable, TableStore
 from paramfleet_pserver.training import Terms, Training
+from paramfleet_shared.checkpoint import SavedTable
 from paramfleet_shared.clock import Clock
 from paramfleet_shared.errors import ContractError, FleetError
 from paramfleet_shared.ids import Rank, Step

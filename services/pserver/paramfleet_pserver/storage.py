@@ -22,7 +22,16 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from paramfleet_pserver.manifest import (
+from paramfleet_pserver.owners import Job, Owners
+from paramfleet_pserver.tablestore import (
+    Block,
+    DenseTable,
+    SparsePart,
+    SparseTable,
+    Table,
+    TableStore,
+)
+from paramfleet_shared.checkpoint import (
     MANIFEST,
     FilePart,
     ManifestError,
@@ -32,15 +41,6 @@ from paramfleet_pserver.manifest import (
     read_part,
     sync_directory,
     write_part,
-)
-from paramfleet_pserver.owners import Job, Owners
-from paramfleet_pserver.tablestore import (
-    Block,
-    DenseTable,
-    SparsePart,
-    SparseTable,
-    Table,
-    TableStore,
 )
 from paramfleet_shared.tables.routing import route
 from paramfleet_shared.tables.spec import TableSpec

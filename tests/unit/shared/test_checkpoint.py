@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
-from paramfleet_pserver.manifest import (
+from paramfleet_shared.checkpoint import (
     CheckpointDamagedError,
     CheckpointWriteError,
     FilePart,

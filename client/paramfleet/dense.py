@@ -1,0 +1,57 @@
+"""Dense parameters of one optimizer group, seen as one flat vector.
+
+Legend: P = all values of the group's parameters, in the order of the group.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+__all__ = ["DenseBlock"]
+
+
+class DenseBlock:
+    """The parameters of one group as float32 [P].
+
+    Args:
+        name: The dense table's name in the job.
+        parameters: Parameters that learn; their number and shapes are fixed from now on.
+    """
+
+    def __init__(self, name: str, parameters: Sequence[torch.Tensor]) -> None:
+        self.name = name
+        self.parameters = tuple(parameters)
+        self.size = sum(parameter.numel() for parameter in self.parameters)
+
+    def values(self) -> NDArray[np.float32]:
+        """Return a copy of the values, float32 [P]."""
+        return self._flat([parameter.detach() for parameter in self.parameters])
+
+    def gradients(self) -> NDArray[np.float32]:
+        """Return a copy of the gradients, float32 [P]; zero where a parameter has none."""
+        return self._flat(
+            [
+                torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+                for parameter in self.parameters
+            ]
+        )
+
+    def install(self, values_P: NDArray[np.float32]) -> None:
+        """Set the parameters to ``values_P``, float32 [P]."""
+        flat = torch.from_numpy(values_P)
+        position = 0
+        with torch.no_grad():
+            for parameter in self.parameters:
+                part = flat[position : position + parameter.numel()]
+                parameter.copy_(part.view(parameter.shape))
+                position += parameter.numel()
+
+    @staticmethod
+    def _flat(tensors: Sequence[torch.Tensor]) -> NDArray[np.float32]:
+        if not tensors:
+            return np.empty(0, np.float32)
+        parts = [t.reshape(-1).to(device="cpu", dtype=torch.float32) for t in tensors]
+        flat: NDArray[np.float32] = torch.cat(parts).numpy()
+        return flat

@@ -1,0 +1,49 @@
+"""Count the examples that a model is given: sync weighs workers by them."""
+
+from typing import Any
+
+import torch
+
+from paramfleet_shared.clock import SystemClock
+
+__all__ = ["ExampleCounter"]
+
+
+class ExampleCounter:
+    """Counts the first dimension of the first tensor of each training forward."""
+
+    def __init__(self) -> None:
+        self._seen = 0
+        self._watched: set[int] = set()
+        self._clock = SystemClock()
+        self._reported_at: float | None = None
+
+    def watch(self, model: torch.nn.Module) -> None:
+        """Count what this model is given from now on."""
+        if id(model) not in self._watched:
+            self._watched.add(id(model))
+            model.register_forward_pre_hook(self._count, with_kwargs=True)
+
+    def take(self) -> int:
+        """Return the examples since the last call; 1 if no watched model saw any.
+
+        With 1 for everybody, sync gives every worker the same weight.
+        """
+        seen, self._seen = self._seen, 0
+        return seen or 1
+
+    def rate(self, examples: int) -> float:
+        """Return examples a second since the last call; 0 at the first."""
+        now = self._clock.monotonic()
+        before, self._reported_at = self._reported_at, now
+        return 0.0 if before is None else examples / max(now - before, 1e-9)
+
+    def _count(
+        self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        if not module.training or not torch.is_grad_enabled():
+            return
+        for value in (*args, *kwargs.values()):
+            if isinstance(value, torch.Tensor) and value.dim():
+                self._seen += value.shape[0]
+                return

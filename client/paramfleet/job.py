@@ -1,0 +1,116 @@
+"""What a mode knows of the job it runs in, and the start that all modes share."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paramfleet.communicator import Communicator
+from paramfleet.dense import DenseBlock
+from paramfleet.pservers import PServers
+from paramfleet.requests import Author, Read, ReadPlan, dense_slice
+from paramfleet.strategy import TrainingMode
+from paramfleet_shared.placement import Placement
+from paramfleet_shared.tables.spec import TableSpec
+from paramfleet_shared.wire.message import Message
+
+__all__ = ["FINISH_TIMEOUT_S", "Job", "Staleness", "agree_on_dense", "declare", "pull_dense"]
+
+
+FINISH_TIMEOUT_S = 86_400.0
+"""How long a worker that is done waits for the slowest; a dead one ends the wait at once."""
+
+
+class Staleness:
+    """How many batches this worker ran ahead of the slowest push it had seen."""
+
+    def __init__(self) -> None:
+        self._samples: list[int] = []
+
+    def note(self, *, step: int, slowest: int | None) -> None:
+        """Record the lead of ``step`` over the slowest other worker, if there is one."""
+        self._samples.append(0 if slowest is None else max(0, step - slowest))
+
+    @property
+    def last(self) -> int:
+        """Return the newest sample, in batches; 0 before the first."""
+        return self._samples[-1] if self._samples else 0
+
+    def samples(self) -> NDArray[np.int64]:
+        """Return every sample so far, in batches."""
+        return np.asarray(self._samples, np.int64)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Job:
+    """A worker's connections and its place in the job."""
+
+    communicator: Communicator
+    pservers: PServers
+    author: Author
+    worker_num: int
+    staleness: Staleness = field(default_factory=Staleness)
+
+    @property
+    def placement(self) -> Placement:
+        """Return who hosts which shard."""
+        return self.pservers.placement
+
+    def barrier(self, name: str, *, timeout_s: float | None = None) -> None:
+        """Wait until every worker is at the barrier of this name."""
+        session = self.communicator.session
+        self.communicator.wait(session.barrier(name, timeout_s=timeout_s))
+
+
+def declare(job: Job, specs: Sequence[TableSpec], mode: TrainingMode) -> None:
+    """Make the tables on every pserver; every worker declares the same ones."""
+    fields = {
+        **job.author.fields(),
+        "tables": [spec.to_wire() for spec in specs],
+        "mode": mode.name,
+        "worker_num": job.worker_num,
+        "max_staleness": mode.max_staleness,
+    }
+    job.communicator.wait(
+        job.pservers.call_all("declare", fields, timeout_s=job.pservers.step_timeout_s)
+    )
+
+
+def agree_on_dense(job: Job, blocks: Sequence[DenseBlock]) -> None:
+    """Start every worker from the same dense parameters.
+
+    They are worker 0's, unless the pservers hold loaded ones.
+    """
+    if job.author.rank == 0:
+        for block in blocks:
+            job.communicator.wait(_assign(job, block))
+    job.barrier("fleet.dense")
+    for block, values in zip(blocks, pull_dense(job, blocks), strict=True):
+        block.install(values)
+
+
+def pull_dense(
+    job: Job, blocks: Sequence[DenseBlock], *, min_step: int = 0
+) -> list[NDArray[np.float32]]:
+    """Return the pservers' values of dense tables, float32 [P] each."""
+    reads = [Read(table=block.name, size=block.size) for block in blocks]
+    plan = ReadPlan(reads, job.placement)
+    messages = plan.messages(rank=job.author.rank, min_step=min_step)
+    timeout_s = job.pservers.step_timeout_s
+    return plan.join(
+        job.communicator.wait(job.pservers.call("pull", messages, timeout_s=timeout_s))
+    )
+
+
+async def _assign(job: Job, block: DenseBlock) -> None:
+    values = block.values()
+    fields = {**job.author.fields(), "table": block.name, "only_if_new": True}
+    messages = [
+        Message(
+            fields=fields,
+            tensors={"rows": values[dense_slice(block.size, job.placement, server)]},
+        )
+        for server in range(job.placement.num_servers)
+    ]
+    await job.pservers.call("assign", messages)

@@ -1,0 +1,114 @@
+"""The plan of a mode: where rows come from, and what an optimizer step does."""
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from paramfleet.dense import DenseBlock
+from paramfleet.sparse import SparseTable, table_of
+from paramfleet_shared.errors import ContractError
+from paramfleet_shared.tables.routing import all_finite
+
+__all__ = ["GradientError", "Mode", "ModelTables", "check_gradients", "collect_tables"]
+
+
+class GradientError(ContractError):
+    """A gradient is NaN or infinite; the step changed nothing."""
+
+    code = "contract.gradient"
+
+    def __init__(self, *, table: str, step: int, count: int) -> None:
+        super().__init__(
+            f"table {table!r}: {count} values of the gradient of step {step} are NaN or "
+            "infinite: nothing was changed; look at the batch, the loss and the learning rate",
+            table=table,
+            step=step,
+            count=count,
+        )
+        self.table = table
+        self.step = step
+        self.count = count
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelTables:
+    """The tables behind an optimizer's parameters, with the group of each."""
+
+    sparse: tuple[tuple[SparseTable, dict[str, Any]], ...]
+    dense: tuple[tuple[DenseBlock, dict[str, Any]], ...]
+
+
+class Mode(Protocol):
+    """What ``DistributedOptimizer`` asks of a mode. The training thread calls it."""
+
+    def start(self) -> None:
+        """Bring tables and parameters to their common start; called once."""
+        ...
+
+    def step(self, *, examples: int) -> None:
+        """Take one optimizer step with the gradients that are pending.
+
+        Args:
+            examples: Examples in this worker's batch; sync weighs by it.
+
+        Raises:
+            GradientError: if a gradient isn't finite; nothing was changed.
+        """
+        ...
+
+    def flush(self) -> None:
+        """Return when everything that waits is with the servers."""
+        ...
+
+    def end_of_data(self) -> None:
+        """Let the others go on: this worker takes no more steps. May be repeated."""
+        ...
+
+    def reload(self) -> None:
+        """Take the servers' values as they are now, forgetting this worker's own."""
+        ...
+
+    def finish(self) -> None:
+        """Bring everything that waits to the servers, and end like every other worker.
+
+        Called once, by every worker; all hold the servers' values afterwards.
+        """
+        ...
+
+
+def collect_tables(optimizer: torch.optim.Optimizer) -> ModelTables:
+    """Sort an optimizer's parameters into tables: one per embedding, one dense per group."""
+    sparse: dict[str, tuple[SparseTable, dict[str, Any]]] = {}
+    dense: list[tuple[DenseBlock, dict[str, Any]]] = []
+    for number, group in enumerate(optimizer.param_groups):
+        ordinary = []
+        for parameter in group["params"]:
+            table = table_of(parameter)
+            if table is not None:
+                sparse[table.name] = (table, group)
+            elif parameter.requires_grad:
+                ordinary.append(parameter)
+        block = DenseBlock(f"dense_{number}", ordinary)
+        if block.size:
+            dense.append((block, group))
+    return ModelTables(sparse=tuple(sparse.values()), dense=tuple(dense))
+
+
+def check_gradients(tables: ModelTables, *, step: int) -> None:
+    """Look at every pending gradient before anything is changed.
+
+    Raises:
+        GradientError: naming the first table with a NaN or an infinity.
+    """
+    for table, _ in tables.sparse:
+        pending = table.pending()
+        if pending is not None and not all_finite(pending[1]):
+            count = int((~np.isfinite(pending[1])).sum())
+            raise GradientError(table=table.name, step=step, count=count)
+    for block, _ in tables.dense:
+        for parameter in block.parameters:
+            if parameter.grad is not None and not bool(torch.isfinite(parameter.grad).all()):
+                count = int((~torch.isfinite(parameter.grad)).sum())
+                raise GradientError(table=block.name, step=step, count=count)

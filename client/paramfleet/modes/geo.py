@@ -1,0 +1,252 @@
+"""GEO: workers run the optimizer on replicas and exchange differences every ``k_steps``.
+
+The exchange runs beside the training: a delta is taken at step n * k in the
+training thread, pushed in the background, and what others changed is taken in at
+the first step boundary after the answer. One exchange is in flight at most; one
+that comes due meanwhile starts at the boundary where the former is taken in.
+"""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from paramfleet.job import FINISH_TIMEOUT_S, Job, agree_on_dense, declare, pull_dense
+from paramfleet.modes.base import ModelTables, check_gradients
+from paramfleet.modes.rowstep import RowStepper, step_rows
+from paramfleet.replica import DenseReplica, RowReplica
+from paramfleet.requests import Write, write_messages
+from paramfleet.rowstore import RowStore, spec_of
+from paramfleet.strategy import TrainingMode
+from paramfleet_shared.tables.spec import InitializerSpec, OptimizerSpec, TableSpec
+from paramfleet_shared.wire.message import Message
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+__all__ = ["GeoMode"]
+
+_SUM = OptimizerSpec(rule="sum")
+_MAX_ROWS = 1 << 17
+"""Rows of one table that a pserver answers at once; more come with the next request."""
+
+
+@dataclass(slots=True)
+class _Heard:
+    """What one exchange brought."""
+
+    step: int
+    rows: dict[str, list[tuple[NDArray[np.int64], NDArray[np.float32]]]] = field(
+        default_factory=dict
+    )
+    dense: dict[str, NDArray[np.float32]] = field(default_factory=dict)
+    slowest: int | None = None
+
+
+class GeoMode:
+    """Any torch optimizer runs locally; the servers add up differences."""
+
+    def __init__(
+        self,
+        job: Job,
+        mode: TrainingMode,
+        optimizer: torch.optim.Optimizer,
+        tables: ModelTables,
+    ) -> None:
+        self._job = job
+        self._mode = mode
+        self._optimizer = optimizer
+        self._tables = tables
+        self._blocks = [block for block, _ in tables.dense]
+        stores = [RowStore.of(table) for table, _ in tables.sparse]
+        self._rows = {
+            store.spec.name: RowReplica(store, worker_num=job.worker_num, merge=mode.geo_merge)
+            for store in stores
+        }
+        self._steppers = [
+            RowStepper(optimizer, group, table, store)
+            for (table, group), store in zip(tables.sparse, stores, strict=True)
+        ]
+        self._dense: dict[str, DenseReplica] = {}
+        self._step = 0
+        self._due = False
+        self._sequence = 0
+        self._acks: dict[tuple[int, str], int] = {}
+        self._flying: Future[_Heard] | None = None
+
+    def start(self) -> None:
+        """Start from worker 0's dense parameters, and from loaded rows if there are any."""
+        shards = self._job.placement.num_shards
+        specs = [
+            spec_of(table, rule=_SUM, num_shards=shards) for table, _ in self._tables.sparse
+        ]
+        specs += [_dense_spec(block.name, block.size, shards) for block in self._blocks]
+        declare(self._job, specs, self._mode)
+        for table, _ in self._tables.sparse:
+            table.bind(self._rows[table.name].store)
+        agree_on_dense(self._job, self._blocks)
+        for block in self._blocks:
+            self._dense[block.name] = DenseReplica(
+                block.values(), worker_num=self._job.worker_num, merge=self._mode.geo_merge
+            )
+        self._send(self._no_writes())
+        self.wait_exchanged()
+
+    def step(self, *, examples: int) -> None:
+        """Step locally; take in what arrived; send when ``k_steps`` are over."""
+        del examples  # every worker's optimizer has its own batch
+        check_gradients(self._tables, step=self._step)
+        stepped = step_rows(self._steppers, self._optimizer)
+        for stepper, slots in zip(self._steppers, stepped, strict=True):
+            if slots is not None:
+                self._rows[stepper.table.name].touch(slots)
+        self._step += 1
+        self._due |= self._step % self._mode.k_steps == 0
+        if self._flying is not None and self._flying.done():
+            self.wait_exchanged()
+        if self._due and self._flying is None:
+            self._due = False
+            self._send(self._take_deltas())
+
+    def wait_exchanged(self) -> None:
+        """Wait for the exchange in flight, if any, and take in what it brought.
+
+        Raises:
+            FleetError: why the exchange failed.
+        """
+        if self._flying is None:
+            return
+        heard, self._flying = self._flying.result(), None
+        for name, pieces in heard.rows.items():
+            for ids, served in pieces:
+                self._rows[name].hear(ids, served)
+        for block in self._blocks:
+            if block.name in heard.dense:
+                replica = self._dense[block.name]
+                block.install(replica.hear(block.values(), heard.dense[block.name]))
+        self._job.staleness.note(step=self._step, slowest=heard.slowest)
+
+    def flush(self) -> None:
+        """Exchange now: send what has moved, take in what others changed."""
+        self.wait_exchanged()
+        self._send(self._take_deltas())
+        self.wait_exchanged()
+
+    def end_of_data(self) -> None:
+        """Nobody waits for this worker's steps; hand in what has moved."""
+        self.flush()
+
+    def reload(self) -> None:
+        """Take the servers' dense values and changed rows; unsent progress is forgotten."""
+        self.wait_exchanged()
+        for block, values in zip(
+            self._blocks, pull_dense(self._job, self._blocks), strict=True
+        ):
+            block.install(values)
+            self._dense[block.name].reset(values)
+        for replica in self._rows.values():
+            replica.forget()
+        self._send(self._no_writes())
+        self.wait_exchanged()
+
+    def finish(self) -> None:
+        """Exchange for the last time: all workers and servers hold the same afterwards."""
+        self.wait_exchanged()
+        self._send(self._take_deltas(rest=True))
+        self.wait_exchanged()
+        self._job.barrier("fleet.geo_rest", timeout_s=FINISH_TIMEOUT_S)
+        self._send(self._no_writes())
+        self.wait_exchanged()
+
+    def _take_deltas(self, *, rest: bool = False) -> list[Write]:
+        """Return what this worker has to send; with ``rest``, all of it."""
+        self._sequence += 1
+        writes = []
+        for name, replica in self._rows.items():
+            ids, delta = replica.take_rest() if rest else replica.take_delta()
+            writes.append(self._write(name, delta, ids))
+        for block in self._blocks:
+            dense = self._dense[block.name]
+            take = dense.take_rest if rest else dense.take_delta
+            delta, cur = take(block.values())
+            block.install(cur)
+            writes.append(self._write(block.name, delta, None))
+        return writes
+
+    def _no_writes(self) -> list[Write]:
+        """Return an exchange that only listens."""
+        self._sequence += 1
+        rows = [self._listen(name) for name in self._rows]
+        dense = [
+            self._write(block.name, np.zeros(block.size, np.float32), None)
+            for block in self._blocks
+        ]
+        return rows + dense
+
+    def _listen(self, name: str) -> Write:
+        dim = self._rows[name].store.spec.dim
+        return self._write(name, np.empty((0, dim), np.float32), np.empty(0, np.int64))
+
+    def _write(
+        self, name: str, delta: NDArray[np.float32], ids: NDArray[np.int64] | None
+    ) -> Write:
+        return Write(table=name, sequence=self._sequence, values=delta, ids_U=ids)
+
+    def _send(self, writes: list[Write]) -> None:
+        self._flying = self._job.communicator.submit(self._exchange(writes, self._step))
+
+    async def _exchange(self, writes: list[Write], step: int) -> _Heard:
+        """Push differences and collect everything that others changed."""
+        heard = _Heard(step=step)
+        while writes:
+            fields = {**self._job.author.fields(), "step": max(step - 1, 0), "final": False}
+            messages = write_messages(
+                writes,
+                self._job.placement,
+                fields,
+                values_name="deltas",
+                part_fields=self._part_fields,
+            )
+            answers = await self._job.pservers.call("exchange", messages)
+            more = self._collect(writes, answers, heard)
+            self._sequence += bool(more)
+            writes = [self._listen(name) for name in sorted(more)]
+        return heard
+
+    def _collect(self, writes: list[Write], answers: list[Message], heard: _Heard) -> set[str]:
+        """Add the answers to ``heard``; return the tables that have more to tell."""
+        leads = [answer.fields["slowest"] for answer in answers]
+        known = [int(lead) for lead in leads if lead is not None]
+        heard.slowest = min(known) if known else None
+        more: set[str] = set()
+        for index, write in enumerate(writes):
+            rows = [answer.tensors[f"{index}.rows"] for answer in answers]
+            if write.ids_U is None:
+                heard.dense[write.table] = np.concatenate(rows)
+                continue
+            for server, answer in enumerate(answers):
+                facts = answer.fields["parts"][index]
+                self._acks[server, write.table] = int(facts["batch"])
+                ids = answer.tensors[f"{index}.ids"]
+                heard.rows.setdefault(write.table, []).append((ids, rows[server]))
+                if facts["more"]:
+                    more.add(write.table)
+        return more
+
+    def _part_fields(self, server: int, write: Write) -> dict[str, int]:
+        return {"ack": self._acks.get((server, write.table), 0), "max_rows": _MAX_ROWS}
+
+
+def _dense_spec(name: str, size: int, num_shards: int) -> TableSpec:
+    return TableSpec(
+        name=name,
+        kind="dense",
+        dim=1,
+        size=size,
+        num_shards=num_shards,
+        seed=0,
+        initializer=InitializerSpec(kind="zeros"),
+        optimizer=_SUM,
+    )

@@ -1,0 +1,171 @@
+"""async's way out: a bounded queue of gradients, merged, pushed, and dense values back.
+
+Merging sums, in every mode of Fleet and here; two steps with different learning
+rates are never merged. The queue is the only back-pressure: a training thread
+that runs ahead of the network by ``send_queue_size`` steps waits.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paramfleet.communicator import Communicator
+from paramfleet.strategy import TrainingMode
+from paramfleet_shared.errors import FleetError
+from paramfleet_shared.tables.routing import dedup, merge_by_inverse
+
+__all__ = ["Sender", "StepGradients", "TableGradient", "merge"]
+
+_POLL_S = 0.01
+"""Seconds of one of ``send_wait_times`` waits; Fleet's value."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TableGradient:
+    """One table's part of a step: float32 [U, D] of unique ids, or a dense [P]."""
+
+    name: str
+    ids_U: NDArray[np.int64] | None
+    grads: NDArray[np.float32]
+    lr: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepGradients:
+    """What one step, or several merged ones, pushes."""
+
+    step: int
+    """The last step that is in it, counted from 0."""
+    examples: int
+    parts: tuple[TableGradient, ...]
+
+    def rates(self) -> tuple[float, ...]:
+        """Return the learning rate of each part."""
+        return tuple(part.lr for part in self.parts)
+
+
+def merge(steps: Sequence[StepGradients]) -> StepGradients:
+    """Sum the gradients of steps in order; duplicate ids become one row."""
+    if len(steps) == 1:
+        return steps[0]
+    parts = [_merge_parts(same) for same in zip(*(step.parts for step in steps), strict=True)]
+    examples = sum(step.examples for step in steps)
+    return StepGradients(step=steps[-1].step, examples=examples, parts=tuple(parts))
+
+
+def _merge_parts(same: Sequence[TableGradient]) -> TableGradient:
+    first = same[0]
+    if first.ids_U is None:
+        total = np.zeros_like(first.grads)
+        for part in same:
+            total += part.grads
+        return TableGradient(name=first.name, ids_U=None, grads=total, lr=first.lr)
+    ids = np.concatenate([part.ids_U for part in same if part.ids_U is not None])
+    unique, inverse = dedup(ids)
+    grads = merge_by_inverse(np.concatenate([p.grads for p in same]), inverse, len(unique))
+    return TableGradient(name=first.name, ids_U=unique, grads=grads, lr=first.lr)
+
+
+class Sender:
+    """Pushes queued gradients and refreshes dense values.
+
+    ``put`` and ``drain`` run on the communicator's loop; ``take_fresh`` in the
+    training thread.
+
+    Args:
+        mode: Queue size, merge width, waits, pushes in flight, refresh cadence.
+        push: Sends one merged gradient and returns when it is applied.
+        refresh: Pulls the dense values.
+    """
+
+    def __init__(
+        self,
+        *,
+        mode: TrainingMode,
+        push: Callable[[StepGradients], Awaitable[None]],
+        refresh: Callable[[], Awaitable[list[NDArray[np.float32]]]],
+    ) -> None:
+        self._mode = mode
+        self._push = push
+        self._refresh = refresh
+        self._queue: asyncio.Queue[StepGradients] = asyncio.Queue(mode.send_queue_size)
+        self._held: StepGradients | None = None
+        self._pushed = 0
+        self._pulled_at = 0
+        self._due = asyncio.Event()
+        self._fresh: list[NDArray[np.float32]] | None = None
+        self._taking = asyncio.Lock()
+
+    async def start(self, communicator: Communicator) -> None:
+        """Start the sending tasks; an error in one fails every later wait."""
+        for _ in range(self._mode.thread_pool_size):
+            communicator.spawn(self._guard(self._send_forever(), communicator))
+        if self._mode.independent_recv_thread:
+            communicator.spawn(self._guard(self._refresh_forever(), communicator))
+
+    async def put(self, gradients: StepGradients) -> None:
+        """Queue a step; waits while ``send_queue_size`` steps wait already."""
+        await self._queue.put(gradients)
+
+    async def drain(self) -> None:
+        """Return when everything that was queued is applied."""
+        await self._queue.join()
+
+    def take_fresh(self) -> list[NDArray[np.float32]] | None:
+        """Return dense values that arrived since the last call, or None."""
+        fresh, self._fresh = self._fresh, None
+        return fresh
+
+    async def _send_forever(self) -> None:
+        while True:
+            steps = await self._take()
+            await self._push(merge(steps))
+            self._pushed += 1
+            for _ in steps:
+                self._queue.task_done()
+            if self._pushed - self._pulled_at < self._mode.min_send_grad_num_before_recv:
+                continue
+            if self._mode.independent_recv_thread:
+                self._due.set()
+            else:
+                await self._pull()
+
+    async def _take(self) -> list[StepGradients]:
+        """Return the next steps to merge: up to ``max_merge_var_num`` of one learning rate."""
+        async with self._taking:
+            first = self._held or await self._queue.get()
+            self._held = None
+            steps, waits = [first], 0
+            while len(steps) < self._mode.max_merge_var_num:
+                if self._queue.empty():
+                    if waits == self._mode.send_wait_times:
+                        break
+                    waits += 1
+                    await asyncio.sleep(_POLL_S)
+                    continue
+                following = self._queue.get_nowait()
+                if following.rates() != first.rates():
+                    self._held = following
+                    break
+                steps.append(following)
+            return steps
+
+    async def _pull(self) -> None:
+        self._pulled_at = self._pushed
+        self._fresh = await self._refresh()
+
+    async def _refresh_forever(self) -> None:
+        while True:
+            await self._due.wait()
+            self._due.clear()
+            await self._pull()
+
+    @staticmethod
+    async def _guard(work: Awaitable[None], communicator: Communicator) -> None:
+        try:
+            await work
+        except FleetError as error:
+            communicator.fail(error)

@@ -1,0 +1,224 @@
+"""sync and async: the pservers run the optimizer.
+
+Both pull the rows of a batch and push one gradient a row. They differ in what a
+step waits for: in sync for every worker's push of the same step, in async for
+nothing but room in a bounded queue.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from paramfleet.job import FINISH_TIMEOUT_S, Job, agree_on_dense, declare, pull_dense
+from paramfleet.modes.base import ModelTables, check_gradients
+from paramfleet.modes.sender import Sender, StepGradients, TableGradient
+from paramfleet.requests import Read, ReadPlan, Write, write_messages
+from paramfleet.rowstore import spec_of
+from paramfleet.rules import server_rule
+from paramfleet.sparse import SparseTable
+from paramfleet.strategy import TrainingMode
+from paramfleet_shared.tables.spec import InitializerSpec, TableSpec
+from paramfleet_shared.wire.message import Message
+
+__all__ = ["AsyncMode", "SyncMode"]
+
+
+class _ServedMode:
+    """Pull on demand; collect gradients; describe tables to the servers."""
+
+    def __init__(
+        self,
+        job: Job,
+        mode: TrainingMode,
+        optimizer: torch.optim.Optimizer,
+        tables: ModelTables,
+    ) -> None:
+        self._job = job
+        self._mode = mode
+        self._tables = tables
+        self._step = 0
+        self._sequence = 0
+        self._has_left = False
+        shards = job.placement.num_shards
+        self._specs = [
+            spec_of(table, rule=server_rule(optimizer, group, sparse=True), num_shards=shards)
+            for table, group in tables.sparse
+        ] + [
+            TableSpec(
+                name=block.name,
+                kind="dense",
+                dim=1,
+                size=block.size,
+                num_shards=shards,
+                seed=0,
+                initializer=InitializerSpec(kind="zeros"),
+                optimizer=server_rule(optimizer, group, sparse=False),
+            )
+            for block, group in tables.dense
+        ]
+        self._blocks = [block for block, _ in tables.dense]
+
+    def start(self) -> None:
+        """Declare the tables, and start from worker 0's dense parameters."""
+        declare(self._job, self._specs, self._mode)
+        for table, _ in self._tables.sparse:
+            table.bind(self)
+        agree_on_dense(self._job, self._blocks)
+
+    def lookup(
+        self, table: SparseTable, ids_U: NDArray[np.int64], *, create: bool
+    ) -> NDArray[np.float32]:
+        """Pull rows, as ``RowSource`` promises."""
+        read = Read(table=table.name, ids_U=ids_U, dim=table.dim, create=create)
+        plan = ReadPlan([read], self._job.placement)
+        messages = plan.messages(rank=self._job.author.rank, min_step=self._min_step())
+        pservers = self._job.pservers
+        answers = self._job.communicator.wait(
+            pservers.call("pull", messages, timeout_s=pservers.step_timeout_s)
+        )
+        if create:
+            self._note(answers)
+        return plan.join(answers)[0]
+
+    def flush(self) -> None:
+        """A push is with the servers when ``step`` returns."""
+
+    def reload(self) -> None:
+        """Rows are pulled anyway; take the dense parameters."""
+        self.refresh()
+
+    def end_of_data(self) -> None:
+        """Push what waits, and leave: no step of another worker waits for this one."""
+        if self._has_left:
+            return
+        self.flush()
+        fields = {"rank": self._job.author.rank, "step": self._step}
+        self._job.communicator.wait(self._job.pservers.call_all("leave", fields))
+        self._has_left = True
+
+    def finish(self) -> None:
+        """Leave so that workers with more data go on, and wait for them."""
+        self.end_of_data()
+        self._job.barrier("fleet.finish", timeout_s=FINISH_TIMEOUT_S)
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Install the pservers' dense parameters."""
+        values = pull_dense(self._job, self._blocks, min_step=self._min_step())
+        for block, flat in zip(self._blocks, values, strict=True):
+            block.install(flat)
+
+    def _min_step(self) -> int:
+        """Steps that must be applied before a pull is answered."""
+        return 0
+
+    def _note(self, answers: Sequence[Message]) -> None:
+        leads = [answer.fields["slowest"] for answer in answers]
+        known = [int(slowest) for slowest in leads if slowest is not None]
+        self._job.staleness.note(step=self._step, slowest=min(known) if known else None)
+
+    def _gradients(self, *, examples: int) -> StepGradients:
+        """Return what this step pushes.
+
+        Raises:
+            GradientError: if a gradient isn't finite.
+        """
+        check_gradients(self._tables, step=self._step)
+        parts = []
+        for table, group in self._tables.sparse:
+            ids, grads = table.pending() or (
+                np.empty(0, np.int64),
+                np.empty((0, table.dim), np.float32),
+            )
+            parts.append(TableGradient(name=table.name, ids_U=ids, grads=grads, lr=group["lr"]))
+        for block, group in self._tables.dense:
+            grads = block.gradients()
+            parts.append(
+                TableGradient(name=block.name, ids_U=None, grads=grads, lr=group["lr"])
+            )
+        return StepGradients(step=self._step, examples=examples, parts=tuple(parts))
+
+    def _messages(self, gradients: StepGradients) -> list[Message]:
+        """Return one push a pserver; each call is a new push with a new identity."""
+        self._sequence += 1
+        writes = [
+            Write(
+                table=part.name,
+                sequence=self._sequence,
+                values=part.grads,
+                ids_U=part.ids_U,
+                lr=part.lr,
+            )
+            for part in gradients.parts
+        ]
+        fields = {
+            **self._job.author.fields(),
+            "step": gradients.step,
+            "weight": float(gradients.examples),
+        }
+        return write_messages(writes, self._job.placement, fields, values_name="grads")
+
+
+class SyncMode(_ServedMode):
+    """Every step is one step of the whole job: equal to one process with the whole batch."""
+
+    def step(self, *, examples: int) -> None:
+        """Push, wait until every worker's push is applied, and take the new dense values."""
+        messages = self._messages(self._gradients(examples=examples))
+        self._job.communicator.wait(self._job.pservers.call("push", messages))
+        self._step += 1
+        self.refresh()
+
+    def _min_step(self) -> int:
+        return self._step
+
+
+class AsyncMode(_ServedMode):
+    """Nobody waits: gradients are queued, merged and pushed beside the training."""
+
+    def start(self) -> None:
+        """Start as every served mode, and start the sender."""
+        super().start()
+        self._sender = Sender(
+            mode=self._mode,
+            push=self._push,
+            refresh=self._pull_dense_values,
+        )
+        self._job.communicator.wait(self._sender.start(self._job.communicator))
+
+    def step(self, *, examples: int) -> None:
+        """Queue the gradients; install dense values that arrived meanwhile."""
+        gradients = self._gradients(examples=examples)
+        self._job.communicator.wait(self._sender.put(gradients))
+        self._step += 1
+        self._install(self._sender.take_fresh())
+        if self._mode.max_staleness is not None:
+            self._wait_turn()
+
+    def flush(self) -> None:
+        """Return when every queued gradient is applied."""
+        self._job.communicator.wait(self._sender.drain())
+
+    def _wait_turn(self) -> None:
+        """Wait while this worker leads the slowest by more than ``max_staleness`` (SSP)."""
+        fields = {"rank": self._job.author.rank, "step": self._step}
+        timeout_s = self._job.pservers.step_timeout_s
+        self._job.communicator.wait(
+            self._job.pservers.call_one(0, "wait_turn", fields, timeout_s=timeout_s)
+        )
+
+    def _install(self, fresh: list[NDArray[np.float32]] | None) -> None:
+        if fresh is not None:
+            for block, values in zip(self._blocks, fresh, strict=True):
+                block.install(values)
+
+    async def _push(self, gradients: StepGradients) -> None:
+        await self._job.pservers.call("push", self._messages(gradients))
+
+    async def _pull_dense_values(self) -> list[NDArray[np.float32]]:
+        reads = [Read(table=block.name, size=block.size) for block in self._blocks]
+        plan = ReadPlan(reads, self._job.placement)
+        messages = plan.messages(rank=self._job.author.rank, min_step=0)
+        return plan.join(await self._job.pservers.call("pull", messages))

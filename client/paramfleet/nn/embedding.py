@@ -1,0 +1,290 @@
+"""``Embedding`` and ``EmbeddingBag`` over sparse tables.
+
+They keep torch's call signatures. What differs: ids are any non-negative 64-bit
+integers, ``num_embeddings`` is only a hint of how many there will be, a row
+comes to life when its id is first trained, and ``padding_idx`` is an id taken
+literally (so -1 may be padding), never counted from the end.
+"""
+
+import itertools
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.nn import functional
+
+from paramfleet.rowstore import RowStore
+from paramfleet.sparse import SparseTable
+from paramfleet_shared.errors import ContractError
+from paramfleet_shared.tables.routing import dedup
+from paramfleet_shared.tables.spec import InitializerSpec
+
+__all__ = [
+    "Embedding",
+    "EmbeddingBag",
+    "EmbeddingOptionError",
+    "IdError",
+    "constant",
+    "normal",
+    "uniform",
+]
+
+_NAMES = itertools.count()
+"""Numbers the tables that got no name: the same script gives the same names everywhere."""
+
+
+class IdError(ContractError):
+    """An id tensor holds what can't be an id."""
+
+    code = "contract.id"
+
+    def __init__(self, *, table: str, found: str, rule: str) -> None:
+        super().__init__(
+            f"table {table!r}: {found}: {rule}", table=table, found=found, rule=rule
+        )
+
+
+class EmbeddingOptionError(ContractError):
+    """An embedding was asked for something that a sparse table doesn't do."""
+
+    code = "contract.embedding_option"
+
+    def __init__(self, *, option: str, value: str, rule: str) -> None:
+        super().__init__(f"{option}={value}: {rule}", option=option, value=value, rule=rule)
+
+
+def normal(mean: float = 0.0, std: float = 1.0) -> InitializerSpec:
+    """Rows start normally distributed, as torch's embeddings do."""
+    return InitializerSpec(kind="normal", mean=mean, std=std)
+
+
+def uniform(low: float, high: float) -> InitializerSpec:
+    """Rows start uniformly distributed in [low, high)."""
+    return InitializerSpec(kind="uniform", low=low, high=high)
+
+
+def constant(value: float) -> InitializerSpec:
+    """Rows start at one value."""
+    return InitializerSpec(kind="constant", value=value)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _TableOptions:
+    """What torch's signature doesn't have."""
+
+    name: str | None
+    initializer: InitializerSpec | None
+    seed: int
+
+
+class SparseModule(torch.nn.Module):
+    """What the two modules share: the table, and ids to rows."""
+
+    def __init__(
+        self,
+        num_embeddings: int,
+        embedding_dim: int,
+        *,
+        padding_idx: int | None,
+        table: _TableOptions,
+        unsupported: dict[str, Any],
+    ) -> None:
+        super().__init__()
+        for option, value in unsupported.items():
+            if value:
+                rule = "sparse tables don't do this; leave it out"
+                raise EmbeddingOptionError(option=option, value=repr(value), rule=rule)
+        if embedding_dim < 1:
+            value, rule = repr(embedding_dim), "must be at least 1"
+            raise EmbeddingOptionError(option="embedding_dim", value=value, rule=rule)
+        self.num_embeddings = num_embeddings
+        self.embedding_dim = embedding_dim
+        self.padding_idx = padding_idx
+        self.named = table.name is not None
+        self.table = SparseTable(
+            name=table.name or f"embedding_{next(_NAMES)}",
+            dim=embedding_dim,
+            initializer=table.initializer or normal(),
+            seed=table.seed,
+            make_source=RowStore.of,
+        )
+        self.weight = self.table.weight
+
+    def share(self, table: SparseTable) -> None:
+        """Use another module's table of the same name and shape."""
+        self.table = table
+        self.weight = table.weight
+
+    def _rows(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return rows float [U + 1, D], the last one zero, and each id's row int64 [n]."""
+        flat = self._checked(ids)
+        padding = flat == self.padding_idx if self.padding_idx is not None else None
+        unique, inverse = dedup(flat if padding is None else flat[~padding])
+        rows_UD = self.table.rows(unique, training=self.training)
+        zero = rows_UD.new_zeros((1, self.embedding_dim))
+        index = inverse.astype(np.int64)
+        if padding is not None:
+            index = np.full(len(flat), len(unique), np.int64)
+            index[~padding] = inverse
+        return torch.cat([rows_UD, zero]), torch.from_numpy(index).to(rows_UD.device)
+
+    def _checked(self, ids: torch.Tensor) -> NDArray[np.int64]:
+        if ids.dtype not in {torch.int64, torch.int32}:
+            rule = "ids must be int64 or int32"
+            raise IdError(table=self.table.name, found=f"dtype {ids.dtype}", rule=rule)
+        flat = ids.detach().reshape(-1).to(device="cpu", dtype=torch.int64).numpy()
+        negative = flat < 0
+        if self.padding_idx is not None:
+            negative &= flat != self.padding_idx
+        if negative.any():
+            first = int(np.argmax(negative))
+            count = int(negative.sum())
+            found = f"{count} negative ids, the first {flat[first]} at position {first}"
+            rule = "ids must be >= 0; for padding, set padding_idx to the id that means it"
+            raise IdError(table=self.table.name, found=found, rule=rule)
+        return flat
+
+    def _save_to_state_dict(self, *args: Any) -> None:
+        """Keep the placeholder out of ``state_dict``: rows are saved by ``fleet.save_*``."""
+
+    def _load_from_state_dict(self, *args: Any) -> None:
+        """Expect nothing in a ``state_dict``."""
+
+    def extra_repr(self) -> str:
+        """Say which table the rows live in."""
+        padding = "" if self.padding_idx is None else f", padding_idx={self.padding_idx}"
+        return (
+            f"{self.num_embeddings}, {self.embedding_dim}, table={self.table.name!r}{padding}"
+        )
+
+
+class Embedding(SparseModule):
+    """``torch.nn.Embedding`` over a sparse table.
+
+    Args:
+        num_embeddings: How many ids to expect; only a hint.
+        embedding_dim: Row width D.
+        padding_idx: The id that reads as zeros and learns nothing; taken literally.
+        max_norm: Not supported.
+        norm_type: Not used without ``max_norm``.
+        scale_grad_by_freq: Not supported.
+        sparse: Rows are always sparse; either value means the same.
+        name: The table's name; modules of one name share a table. Without one, the
+            module's path in the model given to ``fleet.distributed_model``.
+        initializer: First value of a row: ``fleet.nn.normal`` (torch's default),
+            ``uniform`` or ``constant``.
+        seed: Seeds the initializer.
+
+    Raises:
+        EmbeddingOptionError: on an option that sparse tables don't have.
+    """
+
+    def __init__(  # noqa: PLR0913, PLR0917 - torch's signature
+        self,
+        num_embeddings: int,
+        embedding_dim: int,
+        padding_idx: int | None = None,
+        max_norm: float | None = None,
+        norm_type: float = 2.0,  # noqa: ARG002 - torch's signature
+        scale_grad_by_freq: bool = False,  # noqa: FBT001, FBT002 - torch's signature
+        sparse: bool = True,  # noqa: ARG002, FBT001, FBT002 - torch's signature
+        *,
+        name: str | None = None,
+        initializer: InitializerSpec | None = None,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(
+            num_embeddings,
+            embedding_dim,
+            padding_idx=padding_idx,
+            table=_TableOptions(name=name, initializer=initializer, seed=seed),
+            unsupported={"max_norm": max_norm, "scale_grad_by_freq": scale_grad_by_freq},
+        )
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002 - torch's name
+        """Return the rows of ids of any shape ``[...]`` as ``[..., D]``.
+
+        Raises:
+            IdError: on a dtype that isn't an id's, or a negative id.
+        """
+        rows, index = self._rows(input)
+        return functional.embedding(index, rows).view(*input.shape, self.embedding_dim)
+
+
+class EmbeddingBag(SparseModule):
+    """``torch.nn.EmbeddingBag`` over a sparse table.
+
+    Args:
+        num_embeddings: How many ids to expect; only a hint.
+        embedding_dim: Row width D.
+        max_norm: Not supported.
+        norm_type: Not used without ``max_norm``.
+        scale_grad_by_freq: Not supported.
+        mode: ``sum``, ``mean`` or ``max`` over a bag.
+        sparse: Rows are always sparse; either value means the same.
+        include_last_offset: The last of ``offsets`` is the number of ids, as in torch.
+        padding_idx: The id that is left out of its bag; taken literally.
+        name: See ``Embedding``.
+        initializer: See ``Embedding``.
+        seed: See ``Embedding``.
+
+    Raises:
+        EmbeddingOptionError: on an option that sparse tables don't have.
+    """
+
+    def __init__(  # noqa: PLR0913, PLR0917 - torch's signature
+        self,
+        num_embeddings: int,
+        embedding_dim: int,
+        max_norm: float | None = None,
+        norm_type: float = 2.0,  # noqa: ARG002 - torch's signature
+        scale_grad_by_freq: bool = False,  # noqa: FBT001, FBT002 - torch's signature
+        mode: str = "mean",
+        sparse: bool = True,  # noqa: ARG002, FBT001, FBT002 - torch's signature
+        include_last_offset: bool = False,  # noqa: FBT001, FBT002 - torch's signature
+        padding_idx: int | None = None,
+        *,
+        name: str | None = None,
+        initializer: InitializerSpec | None = None,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(
+            num_embeddings,
+            embedding_dim,
+            padding_idx=padding_idx,
+            table=_TableOptions(name=name, initializer=initializer, seed=seed),
+            unsupported={"max_norm": max_norm, "scale_grad_by_freq": scale_grad_by_freq},
+        )
+        if mode not in {"sum", "mean", "max"}:
+            raise EmbeddingOptionError(option="mode", value=repr(mode), rule="sum, mean or max")
+        self.mode = mode
+        self.include_last_offset = include_last_offset
+
+    def forward(
+        self,
+        input: torch.Tensor,  # noqa: A002 - torch's name
+        offsets: torch.Tensor | None = None,
+        per_sample_weights: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Return one reduced row a bag, [B, D].
+
+        Args:
+            input: Ids [B, n] (every row a bag), or [n] with ``offsets``.
+            offsets: Where each bag starts in a 1-d ``input``.
+            per_sample_weights: One factor an id, shaped as ``input``; ``mode="sum"`` only.
+
+        Raises:
+            IdError: on a dtype that isn't an id's, or a negative id.
+        """
+        rows, index = self._rows(input)
+        return functional.embedding_bag(
+            index.view(input.shape),
+            rows,
+            offsets,
+            mode=self.mode,
+            per_sample_weights=per_sample_weights,
+            include_last_offset=self.include_last_offset,
+            padding_idx=len(rows) - 1,
+        )

@@ -1,0 +1,144 @@
+"""The optimizer that training code holds: torch's, stepping through a mode.
+
+It is a ``torch.optim.Optimizer`` over the same parameter groups, so that
+learning-rate schedulers, ``clip_grad_norm_`` and ``zero_grad`` work on it. What a
+step does is the mode's business.
+"""
+
+from collections.abc import Callable
+from typing import Any, overload
+
+import numpy as np
+import torch
+from typing_extensions import override
+
+from paramfleet.job import Staleness
+from paramfleet.modes.base import Mode, collect_tables
+from paramfleet.modes.local import LocalMode
+from paramfleet.rowstore import RowStore
+from paramfleet.strategy import TrainingMode
+from paramfleet_shared.errors import ContractError
+
+__all__ = ["DistributedOptimizer", "NotStartedError"]
+
+
+class NotStartedError(ContractError):
+    """A step was taken before the worker had joined the tables."""
+
+    code = "contract.not_started"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "this worker has no tables yet: call fleet.init_worker() before training"
+        )
+
+
+class DistributedOptimizer(torch.optim.Optimizer):
+    """Made by ``fleet.distributed_optimizer``.
+
+    Args:
+        inner: The torch optimizer over the model's parameters.
+        mode: The mode the strategy chose; ``local`` trains in this process.
+        count_examples: Returns, and forgets, how many examples were forwarded since
+            the last call.
+    """
+
+    def __init__(
+        self,
+        inner: torch.optim.Optimizer,
+        mode: TrainingMode,
+        count_examples: Callable[[], int],
+    ) -> None:
+        super().__init__(inner.param_groups, inner.defaults)
+        self.inner = inner
+        self.mode = mode
+        self.tables = collect_tables(inner)
+        self.num_steps = 0
+        """Steps taken by this worker."""
+        self._count_examples = count_examples
+        self._mode: Mode | None = None
+        self._staleness = Staleness()
+        if mode.name == "local":
+            self._mode = self._local()
+
+    def bind(self, mode: Mode, staleness: Staleness) -> None:
+        """Step through ``mode`` from now on."""
+        self._mode = mode
+        self._staleness = staleness
+
+    @property
+    def running(self) -> Mode:
+        """The mode that steps.
+
+        Raises:
+            NotStartedError: before ``fleet.init_worker``.
+        """
+        if self._mode is None:
+            raise NotStartedError
+        return self._mode
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+    @override
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """Take one step with the gradients that ``backward`` left.
+
+        Raises:
+            NotStartedError: before ``fleet.init_worker``.
+            GradientError: if a gradient is NaN or infinite; nothing was changed.
+            FleetError: if the job failed or a peer didn't answer in time.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self.running.step(examples=self._count_examples())
+        self.num_steps += 1
+        return loss
+
+    def minimize(self, loss: torch.Tensor) -> None:
+        """Run ``loss.backward()``, ``step()`` and ``zero_grad()``."""
+        loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        self.step()
+        self.zero_grad()
+
+    def wait_exchanged(self) -> None:
+        """GEO: wait for the exchange in flight and take in what it brought."""
+        wait = getattr(self.running, "wait_exchanged", None)
+        if wait is not None:
+            wait()
+
+    def staleness_p99(self) -> float:
+        """Return the 99th percentile of this worker's lead over the slowest, in batches."""
+        samples = self._staleness.samples()
+        return float(np.percentile(samples, 99)) if len(samples) else 0.0
+
+    @property
+    def staleness(self) -> int:
+        """This worker's newest lead over the slowest push it had seen, in batches."""
+        return self._staleness.last
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        """Return the inner optimizer's state; ``fleet.save_*`` saves what servers keep."""
+        return self.inner.state_dict()
+
+    @override
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore what ``state_dict`` returned."""
+        self.inner.load_state_dict(state_dict)
+        self.param_groups = self.inner.param_groups
+
+    @override
+    def __repr__(self) -> str:
+        return f"DistributedOptimizer({self.mode.name}, {self.inner!r})"
+
+    def _local(self) -> LocalMode:
+        stores = []
+        for table, _ in self.tables.sparse:
+            store = RowStore.of(table)
+            table.bind(store)
+            stores.append(store)
+        return LocalMode(self.inner, self.tables, stores)

@@ -1,0 +1,87 @@
+"""The pservers of a job, as one: every operation goes to all of them at once."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from paramfleet_shared.clock import Clock
+from paramfleet_shared.placement import Placement
+from paramfleet_shared.rpc.client import Channel
+from paramfleet_shared.wire.message import Message
+
+__all__ = ["PServers"]
+
+
+class PServers:
+    """One channel a pserver.
+
+    The loop that makes it owns it. Cancellation: a call that was sent may have
+    had its effect.
+
+    Args:
+        placement: Endpoints and shards.
+        clock: For deadlines.
+        call_timeout_s: Deadline of a call that waits for nobody.
+        step_timeout_s: Deadline of a call that waits for other workers.
+    """
+
+    def __init__(
+        self,
+        placement: Placement,
+        *,
+        clock: Clock,
+        call_timeout_s: float,
+        step_timeout_s: float,
+    ) -> None:
+        self.placement = placement
+        self.call_timeout_s = call_timeout_s
+        self.step_timeout_s = step_timeout_s
+        self._channels = [
+            Channel(endpoint, peer=f"pserver {index}", clock=clock)
+            for index, endpoint in enumerate(placement.endpoints)
+        ]
+
+    async def call(
+        self, op: str, messages: Sequence[Message], *, timeout_s: float | None = None
+    ) -> list[Message]:
+        """Send one message to each pserver; return their answers in the same order.
+
+        Every operation of a pserver may be repeated (pushes carry an identity), so
+        a lost answer is asked for again until the deadline.
+
+        Raises:
+            FleetError: the first error of a pserver, once all have answered or failed.
+        """
+        limit_s = self.call_timeout_s if timeout_s is None else timeout_s
+        outcomes = await asyncio.gather(
+            *(
+                channel.call(op, message, timeout_s=limit_s)
+                for channel, message in zip(self._channels, messages, strict=True)
+            ),
+            return_exceptions=True,
+        )
+        answers = []
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+            answers.append(outcome)
+        return answers
+
+    async def call_all(
+        self, op: str, fields: dict[str, Any], *, timeout_s: float | None = None
+    ) -> list[Message]:
+        """Send the same fields to every pserver."""
+        message = Message(fields=fields, tensors={})
+        return await self.call(op, [message] * len(self._channels), timeout_s=timeout_s)
+
+    async def call_one(
+        self, server: int, op: str, fields: dict[str, Any], *, timeout_s: float
+    ) -> Message:
+        """Send fields to one pserver."""
+        message = Message(fields=fields, tensors={})
+        return await self._channels[server].call(op, message, timeout_s=timeout_s)
+
+    async def close(self) -> None:
+        """Close every channel."""
+        for channel in self._channels:
+            await channel.close()

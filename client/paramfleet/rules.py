@@ -1,0 +1,97 @@
+"""From a torch optimizer to the rule that the pservers run.
+
+The servers run four optimizers, numerically those of ``torch.optim``. The
+learning rate isn't part of a rule: it travels with every push, so that torch's
+schedulers work unchanged.
+"""
+
+from typing import Any
+
+import torch
+
+from paramfleet_shared.errors import ContractError
+from paramfleet_shared.tables.spec import OptimizerSpec
+
+__all__ = ["OptimizerNotServedError", "server_rule"]
+
+_NOT_SERVED = ("amsgrad", "maximize", "differentiable", "decoupled_weight_decay")
+"""Options of torch's optimizers that change the numbers and that servers don't have."""
+
+
+class OptimizerNotServedError(ContractError):
+    """The pservers can't run this optimizer, or one of its options."""
+
+    code = "contract.optimizer_not_served"
+
+    def __init__(self, *, optimizer: str, option: str, remedy: str) -> None:
+        with_option = f" with {option}" if option else ""
+        super().__init__(
+            f"pservers don't run {optimizer}{with_option}: {remedy}",
+            optimizer=optimizer,
+            option=option,
+            remedy=remedy,
+        )
+        self.optimizer = optimizer
+        self.option = option
+
+
+def server_rule(
+    optimizer: torch.optim.Optimizer, group: dict[str, Any], *, sparse: bool
+) -> OptimizerSpec:
+    """Return the rule for one parameter group.
+
+    Args:
+        optimizer: ``torch.optim.SGD``, ``Adagrad``, ``Adam`` or ``SparseAdam``.
+        group: One of its ``param_groups``.
+        sparse: Whether the rule is for rows (SparseAdam's arithmetic) or dense parameters.
+
+    Raises:
+        OptimizerNotServedError: on another optimizer, or an option that changes the
+            numbers in a way the servers don't know.
+    """
+    name = type(optimizer).__name__
+    for option in _NOT_SERVED:
+        if group.get(option):
+            remedy = "leave it out, or train in geo mode, where any torch optimizer runs"
+            raise OptimizerNotServedError(optimizer=name, option=option, remedy=remedy)
+    decay = float(group.get("weight_decay", 0.0))
+    if sparse and decay:
+        remedy = "put embeddings into a parameter group of their own with weight_decay=0"
+        raise OptimizerNotServedError(
+            optimizer=name, option=f"weight_decay={decay} on rows", remedy=remedy
+        )
+    kind = type(optimizer)
+    if kind is torch.optim.SGD:
+        return _sgd(group, decay=decay)
+    if kind is torch.optim.Adagrad:
+        return OptimizerSpec(
+            rule="adagrad",
+            weight_decay=decay,
+            lr_decay=float(group["lr_decay"]),
+            initial_accumulator_value=float(group["initial_accumulator_value"]),
+            eps=float(group["eps"]),
+        )
+    if kind is torch.optim.Adam or (kind is torch.optim.SparseAdam and sparse):
+        beta1, beta2 = group["betas"]
+        return OptimizerSpec(
+            rule="adam",
+            weight_decay=decay,
+            beta1=float(beta1),
+            beta2=float(beta2),
+            eps=float(group["eps"]),
+        )
+    remedy = "use SGD, Adagrad or Adam, or train in geo mode, where any torch optimizer runs"
+    raise OptimizerNotServedError(optimizer=name, option="", remedy=remedy)
+
+
+def _sgd(group: dict[str, Any], *, decay: float) -> OptimizerSpec:
+    momentum = float(group["momentum"])
+    if not momentum:
+        return OptimizerSpec(rule="sgd", weight_decay=decay)
+    return OptimizerSpec(
+        rule="momentum",
+        weight_decay=decay,
+        momentum=momentum,
+        dampening=float(group["dampening"]),
+        nesterov=bool(group["nesterov"]),
+    )

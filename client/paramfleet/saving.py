@@ -1,0 +1,278 @@
+"""``fleet.save_persistables``, ``load_model``, ``save_inference_model``.
+
+A checkpoint is written to a temporary name beside its own and renamed when every
+part is on the disk: a folder of that name is always whole. The first worker acts;
+in the others the functions return at once, so a script may call them everywhere
+or in the first worker only. ``dirname`` must be on a file system that all
+pservers and the first worker share.
+"""
+
+import secrets
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from safetensors.numpy import save_file
+
+from paramfleet.job import Job, pull_dense
+from paramfleet.localstate import export_tables, install_table
+from paramfleet.modes.local import LocalMode
+from paramfleet.optimizer import DistributedOptimizer
+from paramfleet.session import CallOrderError, Session
+from paramfleet_shared.checkpoint import (
+    MANIFEST,
+    CheckpointWriteError,
+    Manifest,
+    ManifestError,
+    SavedFile,
+    SavedTable,
+    read_manifest,
+    read_part,
+    sync_directory,
+    write_manifest,
+    write_part,
+)
+from paramfleet_shared.wire.message import Message
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from paramfleet.dense import DenseBlock
+
+__all__ = ["Saving"]
+
+
+class Saving:
+    """The saving functions of one session."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def save_persistables(self, dirname: str | Path) -> None:
+        """Save every table with its optimizer state, so that training can go on from it.
+
+        What this worker has queued is pushed first; other workers go on training, so
+        for one consistent cut put ``fleet.barrier_worker()`` before and after.
+
+        Args:
+            dirname: The checkpoint's folder; replaced if it exists.
+
+        Raises:
+            CallOrderError: before ``init_worker`` or after ``stop_worker``.
+            CheckpointWriteError: if the system refuses; nothing of that name is changed.
+        """
+        if not self._session.is_first_worker():
+            return
+        final = Path(dirname).absolute()
+        temporary = _temporary_beside(final)
+        try:
+            self._write(temporary)
+            _rename(temporary, final)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+    def load_model(self, dirname: str | Path) -> None:
+        """Take every table from a checkpoint, saved by any number of pservers.
+
+        The first worker has it loaded; every worker calls this, and returns with the
+        loaded dense parameters.
+
+        Raises:
+            ManifestError: if the folder isn't a checkpoint.
+            CheckpointDamagedError: if a file isn't what was saved; nothing was changed.
+            TableMismatchError: if a table of that name has another shape or optimizer.
+        """
+        folder = Path(dirname).absolute()
+        job = self._session.job
+        if job is None:
+            self._load_locally(folder)
+            return
+        if self._session.is_first_worker():
+            fields = {"dirname": str(folder)}
+            timeout_s = job.pservers.step_timeout_s
+            job.communicator.wait(job.pservers.call_all("load", fields, timeout_s=timeout_s))
+        self._session.worker_barrier("fleet.load_model")
+        self._running("load_model").reload()
+
+    def save_inference_model(self, dirname: str | Path) -> None:
+        """Save what inference needs, in files that load without this package.
+
+        ``dirname/model.pt`` is the model's ``state_dict`` (dense parameters and
+        buffers; ``torch.load(..., weights_only=True)``). ``dirname/rows.<table>.safetensors``
+        holds ``ids`` int64 [n], sorted, and ``rows`` float32 [n, D] of each sparse
+        table: row i belongs to id ``ids[i]``, so ``torch.searchsorted`` finds an id's
+        place and ``torch.nn.Embedding.from_pretrained(rows)`` its row.
+
+        Raises:
+            CallOrderError: before ``distributed_model`` and ``init_worker``.
+            CheckpointWriteError: if the system refuses; nothing of that name is changed.
+        """
+        if not self._session.is_first_worker():
+            return
+        model = self._session.model
+        if model is None:
+            remedy = "give the model to fleet.distributed_model() first"
+            raise CallOrderError(function="save_inference_model", remedy=remedy)
+        final = Path(dirname).absolute()
+        parts, temporary = _temporary_beside(final), _temporary_beside(final)
+        try:
+            manifest = self._write(parts)
+            temporary.mkdir(parents=True)
+            for saved in manifest.tables:
+                if saved.spec.kind == "sparse":
+                    _write_rows(parts, manifest, saved, temporary)
+            self._with_served_dense(model, temporary / "model.pt")
+            _rename(temporary, final)
+        finally:
+            shutil.rmtree(parts, ignore_errors=True)
+            shutil.rmtree(temporary, ignore_errors=True)
+
+    def _write(self, folder: Path) -> Manifest:
+        """Write a whole checkpoint into ``folder``."""
+        job = self._session.job
+        if job is None:
+            manifest = self._write_locally(folder)
+        else:
+            self._running("save_persistables").flush()
+            manifest = _collect(_ask_to_save(job, folder))
+        write_manifest(folder, manifest)
+        return manifest
+
+    def _write_locally(self, folder: Path) -> Manifest:
+        mode, optimizer = self._local("save_persistables")
+        tables, files = [], []
+        for number, (spec, part) in enumerate(
+            export_tables(optimizer.inner, optimizer.tables, mode.steppers)
+        ):
+            tables.append(SavedTable(spec=spec, version=optimizer.num_steps))
+            files.append(write_part(folder, f"table{number:03d}.safetensors", spec, part))
+        return Manifest(tables=tuple(tables), files=tuple(files))
+
+    def _load_locally(self, folder: Path) -> None:
+        mode, optimizer = self._local("load_model")
+        manifest = read_manifest(folder)
+        targets: dict[str, Any] = {stepper.table.name: stepper for stepper in mode.steppers}
+        targets |= {block.name: block for block, _ in optimizer.tables.dense}
+        specs = {
+            spec.name: spec
+            for spec, _ in export_tables(optimizer.inner, optimizer.tables, mode.steppers)
+        }
+        saved = {table.spec.name: table for table in manifest.tables}
+        for name, table in saved.items():
+            if name not in specs:
+                rule = f"has a table {name!r} that this model doesn't have"
+                raise ManifestError(path=str(folder / MANIFEST), rule=rule)
+            specs[name].check_same(table.spec)
+        parts = [
+            (file, read_part(folder, file, saved[file.table].spec)) for file in manifest.files
+        ]
+        for file, part in parts:
+            table = saved[file.table]
+            install_table(
+                optimizer.inner,
+                targets[file.table],
+                part,
+                steps=table.version,
+                rule=table.spec.optimizer.rule,
+            )
+        optimizer.num_steps = max((table.version for table in saved.values()), default=0)
+
+    def _with_served_dense(self, model: torch.nn.Module, path: Path) -> None:
+        """Write the state_dict with the pservers' dense values, and keep this worker's own."""
+        job, optimizer = self._session.job, self._session.optimizer
+        blocks: list[DenseBlock] = []
+        own: list[NDArray[np.float32]] = []
+        if job is not None and optimizer is not None:
+            blocks = [block for block, _ in optimizer.tables.dense]
+            own = [block.values() for block in blocks]
+            for block, values in zip(blocks, pull_dense(job, blocks), strict=True):
+                block.install(values)
+        try:
+            state = {name: value.detach().cpu() for name, value in model.state_dict().items()}
+            torch.save(state, path)
+        finally:
+            for block, values in zip(blocks, own, strict=True):
+                block.install(values)
+
+    def _running(self, function: str) -> Any:
+        """Return the mode that trains.
+
+        Raises:
+            CallOrderError: if none does.
+        """
+        if self._session.optimizer is None or self._session.stopped:
+            remedy = "call it between fleet.init_worker() and fleet.stop_worker()"
+            raise CallOrderError(function=function, remedy=remedy)
+        return self._session.optimizer.running
+
+    def _local(self, function: str) -> tuple[LocalMode, DistributedOptimizer]:
+        mode, optimizer = self._running(function), self._session.optimizer
+        if not isinstance(mode, LocalMode) or optimizer is None:
+            raise CallOrderError(function=function, remedy="call fleet.init_worker() first")
+        return mode, optimizer
+
+
+def _ask_to_save(job: Job, folder: Path) -> list[Message]:
+    fields = {"rank": job.author.rank, "dirname": str(folder)}
+    timeout_s = job.pservers.step_timeout_s
+    return job.communicator.wait(job.pservers.call_all("save", fields, timeout_s=timeout_s))
+
+
+def _collect(answers: Iterable[Message]) -> Manifest:
+    """Put the pservers' lists of files together.
+
+    A table's version is the least of its parts': what all of them hold for sure.
+    """
+    tables: dict[str, SavedTable] = {}
+    files: list[SavedFile] = []
+    for answer in answers:
+        files += [SavedFile.from_wire(wire) for wire in answer.fields["files"]]
+        for wire in answer.fields["tables"]:
+            table = SavedTable.from_wire(wire)
+            known = tables.setdefault(table.spec.name, table)
+            if table.version < known.version:
+                tables[table.spec.name] = table
+    return Manifest(tables=tuple(tables.values()), files=tuple(files))
+
+
+def _write_rows(folder: Path, manifest: Manifest, saved: SavedTable, target: Path) -> None:
+    """Write one sparse table's ids and rows as one file, sorted by id."""
+    name = saved.spec.name
+    parts = [
+        read_part(folder, file, saved.spec) for file in manifest.files if file.table == name
+    ]
+    ids = np.concatenate([np.empty(0, np.int64), *(p.ids for p in parts if p.ids is not None)])
+    rows = np.concatenate(
+        [np.empty((0, saved.spec.dim), np.float32), *(p.values for p in parts)]
+    )
+    order = np.argsort(ids, kind="stable")
+    safe = "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in name)
+    save_file(
+        {"ids": ids[order], "rows": np.ascontiguousarray(rows[order])},
+        target / f"rows.{safe}.safetensors",
+        metadata={"table": name},
+    )
+
+
+def _temporary_beside(final: Path) -> Path:
+    return final.with_name(f".{final.name}.{secrets.token_hex(4)}.partial")
+
+
+def _rename(temporary: Path, final: Path) -> None:
+    """Give a complete folder its name; a former one of that name makes way.
+
+    Raises:
+        CheckpointWriteError: if the system refuses.
+    """
+    former = _temporary_beside(final)
+    try:
+        if final.exists():
+            final.rename(former)
+        temporary.rename(final)
+        sync_directory(final.parent)
+    except OSError as error:
+        raise CheckpointWriteError(path=str(final), reason=str(error)) from error
+    shutil.rmtree(former, ignore_errors=True)

@@ -1,0 +1,408 @@
+"""One process's life in a job: the functions that training code calls as ``fleet.*``.
+
+Start: ``init`` reads the role and, in a worker, joins the job; ``init_worker``
+waits until every pserver serves, declares the tables and starts from common
+values. Stop: ``stop_worker`` brings what waits to the servers, waits for the other
+workers, says that this one is done, and leaves. A script that ends without it
+ends the job with this worker's name.
+"""
+
+import atexit
+import importlib.metadata
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+
+from paramfleet.communicator import Communicator
+from paramfleet.examples_count import ExampleCounter
+from paramfleet.job import Job
+from paramfleet.modes.geo import GeoMode
+from paramfleet.modes.served import AsyncMode, SyncMode
+from paramfleet.nn.embedding import SparseModule
+from paramfleet.optimizer import DistributedOptimizer
+from paramfleet.pservers import PServers
+from paramfleet.requests import Author
+from paramfleet.roles import PaddleCloudRoleMaker, Role, RoleMaker
+from paramfleet.strategy import DistributedStrategy, TrainingMode
+from paramfleet_shared.config import JobSettings, read_environment, resolve
+from paramfleet_shared.errors import ContractError
+
+if TYPE_CHECKING:
+    from paramfleet.modes.base import Mode
+    from paramfleet.sparse import SparseTable
+
+__all__ = ["CallOrderError", "Session", "TableConflictError"]
+
+
+M = TypeVar("M", bound=torch.nn.Module)
+
+
+class CallOrderError(ContractError):
+    """A ``fleet`` function was called before the one it needs, or in the wrong role."""
+
+    code = "contract.call_order"
+
+    def __init__(self, *, function: str, remedy: str) -> None:
+        super().__init__(f"fleet.{function}(): {remedy}", function=function, remedy=remedy)
+        self.function = function
+
+
+class TableConflictError(ContractError):
+    """Two modules name one table but give it different shapes."""
+
+    code = "contract.table_conflict"
+
+    def __init__(self, *, table: str, have: int, got: int) -> None:
+        super().__init__(
+            f"table {table!r} is declared twice, with row width {have} and {got}: "
+            "give the modules different names or the same embedding_dim",
+            table=table,
+            have=have,
+            got=got,
+        )
+
+
+class Session:
+    """The state behind ``import paramfleet as fleet``; a process has one."""
+
+    def __init__(self) -> None:
+        self._role: RoleMaker | None = None
+        self._strategy: DistributedStrategy | None = None
+        self._settings = JobSettings()
+        self._communicator: Communicator | None = None
+        self._job: Job | None = None
+        self._examples = ExampleCounter()
+        self._load: str | None = None
+        self._stopped = False
+        self._own: dict[str, Any] | None = None
+        self.model: torch.nn.Module | None = None
+        self.optimizer: DistributedOptimizer | None = None
+
+    def init(
+        self,
+        role_maker: RoleMaker | None = None,
+        is_collective: bool = False,  # noqa: FBT001, FBT002 - Fleet's signature
+        strategy: DistributedStrategy | None = None,
+    ) -> None:
+        """Take a role; a worker joins its job.
+
+        Args:
+            role_maker: The role; read from the environment if not given.
+            is_collective: Collective mode; not available yet.
+            strategy: Used where ``distributed_optimizer`` gets none.
+
+        Raises:
+            RoleError: if the role environment is incomplete.
+            CallOrderError: if this process has joined a job already.
+            FleetError: if Redis or the coordinator can't be reached in time.
+        """
+        if self._communicator is not None:
+            raise CallOrderError(
+                function="init", remedy="this process has joined a job already"
+            )
+        self._role = role_maker or PaddleCloudRoleMaker(is_collective)
+        self._strategy = strategy
+        self._stopped = False
+        if not self._role.distributed or self._role.role is Role.SERVER:
+            return
+        arguments = {"host": self._role.host}
+        resolved = resolve(
+            JobSettings,
+            section="job",
+            arguments=arguments,
+            environment=read_environment(),
+            file=None,
+        )
+        self._settings = resolved.value
+        communicator = Communicator()
+        communicator.start()
+        try:
+            communicator.join(self._settings, index=self._role.index)
+        except BaseException:
+            communicator.close()
+            raise
+        self._communicator = communicator
+        _watch_for_early_end(self._abandon)
+
+    @property
+    def role(self) -> RoleMaker:
+        """This process's role.
+
+        Raises:
+            CallOrderError: before ``init``.
+        """
+        if self._role is None:
+            raise CallOrderError(function="init", remedy="call it first")
+        return self._role
+
+    def is_worker(self) -> bool:
+        """Return whether this process trains."""
+        return self.role.role is Role.WORKER
+
+    def is_server(self) -> bool:
+        """Return whether this process holds tables."""
+        return self.role.role is Role.SERVER
+
+    def is_first_worker(self) -> bool:
+        """Return whether this process is worker 0."""
+        return self.is_worker() and self.worker_index() == 0
+
+    def worker_index(self) -> int:
+        """Return this worker's rank, from 0."""
+        if self._communicator is not None:
+            return self._communicator.session.member.index
+        return self.role.index or 0
+
+    def worker_num(self) -> int:
+        """Return how many workers the job has."""
+        if self._communicator is not None:
+            return self._communicator.session.worker_num
+        return max(1, self.role.worker_num)
+
+    def server_num(self) -> int:
+        """Return how many pservers the job has; 0 without a job."""
+        if self._communicator is not None:
+            return self._communicator.session.server_num
+        return len(self.role.server_endpoints)
+
+    def server_index(self) -> int:
+        """Return this server's index, from 0."""
+        return self.role.index or 0
+
+    def worker_endpoints(self, to_string: bool = False) -> list[str] | str:  # noqa: FBT001, FBT002 - Fleet's signature
+        """Return the workers' addresses, or one comma-separated string."""
+        endpoints = list(self.role.worker_endpoints)
+        return ",".join(endpoints) if to_string else endpoints
+
+    def server_endpoints(self, to_string: bool = False) -> list[str] | str:  # noqa: FBT001, FBT002 - Fleet's signature
+        """Return the pservers' addresses, or one comma-separated string."""
+        endpoints = list(self.role.server_endpoints)
+        if self._job is not None:
+            endpoints = list(self._job.placement.endpoints)
+        return ",".join(endpoints) if to_string else endpoints
+
+    def barrier_worker(self) -> None:
+        """Wait until every worker is here.
+
+        Raises:
+            BarrierTimeoutError: naming who is missing.
+            JobFailedError: as soon as a member of the job died.
+        """
+        self.worker_barrier("fleet.barrier_worker")
+
+    def worker_barrier(self, name: str) -> None:
+        """Wait until every worker is at the barrier of this name."""
+        if self._communicator is not None:
+            self._communicator.wait(self._communicator.session.barrier(name))
+
+    def gather(self, name: str, payload: bytes) -> list[bytes]:
+        """Return every worker's payload by rank; alone, this one's."""
+        if self._communicator is None:
+            return [payload]
+        return self._communicator.wait(self._communicator.session.gather(name, payload))
+
+    def init_server(self, dirname: str | Path | None = None) -> None:
+        """Prepare to serve; with ``dirname``, start from the tables saved there.
+
+        Raises:
+            CallOrderError: in a worker.
+        """
+        if not self.is_server():
+            raise CallOrderError(function="init_server", remedy="only a server calls it")
+        self._load = None if dirname is None else str(dirname)
+
+    def run_server(self) -> None:
+        """Serve until the job is finished.
+
+        Raises:
+            CallOrderError: in a worker.
+            JobFailedError: if a member of the job died.
+        """
+        if not self.is_server():
+            raise CallOrderError(function="run_server", remedy="only a server calls it")
+        (entry,) = importlib.metadata.entry_points(group="paramfleet.services", name="pserver")
+        arguments: dict[str, Any] = {"host": self.role.host, "port": self.role.port}
+        if self.role.index is not None:
+            arguments["index"] = self.role.index
+        if self._load is not None:
+            arguments["load"] = self._load
+        entry.load()(arguments)
+
+    def distributed_model(self, model: M) -> M:
+        """Name the model's tables by their modules' paths, and count its examples.
+
+        Returns:
+            The same model.
+
+        Raises:
+            TableConflictError: if two modules give one table different widths.
+        """
+        tables: dict[str, SparseTable] = {}
+        for path, module in model.named_modules():
+            if not isinstance(module, SparseModule):
+                continue
+            if not module.named and not module.table.in_use:
+                module.table.rename(path or module.table.name)
+            first = tables.setdefault(module.table.name, module.table)
+            if first.dim != module.table.dim:
+                name = module.table.name
+                raise TableConflictError(table=name, have=first.dim, got=module.table.dim)
+            module.share(first)
+        self._examples.watch(model)
+        self.model = model
+        return model
+
+    def distributed_optimizer(
+        self, optimizer: torch.optim.Optimizer, strategy: DistributedStrategy | None = None
+    ) -> DistributedOptimizer:
+        """Make the optimizer step in the strategy's mode; alone, in this process.
+
+        Raises:
+            StrategyError: if the strategy contradicts itself.
+            OptimizerNotServedError: if the mode's servers can't run this optimizer.
+        """
+        chosen = strategy or self._strategy or DistributedStrategy()
+        mode = chosen.resolve()
+        if not self.role.distributed:
+            mode = TrainingMode(name="local")
+        self.optimizer = DistributedOptimizer(optimizer, mode, self._examples.take)
+        return self.optimizer
+
+    def init_worker(self) -> None:
+        """Wait for the pservers, declare the tables, start from common values.
+
+        Raises:
+            CallOrderError: before ``distributed_optimizer``.
+            FleetError: if a table contradicts another worker's, or the job failed.
+        """
+        if self._communicator is None:
+            return
+        if self.optimizer is None:
+            remedy = "call fleet.distributed_optimizer() first"
+            raise CallOrderError(function="init_worker", remedy=remedy)
+        communicator, settings = self._communicator, self._settings
+
+        async def connect() -> PServers:
+            placement = await communicator.session.wait_placement()
+            return PServers(
+                placement,
+                clock=communicator.clock,
+                call_timeout_s=settings.call_timeout_s,
+                step_timeout_s=settings.barrier_timeout_s,
+            )
+
+        pservers = communicator.wait(connect())
+        member = communicator.session.member
+        author = Author(rank=member.index, incarnation=member.incarnation)
+        self._job = Job(
+            communicator=communicator,
+            pservers=pservers,
+            author=author,
+            worker_num=self.worker_num(),
+        )
+        optimizer = self.optimizer
+        kinds: dict[str, Callable[..., Mode]]
+        kinds = {"sync": SyncMode, "async": AsyncMode, "geo": GeoMode}
+        make = kinds[optimizer.mode.name]
+        mode = make(self._job, optimizer.mode, optimizer.inner, optimizer.tables)
+        mode.start()
+        optimizer.bind(mode, self._job.staleness)
+
+    def end_of_data(self) -> None:
+        """Say that this worker takes no more steps, so that nobody waits for them.
+
+        In sync, and in async with ``max_staleness``, the others wait for this worker's
+        steps. A worker that may have fewer batches than they calls this after its last
+        one, before anything that all workers do together (metrics, barriers).
+        ``stop_worker`` implies it.
+
+        Raises:
+            NotStartedError: before ``init_worker``.
+        """
+        if self.optimizer is not None:
+            self.optimizer.running.end_of_data()
+
+    def stop_worker(self) -> None:
+        """Send what waits, wait for the other workers, and leave the job.
+
+        Afterwards every worker holds the servers' values. A second call does nothing.
+
+        Raises:
+            FleetError: if the rest couldn't be sent, or the job failed.
+        """
+        if self._communicator is None or self._stopped:
+            return
+        communicator = self._communicator
+        if self._job is not None and self.optimizer is not None:
+            self.optimizer.running.finish()
+        session = communicator.session
+        communicator.wait(session.mark_done())
+        if self._job is not None:
+            communicator.wait(self._job.pservers.close())
+        communicator.wait(session.leave())
+        self._stopped = True
+        communicator.close()
+
+    @property
+    def stopped(self) -> bool:
+        """Whether this worker has left the job."""
+        return self._stopped
+
+    @property
+    def job(self) -> Job | None:
+        """The worker's connections; None alone."""
+        return self._job
+
+    def report(self, *, loss: float, examples: int) -> None:
+        """Tell the job how this worker is doing; shown on its status page.
+
+        Args:
+            loss: The loss of the last batch.
+            examples: Examples trained on since the last report.
+        """
+        self._own = {
+            "step": 0 if self.optimizer is None else self.optimizer.num_steps,
+            "loss": float(loss),
+            "examples_per_s": round(self._examples.rate(examples), 1),
+            "staleness": 0 if self.optimizer is None else self.optimizer.staleness,
+        }
+        if self._communicator is not None:
+            self._communicator.submit(self._communicator.session.publish(self._own))
+
+    def job_progress(self) -> list[dict[str, Any]]:
+        """Return what each worker last reported, by rank.
+
+        Each is ``rank``, ``step``, ``loss``, ``examples_per_s``, ``staleness``; a
+        worker that hasn't reported yet is left out.
+        """
+        if self._communicator is None:
+            return [] if self._own is None else [{"rank": 0, **self._own}]
+        session = self._communicator.session
+        facts = self._communicator.wait(session.read_facts("worker"))
+        return [{"rank": rank, **said} for rank, said in sorted(facts.items())]
+
+    def _abandon(self, reason: str) -> None:
+        """End the job: this script ended before ``stop_worker``."""
+        if self._communicator is None or self._stopped:
+            return
+        self._stopped = True
+        communicator = self._communicator
+        communicator.wait(communicator.session.fail(reason))
+        communicator.close()
+
+
+def _watch_for_early_end(abandon: Callable[[str], None]) -> None:
+    """Call ``abandon`` with a reason when the script ends."""
+    raised: list[str] = []
+    report = sys.excepthook
+
+    def remember(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+        raised.append(f"{kind.__name__}: {error}")
+        report(kind, error, trace)
+
+    sys.excepthook = remember
+    ended = "its script ended without fleet.stop_worker()"
+    atexit.register(lambda: abandon(raised[0] if raised else ended))

@@ -1,0 +1,167 @@
+"""A worker's view of one sparse table: which rows the current step uses.
+
+The rows of a batch enter autograd as a small leaf tensor ``rows_UD``; what comes
+back is one gradient per unique row. The table's ``weight`` is a placeholder
+parameter: an optimizer, a scheduler and ``clip_grad_norm_`` see it like any other
+parameter, holding exactly the rows of this step and their gradients.
+
+Shape legend: U = unique ids, D = row width.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from paramfleet_shared.errors import ContractError
+from paramfleet_shared.tables.routing import dedup
+from paramfleet_shared.tables.spec import InitializerSpec
+
+__all__ = ["RowSource", "SparseTable", "TableInUseError", "table_of", "tables_of"]
+
+
+class TableInUseError(ContractError):
+    """A table that already handed out rows was asked to become another one."""
+
+    code = "contract.table_in_use"
+
+    def __init__(self, *, table: str) -> None:
+        super().__init__(
+            f"table {table!r} already has rows: "
+            "call fleet.init_worker() before the first forward",
+            table=table,
+        )
+
+
+class RowSource(Protocol):
+    """Where a table's rows come from: this process, or the pservers."""
+
+    def lookup(
+        self, table: "SparseTable", ids_U: NDArray[np.int64], *, create: bool
+    ) -> NDArray[np.float32]:
+        """Return the rows of unique ids as float32 [U, D], owned by the caller.
+
+        Args:
+            table: Which table.
+            ids_U: int64 [U], each id once.
+            create: Whether ids without a row get one; otherwise they only read
+                as the value that they would start from.
+        """
+        ...
+
+
+class SparseTable:
+    """One table, shared by every module that names it.
+
+    Args:
+        name: The table's name in the job.
+        dim: Row width D.
+        initializer: First value of a row.
+        seed: Seeds the initializer; a row's first value depends on seed, name and id alone.
+        source: Where the rows come from until ``fleet.init_worker`` binds another.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        dim: int,
+        initializer: InitializerSpec,
+        seed: int,
+        make_source: Callable[["SparseTable"], RowSource],
+    ) -> None:
+        self.name = name
+        self.dim = dim
+        self.initializer = initializer
+        self.seed = seed
+        self.weight = torch.nn.Parameter(torch.empty(0, dim))
+        """Placeholder, float32 [U, D] while a step's gradients are pending."""
+        self.weight._fleet_table = self  # type: ignore[attr-defined]  # noqa: SLF001 - how an optimizer's parameter is known again
+        self._make_source = make_source
+        self._source: RowSource | None = None
+        self._ids_U: NDArray[np.int64] = np.empty(0, np.int64)
+
+    @property
+    def in_use(self) -> bool:
+        """Whether rows were handed out already."""
+        return self._source is not None
+
+    def bind(self, source: RowSource) -> None:
+        """Take rows from ``source`` from now on."""
+        self._source = source
+
+    def rename(self, name: str) -> None:
+        """Change the name, which changes the rows' first values.
+
+        Raises:
+            TableInUseError: if rows were handed out already.
+        """
+        if self.in_use:
+            raise TableInUseError(table=self.name)
+        self.name = name
+
+    def rows(self, ids_U: NDArray[np.int64], *, training: bool) -> torch.Tensor:
+        """Return the rows of unique ids as a tensor of the weight's type, [U, D].
+
+        While training it is a leaf whose gradient, once complete, is added to
+        this step's pending gradients.
+        """
+        if self._source is None:
+            self._source = self._make_source(self)
+        learns = training and torch.is_grad_enabled() and self.weight.requires_grad
+        values = torch.from_numpy(self._source.lookup(self, ids_U, create=training))
+        rows_UD = values.to(device=self.weight.device, dtype=self.weight.dtype)
+        if learns:
+            rows_UD.requires_grad_()
+            rows_UD.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]  # torch leaves it untyped
+                lambda leaf: self._collect(ids_U, leaf)
+            )
+        return rows_UD
+
+    def pending(self) -> tuple[NDArray[np.int64], NDArray[np.float32]] | None:
+        """Return this step's ids int64 [U] and gradients float32 [U, D]; None without any."""
+        if self.weight.grad is None or not len(self._ids_U):
+            return None
+        grads = self.weight.grad.detach().to(device="cpu", dtype=torch.float32)
+        return self._ids_U, np.ascontiguousarray(grads.numpy())
+
+    def _collect(self, ids_U: NDArray[np.int64], leaf: torch.Tensor) -> None:
+        """Add the gradients of one forward pass to the step's."""
+        grads, leaf.grad = leaf.grad, None
+        assert grads is not None, "the hook runs after accumulation"
+        if self.weight.grad is None:
+            self._hold(ids_U, leaf.detach(), grads)
+            return
+        held = len(self._ids_U)
+        union, inverse = dedup(np.concatenate([self._ids_U, ids_U]))
+        index = torch.from_numpy(inverse).to(grads.device)
+        rows = leaf.detach().new_empty((len(union), self.dim))
+        rows[index[:held]] = self.weight.data
+        rows[index[held:]] = leaf.detach()
+        total = torch.zeros_like(rows)
+        total.index_add_(0, index, torch.cat([self.weight.grad, grads]))
+        self._hold(union, rows, total)
+
+    def _hold(
+        self, ids_U: NDArray[np.int64], rows_UD: torch.Tensor, grads_UD: torch.Tensor
+    ) -> None:
+        self.weight.grad = None
+        self.weight.data = rows_UD
+        self.weight.grad = grads_UD
+        self._ids_U = ids_U
+
+
+def table_of(parameter: torch.Tensor) -> SparseTable | None:
+    """Return the sparse table whose placeholder this parameter is."""
+    return getattr(parameter, "_fleet_table", None)
+
+
+def tables_of(model: torch.nn.Module) -> dict[str, SparseTable]:
+    """Return a model's sparse tables by the path of the module that holds each."""
+    return {
+        path.rpartition(".")[0]: table
+        for path, parameter in model.named_parameters()
+        if (table := table_of(parameter)) is not None
+    }

@@ -1,0 +1,114 @@
+"""Train a small dense + sparse model; print every loss as JSON lines."""
+
+import argparse
+import json
+from typing import Any
+
+import torch
+
+import paramfleet as fleet
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--optimizer", default="sgd")
+parser.add_argument("--mode", default="sync")
+parser.add_argument("--steps", type=int, default=20)
+parser.add_argument("--batch", type=int, default=64)
+parser.add_argument("--k_steps", type=int, default=4)
+parser.add_argument("--max_staleness", type=int)
+parser.add_argument("--geo_merge", default="remainder")
+parser.add_argument("--save", default="")
+parser.add_argument("--load", default="")
+parser.add_argument("--server_load", default="")
+parser.add_argument("--inference", default="")
+parser.add_argument("--uneven", type=int, default=0)
+args = parser.parse_args()
+
+OPTIMIZERS: dict[str, Any] = {
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.5),
+    "momentum": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9),
+    "adagrad": lambda p: torch.optim.Adagrad(p, lr=0.1),
+    "adam": lambda p: torch.optim.Adam(p, lr=0.01),
+    "rmsprop": lambda p: torch.optim.RMSprop(p, lr=0.01),
+}
+
+
+class Tiny(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        start = fleet.nn.uniform(-0.1, 0.1)
+        self.wide = fleet.nn.EmbeddingBag(0, 1, mode="sum", initializer=start)
+        self.deep = fleet.nn.Embedding(0, 4, initializer=start)
+        self.mlp = torch.nn.Sequential(
+            torch.nn.Linear(12, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1)
+        )
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        deep = self.mlp(self.deep(ids).flatten(1))
+        logits: torch.Tensor = (deep + self.wide(ids)).squeeze(1)
+        return logits
+
+
+fleet.init()
+if fleet.is_server():
+    fleet.init_server(args.server_load or None)
+    fleet.run_server()
+    raise SystemExit(0)
+
+rank, size = fleet.worker_index(), fleet.worker_num()
+torch.manual_seed(0)
+strategy = fleet.DistributedStrategy()
+strategy.a_sync = args.mode != "sync"
+if args.mode == "geo":
+    strategy.a_sync_configs = {"k_steps": args.k_steps, "geo_merge": args.geo_merge}
+if args.max_staleness is not None:
+    strategy.a_sync_configs = {"max_staleness": args.max_staleness}
+model = fleet.distributed_model(Tiny())
+optimizer = fleet.distributed_optimizer(
+    OPTIMIZERS[args.optimizer](model.parameters()), strategy
+)
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=10, gamma=0.95)
+fleet.init_worker()
+if args.load:
+    fleet.load_model(args.load)
+
+data = torch.Generator().manual_seed(1)
+losses = []
+for _ in range(args.steps + (args.uneven if rank == 0 else 0)):
+    ids = torch.randint(0, 200, (args.batch, 3), generator=data)
+    label = ((ids % 7).sum(1) > 9).float()
+    mine = slice(rank * args.batch // size, (rank + 1) * args.batch // size)
+    logits = model(ids[mine])
+    loss = torch.nn.functional.binary_cross_entropy_with_logits(logits, label[mine])
+    optimizer.minimize(loss)
+    scheduler.step()
+    if args.uneven:
+        losses.append(loss.item())
+        continue
+    weighted = loss.item() * len(logits)
+    losses.append(float(fleet.util.all_reduce([weighted], "sum")[0]) / args.batch)
+
+fleet.end_of_data()
+if args.save:
+    fleet.barrier_worker()
+    fleet.save_persistables(args.save)
+if args.inference:
+    fleet.save_inference_model(args.inference)
+fleet.barrier_worker()
+model.eval()
+probe = torch.arange(200).reshape(-1, 1)
+if args.mode == "geo":
+    fleet.stop_worker()
+with torch.no_grad():
+    rows = torch.cat([model.deep(probe), model.wide(probe).unsqueeze(1)], 2).flatten()
+fleet.stop_worker()
+dense = torch.cat([parameter.flatten() for parameter in model.mlp.parameters()])
+print(
+    json.dumps(
+        {
+            "losses": losses,
+            "dense": dense.tolist(),
+            "rows": rows.tolist(),
+            "staleness_p99": optimizer.staleness_p99(),
+        }
+    )
+)

@@ -1,0 +1,84 @@
+"""The promises of the modes, kept by whole jobs of real processes."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(180)]
+
+SCRIPT = "train_tiny.py"
+
+
+def far(a: dict[str, Any], b: dict[str, Any], key: str) -> float:
+    return float(np.abs(np.subtract(a[key], b[key])).max())
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adagrad", "adam"])
+@pytest.mark.parametrize(("workers", "servers"), [(1, 1), (1, 3), (2, 2), (4, 1), (4, 3)])
+def test_sync_equals_one_process(jobs: Any, optimizer: str, workers: int, servers: int) -> None:
+    args = ["--mode", "sync", "--optimizer", optimizer]
+    alone = jobs.local(SCRIPT, *args)
+
+    results = jobs.run(SCRIPT, *args, workers=workers, servers=servers).results
+
+    for result in results:
+        assert far(result, alone, "losses") <= 1e-6
+        assert far(result, alone, "dense") <= 1e-5
+        assert far(result, alone, "rows") <= 1e-5
+        assert result["staleness_p99"] == 0
+        assert result == results[0], "all workers hold the same to the bit"
+
+
+def test_sync_goes_on_when_a_worker_has_less_data(jobs: Any) -> None:
+    first, second = jobs.run(SCRIPT, "--mode", "sync", "--uneven", "5").results
+
+    assert len(first["losses"]) == len(second["losses"]) + 5
+    assert first["dense"] == second["dense"]
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_async_learns_and_ends_with_the_same_values(jobs: Any, optimizer: str) -> None:
+    args = ["--optimizer", optimizer, "--steps", "150"]
+
+    first, second = jobs.run(SCRIPT, "--mode", "async", *args).results
+
+    assert np.mean(first["losses"][-20:]) < np.mean(first["losses"][:20]) - 0.01
+    assert far(first, second, "dense") <= 1e-5
+    assert far(first, second, "rows") <= 1e-5
+
+
+def test_async_with_a_staleness_bound_keeps_it(jobs: Any) -> None:
+    results = jobs.run(
+        SCRIPT, "--mode", "async", "--max_staleness", "2", "--steps", "60"
+    ).results
+
+    for result in results:
+        assert result["staleness_p99"] <= 3, "a step may begin two ahead of a finished one"
+
+
+@pytest.mark.parametrize("merge", ["remainder", "average"])
+@pytest.mark.parametrize("optimizer", ["sgd", "rmsprop"])
+def test_geo_ends_with_the_same_values_everywhere(
+    jobs: Any, optimizer: str, merge: str, tmp_path: Path
+) -> None:
+    args = ["--optimizer", optimizer, "--geo_merge", merge, "--steps", "63"]
+
+    results = jobs.run(SCRIPT, "--mode", "geo", *args, workers=3).results
+
+    for result in results[1:]:
+        assert far(result, results[0], "dense") <= 1e-5
+        assert far(result, results[0], "rows") <= 1e-5
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adagrad", "adam"])
+def test_geo_with_one_worker_equals_local_training(jobs: Any, optimizer: str) -> None:
+    args = ["--mode", "geo", "--optimizer", optimizer]
+    alone = jobs.local(SCRIPT, *args)
+
+    (result,) = jobs.run(SCRIPT, *args, workers=1).results
+
+    assert far(result, alone, "losses") <= 1e-5
+    assert far(result, alone, "dense") <= 1e-5
+    assert far(result, alone, "rows") <= 1e-5

@@ -1,0 +1,127 @@
+"""GEO's arithmetic, by the vectors it is defined by and by simulation."""
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from paramfleet.replica import DenseReplica, RowReplica
+from paramfleet.rowstore import RowStore
+from paramfleet.strategy import GeoMerge
+from paramfleet_shared.tables.spec import InitializerSpec, OptimizerSpec, TableSpec
+
+
+def vector(*values: float) -> NDArray[np.float32]:
+    return np.asarray(values, np.float32)
+
+
+def row_replica(worker_num: int, merge: GeoMerge = "remainder") -> RowReplica:
+    spec = TableSpec(
+        name="t",
+        kind="sparse",
+        dim=1,
+        size=0,
+        num_shards=1,
+        seed=0,
+        initializer=InitializerSpec(kind="constant", value=1.0),
+        optimizer=OptimizerSpec(rule="sum"),
+    )
+    return RowReplica(RowStore(spec), worker_num=worker_num, merge=merge)
+
+
+def test_two_workers_send_half_and_hear_the_rest() -> None:
+    replica = DenseReplica(vector(1.0), worker_num=2, merge="remainder")
+
+    delta, cur = replica.take_delta(vector(1.4))
+    assert delta == pytest.approx([0.2])
+    assert replica.old == pytest.approx([1.2])
+
+    cur = replica.hear(cur, vector(1.5))
+    assert cur == pytest.approx([1.7])
+    assert replica.old == pytest.approx([1.5])
+
+    delta, cur = replica.take_delta(cur)
+    assert delta == pytest.approx([0.1])
+    delta, _ = replica.take_delta(cur)
+    assert delta == pytest.approx([0.05])
+
+
+def test_rows_follow_the_same_vectors() -> None:
+    replica = row_replica(worker_num=2)
+    ids = np.array([7], np.int64)
+    slots = replica.store.slots(ids)
+    replica.store.values[slots] = 1.4
+    replica.touch(slots)
+
+    sent, delta = replica.take_delta()
+    assert sent.tolist() == [7]
+    assert delta == pytest.approx(np.array([[0.2]]))
+
+    replica.hear(ids, np.array([[1.5]], np.float32))
+    assert replica.store.values[slots] == pytest.approx(np.array([[1.7]]))
+    assert replica.take_delta()[0].size == 0, "an untouched row sends nothing"
+
+    sent, rest = replica.take_rest()
+    assert sent.tolist() == [7]
+    assert rest == pytest.approx(np.array([[0.2]]))
+
+
+def test_average_drops_what_was_not_sent() -> None:
+    replica = DenseReplica(vector(1.0), worker_num=2, merge="average")
+
+    delta, cur = replica.take_delta(vector(1.4))
+
+    assert delta == pytest.approx([0.2])
+    assert cur == pytest.approx([1.2])
+    assert replica.hear(cur, vector(1.5)) == pytest.approx([1.5])
+
+
+def test_one_worker_alone_agrees_with_the_server_after_one_exchange() -> None:
+    replica = DenseReplica(vector(1.0, 2.0), worker_num=1, merge="remainder")
+
+    delta, cur = replica.take_delta(vector(1.4, 1.0))
+    served = vector(1.0, 2.0) + delta
+
+    assert replica.hear(cur, served) == pytest.approx(served)
+    assert replica.old == pytest.approx(served)
+
+
+def simulate(merge: GeoMerge, rounds: int) -> tuple[float, list[float]]:
+    """Let four workers move by +1 once, then only exchange; return server and workers."""
+    served = vector(0.0)
+    replicas = [DenseReplica(served, worker_num=4, merge=merge) for _ in range(4)]
+    current = [vector(1.0) for _ in replicas]
+    for _ in range(rounds):
+        for index, replica in enumerate(replicas):
+            delta, current[index] = replica.take_delta(current[index])
+            served = served + delta
+            current[index] = replica.hear(current[index], served)
+    for index, replica in enumerate(replicas):
+        rest, current[index] = replica.take_rest(current[index])
+        served = served + rest
+    final = [float(r.hear(c, served)[0]) for r, c in zip(replicas, current, strict=True)]
+    return float(served[0]), final
+
+
+@pytest.mark.parametrize("rounds", [0, 1, 5])
+def test_with_remainder_the_total_is_the_sum_of_all_progress(rounds: int) -> None:
+    served, workers = simulate("remainder", rounds)
+
+    assert served == pytest.approx(4.0, abs=1e-5)
+    assert workers == pytest.approx([4.0] * 4, abs=1e-5)
+
+
+def test_with_average_the_total_is_the_mean_of_all_progress() -> None:
+    served, workers = simulate("average", 3)
+
+    assert served == pytest.approx(1.0, abs=1e-5)
+    assert workers == pytest.approx([1.0] * 4, abs=1e-5)
+
+
+def test_rows_that_others_made_start_from_the_first_value() -> None:
+    replica = row_replica(worker_num=2)
+
+    replica.hear(np.array([3, 9], np.int64), np.array([[1.25], [0.5]], np.float32))
+
+    values = replica.store.values[replica.store.slots(np.array([9, 3], np.int64))]
+    assert values.ravel().tolist() == [0.5, 1.25]
+    assert replica.take_rest()[0].size == 0

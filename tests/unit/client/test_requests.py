@@ -1,0 +1,95 @@
+"""Splitting tables over pservers and putting answers together again."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paramfleet.requests import Read, ReadPlan, Write, dense_slice, write_messages
+from paramfleet_shared.placement import Placement
+from paramfleet_shared.wire.message import Message
+
+
+def placement(servers: int, shards: int = 8) -> Placement:
+    return Placement(endpoints=tuple(f"h:{i}" for i in range(servers)), num_shards=shards)
+
+
+def answer(message: Message, dim: int) -> Message:
+    """Answer as a pserver would whose row of id i is (i, i, ...)."""
+    ids = message.tensors["0.ids"]
+    rows = np.repeat(ids.astype(np.float32)[:, None], dim, axis=1)
+    return Message(fields={}, tensors={"0.rows": rows})
+
+
+@given(
+    servers=st.integers(1, 8),
+    ids=st.lists(st.integers(0, 1 << 20), unique=True, max_size=60),
+    dim=st.integers(1, 4),
+)
+def test_every_row_comes_back_to_its_id(servers: int, ids: list[int], dim: int) -> None:
+    wanted = np.array(ids, np.int64)
+    plan = ReadPlan([Read(table="t", ids_U=wanted, dim=dim)], placement(servers))
+
+    messages = plan.messages(rank=0, min_step=0)
+    (rows,) = plan.join([answer(message, dim) for message in messages])
+
+    assert rows.shape == (len(ids), dim)
+    assert (rows == wanted[:, None].astype(np.float32)).all()
+
+
+@given(servers=st.integers(1, 8), size=st.integers(0, 50))
+def test_dense_slices_cover_a_table_once(servers: int, size: int) -> None:
+    slices = [dense_slice(size, placement(servers), server) for server in range(servers)]
+
+    covered = [index for part in slices for index in range(part.start, part.stop)]
+    assert covered == list(range(size))
+
+
+@given(
+    servers=st.integers(1, 4), ids=st.lists(st.integers(0, 1 << 24), unique=True, max_size=40)
+)
+def test_a_write_reaches_each_row_once_and_every_server(servers: int, ids: list[int]) -> None:
+    table = np.array(ids, np.int64)
+    values = table[:, None].astype(np.float32)
+    writes = [
+        Write(table="t", sequence=3, values=values, ids_U=table, lr=0.5),
+        Write(table="d", sequence=3, values=np.arange(5, dtype=np.float32)),
+    ]
+
+    messages = write_messages(
+        writes,
+        placement(servers),
+        {"rank": 1},
+        values_name="grads",
+        part_fields=lambda server, _: {"ack": server},
+    )
+
+    assert len(messages) == servers
+    assert sorted(np.concatenate([m.tensors["0.ids"] for m in messages])) == sorted(ids)
+    assert np.concatenate([m.tensors["1.grads"] for m in messages]).tolist() == [0, 1, 2, 3, 4]
+    for server, message in enumerate(messages):
+        assert (message.tensors["0.grads"][:, 0] == message.tensors["0.ids"]).all()
+        assert message.tensors["0.offsets"][-1] == len(message.tensors["0.ids"])
+        assert message.fields["rank"] == 1
+        about = {"sequence": 3, "ack": server}
+        assert message.fields["parts"][0] == {"table": "t", "lr": 0.5, **about}
+
+
+def test_dense_and_sparse_tables_travel_in_one_pull() -> None:
+    reads = [Read(table="t", ids_U=np.array([5], np.int64), dim=1), Read(table="d", size=4)]
+    plan = ReadPlan(reads, placement(2))
+
+    messages = plan.messages(rank=0, min_step=9)
+
+    assert [m.fields["min_version"] for m in messages] == [9, 9]
+    answers = [
+        Message(
+            fields={},
+            tensors={
+                "0.rows": np.zeros((len(m.tensors["0.ids"]), 1), np.float32),
+                "1.rows": np.full(2, server, np.float32),
+            },
+        )
+        for server, m in enumerate(messages)
+    ]
+    assert plan.join(answers)[1] == pytest.approx([0, 0, 1, 1])

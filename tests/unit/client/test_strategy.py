@@ -1,0 +1,133 @@
+"""Every key of a strategy works or raises, whatever the order."""
+
+from typing import Any
+
+import pytest
+
+from paramfleet.strategy import _KEYS, _NOT_HERE, DistributedStrategy, StrategyError
+
+
+def strategy(a_sync: bool = True, **configs: Any) -> DistributedStrategy:
+    made = DistributedStrategy()
+    made.a_sync = a_sync
+    made.a_sync_configs = configs
+    return made
+
+
+@pytest.mark.parametrize(
+    ("a_sync", "configs", "mode"),
+    [
+        (False, {}, "sync"),
+        (False, {"k_steps": 0}, "sync"),
+        (True, {}, "async"),
+        (True, {"k_steps": 0}, "async"),
+        (True, {"k_steps": 100}, "geo"),
+    ],
+)
+def test_a_sync_and_k_steps_choose_the_mode(
+    a_sync: bool, configs: dict[str, Any], mode: str
+) -> None:
+    assert strategy(a_sync, **configs).resolve().name == mode
+
+
+def test_the_order_of_assignment_does_not_matter() -> None:
+    configs_first = DistributedStrategy()
+    configs_first.a_sync_configs = {"k_steps": 7}
+    configs_first.a_sync = True
+
+    assert configs_first.resolve() == strategy(True, k_steps=7).resolve()
+    assert configs_first.resolve().k_steps == 7
+
+
+def test_single_keys_can_be_set_and_read_back() -> None:
+    made = strategy()
+    made.a_sync_configs["max_merge_var_num"] = 4
+
+    assert made.a_sync_configs["max_merge_var_num"] == 4
+    assert made.a_sync_configs["send_queue_size"] == 16
+    assert made.resolve().max_merge_var_num == 4
+
+
+def test_k_steps_without_a_sync_is_refused() -> None:
+    with pytest.raises(StrategyError, match="GEO needs a_sync = True") as caught:
+        strategy(False, k_steps=10).resolve()
+
+    assert caught.value.key == "k_steps"
+
+
+@pytest.mark.parametrize("key", ["k_stepz", "max_merge"])
+def test_an_unknown_key_names_the_nearest(key: str) -> None:
+    nearest = {"k_stepz": "k_steps", "max_merge": "max_merge_var_num"}[key]
+    with pytest.raises(StrategyError, match=nearest):
+        strategy(True, **{key: 1})
+
+
+def test_an_unknown_attribute_names_the_nearest() -> None:
+    with pytest.raises(StrategyError, match="did you mean 'a_sync'"):
+        DistributedStrategy().a_sinc = True
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("k_steps", -1),
+        ("k_steps", 1.5),
+        ("k_steps", True),
+        ("send_queue_size", 0),
+        ("geo_merge", "median"),
+        ("independent_recv_thread", 1),
+        ("runtime_split_send_recv", True),
+        ("launch_barrier", False),
+        ("heter_worker_device_guard", "gpu"),
+        ("lr_decay_steps", 20),
+        ("use_ps_gpu", 1),
+        ("use_gpu_graph", 1),
+    ],
+)
+def test_a_value_that_cannot_work_is_refused_by_name(key: str, value: object) -> None:
+    with pytest.raises(StrategyError) as caught:
+        strategy(True, **{key: value})
+
+    assert caught.value.key == key
+
+
+@pytest.mark.parametrize(
+    ("a_sync", "configs"),
+    [
+        (False, {"send_queue_size": 4}),
+        (False, {"max_staleness": 1}),
+        (True, {"k_steps": 5, "max_merge_var_num": 2}),
+        (True, {"geo_merge": "average"}),
+    ],
+)
+def test_a_key_without_effect_in_the_mode_is_refused(
+    a_sync: bool, configs: dict[str, Any]
+) -> None:
+    with pytest.raises(StrategyError, match="has no effect in"):
+        strategy(a_sync, **configs).resolve()
+
+
+@pytest.mark.parametrize("name", sorted(_NOT_HERE))
+def test_what_is_not_here_is_refused_when_switched_on(name: str) -> None:
+    made = DistributedStrategy()
+
+    assert not getattr(made, name)
+    with pytest.raises(StrategyError, match="not supported"):
+        setattr(made, name, {"x": 1})
+
+
+def test_defaults_may_be_written_out() -> None:
+    defaults = {key: known.default for key, known in _KEYS.items() if known.default is not None}
+
+    assert strategy(True, **defaults).resolve().name == "async"
+
+
+@pytest.mark.parametrize("value", [1, None, "yes"])
+def test_a_sync_takes_only_booleans(value: object) -> None:
+    with pytest.raises(StrategyError):
+        DistributedStrategy().a_sync = value  # type: ignore[assignment]  # the mistake under test
+
+
+def test_a_sync_configs_takes_only_a_dict() -> None:
+    with pytest.raises(StrategyError):
+        DistributedStrategy().a_sync_configs = 5  # type: ignore[assignment]  # the mistake under test
