@@ -1,0 +1,81 @@
+# paramfleet's commands: `make help` lists them. GNU make 3.81 or newer, any POSIX sh.
+
+VENV = .venv
+BIN = $(VENV)/bin
+TORCH ?= torch==2.13.0
+export VENV TORCH
+
+MODE = geo
+SERVERS = 2
+WORKERS = 2
+EPOCHS =
+DATA = flights
+DATA_DIR = $(PARAMFLEET_DATA)
+
+CODE = client shared services tests examples benchmarks scripts
+EXAMPLE = examples/wide_and_deep/train.py
+
+# The last line of a demo is its result: nothing may be said after it.
+MAKEFLAGS += --no-print-directory
+
+.PHONY: help install demo census test check lint unit docs bench bench-peers clean
+
+help:
+	@echo 'make install                 make $(VENV) and install paramfleet with its examples'
+	@echo 'make demo                    train wide and deep on this machine; the last line is JSON'
+	@echo '     MODE=sync|async|geo SERVERS=2 WORKERS=2 EPOCHS=2 DATA=flights'
+	@echo 'make census DATA_DIR=FOLDER  the same on the census, read from FOLDER'
+	@echo 'make test                    every test, with branch coverage'
+	@echo 'make check                   format, lint, types, floors and unit tests; under 3 minutes'
+	@echo 'make docs                    write the generated pages of docs/'
+	@echo 'make bench                   rows a second through one shard'
+	@echo 'make bench-peers             calls a second and GB/s, beside gRPC'
+	@echo 'make clean                   remove what make and the tools made'
+
+install:
+	@sh scripts/install.sh
+
+demo:
+	@sh scripts/install.sh
+	@$(BIN)/paramfleet launch --server_num=$(SERVERS) --worker_num=$(WORKERS) \
+		$(EXAMPLE) --mode $(MODE) --data $(DATA) \
+		$(if $(DATA_DIR),--data_dir '$(DATA_DIR)') $(if $(EPOCHS),--epochs $(EPOCHS))
+
+census:
+	@test -n '$(DATA_DIR)' || { echo 'give the folder of adult.data: make census DATA_DIR=FOLDER' >&2; exit 2; }
+	@$(MAKE) demo DATA=census DATA_DIR='$(DATA_DIR)'
+
+test:
+	@sh scripts/install.sh test
+	@sh scripts/test_tools.sh
+	@$(BIN)/python scripts/run_tests.py
+
+check: lint unit
+
+lint:
+	@sh scripts/install.sh test lint
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy $(CODE)
+	$(BIN)/lint-imports
+
+unit:
+	@sh scripts/install.sh test
+	$(BIN)/python -m pytest -q tests/unit tests/architecture
+
+docs:
+	@sh scripts/install.sh
+	$(BIN)/python scripts/configuration_page.py
+
+bench:
+	@sh scripts/install.sh
+	$(BIN)/python benchmarks/table.py
+
+bench-peers:
+	@sh scripts/install.sh benchmark
+	$(BIN)/python benchmarks/peers.py
+
+clean:
+	rm -rf $(VENV) build dist log .coverage .coverage.* .hypothesis .import_linter_cache
+	rm -rf .mypy_cache .pytest_cache .ruff_cache
+	find $(CODE) -name __pycache__ -type d -prune -exec rm -rf {} +

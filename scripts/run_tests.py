@@ -1,0 +1,66 @@
+"""Run pytest under branch coverage: ``python scripts/run_tests.py [pytest's arguments]``.
+
+What subprocesses cover is counted too. The run fails if the rooms without input and
+output (the cores and the wire), which tests can reach wholly, are covered too little.
+"""
+
+import io
+import sys
+from collections.abc import Sequence
+
+import coverage
+import pytest
+
+FLOOR_PERCENT = 95.0
+"""Branch coverage that every run of the whole suite must reach in ``FLOOR_ROOMS``."""
+
+FLOOR_ROOMS = ["*/core/*", "*/paramfleet_shared/wire/*"]
+
+
+class CoverageFloor:
+    """A pytest plugin: measures the run, and fails it below the floor.
+
+    Args:
+        is_whole: Whether the whole suite runs; of a part nothing is demanded.
+    """
+
+    def __init__(self, *, is_whole: bool) -> None:
+        self._is_whole = is_whole
+        self._measured = coverage.Coverage(messages=False)
+        self._measured.erase()
+        self._measured.start()
+        self._lines: list[str] = []
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Put the data of all processes together, and judge them."""
+        self._measured.stop()
+        self._measured.save()
+        self._measured.combine()
+        table = io.StringIO()
+        floor = self._measured.report(file=table, include=FLOOR_ROOMS, skip_covered=True)
+        everything = self._measured.report(file=io.StringIO())
+        demanded = f"{floor:.1f} % (at least {FLOOR_PERCENT:.0f} %)"
+        self._lines = [
+            *table.getvalue().splitlines(),
+            f"cores and wire: {demanded}; everything: {everything:.1f} %",
+        ]
+        if self._is_whole and floor < FLOOR_PERCENT:
+            self._lines.append("FAILED: the coverage of the cores and the wire is too low")
+            if session.exitstatus == pytest.ExitCode.OK:
+                session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Show the judgement above pytest's last line."""
+        terminalreporter.section("branch coverage")
+        for line in self._lines:
+            terminalreporter.line(line)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run pytest; return its exit code, not 0 either below the floor."""
+    plugin = CoverageFloor(is_whole=not arguments)
+    return int(pytest.main(list(arguments), plugins=[plugin]))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
