@@ -6,17 +6,19 @@ it never touches a socket. When a member of the job dies, every wait ends at onc
 with that member's name.
 
 Start: ``start`` runs the thread and its loop; ``join`` makes this process a member.
-Stop: ``close`` ends the heartbeat, closes what was opened, and joins the thread.
+Stop: ``close`` closes the admin address, ends the heartbeat, and joins the thread.
 """
 
 import asyncio
+import logging
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
 import uvloop
 
+from paramfleet_shared.admin import AdminPortInUseError, AdminServer
 from paramfleet_shared.clock import SystemClock
 from paramfleet_shared.config import JobSettings
 from paramfleet_shared.discovery.session import JobSession
@@ -25,6 +27,11 @@ from paramfleet_shared.errors import FleetError, UnavailableError
 __all__ = ["Communicator", "CommunicatorClosedError"]
 
 T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+_PUBLISH_PERIOD_S = 1.0
+"""Seconds between two looks at this worker's facts for the job's status."""
 
 
 class CommunicatorClosedError(UnavailableError):
@@ -50,6 +57,7 @@ class Communicator:
             target=self._run, name="paramfleet-communicator", daemon=True
         )
         self._session: JobSession | None = None
+        self._admin: AdminServer | None = None
         self._failure: FleetError | None = None
         self._waiting: set[asyncio.Task[Any]] = set()
         self._stop = asyncio.Event()
@@ -71,8 +79,21 @@ class Communicator:
         self._thread.start()
         self._ready.wait()
 
-    def join(self, settings: JobSettings, *, index: int | None) -> None:
+    def join(
+        self,
+        settings: JobSettings,
+        *,
+        index: int | None,
+        facts: Callable[[], Mapping[str, Any]] = dict,
+        admin: AdminServer | None = None,
+    ) -> None:
         """Become a worker of the job and keep its lease from now on.
+
+        Args:
+            settings: The job's settings.
+            index: The rank it must have; None for the lowest free one.
+            facts: What the job's status shows of this worker, looked at once a second.
+            admin: Served on a free port of this host from now on, and advertised.
 
         Raises:
             FleetError: as ``JobSession.join`` does.
@@ -80,10 +101,16 @@ class Communicator:
 
         async def join() -> None:
             session = await JobSession.join(
-                settings, role="worker", index=index, endpoint="", admin="", clock=self.clock
+                settings,
+                role="worker",
+                index=index,
+                endpoint="",
+                admin=await self._start_admin(admin, settings.host),
+                clock=self.clock,
             )
             self._session = session
             self.spawn(self._watch(session))
+            self.spawn(self._publish(session, facts))
 
         self.wait(join())
 
@@ -111,6 +138,11 @@ class Communicator:
         assert self._tasks is not None, "the loop runs"
         self._tasks.create_task(work)
 
+    def raise_failure(self) -> None:
+        """Raise the failure of the job, if it is known; costs nothing."""
+        if self._failure is not None:
+            raise self._failure
+
     def fail(self, error: FleetError) -> None:
         """End every wait, now and later, with ``error``; called on the loop."""
         if self._failure is None:
@@ -133,6 +165,8 @@ class Communicator:
         async with asyncio.TaskGroup() as self._tasks:
             self._ready.set()
             await self._stop.wait()
+            if self._admin is not None:
+                await self._admin.close()
             for task in asyncio.all_tasks():
                 if task is not asyncio.current_task():
                     task.cancel()
@@ -152,6 +186,25 @@ class Communicator:
             raise self._failure from None
         finally:
             self._waiting.discard(task)
+
+    async def _start_admin(self, admin: AdminServer | None, host: str) -> str:
+        """Return the admin address; empty without one. A worker trains without it, too."""
+        if admin is None:
+            return ""
+        try:
+            port = await admin.start(host, 0)
+        except AdminPortInUseError as error:
+            log.warning("worker.no_admin", extra={"reason": str(error)})
+            return ""
+        self._admin = admin
+        return f"{host}:{port}"
+
+    async def _publish(
+        self, session: JobSession, facts: Callable[[], Mapping[str, Any]]
+    ) -> None:
+        while True:
+            await session.publish(facts())
+            await self.clock.sleep(_PUBLISH_PERIOD_S)
 
     async def _watch(self, session: JobSession) -> None:
         """Keep the lease; a failed job fails every wait."""

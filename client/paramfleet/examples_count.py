@@ -4,8 +4,6 @@ from typing import Any
 
 import torch
 
-from paramfleet_shared.clock import SystemClock
-
 __all__ = ["ExampleCounter"]
 
 
@@ -15,8 +13,6 @@ class ExampleCounter:
     def __init__(self) -> None:
         self._seen = 0
         self._watched: set[int] = set()
-        self._clock = SystemClock()
-        self._reported_at: float | None = None
 
     def watch(self, model: torch.nn.Module) -> None:
         """Count what this model is given from now on."""
@@ -31,12 +27,6 @@ class ExampleCounter:
         """
         seen, self._seen = self._seen, 0
         return seen or 1
-
-    def rate(self, examples: int) -> float:
-        """Return examples a second since the last call; 0 at the first."""
-        now = self._clock.monotonic()
-        before, self._reported_at = self._reported_at, now
-        return 0.0 if before is None else examples / max(now - before, 1e-9)
 
     def _count(
         self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -67,6 +67,11 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._staleness = staleness
 
     @property
+    def started(self) -> bool:
+        """Whether it can step: always alone, else after ``fleet.init_worker``."""
+        return self._mode is not None
+
+    @property
     def running(self) -> Mode:
         """The mode that steps.
 

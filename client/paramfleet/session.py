@@ -23,16 +23,19 @@ from paramfleet.modes.geo import GeoMode
 from paramfleet.modes.served import AsyncMode, SyncMode
 from paramfleet.nn.embedding import SparseModule
 from paramfleet.optimizer import DistributedOptimizer
+from paramfleet.progress import Progress
 from paramfleet.pservers import PServers
 from paramfleet.requests import Author
 from paramfleet.roles import PaddleCloudRoleMaker, Role, RoleMaker
 from paramfleet.strategy import DistributedStrategy, TrainingMode
+from paramfleet_shared.clock import SystemClock
 from paramfleet_shared.config import JobSettings, read_environment, resolve
 from paramfleet_shared.errors import ContractError
 
 if TYPE_CHECKING:
     from paramfleet.modes.base import Mode
     from paramfleet.sparse import SparseTable
+    from paramfleet_shared.discovery.records import Member
 
 __all__ = ["CallOrderError", "Session", "TableConflictError"]
 
@@ -77,7 +80,7 @@ class Session:
         self._examples = ExampleCounter()
         self._load: str | None = None
         self._stopped = False
-        self._own: dict[str, Any] | None = None
+        self._progress = Progress(SystemClock(), self._member)
         self.model: torch.nn.Module | None = None
         self.optimizer: DistributedOptimizer | None = None
 
@@ -120,7 +123,12 @@ class Session:
         communicator = Communicator()
         communicator.start()
         try:
-            communicator.join(self._settings, index=self._role.index)
+            communicator.join(
+                self._settings,
+                index=self._role.index,
+                facts=self._progress.facts,
+                admin=self._progress.admin(),
+            )
         except BaseException:
             communicator.close()
             raise
@@ -269,6 +277,7 @@ class Session:
         if not self.role.distributed:
             mode = TrainingMode(name="local")
         self.optimizer = DistributedOptimizer(optimizer, mode, self._examples.take)
+        self._progress.watch(self.optimizer)
         return self.optimizer
 
     def init_worker(self) -> None:
@@ -363,14 +372,10 @@ class Session:
             loss: The loss of the last batch.
             examples: Examples trained on since the last report.
         """
-        self._own = {
-            "step": 0 if self.optimizer is None else self.optimizer.num_steps,
-            "loss": float(loss),
-            "examples_per_s": round(self._examples.rate(examples), 1),
-            "staleness": 0 if self.optimizer is None else self.optimizer.staleness,
-        }
+        self._progress.report(loss=loss, examples=examples)
         if self._communicator is not None:
-            self._communicator.submit(self._communicator.session.publish(self._own))
+            facts = self._progress.facts()
+            self._communicator.submit(self._communicator.session.publish(facts))
 
     def job_progress(self) -> list[dict[str, Any]]:
         """Return what each worker last reported, by rank.
@@ -379,10 +384,19 @@ class Session:
         worker that hasn't reported yet is left out.
         """
         if self._communicator is None:
-            return [] if self._own is None else [{"rank": 0, **self._own}]
-        session = self._communicator.session
-        facts = self._communicator.wait(session.read_facts("worker"))
-        return [{"rank": rank, **said} for rank, said in sorted(facts.items())]
+            said = {0: self._progress.facts()}
+        else:
+            session = self._communicator.session
+            said = self._communicator.wait(session.read_facts("worker"))
+        return [
+            {"rank": rank, **facts}
+            for rank, facts in sorted(said.items())
+            if facts.get("loss") is not None
+        ]
+
+    def _member(self) -> "Member | None":
+        communicator = self._communicator
+        return None if communicator is None else communicator.session.member
 
     def _abandon(self, reason: str) -> None:
         """End the job: this script ended before ``stop_worker``."""

@@ -1,9 +1,13 @@
 """Whole jobs of real processes: Redis, a coordinator, pservers and workers."""
 
 import json
+import os
+import select
+import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,6 +92,105 @@ def _last_json(text: str) -> dict[str, Any]:
     return found
 
 
+class Running:
+    """A job's processes, started one by one and watched through logs and pidfds."""
+
+    def __init__(
+        self, zygote: Zygote, env: dict[str, str], folder: Path, *, workers: int, servers: int
+    ) -> None:
+        self._zygote = zygote
+        self._env = {**env, "PADDLE_TRAINERS_NUM": str(workers)}
+        self.folder = folder
+        self.num_workers = workers
+        self.num_servers = servers
+        self.ports = [free_port() for _ in range(servers)]
+        self.pids: dict[str, int] = {}
+        self._codes: dict[str, int] = {}
+
+    @property
+    def job(self) -> str:
+        return self._env["PARAMFLEET_JOB"]
+
+    @property
+    def redis(self) -> str:
+        return self._env["PARAMFLEET_REDIS"]
+
+    def start_coordinator(self, *options: str) -> None:
+        sizes = [f"--worker_num={self.num_workers}", f"--server_num={self.num_servers}"]
+        self._start("coordinator", ["coordinator", *sizes, *options], {})
+
+    def start_pserver(self, index: int, script: str, *args: str) -> None:
+        role = {
+            "TRAINING_ROLE": "PSERVER",
+            "POD_IP": "127.0.0.1",
+            "PADDLE_PORT": str(self.ports[index]),
+            "PADDLE_PSERVERS_IP_PORT_LIST": self._endpoints,
+        }
+        self._start(f"pserver{index}", [_script(script), *args], role)
+
+    def start_worker(self, index: int | None, script: str, *args: str, name: str = "") -> None:
+        """Start a worker; None lets the coordinator give the rank."""
+        role = {"TRAINING_ROLE": "TRAINER", "PADDLE_PSERVERS_IP_PORT_LIST": self._endpoints}
+        if index is not None:
+            role["PADDLE_TRAINER_ID"] = str(index)
+        self._start(name or f"worker{index}", [_script(script), *args], role)
+
+    def start_all(self, script: str, *args: str) -> None:
+        self.start_coordinator()
+        for index in range(self.num_servers):
+            self.start_pserver(index, script, *args)
+        for index in range(self.num_workers):
+            self.start_worker(index, script, *args)
+
+    def log(self, name: str) -> str:
+        return (self.folder / name).read_text(errors="replace")
+
+    def wait_for(self, name: str, text: str, *, within_s: float = 20.0) -> str:
+        """Wait until a process has said ``text``; return the line."""
+        deadline = time.perf_counter() + within_s
+        while True:
+            ended = name in self._codes or ends(self.pids[name], 0.02)
+            for line in self.log(name).splitlines():
+                if text in line:
+                    return line
+            assert not ended, f"{name} ended without {text!r}:\n{self.log(name)}"
+            assert time.perf_counter() < deadline, f"no {text!r}:\n{self.log(name)}"
+
+    def send(self, name: str, number: signal.Signals) -> None:
+        os.kill(self.pids[name], number)
+
+    def code(self, name: str, *, within_s: float = 20.0) -> int:
+        """Wait for the end of one process."""
+        if name not in self._codes:
+            assert ends(self.pids[name], within_s), f"{name} still runs:\n{self.log(name)}"
+            self._codes[name] = self._zygote.wait(self.pids[name])
+        return self._codes[name]
+
+    def end(self, *, within_s: float = 60.0) -> Ended:
+        """Wait for the end of every process."""
+        deadline = time.perf_counter() + within_s
+        for name in self.pids:
+            self.code(name, within_s=max(0.0, deadline - time.perf_counter()))
+        logs = {path.name: self.log(path.name) for path in self.folder.iterdir()}
+        return Ended(codes=dict(self._codes), logs=logs)
+
+    def close(self) -> None:
+        """Kill what still runs."""
+        for name, pid in self.pids.items():
+            if name not in self._codes:
+                os.kill(pid, signal.SIGKILL)
+                self.code(name)
+
+    @property
+    def _endpoints(self) -> str:
+        return ",".join(f"127.0.0.1:{port}" for port in self.ports)
+
+    def _start(self, name: str, argv: list[str], role: dict[str, str]) -> None:
+        log = self.folder / name
+        log.touch()
+        self.pids[name] = self._zygote.start(argv, {**self._env, **role}, log)
+
+
 class JobRunner:
     """Runs a script as every role of a job, and waits for all of them."""
 
@@ -96,70 +199,69 @@ class JobRunner:
         self._redis_url = redis_url
         self._job = job
         self._folder = folder
-        self._runs = 0
+        self._running: list[Running] = []
 
     def local(self, script: str, *args: str) -> dict[str, Any]:
         """Run the script alone, without a job."""
         log = self._folder / "local.log"
-        pid = self.zygote.start([str(HERE / "scripts" / script), *args], {}, log)
+        pid = self.zygote.start([_script(script), *args], {}, log)
         code = self.zygote.wait(pid)
         text = log.read_text()
         assert code == 0, text
         return _last_json(text)
 
-    def start(
-        self, script: str, *args: str, workers: int = 2, servers: int = 2
-    ) -> tuple[dict[str, int], Path]:
-        """Start a job; return its processes by name, and the folder of their logs."""
-        self._runs += 1
-        folder = self._folder / f"run{self._runs}"
+    def new(self, *, workers: int = 2, servers: int = 2, **env: str) -> Running:
+        """Return a job whose processes the test starts."""
+        number = len(self._running) + 1
+        folder = self._folder / f"run{number}"
         folder.mkdir()
         env = {
-            "PARAMFLEET_JOB": f"{self._job}-{self._runs}",
+            "PARAMFLEET_JOB": f"{self._job}-{number}",
             "PARAMFLEET_REDIS": self._redis_url,
             "PARAMFLEET_JOIN_TIMEOUT_S": "30",
-            "PADDLE_TRAINERS_NUM": str(workers),
+            **env,
         }
-        sizes = [f"--worker_num={workers}", f"--server_num={servers}"]
-        pids = {
-            "coordinator": self.zygote.start(
-                ["coordinator", *sizes], env, folder / "coordinator"
-            )
-        }
-        path = str(HERE / "scripts" / script)
-        ports = [_free_port() for _ in range(servers)]
-        endpoints = ",".join(f"127.0.0.1:{port}" for port in ports)
-        for index, port in enumerate(ports):
-            role = {
-                "TRAINING_ROLE": "PSERVER",
-                "POD_IP": "127.0.0.1",
-                "PADDLE_PORT": str(port),
-                "PADDLE_PSERVERS_IP_PORT_LIST": endpoints,
-            }
-            name = f"pserver{index}"
-            pids[name] = self.zygote.start([path, *args], {**env, **role}, folder / name)
-        for index in range(workers):
-            role = {
-                "TRAINING_ROLE": "TRAINER",
-                "PADDLE_TRAINER_ID": str(index),
-                "PADDLE_PSERVERS_IP_PORT_LIST": endpoints,
-            }
-            name = f"worker{index}"
-            pids[name] = self.zygote.start([path, *args], {**env, **role}, folder / name)
-        return pids, folder
+        running = Running(self.zygote, env, folder, workers=workers, servers=servers)
+        self._running.append(running)
+        return running
 
-    def end(self, pids: dict[str, int], folder: Path) -> Ended:
-        """Wait until every process has ended."""
-        codes = {name: self.zygote.wait(pid) for name, pid in pids.items()}
-        logs = {path.name: path.read_text(errors="replace") for path in folder.iterdir()}
-        return Ended(codes=codes, logs=logs)
+    def start(
+        self, script: str, *args: str, workers: int = 2, servers: int = 2, **env: str
+    ) -> Running:
+        """Start every process of a job at once."""
+        running = self.new(workers=workers, servers=servers, **env)
+        running.start_all(script, *args)
+        return running
 
-    def run(self, script: str, *args: str, workers: int = 2, servers: int = 2) -> Ended:
+    def run(
+        self, script: str, *args: str, workers: int = 2, servers: int = 2, **env: str
+    ) -> Ended:
         """Run a job to its end."""
-        return self.end(*self.start(script, *args, workers=workers, servers=servers))
+        running = self.start(script, *args, workers=workers, servers=servers, **env)
+        return running.end(within_s=170)
+
+    def close(self) -> None:
+        for running in self._running:
+            running.close()
 
 
-def _free_port() -> int:
+def _script(name: str) -> str:
+    return str(HERE / "scripts" / name)
+
+
+def ends(pid: int, within_s: float) -> bool:
+    """Wait for the end of a process that needn't be our child."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([descriptor], [], [], within_s)[0])
+    finally:
+        os.close(descriptor)
+
+
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -175,5 +277,7 @@ def zygote() -> Iterator[Zygote]:
 
 
 @pytest.fixture
-def jobs(zygote: Zygote, redis_url: str, job_name: str, tmp_path: Path) -> JobRunner:
-    return JobRunner(zygote, redis_url, job_name, tmp_path)
+def jobs(zygote: Zygote, redis_url: str, job_name: str, tmp_path: Path) -> Iterator[JobRunner]:
+    runner = JobRunner(zygote, redis_url, job_name, tmp_path)
+    yield runner
+    runner.close()

@@ -1,0 +1,100 @@
+"""How this worker is doing: what its job and its own admin address show of it.
+
+The training thread writes, the communicator's loop reads: every value is replaced
+as a whole, so neither waits for the other.
+"""
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from paramfleet.optimizer import DistributedOptimizer
+from paramfleet_shared.admin import AdminServer
+from paramfleet_shared.clock import Clock
+from paramfleet_shared.discovery.records import Member
+from paramfleet_shared.telemetry import MetricRegistry
+
+__all__ = ["Progress"]
+
+_GAUGES = {
+    "step": "Steps that this worker has taken.",
+    "loss": "Loss of the last batch that was reported.",
+    "examples_per_s": "Examples a second between the last two reports.",
+    "staleness": "Batches that this worker leads the slowest push it has seen by.",
+}
+
+
+class Progress:
+    """The facts about one worker, and the metrics made of them.
+
+    Args:
+        clock: For uptime and rates.
+        member: Returns this worker's place in the job; None before it has joined.
+    """
+
+    def __init__(self, clock: Clock, member: Callable[[], Member | None]) -> None:
+        self._clock = clock
+        self._member = member
+        self._started_at = clock.monotonic()
+        self._reported_at: float | None = None
+        self._optimizer: DistributedOptimizer | None = None
+        self._loss: float | None = None
+        self._examples_per_s: float | None = None
+        self._metrics = MetricRegistry()
+        for name, sentence in _GAUGES.items():
+            gauge = self._metrics.gauge(f"worker_{name}", sentence)
+            gauge.set_function(partial(self._measure, name))
+        self._examples = self._metrics.counter(
+            "worker_examples", "Examples that were reported as trained on."
+        )
+
+    def watch(self, optimizer: DistributedOptimizer) -> None:
+        """Count the steps of this optimizer."""
+        self._optimizer = optimizer
+
+    def report(self, *, loss: float, examples: int) -> None:
+        """Note what the training script says of its last batches."""
+        now = self._clock.monotonic()
+        before, self._reported_at = self._reported_at, now
+        self._loss = float(loss)
+        self._examples_per_s = (
+            0.0 if before is None else round(examples / max(now - before, 1e-9), 1)
+        )
+        self._examples.inc(examples)
+
+    def facts(self) -> dict[str, Any]:
+        """Return what changes while training; ``loss`` is None before the first report."""
+        optimizer = self._optimizer
+        return {
+            "step": 0 if optimizer is None else optimizer.num_steps,
+            "loss": self._loss,
+            "examples_per_s": self._examples_per_s,
+            "staleness": 0 if optimizer is None else optimizer.staleness,
+            "mode": None if optimizer is None else optimizer.mode.name,
+        }
+
+    def admin(self) -> AdminServer:
+        """Return a new admin server of these facts."""
+        return AdminServer(status=self._status, ready=self._ready, metrics=self._metrics)
+
+    def _status(self) -> dict[str, Any]:
+        member = self._member()
+        return {
+            "role": "worker",
+            "rank": None if member is None else member.index,
+            "incarnation": None if member is None else member.incarnation,
+            "uptime_s": round(self._clock.monotonic() - self._started_at, 3),
+            **self.facts(),
+        }
+
+    def _ready(self) -> tuple[bool, str]:
+        if self._member() is None:
+            return False, "joining the job"
+        if self._optimizer is None or not self._optimizer.started:
+            return False, "waiting for fleet.init_worker()"
+        return True, "training"
+
+    def _measure(self, name: str) -> float:
+        value = self.facts()[name]
+        return math.nan if value is None else float(value)

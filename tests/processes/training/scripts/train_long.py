@@ -1,0 +1,68 @@
+"""Train until a file says that it is enough; say so after a few steps."""
+
+import argparse
+from pathlib import Path
+
+import torch
+
+import paramfleet as fleet
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--mode", default="sync")
+parser.add_argument("--k_steps", type=int, default=2)
+parser.add_argument("--max_staleness", type=int)
+parser.add_argument("--until", default="", help="end when this file is there")
+parser.add_argument("--steps_of_0", type=int, default=0, help="worker 0 ends after so many")
+parser.add_argument("--raise_at", type=int, default=0, help="worker 1 raises in this step")
+parser.add_argument("--return_at", type=int, default=0, help="worker 1 just ends there")
+parser.add_argument("--mark", default="", help="makes the command line of a job unique")
+args = parser.parse_args()
+
+
+class Small(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.deep = fleet.nn.Embedding(0, 4)
+        self.out = torch.nn.Linear(4, 1)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.out(self.deep(ids)).squeeze(1)
+        return logits
+
+
+fleet.init()
+if fleet.is_server():
+    fleet.init_server()
+    fleet.run_server()
+    raise SystemExit(0)
+
+rank = fleet.worker_index()
+strategy = fleet.DistributedStrategy()
+strategy.a_sync = args.mode != "sync"
+if args.mode == "geo":
+    strategy.a_sync_configs = {"k_steps": args.k_steps}
+if args.max_staleness is not None:
+    strategy.a_sync_configs = {"max_staleness": args.max_staleness}
+model = fleet.distributed_model(Small())
+optimizer = fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.01), strategy)
+fleet.init_worker()
+data = torch.Generator().manual_seed(rank)
+step = 0
+while not (args.until and Path(args.until).exists()):
+    ids = torch.randint(0, 1000, (32,), generator=data)
+    loss = torch.nn.functional.binary_cross_entropy_with_logits(model(ids), (ids % 2).float())
+    optimizer.minimize(loss)
+    fleet.report(loss=loss.item(), examples=len(ids))
+    step += 1
+    if step == 5:
+        print(f"training as {rank}", flush=True)
+    if rank == 1 and step == args.raise_at:
+        raise ZeroDivisionError("the script's own mistake")
+    if rank == 1 and step == args.return_at:
+        raise SystemExit(0)
+    if rank == 0 and step == args.steps_of_0:
+        break
+print(f"stopping after {step}", flush=True)
+fleet.stop_worker()
+dense = [parameter.tolist() for parameter in model.out.parameters()]
+print(f"left with {dense}", flush=True)
