@@ -27,7 +27,7 @@ __all__ = [  # noqa: RUF022 - grouped as a user meets them
     "init_server",
     "run_server",
     "init_worker",
-    "end_of_data",
+    "finish_training",
     "stop_worker",
     # who and where
     "Role",
@@ -67,7 +67,7 @@ init = _session.init
 init_server = _session.init_server
 run_server = _session.run_server
 init_worker = _session.init_worker
-end_of_data = _session.end_of_data
+finish_training = _session.finish_training
 stop_worker = _session.stop_worker
 is_worker = _session.is_worker
 is_server = _session.is_server

@@ -19,10 +19,10 @@ from paramfleet.modes.base import ModelTables
 from paramfleet.modes.rowstep import RowStepper
 from paramfleet.rowstore import spec_of
 from paramfleet.rules import OptimizerNotServedError, server_rule
-from paramfleet_shared.checkpoint import FilePart
+from paramfleet_shared.checkpoint import CheckpointDamagedError, FilePart
 from paramfleet_shared.tables.spec import InitializerSpec, OptimizerSpec, TableSpec
 
-__all__ = ["export_tables", "install_table"]
+__all__ = ["export_tables", "install_table", "join_parts"]
 
 _STATES: dict[str, tuple[str, ...]] = {
     "sum": (),
@@ -69,12 +69,12 @@ def install_table(
     steps: int,
     rule: str,
 ) -> None:
-    """Put one part of a checkpoint in place.
+    """Put one table of a checkpoint in place.
 
     Args:
         optimizer: The user's optimizer; its dense state is set.
         target: The table's rows, or its dense parameters.
-        part: Rows of a sparse table, or a range of a dense one.
+        part: The whole table.
         steps: Steps that the optimizer had taken.
         rule: The rule whose states the part holds.
     """
@@ -90,21 +90,46 @@ def install_table(
         }
         target.restore(slots, columns, steps=steps)
         return
-    values = target.values()
-    values[part.start : part.start + len(part.values)] = part.values
-    target.install(values)
+    target.install(part.values)
     position = 0
-    for parameter in target.parameters:
-        where = slice(position - part.start, position - part.start + parameter.numel())
-        position += parameter.numel()
-        if where.start < 0 or where.stop > len(part.values) or not steps:
-            continue
+    for parameter in target.parameters if steps else ():
+        where = slice(position, position + parameter.numel())
+        position = where.stop
         state = optimizer.state[parameter]
         if rule in {"adagrad", "adam"}:
             state["step"] = torch.tensor(float(steps))
         for index, name in enumerate(names):
             piece = torch.from_numpy(part.states[index, where].copy())
             state[name] = piece.view(parameter.shape).to(parameter)
+
+
+def join_parts(parts: Sequence[FilePart], spec: TableSpec) -> FilePart:
+    """Return the parts of one table as one.
+
+    Raises:
+        CheckpointDamagedError: if values of a dense table are missing.
+    """
+    if spec.kind == "sparse":
+        columns = spec.optimizer.num_state_columns * spec.dim
+        ids = [part.ids for part in parts if part.ids is not None]
+        return FilePart(
+            ids=np.concatenate([np.empty(0, np.int64), *ids]),
+            values=np.concatenate(
+                [np.empty((0, spec.dim), np.float32), *(p.values for p in parts)]
+            ),
+            states=np.concatenate(
+                [np.empty((0, columns), np.float32), *(p.states for p in parts)]
+            ),
+        )
+    ordered = sorted(parts, key=lambda part: part.start)
+    ends = [0, *(part.start + part.num_rows for part in ordered)]
+    if [*(part.start for part in ordered), spec.size] != ends:
+        raise CheckpointDamagedError(path=spec.name, reason="the parts leave values out")
+    none = np.empty((spec.optimizer.num_state_columns, 0), np.float32)
+    return FilePart(
+        values=np.concatenate([part.values for part in ordered]),
+        states=np.concatenate([none, *(part.states for part in ordered)], axis=1),
+    )
 
 
 def _rule(

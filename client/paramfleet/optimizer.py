@@ -19,7 +19,7 @@ from paramfleet.rowstore import RowStore
 from paramfleet.strategy import TrainingMode
 from paramfleet_shared.errors import ContractError
 
-__all__ = ["DistributedOptimizer", "NotStartedError"]
+__all__ = ["DistributedOptimizer", "NotStartedError", "TrainingFinishedError"]
 
 
 class NotStartedError(ContractError):
@@ -30,6 +30,18 @@ class NotStartedError(ContractError):
     def __init__(self) -> None:
         super().__init__(
             "this worker has no tables yet: call fleet.init_worker() before training"
+        )
+
+
+class TrainingFinishedError(ContractError):
+    """A step was taken after this worker had finished its training."""
+
+    code = "contract.training_finished"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "this worker has finished its training: take every step before "
+            "fleet.finish_training() and fleet.stop_worker()"
         )
 
 
@@ -57,6 +69,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         """Steps taken by this worker."""
         self._count_examples = count_examples
         self._mode: Mode | None = None
+        self._is_finished = False
         self._staleness = Staleness()
         if mode.name == "local":
             self._mode = self._local()
@@ -65,6 +78,12 @@ class DistributedOptimizer(torch.optim.Optimizer):
         """Step through ``mode`` from now on."""
         self._mode = mode
         self._staleness = staleness
+        self._is_finished = False
+
+    def finish(self) -> None:
+        """End the training of this worker, as ``fleet.finish_training`` promises."""
+        self.running.finish()
+        self._is_finished = True
 
     @property
     def started(self) -> bool:
@@ -92,9 +111,12 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
         Raises:
             NotStartedError: before ``fleet.init_worker``.
+            TrainingFinishedError: after ``fleet.finish_training``.
             GradientError: if a gradient is NaN or infinite; nothing was changed.
             FleetError: if the job failed or a peer didn't answer in time.
         """
+        if self._is_finished:
+            raise TrainingFinishedError
         loss = None
         if closure is not None:
             with torch.enable_grad():

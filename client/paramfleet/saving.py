@@ -10,6 +10,7 @@ pservers and the first worker share.
 import secrets
 import shutil
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ import torch
 from safetensors.numpy import save_file
 
 from paramfleet.job import Job, pull_dense
-from paramfleet.localstate import export_tables, install_table
+from paramfleet.localstate import export_tables, install_table, join_parts
 from paramfleet.modes.local import LocalMode
 from paramfleet.optimizer import DistributedOptimizer
 from paramfleet.session import CallOrderError, Session
@@ -165,16 +166,24 @@ class Saving:
             if name not in specs:
                 rule = f"has a table {name!r} that this model doesn't have"
                 raise ManifestError(path=str(folder / MANIFEST), rule=rule)
-            specs[name].check_same(table.spec)
-        parts = [
-            (file, read_part(folder, file, saved[file.table].spec)) for file in manifest.files
-        ]
-        for file, part in parts:
-            table = saved[file.table]
+            specs[name].check_same(replace(table.spec, num_shards=1))  # alone, all is one shard
+        wholes = {
+            name: join_parts(
+                [
+                    read_part(folder, file, table.spec)
+                    for file in manifest.files
+                    if file.table == name
+                ],
+                table.spec,
+            )
+            for name, table in saved.items()
+        }
+        for name, whole in wholes.items():
+            table = saved[name]
             install_table(
                 optimizer.inner,
-                targets[file.table],
-                part,
+                targets[name],
+                whole,
                 steps=table.version,
                 rule=table.spec.optimizer.rule,
             )

@@ -2,9 +2,9 @@
 
 Start: ``init`` reads the role and, in a worker, joins the job; ``init_worker``
 waits until every pserver serves, declares the tables and starts from common
-values. Stop: ``stop_worker`` brings what waits to the servers, waits for the other
-workers, says that this one is done, and leaves. A script that ends without it
-ends the job with this worker's name.
+values. Stop: ``finish_training`` brings what waits to the servers and waits for the
+other workers; ``stop_worker`` does that too, says that this worker is done, and
+leaves. A script that ends without it ends the job with this worker's name.
 """
 
 import atexit
@@ -80,6 +80,7 @@ class Session:
         self._examples = ExampleCounter()
         self._load: str | None = None
         self._stopped = False
+        self._finished = False
         self._progress = Progress(SystemClock(), self._member)
         self.model: torch.nn.Module | None = None
         self.optimizer: DistributedOptimizer | None = None
@@ -108,7 +109,7 @@ class Session:
             )
         self._role = role_maker or PaddleCloudRoleMaker(is_collective)
         self._strategy = strategy
-        self._stopped = False
+        self._stopped = self._finished = False
         if not self._role.distributed or self._role.role is Role.SERVER:
             return
         arguments = {"host": self._role.host}
@@ -318,26 +319,28 @@ class Session:
         make = kinds[optimizer.mode.name]
         mode = make(self._job, optimizer.mode, optimizer.inner, optimizer.tables)
         mode.start()
+        self._finished = False
         optimizer.bind(mode, self._job.staleness)
 
-    def end_of_data(self) -> None:
-        """Say that this worker takes no more steps, so that nobody waits for them.
+    def finish_training(self) -> None:
+        """Take no more steps: send what waits, and wait until every worker is so far.
 
-        In sync, and in async with ``max_staleness``, the others wait for this worker's
-        steps. A worker that may have fewer batches than they calls this after its last
-        one, before anything that all workers do together (metrics, barriers).
-        ``stop_worker`` implies it.
+        Afterwards all workers and pservers hold the same values; evaluate then. Workers
+        with more batches go on meanwhile, without waiting for this one. ``stop_worker``
+        implies it; a second call does nothing.
 
         Raises:
             NotStartedError: before ``init_worker``.
+            FleetError: if the rest couldn't be sent, or the job failed.
         """
-        if self.optimizer is not None:
-            self.optimizer.running.end_of_data()
+        if self.optimizer is not None and not self._finished:
+            self._finished = True
+            self.optimizer.finish()
 
     def stop_worker(self) -> None:
-        """Send what waits, wait for the other workers, and leave the job.
+        """Finish training, say that this worker is done, and leave the job.
 
-        Afterwards every worker holds the servers' values. A second call does nothing.
+        A second call does nothing.
 
         Raises:
             FleetError: if the rest couldn't be sent, or the job failed.
@@ -345,8 +348,8 @@ class Session:
         if self._communicator is None or self._stopped:
             return
         communicator = self._communicator
-        if self._job is not None and self.optimizer is not None:
-            self.optimizer.running.finish()
+        if self._job is not None:
+            self.finish_training()
         session = communicator.session
         communicator.wait(session.mark_done())
         if self._job is not None:
@@ -380,8 +383,8 @@ class Session:
     def job_progress(self) -> list[dict[str, Any]]:
         """Return what each worker last reported, by rank.
 
-        Each is ``rank``, ``step``, ``loss``, ``examples_per_s``, ``staleness``; a
-        worker that hasn't reported yet is left out.
+        Each is ``rank``, ``step``, ``loss``, ``examples_per_s``, ``staleness`` and
+        ``mode``; a worker that hasn't reported yet is left out.
         """
         if self._communicator is None:
             said = {0: self._progress.facts()}

@@ -30,9 +30,9 @@ def tracked(
         batches: What this worker trains on.
         num_steps: How many there are.
         log_steps: Steps between two lines; 0 shows nothing at all.
-        console: Where to show it; standard error if not given.
+        console: Where to show it; see ``_console`` if not given.
     """
-    console = console or Console(stderr=True)
+    console = console or _console()
     if fleet.worker_index() != 0 or log_steps == 0:
         yield from batches
     elif console.is_terminal:
@@ -43,6 +43,12 @@ def tracked(
             if step % log_steps == 0 or step == num_steps:
                 line = progress_line(fleet.job_progress(), num_steps=num_steps)
                 console.print(line, soft_wrap=True, highlight=False)
+
+
+def _console() -> Console:
+    """Return standard output if it is a terminal, or leads to one; else standard error."""
+    output = Console()
+    return output if output.is_terminal else Console(stderr=True)
 
 
 def progress_line(workers: Iterable[Mapping[str, Any]], *, num_steps: int) -> str:

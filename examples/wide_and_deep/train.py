@@ -107,7 +107,7 @@ def train(settings: Settings) -> Result:
         loss = criterion(model(batch.wide_ids, batch.deep_ids, batch.dense), batch.labels)
         optimizer.minimize(loss)
         fleet.report(loss=loss.item(), examples=len(batch.labels))
-    fleet.barrier_worker()
+    fleet.finish_training()
     seconds = time.perf_counter() - started
 
     scores = evaluate(model, dataset.test)

@@ -62,10 +62,6 @@ class Mode(Protocol):
         """Return when everything that waits is with the servers."""
         ...
 
-    def end_of_data(self) -> None:
-        """Let the others go on: this worker takes no more steps. May be repeated."""
-        ...
-
     def reload(self) -> None:
         """Take the servers' values as they are now, forgetting this worker's own."""
         ...

@@ -134,10 +134,6 @@ class GeoMode:
         self._send(self._take_deltas())
         self.wait_exchanged()
 
-    def end_of_data(self) -> None:
-        """Nobody waits for this worker's steps; hand in what has moved."""
-        self.flush()
-
     def reload(self) -> None:
         """Take the servers' dense values and changed rows; unsent progress is forgotten."""
         self.wait_exchanged()

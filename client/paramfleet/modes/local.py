@@ -42,9 +42,6 @@ class LocalMode:
     def flush(self) -> None:
         """Nothing waits."""
 
-    def end_of_data(self) -> None:
-        """Nobody waits for this worker."""
-
     def reload(self) -> None:
         """Nobody else holds a value."""
 

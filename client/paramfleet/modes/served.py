@@ -40,7 +40,6 @@ class _ServedMode:
         self._tables = tables
         self._step = 0
         self._sequence = 0
-        self._has_left = False
         shards = job.placement.num_shards
         self._specs = [
             spec_of(table, rule=server_rule(optimizer, group, sparse=True), num_shards=shards)
@@ -89,18 +88,11 @@ class _ServedMode:
         """Rows are pulled anyway; take the dense parameters."""
         self.refresh()
 
-    def end_of_data(self) -> None:
-        """Push what waits, and leave: no step of another worker waits for this one."""
-        if self._has_left:
-            return
+    def finish(self) -> None:
+        """Push what waits, leave so that workers with more data go on, and wait for them."""
         self.flush()
         fields = {"rank": self._job.author.rank, "step": self._step}
         self._job.communicator.wait(self._job.pservers.call_all("leave", fields))
-        self._has_left = True
-
-    def finish(self) -> None:
-        """Leave so that workers with more data go on, and wait for them."""
-        self.end_of_data()
         self._job.barrier("fleet.finish", timeout_s=FINISH_TIMEOUT_S)
         self.refresh()
 

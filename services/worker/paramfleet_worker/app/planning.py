@@ -93,11 +93,9 @@ class LaunchPlan:
 
     def environment_of(self, name: ProcessName, inherited: Mapping[str, str]) -> dict[str, str]:
         """Return the whole environment of a coordinator, pserver or worker."""
-        workers = sum(other.role == "worker" for other in self.names)
+        roles = sum(other.role in {"worker", "pserver"} for other in self.names)
         cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count()
-        runtime = runtime_environment(
-            inherited, num_cores=cores or 1, num_local_workers=workers
-        )
+        runtime = runtime_environment(inherited, num_cores=cores or 1, num_local_roles=roles)
         return {**inherited, **runtime, **role_environment(name, self.facts)}
 
 

@@ -52,19 +52,20 @@ def role_environment(name: ProcessName, facts: JobFacts) -> dict[str, str]:
 
 
 def runtime_environment(
-    inherited: Mapping[str, str], *, num_cores: int, num_local_workers: int
+    inherited: Mapping[str, str], *, num_cores: int, num_local_roles: int
 ) -> dict[str, str]:
     """Return settings of the runtime that make many processes share one machine well.
 
     Args:
         inherited: What the user already set; it is never overruled.
         num_cores: Cores this launcher may use.
-        num_local_workers: Workers that share them; 0 counts as 1.
+        num_local_roles: Workers and pservers that share them; 0 counts as 1. A pserver
+            busy with one worker's push must not wait for another's matrices.
     """
     wanted = {
         "MALLOC_MMAP_THRESHOLD_": str(MALLOC_MMAP_THRESHOLD_BYTES),
         "MALLOC_TRIM_THRESHOLD_": str(MALLOC_TRIM_THRESHOLD_BYTES),
-        "OMP_NUM_THREADS": str(max(1, num_cores // max(1, num_local_workers))),
+        "OMP_NUM_THREADS": str(max(1, num_cores // max(1, num_local_roles))),
         "PYTHONUNBUFFERED": "1",  # a killed process must not take its last lines along
     }
     return {name: value for name, value in wanted.items() if name not in inherited}

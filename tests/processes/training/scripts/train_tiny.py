@@ -20,6 +20,7 @@ parser.add_argument("--save", default="")
 parser.add_argument("--load", default="")
 parser.add_argument("--server_load", default="")
 parser.add_argument("--inference", default="")
+parser.add_argument("--skip", type=int, default=0)
 parser.add_argument("--uneven", type=int, default=0)
 args = parser.parse_args()
 
@@ -72,6 +73,9 @@ if args.load:
     fleet.load_model(args.load)
 
 data = torch.Generator().manual_seed(1)
+for _ in range(args.skip):
+    torch.randint(0, 200, (args.batch, 3), generator=data)
+    scheduler.step()
 losses = []
 for _ in range(args.steps + (args.uneven if rank == 0 else 0)):
     ids = torch.randint(0, 200, (args.batch, 3), generator=data)
@@ -87,17 +91,13 @@ for _ in range(args.steps + (args.uneven if rank == 0 else 0)):
     weighted = loss.item() * len(logits)
     losses.append(float(fleet.util.all_reduce([weighted], "sum")[0]) / args.batch)
 
-fleet.end_of_data()
+fleet.finish_training()
 if args.save:
-    fleet.barrier_worker()
     fleet.save_persistables(args.save)
 if args.inference:
     fleet.save_inference_model(args.inference)
-fleet.barrier_worker()
 model.eval()
 probe = torch.arange(200).reshape(-1, 1)
-if args.mode == "geo":
-    fleet.stop_worker()
 with torch.no_grad():
     rows = torch.cat([model.deep(probe), model.wide(probe).unsqueeze(1)], 2).flatten()
 fleet.stop_worker()

@@ -45,9 +45,9 @@ def test_a_pserver_is_known_by_its_endpoint_and_has_no_trainer_id() -> None:
     assert "PADDLE_TRAINER_ID" not in found
 
 
-def test_workers_share_the_cores_of_their_machine() -> None:
+def test_workers_and_pservers_share_the_cores_of_their_machine() -> None:
     threads = [
-        runtime_environment({}, num_cores=8, num_local_workers=n)["OMP_NUM_THREADS"]
+        runtime_environment({}, num_cores=8, num_local_roles=n)["OMP_NUM_THREADS"]
         for n in (0, 1, 3, 16)
     ]
 
@@ -57,6 +57,6 @@ def test_workers_share_the_cores_of_their_machine() -> None:
 def test_what_the_user_has_set_stays() -> None:
     inherited = {"OMP_NUM_THREADS": "5", "PYTHONUNBUFFERED": ""}
 
-    found = runtime_environment(inherited, num_cores=8, num_local_workers=2)
+    found = runtime_environment(inherited, num_cores=8, num_local_roles=2)
 
     assert found.keys() == {"MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"}
