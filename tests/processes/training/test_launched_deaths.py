@@ -1,0 +1,162 @@
+"""Under the launcher, a process of any role is killed while the job trains."""
+
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+
+pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(60)]
+
+SCRIPT = Path(__file__).parent / "scripts" / "train_long.py"
+WITHIN_S = 10.0
+
+
+class Launched:
+    """``paramfleet launch`` with all its output in one file."""
+
+    def __init__(self, folder: Path, *args: str) -> None:
+        self.mark = f"--mark={uuid.uuid4().hex}"
+        sizes = ["--server_num=1", "--worker_num=2"]
+        command = [sys.executable, "-m", "paramfleet_worker", "launch", *sizes]
+        self._path = folder / "launch.out"
+        self._file: IO[bytes] = self._path.open("wb")
+        self.process = subprocess.Popen(
+            [*command, str(SCRIPT), *args, self.mark],
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=self._file,
+            stderr=self._file,
+            start_new_session=True,
+        )
+        self.all: set[int] = set()
+        """Processes of the job, as they were found."""
+
+    @property
+    def text(self) -> str:
+        return self._path.read_text(errors="replace")
+
+    @property
+    def said(self) -> list[str]:
+        """Return the launcher's own lines."""
+        return re.findall(r"^\[launcher\] (.*)$", self.text, re.MULTILINE)
+
+    @property
+    def failures(self) -> list[str]:
+        return [line for line in self.said if line.startswith("the job failed")]
+
+    def wait_for(self, *texts: str) -> None:
+        deadline = time.perf_counter() + 40
+        while missing := [text for text in texts if text not in self.text]:
+            assert self.process.poll() is None, self.text
+            assert time.perf_counter() < deadline, f"{missing}:\n{self.text}"
+            select.select([], [], [], 0.02)
+
+    def find(self, role: str) -> int:
+        """Note every process of the job; return the one of a role: ``worker 1``, ``redis``."""
+        self.all = set(descendants(self.process.pid))
+        (found,) = [pid for pid in self.all if role_of(pid) == role]
+        return found
+
+    def end(self) -> int:
+        return self.process.wait(WITHIN_S)
+
+    def survivors(self) -> list[int]:
+        """Return which processes are left: those found before, and any with our mark."""
+        marked = [pid for pid in all_pids() if self.mark in words_of(pid, "cmdline")]
+        return [*(pid for pid in self.all if not ends(pid, 1.0)), *marked]
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            self.process.wait(WITHIN_S)
+        self._file.close()
+
+
+@pytest.fixture
+def launch(tmp_path: Path) -> Iterator[Callable[..., Launched]]:
+    started: list[Launched] = []
+
+    def run(*args: str) -> Launched:
+        started.append(Launched(tmp_path, *args))
+        return started[-1]
+
+    yield run
+    for each in started:
+        each.close()
+
+
+@pytest.mark.parametrize("mode", ["sync", "async", "geo"])
+@pytest.mark.parametrize("role", ["coordinator 0", "pserver 0", "worker 1", "redis 0"])
+def test_a_killed_process_is_named_first_and_nothing_is_left(
+    launch: Any, role: str, mode: str
+) -> None:
+    launched = launch("--mode", mode)
+    launched.wait_for("training as 0", "training as 1")
+    victim = launched.find(role)
+    assert len(launched.all) >= 5
+
+    os.kill(victim, signal.SIGKILL)
+    code = launched.end()
+
+    assert code == 128 + signal.SIGKILL
+    assert launched.failures[0].startswith(f"the job failed: {role} was killed by SIGKILL")
+    assert launched.survivors() == []
+
+
+def test_a_script_that_raises_is_shown_with_its_last_lines(launch: Any) -> None:
+    launched = launch("--raise_at", "6")
+
+    code = launched.process.wait(40)
+
+    assert code == 1
+    assert launched.failures[0].startswith("the job failed: worker 1 ")
+    shown = launched.said[launched.said.index(launched.failures[0]) :]
+    assert any("ZeroDivisionError: the script's own mistake" in line for line in shown)
+
+
+def descendants(pid: int) -> Iterator[int]:
+    for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        yield int(word)
+        yield from descendants(int(word))
+
+
+def all_pids() -> list[int]:
+    return [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
+
+
+def words_of(pid: int, name: str) -> list[str]:
+    try:
+        return Path(f"/proc/{pid}/{name}").read_bytes().decode(errors="replace").split("\0")
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return []
+
+
+def role_of(pid: int) -> str:
+    command = " ".join(words_of(pid, "cmdline"))
+    if str(SCRIPT) not in command:
+        found = re.search(r"redis(?=-server)|coordinator", command)
+        return f"{found[0]} 0" if found else ""
+    environment = dict(w.split("=", 1) for w in words_of(pid, "environ") if "=" in w)
+    if environment["TRAINING_ROLE"] == "PSERVER":
+        return "pserver 0"
+    return f"worker {environment['PADDLE_TRAINER_ID']}"
+
+
+def ends(pid: int, within_s: float) -> bool:
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([descriptor], [], [], within_s)[0])
+    finally:
+        os.close(descriptor)
