@@ -10,6 +10,7 @@ import contextlib
 import logging
 import os
 import signal
+from contextlib import AsyncExitStack
 from dataclasses import asdict
 from functools import partial
 
@@ -176,7 +177,11 @@ class Coordinator:
             config=self._resolved.shown(),
         )
         bind = settings.bind or settings.host
-        try:
+        async with AsyncExitStack() as stack:  # each step is taken even if one is cancelled
+            stack.push_async_callback(server.close)
+            stack.push_async_callback(server.drain, _DRAIN_S)
+            stack.push_async_callback(admin.close)
+            stack.push_async_callback(self._resign)
             port = await server.start(bind, settings.port)
             admin_port = await admin.start(bind, settings.admin_port)
             endpoint, at = f"{settings.host}:{port}", f"{settings.host}:{admin_port}"
@@ -184,12 +189,11 @@ class Coordinator:
             self._started = True
             log.info("coordinator.serving", extra={"rpc": endpoint, "admin": f"http://{at}"})
             return await self._watch(job, desk)
-        finally:
-            with contextlib.suppress(FleetError):
-                await self._seat.resign()
-            await admin.close()
-            await server.drain(_DRAIN_S)
-            await server.close()
+
+    async def _resign(self) -> None:
+        """Give the seat back; one that can't be given back ends with its lease."""
+        with contextlib.suppress(FleetError):
+            await self._seat.resign()
 
     async def _watch(self, job: Job, desk: Desk) -> int:
         """Look at the registry until the job has ended and its members know.

@@ -18,10 +18,11 @@ _PARK_S = 5.0
 _REPLY_S = 1.0
 """Seconds after the parking by which an answer must be here."""
 
-_PARK_FRACTION = 0.9
-"""Part of the time left that a request may be held, so that its answer comes in time."""
+_PARK_FRACTION = 0.5
+"""Part of the time left that a request may be held, so that its answer, which names the
+missing, comes in time from a busy coordinator too."""
 
-_LAST_CALL_S = 0.01
+_LAST_CALL_S = 0.02
 """With less time left than this a worker doesn't ask once more."""
 
 _RETRY_S = 0.1

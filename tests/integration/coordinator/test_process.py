@@ -27,7 +27,7 @@ def start(redis_url: str, job_name: str, tmp_path: Path) -> Iterator[Start]:
 
     def start(**options: Any) -> "subprocess.Popen[bytes]":
         given = {"job": job_name, "redis": redis_url, "finish_grace_s": 3, **options}
-        given = {"lease_ttl_s": 0.9, "lease_renew_s": 0.1, **given}
+        given = {"lease_ttl_s": 1.2, "lease_renew_s": 0.1, **given}
         words = [f"--{name.replace('_', '-')}={value}" for name, value in given.items()]
         with (tmp_path / "log").open("ab") as log:
             command = [sys.executable, "-m", "paramfleet_coordinator", *words]
@@ -49,7 +49,6 @@ async def test_a_killed_coordinator_is_followed_by_another_in_the_middle_of_a_ba
     stage: Any, redis_url: str, job_name: str, start: Start
 ) -> None:
     async with stage(redis_url, job_name) as job:
-        job.common["lease_ttl_s"] = 0.9
         first = start(worker_num=2)
         workers, _ = await job.crew(workers=2, pservers=1)
 
@@ -71,12 +70,11 @@ async def test_a_coordinator_that_was_stopped_for_a_while_declares_nobody_dead(
     stage: Any, redis_url: str, job_name: str, start: Start
 ) -> None:
     async with stage(redis_url, job_name) as job:
-        job.common["lease_ttl_s"] = 0.9
         coordinator = start(worker_num=2)
         workers, _ = await job.crew(workers=2, pservers=1)
 
         coordinator.send_signal(signal.SIGSTOP)
-        await asyncio.sleep(2.0)
+        await asyncio.sleep(2.5)
         coordinator.send_signal(signal.SIGCONT)
         await asyncio.gather(*(worker.session.barrier("after") for worker in workers))
 
