@@ -7,16 +7,15 @@ other workers; ``stop_worker`` does that too, says that this worker is done, and
 leaves. A script that ends without it ends the job with this worker's name.
 """
 
-import atexit
 import importlib.metadata
-import sys
-from collections.abc import Callable
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
 from paramfleet.communicator import Communicator
+from paramfleet.early_end import watch_for_early_end
 from paramfleet.examples_count import ExampleCounter
 from paramfleet.job import Job
 from paramfleet.modes.geo import GeoMode
@@ -30,15 +29,18 @@ from paramfleet.roles import PaddleCloudRoleMaker, Role, RoleMaker
 from paramfleet.strategy import DistributedStrategy, TrainingMode
 from paramfleet_shared.clock import SystemClock
 from paramfleet_shared.config import JobSettings, read_environment, resolve
-from paramfleet_shared.errors import ContractError
+from paramfleet_shared.errors import ContractError, FleetError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from paramfleet.modes.base import Mode
     from paramfleet.sparse import SparseTable
     from paramfleet_shared.discovery.records import Member
 
 __all__ = ["CallOrderError", "Session", "TableConflictError"]
 
+log = logging.getLogger(__name__)
 
 M = TypeVar("M", bound=torch.nn.Module)
 
@@ -134,7 +136,7 @@ class Session:
             communicator.close()
             raise
         self._communicator = communicator
-        _watch_for_early_end(self._abandon)
+        watch_for_early_end(self._abandon)
 
     @property
     def role(self) -> RoleMaker:
@@ -391,6 +393,7 @@ class Session:
         else:
             session = self._communicator.session
             said = self._communicator.wait(session.read_facts("worker"))
+            said[session.member.index] = self._progress.facts()  # newer than its heartbeat
         return [
             {"rank": rank, **facts}
             for rank, facts in sorted(said.items())
@@ -407,19 +410,8 @@ class Session:
             return
         self._stopped = True
         communicator = self._communicator
-        communicator.wait(communicator.session.fail(reason))
+        try:
+            communicator.wait(communicator.session.fail(reason))
+        except FleetError as error:  # the job has failed already, or Redis is gone
+            log.info("worker.ended_after", extra={"reason": str(error)})
         communicator.close()
-
-
-def _watch_for_early_end(abandon: Callable[[str], None]) -> None:
-    """Call ``abandon`` with a reason when the script ends."""
-    raised: list[str] = []
-    report = sys.excepthook
-
-    def remember(kind: type[BaseException], error: BaseException, trace: Any) -> None:
-        raised.append(f"{kind.__name__}: {error}")
-        report(kind, error, trace)
-
-    sys.excepthook = remember
-    ended = "its script ended without fleet.stop_worker()"
-    atexit.register(lambda: abandon(raised[0] if raised else ended))

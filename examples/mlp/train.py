@@ -131,7 +131,7 @@ def main(mode: str, steps: int, batch_size: int, k_steps: int, lr: float, seed: 
         if (step + 1) % 100 == 0:
             print(f"step {step + 1} loss {losses[-1]:.4f}", flush=True)
     seconds = time.perf_counter() - started
-    fleet.barrier_worker()
+    fleet.finish_training()
     result = {
         "model": "mlp",
         "mode": mode if fleet.server_num() else "local",
