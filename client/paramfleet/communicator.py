@@ -141,7 +141,7 @@ class Communicator:
     def raise_failure(self) -> None:
         """Raise the failure of the job, if it is known; costs nothing."""
         if self._failure is not None:
-            raise self._failure
+            raise self._failure.with_traceback(None)
 
     def fail(self, error: FleetError) -> None:
         """End every wait, now and later, with ``error``; called on the loop."""
@@ -174,7 +174,7 @@ class Communicator:
     async def _interruptible(self, work: Coroutine[Any, Any, T]) -> T:
         if self._failure is not None:
             work.close()
-            raise self._failure
+            raise self._failure.with_traceback(None)
         task = asyncio.current_task()
         assert task is not None, "runs as a task"
         self._waiting.add(task)
@@ -183,7 +183,7 @@ class Communicator:
         except asyncio.CancelledError:
             if self._failure is None:
                 raise
-            raise self._failure from None
+            raise self._failure.with_traceback(None) from None
         finally:
             self._waiting.discard(task)
 

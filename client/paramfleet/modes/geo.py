@@ -97,6 +97,7 @@ class GeoMode:
     def step(self, *, examples: int) -> None:
         """Step locally; take in what arrived; send when ``k_steps`` are over."""
         del examples  # every worker's optimizer has its own batch
+        self._job.communicator.raise_failure()
         check_gradients(self._tables, step=self._step)
         stepped = step_rows(self._steppers, self._optimizer)
         for stepper, slots in zip(self._steppers, stepped, strict=True):

@@ -1,0 +1,106 @@
+"""Without a launcher: how members learn that another one is gone, and what they say."""
+
+import signal
+import time
+from typing import Any
+
+import pytest
+
+pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(60)]
+
+SCRIPT = "train_long.py"
+WITHIN_S = 10.0
+
+
+def start(jobs: Any, *args: str) -> Any:
+    running = jobs.start(SCRIPT, *args)
+    for rank in (0, 1):
+        running.wait_for(f"worker{rank}", "training as")
+    return running
+
+
+def assert_all_end_naming(running: Any, member: str, reason: str) -> None:
+    """Assert that everyone but the dead one ends in time, non-zero, with its name."""
+    dead = member.replace(" ", "")
+    ended = running.end(within_s=WITHIN_S)
+    for name, log in ended.logs.items():
+        assert ended.codes[name] != 0, f"{name} ended well:\n{log}"
+        if name == dead:
+            continue
+        assert f"the job failed: {member}: {reason}" in log, f"{name} said:\n{log}"
+        assert log.count("Traceback (") <= 1, f"{name} said:\n{log}"
+        if name != "coordinator":
+            assert (
+                log.rstrip()
+                .splitlines()[-1]
+                .startswith("paramfleet_shared.errors.JobFailedError: the job failed")
+            ), f"{name} said:\n{log}"
+
+
+@pytest.mark.parametrize("mode", ["sync", "async", "geo"])
+@pytest.mark.parametrize("member", ["worker 1", "worker 0", "pserver 1"])
+def test_everyone_ends_with_the_name_of_a_member_that_was_killed(
+    jobs: Any, member: str, mode: str
+) -> None:
+    running = start(jobs, "--mode", mode)
+
+    running.send(member.replace(" ", ""), signal.SIGKILL)
+
+    assert_all_end_naming(running, member, "")
+
+
+def test_a_geo_worker_between_two_far_exchanges_learns_of_it_too(jobs: Any) -> None:
+    running = start(jobs, "--mode", "geo", "--k_steps", "1000000")
+
+    running.send("pserver0", signal.SIGKILL)
+
+    assert_all_end_naming(running, "pserver 0", "")
+
+
+@pytest.mark.parametrize("mode", ["sync", "async", "geo"])
+def test_a_worker_that_hangs_is_dead_when_its_lease_is_over(jobs: Any, mode: str) -> None:
+    running = start(jobs, "--mode", mode)
+
+    running.send("worker1", signal.SIGSTOP)
+    try:
+        assert running.code("worker0", within_s=WITHIN_S) == 1
+        assert "the job failed: worker 1: " in running.log("worker0")
+    finally:
+        running.send("worker1", signal.SIGKILL)
+
+
+@pytest.mark.parametrize("mode", ["sync", "async", "geo"])
+def test_a_script_that_raises_ends_the_job_with_its_exception(jobs: Any, mode: str) -> None:
+    running = jobs.start(SCRIPT, "--mode", mode, "--raise_at", "6")
+
+    assert_all_end_naming(running, "worker 1", "ZeroDivisionError: the script's own mistake")
+    assert running.log("worker1").count("Traceback") == 1, running.log("worker1")
+
+
+def test_a_script_that_ends_without_stop_worker_ends_the_job(jobs: Any) -> None:
+    running = jobs.start(SCRIPT, "--return_at", "6")
+
+    running.wait_for("worker1", "training as")
+    assert running.code("worker1") == 0
+    for name in ("coordinator", "pserver0", "pserver1", "worker0"):
+        assert running.code(name, within_s=WITHIN_S) != 0
+        said = "the job failed: worker 1: its script ended without fleet.stop_worker()"
+        assert said in running.log(name)
+
+
+@pytest.mark.parametrize("member", ["worker 1", "pserver 1"])
+def test_a_member_that_never_comes_is_waited_for_only_so_long(jobs: Any, member: str) -> None:
+    running = jobs.new(PARAMFLEET_JOIN_TIMEOUT_S="3", PARAMFLEET_BARRIER_TIMEOUT_S="3")
+    running.start_coordinator()
+    for index in (0, 1):
+        if member != f"pserver {index}":
+            running.start_pserver(index, SCRIPT)
+        if member != f"worker {index}":
+            running.start_worker(index, SCRIPT)
+    started = time.perf_counter()
+
+    assert running.code("worker0") == 1
+
+    assert time.perf_counter() - started < 15
+    missing = "[1] are missing" if member == "worker 1" else "missing: pserver 1"
+    assert missing in running.log("worker0")
