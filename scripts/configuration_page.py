@@ -1,0 +1,148 @@
+"""Write ``docs/configuration.md`` from the settings classes: ``make docs``.
+
+What stands there is what the classes say: names, defaults and the sentence under each
+field. A test compares the page with them.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from paramfleet.strategy import DistributedStrategy, TrainingMode
+from paramfleet_coordinator.config import CoordinatorSettings
+from paramfleet_pserver.config import PServerSettings
+from paramfleet_shared.config import JobSettings, Option, options_of
+from paramfleet_shared.wire.limits import Limits
+from paramfleet_worker.config import LaunchSettings
+
+__all__ = ["PAGE", "render"]
+
+PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
+
+HEAD = """\
+# Configuration
+
+Written by `make docs` from the settings classes; change the text there.
+
+A setting is taken from the first of these that names it:
+
+1. the command line of a `paramfleet` command, as `--lease_ttl_s 6` or `--lease-ttl-s 6`;
+2. the environment, as `PARAMFLEET_LEASE_TTL_S=6`;
+3. a TOML file, which `paramfleet coordinator`, `pserver` and `worker` read (`--config FILE`
+   or `PARAMFLEET_CONFIG=FILE`): shared settings on the top level, a service's own in a
+   table of its name (`[coordinator]`, `[pserver]`);
+4. the default.
+
+A name that nothing reads is an error that says the nearest one. Coordinator and pservers
+serve their settings, with the origin of each, at `/config` of their admin address;
+passwords in addresses are stars there.
+"""
+
+SHARED = """\
+Read by the coordinator, the pservers and the workers. `paramfleet launch` sets `job`,
+`redis` and `host` for what it starts, and hands the rest of the environment on.
+"""
+
+STRATEGY = """\
+Set in the training script; all workers must set the same.
+
+```python
+strategy = fleet.DistributedStrategy()
+strategy.a_sync = True
+strategy.a_sync_configs = {"k_steps": 100}
+```
+
+`a_sync = False` is sync; `a_sync = True` is async, and with `k_steps` above 0 geo. A key
+that is unknown, out of range, or without effect in the mode raises `StrategyError`.
+"""
+
+FLEET = """\
+These are read too, because training scripts know them. `paramfleet launch` sets them;
+without `TRAINING_ROLE` a script trains in its one process.
+
+| variable | meaning |
+|---|---|
+| `TRAINING_ROLE` | `TRAINER` or `PSERVER` |
+| `PADDLE_TRAINER_ID` | the worker's rank; without it the coordinator assigns one |
+| `PADDLE_TRAINERS_NUM` | workers of the job |
+| `PADDLE_PSERVERS_IP_PORT_LIST` | `ip:port` of every pserver, with commas between |
+| `PADDLE_TRAINER_ENDPOINTS` | `ip:port` of every worker, with commas between |
+| `POD_IP`, `PADDLE_PORT` | this process's own address; a pserver listens there |
+"""
+
+LIMITS = """\
+What one side of a connection accepts from the other. Fields of `Limits` in
+`paramfleet_shared.wire.limits`; no setting changes them.
+"""
+
+
+def render() -> str:
+    """Return the page."""
+    shared = [field.name for field in fields(JobSettings)]
+    sections = [
+        HEAD,
+        "## Every process of a job\n",
+        SHARED,
+        _settings(options_of(JobSettings), "", shared),
+        "## Coordinator\n",
+        _settings(_own(CoordinatorSettings, shared), "coordinator", shared),
+        "## Pserver\n",
+        _settings(_own(PServerSettings, shared), "pserver", shared),
+        "## Launcher\n",
+        "Options of `paramfleet launch`; they come before the script.\n",
+        _settings(options_of(LaunchSettings), "launch", shared),
+        "## Strategy\n",
+        STRATEGY,
+        _strategy(),
+        "## Fleet's variables\n",
+        FLEET,
+        "## Limits\n",
+        LIMITS,
+        _table(
+            ("limit", "value", "meaning"),
+            ((f"`{o.name}`", f"{o.default:,}", o.help) for o in options_of(Limits)),
+        ),
+    ]
+    return "\n".join(sections)
+
+
+def _own(cls: type, shared: Sequence[str]) -> list[Option]:
+    return [option for option in options_of(cls) if option.name not in shared]
+
+
+def _settings(options: Iterable[Option], section: str, shared: Sequence[str]) -> str:
+    rows = []
+    for option in options:
+        own = "" if option.name in shared else f"{section}__"
+        variable = f"PARAMFLEET_{own}{option.name}".upper()
+        rows.append((f"`{option.name}`", f"`{variable}`", _shown(option.default), option.help))
+    return _table(("setting", "environment", "default", "meaning"), rows)
+
+
+def _strategy() -> str:
+    configs = DistributedStrategy().a_sync_configs
+    rows = [
+        (f"`{option.name}`", _shown(configs[option.name]), option.help)
+        for option in options_of(TrainingMode)
+        if option.name != "name"
+    ]
+    return _table(("key of `a_sync_configs`", "default", "meaning"), rows)
+
+
+def _shown(default: Any) -> str:
+    if default is None or not str(default):
+        return "none"
+    return f"`{default}`"
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    lines += [
+        "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows
+    ]
+    return "\n".join([*lines, ""])
+
+
+if __name__ == "__main__":
+    PAGE.write_text(render(), encoding="utf-8")

@@ -1,0 +1,86 @@
+"""What the pages say is what the code does."""
+
+import importlib.util
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+CHECKOUT = Path(__file__).parents[2]
+PAGES = sorted([*CHECKOUT.glob("*.md"), *CHECKOUT.glob("docs/**/*.md")])
+README = CHECKOUT / "README.md"
+PYTHON_BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\[[^\]]*\]\(([^)#:]+)(?:#[^)]*)?\)")
+
+
+def script(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, CHECKOUT / "scripts" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def blocks(page: Path) -> list[str]:
+    return PYTHON_BLOCK.findall(page.read_text(encoding="utf-8"))
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(CHECKOUT))
+
+
+def test_the_configuration_page_is_fresh() -> None:
+    page = script("configuration_page")
+
+    written = page.PAGE.read_text(encoding="utf-8")
+
+    assert written == page.render(), "run: make docs"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_python_on_a_page_compiles(page: Path) -> None:
+    for number, block in enumerate(blocks(page)):
+        compile(block, f"{name_of(page)}, block {number}", "exec")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_a_link_leads_to_a_file(page: Path) -> None:
+    targets = LINK.findall(page.read_text(encoding="utf-8"))
+
+    missing = [target for target in targets if not (page.parent / target).exists()]
+
+    assert not missing
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+@pytest.mark.timeout(120)
+def test_the_program_in_the_readme_trains_in_one_process(tmp_path: Path) -> None:
+    program = tmp_path / "train.py"
+    program.write_text(blocks(README)[0], encoding="utf-8")
+
+    ended = subprocess.run(
+        [sys.executable, program], capture_output=True, text=True, timeout=100, check=False
+    )
+
+    assert ended.returncode == 0, ended.stderr
+    losses = [float(line) for line in ended.stdout.split()]
+    assert losses[-1] < losses[0] - 0.1
+
+
+def test_every_dependency_has_its_reason() -> None:
+    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))
+    extras = project["project"]["optional-dependencies"].values()
+    groups = project["dependency-groups"].values()
+    named = [*project["project"]["dependencies"], *project["build-system"]["requires"]]
+    named += [requirement for more in (*extras, *groups) for requirement in more]
+    page = (CHECKOUT / "docs" / "dependencies.md").read_text(encoding="utf-8")
+
+    names = {re.split(r"[^A-Za-z0-9._-]", requirement)[0] for requirement in named}
+
+    assert sorted(name for name in names if f"`{name}`" not in page) == []

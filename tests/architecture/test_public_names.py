@@ -1,0 +1,54 @@
+"""What training code may import: a name is added or taken away on purpose only."""
+
+import paramfleet as fleet
+import paramfleet.nn
+
+LIFE = ["init", "init_server", "run_server", "init_worker", "finish_training", "stop_worker"]
+PLACE = [
+    "Role",
+    "PaddleCloudRoleMaker",
+    "UserDefinedRoleMaker",
+    "is_worker",
+    "is_server",
+    "is_first_worker",
+    "worker_index",
+    "worker_num",
+    "worker_endpoints",
+    "server_index",
+    "server_num",
+    "server_endpoints",
+    "barrier_worker",
+]
+TRAINING = [
+    "DistributedStrategy",
+    "DistributedOptimizer",
+    "distributed_model",
+    "distributed_optimizer",
+    "report",
+    "job_progress",
+]
+SAVING = ["save_persistables", "load_model", "save_inference_model"]
+MODULES = ["metrics", "nn", "util"]
+
+
+def test_the_public_names_are_these() -> None:
+    assert fleet.__all__ == [*LIFE, *PLACE, *TRAINING, *SAVING, *MODULES]
+    assert all(getattr(fleet, name) is not None for name in fleet.__all__)
+
+
+def test_the_public_modules_are_these() -> None:
+    assert sorted(paramfleet.nn.__all__) == [
+        "Embedding",
+        "EmbeddingBag",
+        "EmbeddingOptionError",
+        "IdError",
+        "constant",
+        "normal",
+        "uniform",
+    ]
+
+
+def test_public_functions_say_what_they_do() -> None:
+    silent = [name for name in fleet.__all__ if not getattr(fleet, name).__doc__]
+
+    assert not silent
