@@ -1,6 +1,7 @@
 """Train until a file says that it is enough; say so after a few steps."""
 
 import argparse
+import json
 from pathlib import Path
 
 import torch
@@ -56,6 +57,8 @@ while not (args.until and Path(args.until).exists()):
     step += 1
     if step == 5:
         print(f"training as {rank}", flush=True)
+    if step % 20 == 0:
+        print(f"trained {step}", flush=True)
     if rank == 1 and step == args.raise_at:
         raise ZeroDivisionError("the script's own mistake")
     if rank == 1 and step == args.return_at:
@@ -64,5 +67,5 @@ while not (args.until and Path(args.until).exists()):
         break
 print(f"stopping after {step}", flush=True)
 fleet.stop_worker()
-dense = [parameter.tolist() for parameter in model.out.parameters()]
-print(f"left with {dense}", flush=True)
+dense = torch.cat([parameter.flatten() for parameter in model.out.parameters()])
+print(f"left with {json.dumps(dense.tolist())}", flush=True)
