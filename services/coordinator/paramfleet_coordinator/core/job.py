@@ -140,8 +140,8 @@ class Job:
         """
         self.members.observe(snapshot, now=now)
         recorded = snapshot.job
-        if self.placement is None and recorded is not None and recorded.placement:
-            self.placement = Placement.from_wire(dict(recorded.placement))
+        if recorded is not None:
+            self._resume(recorded)
         if self.has_ended:
             return []
         if recorded is not None and recorded.state == "finished":
@@ -154,6 +154,13 @@ class Job:
         if failure is not None:
             return self._fail(failure)
         return self._start()
+
+    def _resume(self, recorded: JobRecord) -> None:
+        """Go on from where a former coordinator was."""
+        if self.placement is None and recorded.placement:
+            self.placement = Placement.from_wire(dict(recorded.placement))
+        if self.state == "waiting" and recorded.state == "training":
+            self.state = "training"
 
     def _start(self) -> list[Decision]:
         """Publish the placement when the pservers are complete, and go when all are."""

@@ -295,6 +295,7 @@ def test_a_resumed_job_keeps_the_placement_it_had() -> None:
 
     assert world.job.placement == before.job.placement
     assert world.job.state == "training"
+    assert world.events == []
 
 
 def test_a_finish_recorded_by_a_former_coordinator_stands() -> None:
