@@ -53,6 +53,8 @@ class PServers:
             FleetError: the first error of a pserver, once all have answered or failed.
         """
         limit_s = self.call_timeout_s if timeout_s is None else timeout_s
+        if len(self._channels) == 1:  # needs no task of its own
+            return [await self._channels[0].call(op, messages[0], timeout_s=limit_s)]
         outcomes = await asyncio.gather(
             *(
                 channel.call(op, message, timeout_s=limit_s)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from paramfleet_shared.placement import Placement, range_of_shard
 from paramfleet_shared.tables.routing import Routed, route
+from paramfleet_shared.tables.rowstore import gather_rows, scatter_rows
 from paramfleet_shared.wire.message import Message
 
 __all__ = ["Author", "Read", "ReadPlan", "Write", "dense_slice", "write_messages"]
@@ -128,7 +129,8 @@ class ReadPlan:
         for server in self._servers:
             part, _ = _slice_of(routed, self._placement, server)
             if part.stop > part.start:
-                rows[routed.positions[part]] = answers[server].tensors[name]
+                positions = routed.positions[part].astype(np.int64)
+                scatter_rows(rows, positions, answers[server].tensors[name])
         return rows
 
 
@@ -164,6 +166,8 @@ def write_messages(
             part, offsets = _slice_of(routed, placement, server)
             tensors[f"{index}.ids"] = routed.ids[part]
             tensors[f"{index}.offsets"] = offsets
-            tensors[f"{index}.{values_name}"] = write.values[routed.positions[part]]
+            rows = np.empty((part.stop - part.start, write.values.shape[1]), np.float32)
+            gather_rows(write.values, routed.positions[part].astype(np.int64), rows)
+            tensors[f"{index}.{values_name}"] = rows
         messages.append(Message(fields={**fields, "parts": parts}, tensors=tensors))
     return messages
