@@ -59,8 +59,8 @@ OPERATIONS = (
 
 ANY_MODE = frozenset({"sync", "async", "geo"})
 
-INLINE_VALUES = 1 << 16
-"""Floats that are looked through on the event loop: some 20 microseconds."""
+INLINE_VALUES = 1 << 19
+"""Floats that are looked through on the event loop: some 50 microseconds."""
 
 COMPILING_ROWS = 1 << 30
 """What a job counts for that must never run on the event loop."""

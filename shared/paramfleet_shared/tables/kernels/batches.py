@@ -16,13 +16,11 @@ from paramfleet_shared.tables.kernels.lanes import (
 from paramfleet_shared.tables.kernels.rows import AHEAD, copy_span, prefetch_row
 from paramfleet_shared.tables.kernels.rules import Step, step_span
 
-__all__ = ["Chains", "add_by_inverse", "chain", "dedup_ids", "finite", "route_ids", "step_rows"]
+__all__ = ["Chains", "add_by_inverse", "chain", "dedup_ids", "route_ids", "step_rows"]
 
 _TO_SHARD_BITS = np.uint64(32)
 _SHARD_MASK = np.uint64(0xFFFF)
 _16 = np.uint64(16)
-_EXPONENT = np.uint32(0x7F800000)
-_BLOCK = 4096
 
 
 class Chains(NamedTuple):
@@ -185,15 +183,3 @@ def add_by_inverse(
         if i + AHEAD < inverse.size:
             prefetch(sums, inverse[i + AHEAD] * dim)
         _add_span(sums, inverse[i] * dim, grads, i * dim, dim)
-
-
-@kernel
-def finite(bits: NDArray[np.uint32]) -> bool:
-    """Return whether no float32 of these bits is infinite or NaN."""
-    for start in range(0, bits.size, _BLOCK):
-        bad = np.uint32(0)
-        for i in range(start, min(start + _BLOCK, bits.size)):
-            bad |= np.uint32((bits[i] & _EXPONENT) == _EXPONENT)
-        if bad:
-            return False
-    return True
