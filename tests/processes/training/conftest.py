@@ -115,9 +115,9 @@ class Running:
     def redis(self) -> str:
         return self._env["PARAMFLEET_REDIS"]
 
-    def start_coordinator(self, *options: str) -> None:
+    def start_coordinator(self, *, name: str = "coordinator") -> None:
         sizes = [f"--worker_num={self.num_workers}", f"--server_num={self.num_servers}"]
-        self._start("coordinator", ["coordinator", *sizes, *options], {})
+        self._start(name, ["coordinator", *sizes], {})
 
     def start_pserver(self, index: int, script: str, *args: str) -> None:
         role = {
@@ -145,14 +145,13 @@ class Running:
     def log(self, name: str) -> str:
         return (self.folder / name).read_text(errors="replace")
 
-    def wait_for(self, name: str, text: str, *, within_s: float = 20.0) -> str:
-        """Wait until a process has said ``text``; return the line."""
+    def wait_for(self, name: str, text: str, *, times: int = 1, within_s: float = 20.0) -> None:
+        """Wait until a process has said ``text`` so many times."""
         deadline = time.perf_counter() + within_s
         while True:
             ended = name in self._codes or ends(self.pids[name], 0.02)
-            for line in self.log(name).splitlines():
-                if text in line:
-                    return line
+            if self.log(name).count(text) >= times:
+                return
             assert not ended, f"{name} ended without {text!r}:\n{self.log(name)}"
             assert time.perf_counter() < deadline, f"no {text!r}:\n{self.log(name)}"
 

@@ -1,5 +1,6 @@
 """Without a launcher: how members learn that another one is gone, and what they say."""
 
+import re
 import signal
 import time
 from typing import Any
@@ -58,15 +59,41 @@ def test_a_geo_worker_between_two_far_exchanges_learns_of_it_too(jobs: Any) -> N
 
 
 @pytest.mark.parametrize("mode", ["sync", "async", "geo"])
-def test_a_worker_that_hangs_is_dead_when_its_lease_is_over(jobs: Any, mode: str) -> None:
+@pytest.mark.parametrize("member", ["worker 1", "pserver 1"])
+def test_a_member_that_hangs_is_dead_when_its_lease_is_over(
+    jobs: Any, member: str, mode: str
+) -> None:
     running = start(jobs, "--mode", mode)
+    hung = member.replace(" ", "")
 
-    running.send("worker1", signal.SIGSTOP)
-    try:
-        assert running.code("worker0", within_s=WITHIN_S) == 1
-        assert "the job failed: worker 1: " in running.log("worker0")
-    finally:
-        running.send("worker1", signal.SIGKILL)
+    running.send(hung, signal.SIGSTOP)
+    for name in running.pids.keys() - {hung}:
+        assert running.code(name, within_s=WITHIN_S) != 0
+        assert f"the job failed: {member}: " in running.log(name)
+    running.send(hung, signal.SIGCONT)
+
+    assert running.code(hung, within_s=WITHIN_S) != 0, "back again, it learns of its end"
+    assert f"the job failed: {member}: " in running.log(hung)
+
+
+@pytest.mark.parametrize(("mode", "operations"), [("async", "push|pull"), ("geo", "exchange")])
+def test_a_request_past_its_deadline_names_peer_operation_and_time(
+    jobs: Any, mode: str, operations: str
+) -> None:
+    running = jobs.start(SCRIPT, "--mode", mode, PARAMFLEET_CALL_TIMEOUT_S="1.5")
+    for rank in (0, 1):
+        running.wait_for(f"worker{rank}", "training as")
+
+    running.send("pserver0", signal.SIGSTOP)
+    codes = [running.code(f"worker{rank}", within_s=WITHIN_S) for rank in (0, 1)]
+    running.send("pserver0", signal.SIGKILL)
+
+    assert codes == [1, 1]
+    said = running.log("worker0") + running.log("worker1")
+    late = (
+        rf"DeadlineExceededError: pserver 0 did not answer '({operations})' within 1\.5\d\d s"
+    )
+    assert re.search(late, said), said
 
 
 @pytest.mark.parametrize("mode", ["sync", "async", "geo"])
