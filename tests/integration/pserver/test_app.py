@@ -18,7 +18,7 @@ from paramfleet_coordinator.config import CoordinatorSettings
 from paramfleet_pserver.__main__ import main
 from paramfleet_pserver.app import PServer, run
 from paramfleet_pserver.config import PServerSettings
-from paramfleet_pserver.manifest import (
+from paramfleet_shared.checkpoint import (
     Manifest,
     ManifestError,
     SavedFile,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from paramfleet_pserver.manifest import (
+from paramfleet_shared.checkpoint import (
     CheckpointDamagedError,
     CheckpointWriteError,
     Manifest,
