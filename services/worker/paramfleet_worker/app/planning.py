@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from paramfleet_coordinator.config import CoordinatorSettings
 from paramfleet_shared.errors import ContractError
 from paramfleet_worker.config import LaunchSettings
 from paramfleet_worker.core.environment import JobFacts, role_environment, runtime_environment
@@ -82,13 +83,16 @@ class LaunchPlan:
         if name.role != "coordinator":
             return [sys.executable, *self.script]
         topology = self.facts.topology
+        servers = len(topology.servers)
+        more_shards = servers > CoordinatorSettings().num_shards
         return [
             sys.executable,
             "-m",
             "paramfleet_coordinator",
             f"--worker-num={len(topology.workers)}",
-            f"--server-num={len(topology.servers)}",
+            f"--server-num={servers}",
             f"--port={topology.coordinator.port}",
+            *([f"--num-shards={servers}"] if more_shards else []),
         ]
 
     def environment_of(self, name: ProcessName, inherited: Mapping[str, str]) -> dict[str, str]:

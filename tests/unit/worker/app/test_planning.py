@@ -110,6 +110,17 @@ def test_pservers_and_workers_run_the_script_and_the_coordinator_knows_the_sizes
     ]
 
 
+@pytest.mark.parametrize(("servers", "shards"), [(8, []), (9, ["--num-shards=9"])])
+def test_a_job_of_many_pservers_gets_a_shard_for_each(
+    reservations: PortReservations, servers: int, shards: list[str]
+) -> None:
+    planned = plan(reservations, server_num=servers, worker_num=1)
+
+    command = planned.command_of(ProcessName("coordinator", 0))
+
+    assert [word for word in command if "shards" in word] == shards
+
+
 def test_logs_have_the_names_that_fleet_users_know(
     reservations: PortReservations, tmp_path: Path
 ) -> None:
