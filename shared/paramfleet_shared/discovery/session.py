@@ -9,6 +9,7 @@ heartbeat's time with ``JobFailedError``.
 import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, TypeVar
 
 from paramfleet_shared.clock import Clock
@@ -114,14 +115,12 @@ class JobSession:
         registry = Registry(store, job=settings.job)
         channel: Channel | None = None
 
-        async def locate(patience_s: float = 0.0) -> str:
-            return await find_coordinator(
-                registry, job=settings.job, clock=clock, timeout_s=patience_s
-            )
-
+        locate = partial(
+            find_coordinator, registry, job=settings.job, clock=clock, timeout_s=0.0
+        )
         try:
             await outlast(registry.ping, clock=clock, patience_s=settings.join_timeout_s)
-            endpoint_now = await locate(deadline - clock.monotonic())
+            endpoint_now = await locate(timeout_s=deadline - clock.monotonic())
             channel = Channel(endpoint_now, peer="coordinator", clock=clock, resolve=locate)
             admission = await ask_to_join(
                 channel,
