@@ -1,5 +1,6 @@
 """The plan of a mode: where rows come from, and what an optimizer step does."""
 
+import math
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -11,7 +12,15 @@ from paramfleet.sparse import SparseTable, table_of
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.tables.routing import all_finite
 
-__all__ = ["GradientError", "Mode", "ModelTables", "check_gradients", "collect_tables"]
+__all__ = [
+    "GradientError",
+    "LearningRateError",
+    "Mode",
+    "ModelTables",
+    "check_gradients",
+    "collect_tables",
+    "learning_rate",
+]
 
 
 class GradientError(ContractError):
@@ -30,6 +39,24 @@ class GradientError(ContractError):
         self.table = table
         self.step = step
         self.count = count
+
+
+class LearningRateError(ContractError):
+    """A learning rate is NaN or infinite; the step changed nothing."""
+
+    code = "contract.learning_rate"
+
+    def __init__(self, *, table: str, step: int, rate: float) -> None:
+        super().__init__(
+            f"table {table!r}: the learning rate of step {step} is {rate}: nothing was "
+            "changed; look at the scheduler",
+            table=table,
+            step=step,
+            rate=rate,
+        )
+        self.table = table
+        self.step = step
+        self.rate = rate
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,6 +82,7 @@ class Mode(Protocol):
 
         Raises:
             GradientError: if a gradient isn't finite; nothing was changed.
+            LearningRateError: if a learning rate isn't finite; nothing was changed.
         """
         ...
 
@@ -92,12 +120,24 @@ def collect_tables(optimizer: torch.optim.Optimizer) -> ModelTables:
     return ModelTables(sparse=tuple(sparse.values()), dense=tuple(dense))
 
 
+def learning_rate(group: dict[str, Any]) -> float:
+    """Return a group's learning rate, of any kind of number; 0 if its optimizer has none."""
+    return float(group.get("lr", 0.0))
+
+
 def check_gradients(tables: ModelTables, *, step: int) -> None:
-    """Look at every pending gradient before anything is changed.
+    """Look at every learning rate and pending gradient before anything is changed.
 
     Raises:
+        LearningRateError: naming the first table whose rate isn't finite.
         GradientError: naming the first table with a NaN or an infinity.
     """
+    groups = [(table.name, group) for table, group in tables.sparse]
+    groups += [(block.name, group) for block, group in tables.dense]
+    for name, group in groups:
+        rate = learning_rate(group)
+        if not math.isfinite(rate):
+            raise LearningRateError(table=name, step=step, rate=rate)
     for table, _ in tables.sparse:
         pending = table.pending()
         if pending is not None and not all_finite(pending[1]):

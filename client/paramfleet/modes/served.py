@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from paramfleet.job import FINISH_TIMEOUT_S, Job, agree_on_dense, declare, pull_dense
-from paramfleet.modes.base import ModelTables, check_gradients
+from paramfleet.modes.base import ModelTables, check_gradients, learning_rate
 from paramfleet.modes.sender import Sender, StepGradients, TableGradient
 from paramfleet.requests import Read, ReadPlan, Write, write_messages
 from paramfleet.rowstore import spec_of
@@ -124,12 +124,11 @@ class _ServedMode:
                 np.empty(0, np.int64),
                 np.empty((0, table.dim), np.float32),
             )
-            parts.append(TableGradient(name=table.name, ids_U=ids, grads=grads, lr=group["lr"]))
+            lr = learning_rate(group)
+            parts.append(TableGradient(name=table.name, ids_U=ids, grads=grads, lr=lr))
         for block, group in self._tables.dense:
-            grads = block.gradients()
-            parts.append(
-                TableGradient(name=block.name, ids_U=None, grads=grads, lr=group["lr"])
-            )
+            grads, lr = block.gradients(), learning_rate(group)
+            parts.append(TableGradient(name=block.name, ids_U=None, grads=grads, lr=lr))
         return StepGradients(step=self._step, examples=examples, parts=tuple(parts))
 
     def _messages(self, gradients: StepGradients) -> list[Message]:

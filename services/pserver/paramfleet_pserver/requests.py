@@ -4,6 +4,7 @@ Every function takes a message apart and returns plain records, or raises the er
 that says what is wrong with it. Tensors stay views of the message.
 """
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -73,10 +74,10 @@ class Fields:
         return None if self._values.get(name) is None else self.integer(name)
 
     def number(self, name: str) -> float:
-        """Return a number."""
+        """Return a finite number."""
         value = self._values.get(name)
-        if type(value) not in {int, float}:
-            raise self._wrong(name, "must be a number")
+        if type(value) not in {int, float} or not math.isfinite(value):  # type: ignore[arg-type]  # narrowed
+            raise self._wrong(name, "must be a finite number")
         return float(value)  # type: ignore[arg-type]  # narrowed by the test above
 
     def flag(self, name: str) -> bool:

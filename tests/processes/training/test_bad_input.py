@@ -33,6 +33,20 @@ def test_a_nan_in_a_gradient_is_refused_and_training_goes_on(
     assert held[0] == held[1] if mode == "sync" else "nan" not in "".join(held)
 
 
+@pytest.mark.parametrize("mode", ["sync", "async", "geo"])
+def test_a_nan_for_a_learning_rate_is_refused_and_training_goes_on(
+    jobs: Any, mode: str
+) -> None:
+    ended = jobs.run(SCRIPT, "--mode", mode, "--bad_rate")
+
+    assert set(ended.codes.values()) == {0}, ended.story()
+    told = line_of(ended.logs["worker1"], "refused: ")
+    assert told.startswith("refused: table 'deep': the learning rate of step 3 is nan")
+    if mode != "async":
+        assert "unchanged: True" in ended.logs["worker1"]
+    assert "nan" not in line_of(ended.logs["worker0"], "held ")
+
+
 @pytest.mark.parametrize(
     ("option", "table"), [("--dim_of_1", "deep"), ("--out_of_1", "dense_0")]
 )

@@ -64,3 +64,9 @@ def test_fields_are_read_with_their_types() -> None:
     for read in (fields.integer, fields.flag, fields.number):
         with pytest.raises(MalformedMessageError):
             read("s")
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_a_number_that_is_not_finite_is_refused_by_name(value: float) -> None:
+    with pytest.raises(MalformedMessageError, match="field 'lr' must be a finite number"):
+        Fields({"lr": value}, where="push").number("lr")

@@ -5,11 +5,12 @@ import argparse
 import torch
 
 import paramfleet as fleet
-from paramfleet.modes.base import GradientError
+from paramfleet.modes.base import GradientError, LearningRateError
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--mode", default="sync")
 parser.add_argument("--nan", default="", help="where worker 1's gradient is NaN in step 3")
+parser.add_argument("--bad_rate", action="store_true", help="worker 1's is NaN in step 3")
 parser.add_argument("--dim_of_1", type=int, default=4, help="worker 1's row width")
 parser.add_argument("--out_of_1", type=int, default=1, help="worker 1's dense width")
 args = parser.parse_args()
@@ -39,7 +40,8 @@ if args.mode == "geo":
     strategy.a_sync_configs = {"k_steps": 1}
 odd = rank == 1
 model = fleet.distributed_model(Small(args.dim_of_1 if odd else 4, args.out_of_1 if odd else 1))
-optimizer = fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.1), strategy)
+inner = torch.optim.SGD(model.parameters(), lr=torch.tensor(0.1))
+optimizer = fleet.distributed_optimizer(inner, strategy)
 fleet.init_worker()
 ids = torch.arange(8)
 
@@ -64,16 +66,20 @@ def poison() -> None:
 
 for step in range(5):
     fleet.barrier_worker()
-    if step == 3 and odd and args.nan:
+    if step == 3 and odd and (args.nan or args.bad_rate):
         optimizer.wait_exchanged()
         model(ids).sum().backward()
         before = held()
-        poison()
+        if args.nan:
+            poison()
+        else:
+            inner.param_groups[0]["lr"] = float("nan")
         try:
             optimizer.step()
-        except GradientError as error:
+        except (GradientError, LearningRateError) as error:
             print(f"refused: {error}", flush=True)
         optimizer.zero_grad()
+        inner.param_groups[0]["lr"] = 0.1
         print(f"unchanged: {before == held()}", flush=True)
     optimizer.minimize(model(ids).sum())
 fleet.finish_training()
