@@ -20,7 +20,7 @@ from paramfleet.examples_count import ExampleCounter
 from paramfleet.job import Job
 from paramfleet.modes.geo import GeoMode
 from paramfleet.modes.served import AsyncMode, SyncMode
-from paramfleet.nn.embedding import SparseModule
+from paramfleet.naming import TableConflictError, share_tables
 from paramfleet.optimizer import DistributedOptimizer
 from paramfleet.progress import Progress
 from paramfleet.pservers import PServers
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from paramfleet.modes.base import Mode
-    from paramfleet.sparse import SparseTable
     from paramfleet_shared.discovery.records import Member
 
 __all__ = ["CallOrderError", "Session", "TableConflictError"]
@@ -53,21 +52,6 @@ class CallOrderError(ContractError):
     def __init__(self, *, function: str, remedy: str) -> None:
         super().__init__(f"fleet.{function}(): {remedy}", function=function, remedy=remedy)
         self.function = function
-
-
-class TableConflictError(ContractError):
-    """Two modules name one table but give it different shapes."""
-
-    code = "contract.table_conflict"
-
-    def __init__(self, *, table: str, have: int, got: int) -> None:
-        super().__init__(
-            f"table {table!r} is declared twice, with row width {have} and {got}: "
-            "give the modules different names or the same embedding_dim",
-            table=table,
-            have=have,
-            got=got,
-        )
 
 
 class Session:
@@ -251,17 +235,7 @@ class Session:
         Raises:
             TableConflictError: if two modules give one table different widths.
         """
-        tables: dict[str, SparseTable] = {}
-        for path, module in model.named_modules():
-            if not isinstance(module, SparseModule):
-                continue
-            if not module.named and not module.table.in_use:
-                module.table.rename(path or module.table.name)
-            first = tables.setdefault(module.table.name, module.table)
-            if first.dim != module.table.dim:
-                name = module.table.name
-                raise TableConflictError(table=name, have=first.dim, got=module.table.dim)
-            module.share(first)
+        share_tables(model)
         self._examples.watch(model)
         self.model = model
         return model

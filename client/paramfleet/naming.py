@@ -1,0 +1,47 @@
+"""Which table each module of a model uses: names from paths, one table for each name."""
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from paramfleet.nn.embedding import SparseModule
+from paramfleet_shared.errors import ContractError
+
+if TYPE_CHECKING:
+    from paramfleet.sparse import SparseTable
+
+__all__ = ["TableConflictError", "share_tables"]
+
+
+class TableConflictError(ContractError):
+    """Two modules name one table but give it different shapes."""
+
+    code = "contract.table_conflict"
+
+    def __init__(self, *, table: str, have: int, got: int) -> None:
+        super().__init__(
+            f"table {table!r} is declared twice, with row width {have} and {got}: "
+            "give the modules different names or the same embedding_dim",
+            table=table,
+            have=have,
+            got=got,
+        )
+
+
+def share_tables(model: torch.nn.Module) -> None:
+    """Name tables by their modules' paths, and let modules of one name share one.
+
+    Raises:
+        TableConflictError: if two modules give one table different widths.
+    """
+    tables: dict[str, SparseTable] = {}
+    for path, module in model.named_modules():
+        if not isinstance(module, SparseModule):
+            continue
+        if not module.named and not module.table.in_use:
+            module.table.rename(path or module.table.name)
+        first = tables.setdefault(module.table.name, module.table)
+        if first.dim != module.table.dim:
+            name = module.table.name
+            raise TableConflictError(table=name, have=first.dim, got=module.table.dim)
+        module.share(first)
