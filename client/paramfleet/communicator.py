@@ -22,9 +22,9 @@ from paramfleet_shared.admin import AdminPortInUseError, AdminServer
 from paramfleet_shared.clock import SystemClock
 from paramfleet_shared.config import JobSettings
 from paramfleet_shared.discovery.session import JobSession
-from paramfleet_shared.errors import FleetError, UnavailableError
+from paramfleet_shared.errors import FleetError, IntegrityError, UnavailableError
 
-__all__ = ["Communicator", "CommunicatorClosedError"]
+__all__ = ["BackgroundError", "Communicator", "CommunicatorClosedError"]
 
 T = TypeVar("T")
 
@@ -43,6 +43,18 @@ class CommunicatorClosedError(UnavailableError):
     def __init__(self) -> None:
         super().__init__(
             "this worker has left the job: call fleet.* before fleet.stop_worker()"
+        )
+
+
+class BackgroundError(IntegrityError):
+    """A task of the background thread met an error that nobody had planned."""
+
+    code = "integrity.background"
+
+    def __init__(self, *, reason: str) -> None:
+        super().__init__(
+            f"this worker's background thread failed: {reason}: please report this",
+            reason=reason,
         )
 
 
@@ -109,7 +121,7 @@ class Communicator:
                 clock=self.clock,
             )
             self._session = session
-            self.spawn(self._watch(session))
+            self.spawn(session.run())
             self.spawn(self._publish(session, facts))
 
         self.wait(join())
@@ -134,9 +146,12 @@ class Communicator:
         return asyncio.run_coroutine_threadsafe(self._interruptible(work), self._loop)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Start a task that lives until ``close``; called on the loop."""
+        """Start a task that lives until ``close``; called on the loop.
+
+        An error in it ends every wait, now and later.
+        """
         assert self._tasks is not None, "the loop runs"
-        self._tasks.create_task(work)
+        self._tasks.create_task(self._guard(work))
 
     def raise_failure(self) -> None:
         """Raise the failure of the job, if it is known; costs nothing."""
@@ -206,9 +221,11 @@ class Communicator:
             await session.publish(facts())
             await self.clock.sleep(_PUBLISH_PERIOD_S)
 
-    async def _watch(self, session: JobSession) -> None:
-        """Keep the lease; a failed job fails every wait."""
+    async def _guard(self, work: Coroutine[Any, Any, None]) -> None:
         try:
-            await session.run()
+            await work
         except FleetError as error:
             self.fail(error)
+        except Exception as error:  # the boundary of the thread's tasks
+            log.exception("worker.background_failed")
+            self.fail(BackgroundError(reason=f"{type(error).__name__}: {error}"))

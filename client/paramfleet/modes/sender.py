@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from paramfleet.communicator import Communicator
 from paramfleet.strategy import TrainingMode
-from paramfleet_shared.errors import FleetError
 from paramfleet_shared.tables.routing import dedup, merge_by_inverse
 
 __all__ = ["Sender", "StepGradients", "TableGradient", "merge"]
@@ -102,9 +101,9 @@ class Sender:
     async def start(self, communicator: Communicator) -> None:
         """Start the sending tasks; an error in one fails every later wait."""
         for _ in range(self._mode.thread_pool_size):
-            communicator.spawn(self._guard(self._send_forever(), communicator))
+            communicator.spawn(self._send_forever())
         if self._mode.independent_recv_thread:
-            communicator.spawn(self._guard(self._refresh_forever(), communicator))
+            communicator.spawn(self._refresh_forever())
 
     async def put(self, gradients: StepGradients) -> None:
         """Queue a step; waits while ``send_queue_size`` steps wait already."""
@@ -162,10 +161,3 @@ class Sender:
             await self._due.wait()
             self._due.clear()
             await self._pull()
-
-    @staticmethod
-    async def _guard(work: Awaitable[None], communicator: Communicator) -> None:
-        try:
-            await work
-        except FleetError as error:
-            communicator.fail(error)

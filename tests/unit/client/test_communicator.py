@@ -1,0 +1,87 @@
+"""The background thread: what becomes of work, and of its mistakes."""
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from paramfleet.communicator import BackgroundError, Communicator, CommunicatorClosedError
+from paramfleet_shared.errors import FleetError, JobFailedError
+
+
+@pytest.fixture
+def communicator() -> Iterator[Communicator]:
+    made = Communicator()
+    made.start()
+    yield made
+    made.close()
+
+
+async def answer(value: int) -> int:
+    await asyncio.sleep(0)
+    return value
+
+
+async def forever() -> None:
+    await asyncio.Event().wait()
+
+
+async def fail_with(error: Exception) -> None:
+    raise error
+
+
+def spawn(communicator: Communicator, error: Exception) -> None:
+    async def start() -> None:
+        communicator.spawn(fail_with(error))
+
+    communicator.wait(start())
+
+
+def test_work_runs_on_the_thread_and_its_result_comes_back(communicator: Communicator) -> None:
+    assert communicator.wait(answer(4)) == 4
+    assert communicator.submit(answer(5)).result(timeout=5) == 5
+
+
+def test_an_error_of_work_is_raised_where_it_is_waited_for(communicator: Communicator) -> None:
+    with pytest.raises(FleetError, match="wrong"):
+        communicator.wait(fail_with(FleetError("wrong")))
+    assert communicator.wait(answer(4)) == 4, "and harms nobody else"
+
+
+@pytest.mark.parametrize(
+    ("error", "raised", "sentence"),
+    [
+        (
+            JobFailedError(role="worker", index=1, reason="dead"),
+            JobFailedError,
+            "the job failed: worker 1: dead",
+        ),
+        (KeyError("no such table"), BackgroundError, "KeyError: 'no such table'"),
+    ],
+)
+def test_a_background_task_that_fails_ends_every_wait_now_and_later(
+    communicator: Communicator, error: Exception, raised: type[FleetError], sentence: str
+) -> None:
+    waiting = communicator.submit(forever())
+
+    spawn(communicator, error)
+
+    for _ in range(2):
+        with pytest.raises(raised, match=sentence):
+            communicator.wait(answer(4))
+    with pytest.raises(raised, match=sentence):
+        waiting.result(timeout=5)
+    with pytest.raises(raised, match=sentence):
+        communicator.raise_failure()
+
+
+def test_after_the_end_nothing_is_taken_and_the_remedy_is_said(
+    communicator: Communicator,
+) -> None:
+    communicator.close()
+
+    with pytest.raises(CommunicatorClosedError, match=r"before fleet\.stop_worker"):
+        communicator.wait(answer(4))
+    with pytest.raises(CommunicatorClosedError):
+        _ = communicator.session
+    communicator.close()
