@@ -30,7 +30,7 @@ help:
 	@echo 'make check                   format, lint, types, floors and unit tests; under 3 minutes'
 	@echo 'make docs                    write the generated pages of docs/'
 	@echo 'make bench                   rows a second through one shard'
-	@echo 'make bench-peers             calls a second and GB/s, beside gRPC'
+	@echo 'make bench-peers             pulls and pushes, beside gRPC and torch.distributed.rpc'
 	@echo 'make clean                   remove what make and the tools made'
 
 install:
