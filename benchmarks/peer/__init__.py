@@ -1,0 +1,1 @@
+"""The systems that ``benchmarks/peers.py`` compares, behind one interface."""

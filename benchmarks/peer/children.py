@@ -1,0 +1,117 @@
+"""Processes of a benchmark: started with their log, asked with a deadline, ended for sure."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+__all__ = ["ANSWER_TIMEOUT_S", "Child", "ChildFailedError", "cpu_s", "start_child"]
+
+ANSWER_TIMEOUT_S = 60.0
+"""Longest wait for a client's answer to one command."""
+
+END_TIMEOUT_S = 15.0
+"""Longest wait for a process to end by itself."""
+
+_FOLDER = Path(__file__).parents[1]
+_MAX_LINE_BYTES = 1 << 24
+
+
+class ChildFailedError(Exception):
+    """A process of the benchmark ended or went silent; the message has its last words."""
+
+
+class Child:
+    """One process that talks JSON lines.
+
+    Args:
+        name: For errors.
+        process: With pipes for its input and output.
+        log: Where its standard error goes.
+    """
+
+    def __init__(self, name: str, process: asyncio.subprocess.Process, log: Path) -> None:
+        self._name = name
+        self._process = process
+        self._log = log
+
+    @property
+    def pid(self) -> int:
+        """Return its process id."""
+        return self._process.pid
+
+    async def ask(self, do: str, **arguments: Any) -> Any:
+        """Send a command, and return its answer.
+
+        Raises:
+            ChildFailedError: if the process ends or doesn't answer in time.
+        """
+        stdin, stdout = self._process.stdin, self._process.stdout
+        assert stdin is not None, "opened as a pipe"
+        assert stdout is not None, "opened as a pipe"
+        stdin.write(json.dumps({"do": do, **arguments}).encode() + b"\n")
+        try:
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                await stdin.drain()
+                line = await stdout.readline()
+        except TimeoutError:
+            raise self._failure(do, f"no answer in {ANSWER_TIMEOUT_S:g} s") from None
+        except ConnectionError:
+            line = b""
+        if not line:
+            raise self._failure(do, "it ended")
+        return json.loads(line)
+
+    async def end(self) -> None:
+        """Close its input, which ends it; use force when it stays."""
+        stdin = self._process.stdin
+        assert stdin is not None, "opened as a pipe"
+        stdin.close()
+        for insist in (self._process.terminate, self._process.kill):
+            try:
+                async with asyncio.timeout(END_TIMEOUT_S):
+                    await self._process.wait()
+            except TimeoutError:
+                insist()
+        await self._process.wait()
+
+    def kill(self) -> None:
+        """End it at once, if it hasn't ended."""
+        if self._process.returncode is None:
+            self._process.kill()
+
+    def _failure(self, command: str, reason: str) -> ChildFailedError:
+        words = self._log.read_text(errors="replace")[-2000:]
+        return ChildFailedError(f"{self._name}, {command}: {reason}; its last words:\n{words}")
+
+
+async def start_child(
+    name: str, arguments: Sequence[str], environment: Mapping[str, str], logs: Path
+) -> Child:
+    """Start ``python ARGUMENTS`` in the folder of the benchmarks."""
+    log = logs / f"{name}.log"
+    with log.open("wb") as words:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *arguments,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=words,
+            cwd=_FOLDER,
+            env=environment,
+            limit=_MAX_LINE_BYTES,
+        )
+    return Child(name, process, log)
+
+
+def cpu_s(pid: int) -> float:
+    """Return the processor time a process has used so far; 0 where there is no /proc."""
+    try:
+        words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except FileNotFoundError:
+        return 0.0
+    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")

@@ -1,0 +1,77 @@
+"""torch.distributed.rpc over TensorPipe, and a torch table."""
+
+import threading
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.distributed import rpc
+
+from peer.work import CALL_TIMEOUT_S, LR, Client, Work
+
+__all__ = ["TorchRpcClient", "connect", "serve"]
+
+_SERVER = "server"
+
+_table = torch.empty(0)
+"""The server's rows: functions that are called from afar find them here."""
+
+_writing = threading.Lock()
+
+
+def _pull(ids: torch.Tensor) -> torch.Tensor:
+    return _table.index_select(0, ids)
+
+
+def _push(ids: torch.Tensor, grads: torch.Tensor) -> None:
+    with _writing:
+        _table.index_add_(0, ids, grads, alpha=-LR)
+
+
+def _join(name: str, rank: int, port: int) -> None:
+    options = rpc.TensorPipeRpcBackendOptions(
+        init_method=f"tcp://127.0.0.1:{port}", rpc_timeout=CALL_TIMEOUT_S
+    )
+    rpc.init_rpc(  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        name, rank=rank, world_size=2, rpc_backend_options=options
+    )
+
+
+def serve(work: Work, port: int) -> None:
+    """Serve on loopback until the client leaves."""
+    global _table  # noqa: PLW0603 (see there)
+    _table = torch.zeros(work.table_rows, work.dim)
+    _join(_SERVER, 0, port)
+    rpc.shutdown()
+
+
+class TorchRpcClient:
+    """Calls functions of the server.
+
+    Args:
+        work: For nothing: tensors know their shape.
+        port: Where the two meet.
+    """
+
+    def __init__(self, work: Work, port: int) -> None:
+        del work
+        _join("client", 1, port)
+
+    def pull(self, ids: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Return the rows of ids."""
+        rows: torch.Tensor = rpc.rpc_sync(_SERVER, _pull, args=(torch.from_numpy(ids),))
+        return rows.numpy()
+
+    def push(self, ids: NDArray[np.int64], grads: NDArray[np.float32]) -> None:
+        """Step rows."""
+        args = (torch.from_numpy(ids), torch.from_numpy(grads))
+        rpc.rpc_sync(_SERVER, _push, args=args)
+
+    def close(self) -> None:
+        """Leave; the server's ``shutdown`` waits for this."""
+        rpc.shutdown()
+
+
+def connect(work: Work, port: int) -> Client:
+    """Return a client of the server on ``port``."""
+    return TorchRpcClient(work, port)
