@@ -206,17 +206,17 @@ async def test_a_pserver_that_leaves_early_fails_the_job(
         assert str(error).startswith("the job failed: pserver 0: left before")
 
 
-async def test_a_restarted_worker_follows_on_and_its_former_self_is_fenced(
+async def test_a_worker_restarted_before_the_training_follows_on_and_fences_its_former_self(
     stage: Any, redis_url: str, job_name: str
 ) -> None:
     async with stage(redis_url, job_name) as job:
-        job.coordinator()
+        job.coordinator(worker_num=2)
         workers, _ = await job.crew(workers=1, pservers=1)
-        await workers[0].session.barrier("start")
         await workers[0].die()
 
         successor = await job.join("worker", 0)
-        await successor.session.barrier("start")
+        other = await job.join("worker", 1)
+        await asyncio.gather(successor.session.barrier("start"), other.session.barrier("start"))
 
         assert successor.session.member.incarnation == 2
         with pytest.raises(FencedError, match="replaced by incarnation 2"):
@@ -224,6 +224,24 @@ async def test_a_restarted_worker_follows_on_and_its_former_self_is_fenced(
         with pytest.raises(FencedError):
             await workers[0].session.barrier("start")
         assert not successor.beating.done()
+
+
+async def test_a_worker_restarted_in_training_does_not_hide_its_death(
+    stage: Any, redis_url: str, job_name: str
+) -> None:
+    async with stage(redis_url, job_name) as job:
+        coordinator = job.coordinator()
+        workers, pservers = await job.crew(workers=1, pservers=1)
+        await workers[0].session.barrier("start")
+        await workers[0].die()
+
+        with pytest.raises(IndexTakenError):
+            await job.join("worker", 0)
+
+        failure = await pservers[0].ends_with()
+        assert isinstance(failure, JobFailedError)
+        assert (failure.role, failure.index) == ("worker", 0)
+        assert await coordinator == 1
 
 
 async def test_published_facts_are_in_the_status_and_readable_by_members(

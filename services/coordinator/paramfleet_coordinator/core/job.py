@@ -92,14 +92,15 @@ class Job:
     ) -> Member | None:
         """Give a newcomer a place; see ``Membership.join``.
 
-        A worker may follow on one that fell silent. A pserver only before the placement
-        is published, because the rows of the silent one are lost.
+        Before the training one may follow on a member that fell silent, on a pserver only
+        until the placement is published. Once it trains, what the silent one has heard and
+        how often it stood at barriers, or the rows it held, are lost with it: a death.
 
         Raises:
             JobFailedError: if the job has failed.
         """
         self.raise_failure()
-        replaceable = not self.has_ended and (
+        replaceable = self.state == "waiting" and (
             newcomer.role == "worker" or self.placement is None
         )
         return self.members.join(

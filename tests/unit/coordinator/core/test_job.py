@@ -260,12 +260,12 @@ def test_a_failed_job_admits_nobody_and_says_why() -> None:
         (waiting, "pserver", True),
         (waiting, "worker", True),
         (placed, "worker", True),
-        (training, "worker", True),
+        (training, "worker", False),
         (placed, "pserver", False),
         (training, "pserver", False),
     ],
 )
-def test_a_pserver_that_lost_its_rows_is_not_followed_on(
+def test_a_silent_member_is_followed_on_while_nothing_is_lost_with_it(
     state: Callable[[], World], role: str, admitted: bool
 ) -> None:
     world = state()
@@ -276,6 +276,18 @@ def test_a_pserver_that_lost_its_rows_is_not_followed_on(
     else:
         with pytest.raises(IndexTakenError):
             join(world, role, 0)
+
+
+def test_a_worker_silent_in_training_is_a_death_whoever_wants_its_place() -> None:
+    world = training()
+    world.run(2.5, dead=(("worker", 0),))
+    with pytest.raises(IndexTakenError):
+        join(world, "worker", 0)
+
+    world.run(TTL_S, dead=(("worker", 0),))
+
+    with pytest.raises(JobFailedError, match="worker 0: process 10 on ada"):
+        join(world, "worker", 0)
 
 
 def join(world: World, role: str, index: int) -> Any:
