@@ -7,7 +7,8 @@ The tree answers one question: what may the caller do next?
 * ``OutcomeUnknownError``: try again only if the call is idempotent.
 * ``IntegrityError``: stop the job.
 
-A leaf class lives beside the code that raises it. Its ``__init__`` takes only
+A leaf class lives beside the code that raises it, those of a pserver in
+``served_errors``, where workers know them too. Its ``__init__`` takes only
 keyword arguments, its *facts*: plain values that msgpack can carry. It builds
 its own sentence from them, so that the same class with the same facts can be
 built on the other side of a wire (``error_from_wire``). ``code`` is the stable

@@ -27,35 +27,19 @@ from paramfleet_pserver.tablestore import (
     Table,
     TableStore,
 )
-from paramfleet_shared.errors import ContractError
 from paramfleet_shared.ids import Rank
+from paramfleet_shared.served_errors import GeoRuleError
 from paramfleet_shared.tables.routing import route
 from paramfleet_shared.tables.sparse import SparseShard
 from paramfleet_shared.tables.spec import TableSpec
 
-__all__ = ["GeoExchange", "GeoRuleError", "PartReply", "check_rule"]
+__all__ = ["GeoExchange", "PartReply", "check_rule"]
 
 RECORDER_ROWS = 8
 """A recorder sorts its ids: by about so much an id costs more than a row."""
 
 EXPORT_ROWS = 1 << 18
 """Rows whose ids are read at a time when a loaded table is announced."""
-
-
-class GeoRuleError(ContractError):
-    """A GEO job declares a table whose optimizer would run on the servers."""
-
-    code = "contract.geo_rule"
-
-    def __init__(self, *, table: str, rule: str) -> None:
-        super().__init__(
-            f"table {table!r} is declared with rule {rule!r}: in mode 'geo' workers run the "
-            "optimizer and servers add up, so the rule must be 'sum'",
-            table=table,
-            rule=rule,
-        )
-        self.table = table
-        self.rule = rule
 
 
 @dataclass(kw_only=True, slots=True)

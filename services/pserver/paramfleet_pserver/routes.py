@@ -35,9 +35,14 @@ from paramfleet_pserver.tablestore import DenseTable, SparseTable, TableStore
 from paramfleet_pserver.training import Terms, Training
 from paramfleet_shared.checkpoint import SavedTable
 from paramfleet_shared.clock import Clock
-from paramfleet_shared.errors import ContractError, FleetError
+from paramfleet_shared.errors import FleetError
 from paramfleet_shared.ids import Rank, Step
 from paramfleet_shared.rpc.server import Request
+from paramfleet_shared.served_errors import (
+    NonFiniteGradientError,
+    OperationModeError,
+    TablesNotDeclaredError,
+)
 from paramfleet_shared.tables.routing import all_finite
 from paramfleet_shared.tables.spec import TableSpec
 from paramfleet_shared.tables.warm import warm
@@ -45,10 +50,7 @@ from paramfleet_shared.wire.message import Message
 
 __all__ = [
     "OPERATIONS",
-    "NonFiniteGradientError",
-    "OperationModeError",
     "Routes",
-    "TablesNotDeclaredError",
 ]
 
 OPERATIONS = (
@@ -64,49 +66,6 @@ INLINE_VALUES = 1 << 19
 
 COMPILING_ROWS = 1 << 30
 """What a job counts for that must never run on the event loop."""
-
-
-class NonFiniteGradientError(ContractError):
-    """A push holds NaN or infinity; the tables are as they were."""
-
-    code = "contract.non_finite_gradient"
-
-    def __init__(self, *, table: str, rank: int, step: int, count: int) -> None:
-        super().__init__(
-            f"worker {rank}, step {step}: {count} of the numbers pushed to table {table!r} "
-            "are NaN or infinite; nothing was applied",
-            table=table,
-            rank=rank,
-            step=step,
-            count=count,
-        )
-        self.table = table
-        self.rank = rank
-        self.step = step
-        self.count = count
-
-
-class TablesNotDeclaredError(ContractError):
-    """A worker acts before any worker has declared the tables."""
-
-    code = "contract.tables_not_declared"
-
-    def __init__(self, *, operation: str) -> None:
-        super().__init__(f"{operation!r} came before any 'declare'", operation=operation)
-        self.operation = operation
-
-
-class OperationModeError(ContractError):
-    """An operation doesn't exist in the mode the job runs in."""
-
-    code = "contract.operation_mode"
-
-    def __init__(self, *, operation: str, mode: str) -> None:
-        super().__init__(
-            f"{operation!r} is no operation of mode {mode!r}", operation=operation, mode=mode
-        )
-        self.operation = operation
-        self.mode = mode
 
 
 class Routes:

@@ -18,42 +18,11 @@ from paramfleet_pserver.parking import Parking
 from paramfleet_pserver.requests import PushPart
 from paramfleet_pserver.tablestore import TableStore
 from paramfleet_shared.clock import Clock
-from paramfleet_shared.errors import FleetError, IntegrityError, UnavailableError
+from paramfleet_shared.errors import FleetError
 from paramfleet_shared.ids import Rank, Step
+from paramfleet_shared.served_errors import StepIncompleteError, TablesDamagedError
 
-__all__ = ["StepIncompleteError", "SyncSteps", "TablesDamagedError"]
-
-
-class StepIncompleteError(UnavailableError):
-    """A pull waited in vain for a step that some workers have not pushed."""
-
-    code = "unavailable.step_incomplete"
-
-    def __init__(self, *, version: int, step: int, missing: list[int], waited_s: float) -> None:
-        ranks = ", ".join(map(str, missing))
-        super().__init__(
-            f"version {version} was not reached within {waited_s:.1f} s: "
-            + (f"step {step} waits for worker(s) {ranks}" if missing else "no worker is left"),
-            version=version,
-            step=step,
-            missing=missing,
-            waited_s=waited_s,
-        )
-        self.version = version
-        self.step = step
-        self.missing = missing
-        self.waited_s = waited_s
-
-
-class TablesDamagedError(IntegrityError):
-    """An update failed in the middle: some shards have it and some have not."""
-
-    code = "integrity.tables_damaged"
-
-    def __init__(self, *, step: int, reason: str) -> None:
-        super().__init__(f"step {step} was applied in part: {reason}", step=step, reason=reason)
-        self.step = step
-        self.reason = reason
+__all__ = ["SyncSteps"]
 
 
 class SyncSteps:

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from paramfleet_pserver.owners import Job
-from paramfleet_shared.errors import ContractError
 from paramfleet_shared.placement import range_of_shard
+from paramfleet_shared.served_errors import UnknownTableError
 from paramfleet_shared.tables.dense import DenseRange
 from paramfleet_shared.tables.sparse import SparseShard
 from paramfleet_shared.tables.spec import TableMismatchError, TableSpec
@@ -27,21 +27,10 @@ __all__ = [
     "SparseTable",
     "Table",
     "TableStore",
-    "UnknownTableError",
 ]
 
 VALUES_PER_ROW = 64
 """Dense values that cost about as much as one sparse row: what a cache miss streams."""
-
-
-class UnknownTableError(ContractError):
-    """A request names a table that no worker has declared."""
-
-    code = "contract.unknown_table"
-
-    def __init__(self, *, table: str) -> None:
-        super().__init__(f"table {table!r} was not declared", table=table)
-        self.table = table
 
 
 class SparsePart(NamedTuple):

@@ -13,48 +13,11 @@ from paramfleet_pserver.requests import DeclareRequest, Mode
 from paramfleet_pserver.stepping import SyncSteps
 from paramfleet_pserver.tablestore import TableStore
 from paramfleet_shared.clock import Clock
-from paramfleet_shared.errors import ContractError, FleetError, UnavailableError
+from paramfleet_shared.errors import FleetError
 from paramfleet_shared.ids import Rank, Step
+from paramfleet_shared.served_errors import ModeMismatchError, TurnTimeoutError
 
-__all__ = ["ModeMismatchError", "Terms", "Training", "TurnTimeoutError"]
-
-
-class ModeMismatchError(ContractError):
-    """Two workers declare the job differently."""
-
-    code = "contract.mode_mismatch"
-
-    def __init__(self, *, field: str, have: Any, got: Any) -> None:
-        super().__init__(
-            f"the job runs with {field} = {have!r}, but a worker declares {got!r}: "
-            "every worker must use the same strategy",
-            field=field,
-            have=have,
-            got=got,
-        )
-        self.field = field
-        self.have = have
-        self.got = got
-
-
-class TurnTimeoutError(UnavailableError):
-    """A worker waited in vain for the slowest to come near enough."""
-
-    code = "unavailable.turn_timeout"
-
-    def __init__(self, *, rank: int, step: int, slowest: int, waited_s: float) -> None:
-        super().__init__(
-            f"worker {rank} waited {waited_s:.1f} s to begin step {step}: the slowest "
-            f"worker has finished {slowest} steps",
-            rank=rank,
-            step=step,
-            slowest=slowest,
-            waited_s=waited_s,
-        )
-        self.rank = rank
-        self.step = step
-        self.slowest = slowest
-        self.waited_s = waited_s
+__all__ = ["Terms", "Training"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

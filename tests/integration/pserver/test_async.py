@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from paramfleet_pserver.core.identities import FencedError
-from paramfleet_pserver.core.staleness import UnknownWorkerError
-from paramfleet_pserver.routes import (
+from paramfleet_shared.served_errors import (
+    FencedError,
+    ModeMismatchError,
     NonFiniteGradientError,
     OperationModeError,
     TablesNotDeclaredError,
+    TurnTimeoutError,
+    UnknownTableError,
+    UnknownWorkerError,
 )
-from paramfleet_pserver.tablestore import UnknownTableError
-from paramfleet_pserver.training import ModeMismatchError, TurnTimeoutError
 from paramfleet_shared.tables.rowstore import RowShapeError, initial_rows
 from paramfleet_shared.tables.spec import (
     InitializerSpec,

@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from paramfleet_pserver.core.staleness import UnknownWorkerError
-from paramfleet_pserver.geo import GeoRuleError
-from paramfleet_pserver.routes import NonFiniteGradientError, OperationModeError
+from paramfleet_shared.served_errors import (
+    GeoRuleError,
+    NonFiniteGradientError,
+    OperationModeError,
+    UnknownWorkerError,
+)
 from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
 from paramfleet_shared.testing.faults import FaultPlan
 

@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from paramfleet_pserver.core.membership import NotAMemberError
-from paramfleet_pserver.core.reservoir import (
-    BadWeightError,
-    PushRepeatedError,
-    StepPassedError,
-    StepTooEarlyError,
-)
-from paramfleet_pserver.stepping import StepIncompleteError, TablesDamagedError
 from paramfleet_pserver.tablestore import SparseTable
 from paramfleet_shared.errors import JobFailedError
+from paramfleet_shared.served_errors import (
+    BadWeightError,
+    NotAMemberError,
+    PushRepeatedError,
+    StepIncompleteError,
+    StepPassedError,
+    StepTooEarlyError,
+    TablesDamagedError,
+)
 from paramfleet_shared.tables.sparse import SparseShard
 from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
 from paramfleet_shared.testing.faults import FaultPlan

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 from paramfleet.requests import Read, ReadPlan, Write, write_messages
-from paramfleet_pserver.routes import NonFiniteGradientError
 from paramfleet_shared.clock import SystemClock
 from paramfleet_shared.config import JobSettings
 from paramfleet_shared.discovery.session import JobSession
 from paramfleet_shared.placement import Placement
 from paramfleet_shared.rpc.client import Channel
 from paramfleet_shared.rpc.deadlines import DeadlineExceededError
+from paramfleet_shared.served_errors import NonFiniteGradientError
 from paramfleet_shared.tables.rowstore import RowShapeError
 from paramfleet_shared.tables.spec import InitializerSpec, OptimizerSpec, TableSpec
 from paramfleet_shared.wire.message import Message

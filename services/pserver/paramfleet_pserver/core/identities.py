@@ -13,51 +13,13 @@ One task owns a window. ``check`` changes nothing, ``record`` can't fail after i
 
 from dataclasses import dataclass, field
 
-from paramfleet_shared.errors import ContractError, IntegrityError
+from paramfleet_shared.served_errors import FencedError, SequenceExpiredError
 from paramfleet_shared.wire.identity import PushIdentity
 
-__all__ = ["FencedError", "IdentityWindow", "SequenceExpiredError"]
+__all__ = ["IdentityWindow"]
 
 MAX_LATER = 1024
 """Sequences held out of order for one (worker, table): far more than are ever in flight."""
-
-
-class FencedError(IntegrityError):
-    """A former life of a worker acted after its successor had begun."""
-
-    code = "integrity.worker_fenced"
-
-    def __init__(self, *, worker: int, incarnation: int, current: int) -> None:
-        super().__init__(
-            f"worker {worker}: incarnation {incarnation} was replaced by {current}; "
-            "this process must stop",
-            worker=worker,
-            incarnation=incarnation,
-            current=current,
-        )
-        self.worker = worker
-        self.incarnation = incarnation
-        self.current = current
-
-
-class SequenceExpiredError(ContractError):
-    """A push came so late that nobody knows whether it was taken before."""
-
-    code = "contract.sequence_expired"
-
-    def __init__(self, *, worker: int, table: str, sequence: int, oldest: int) -> None:
-        super().__init__(
-            f"worker {worker}, table {table!r}: push {sequence} is older than {oldest}, "
-            "the oldest that can still be told from a retry",
-            worker=worker,
-            table=table,
-            sequence=sequence,
-            oldest=oldest,
-        )
-        self.worker = worker
-        self.table = table
-        self.sequence = sequence
-        self.oldest = oldest
 
 
 @dataclass(slots=True)

@@ -5,28 +5,10 @@ part in no step from then on. The answer for a step never depends on the order
 in which leaves and pushes arrive.
 """
 
-from paramfleet_shared.errors import ContractError
 from paramfleet_shared.ids import Rank, Step
+from paramfleet_shared.served_errors import NotAMemberError
 
-__all__ = ["NotAMemberError", "StepMembers"]
-
-
-class NotAMemberError(ContractError):
-    """A worker acted for a step it takes no part in."""
-
-    code = "contract.not_a_member"
-
-    def __init__(self, *, rank: int, step: int, num_workers: int) -> None:
-        super().__init__(
-            f"worker {rank} takes no part in step {step}: it left before, or isn't "
-            f"one of the job's {num_workers} workers",
-            rank=rank,
-            step=step,
-            num_workers=num_workers,
-        )
-        self.rank = rank
-        self.step = step
-        self.num_workers = num_workers
+__all__ = ["StepMembers"]
 
 
 class StepMembers:

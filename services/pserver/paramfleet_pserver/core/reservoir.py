@@ -13,17 +13,18 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from paramfleet_pserver.core.membership import StepMembers
-from paramfleet_shared.errors import ContractError
 from paramfleet_shared.ids import Rank, Step
+from paramfleet_shared.served_errors import (
+    BadWeightError,
+    PushRepeatedError,
+    StepPassedError,
+    StepTooEarlyError,
+)
 
 __all__ = [
-    "BadWeightError",
     "CompleteStep",
     "Contribution",
-    "PushRepeatedError",
-    "StepPassedError",
     "StepReservoir",
-    "StepTooEarlyError",
 ]
 
 MAX_AHEAD_STEPS = 4
@@ -31,76 +32,6 @@ MAX_AHEAD_STEPS = 4
 version before it pushes is never ahead at all; the bound is one on memory."""
 
 Payload = TypeVar("Payload")
-
-
-class StepPassedError(ContractError):
-    """A push names a step that was already applied."""
-
-    code = "contract.step_passed"
-
-    def __init__(self, *, rank: int, step: int, next_step: int) -> None:
-        super().__init__(
-            f"worker {rank} pushed step {step}, but the servers have applied every step "
-            f"before {next_step}",
-            rank=rank,
-            step=step,
-            next_step=next_step,
-        )
-        self.rank = rank
-        self.step = step
-        self.next_step = next_step
-
-
-class StepTooEarlyError(ContractError):
-    """A push names a step too far beyond the one in progress."""
-
-    code = "contract.step_too_early"
-
-    def __init__(self, *, rank: int, step: int, next_step: int, max_ahead_steps: int) -> None:
-        super().__init__(
-            f"worker {rank} pushed step {step} while step {next_step} is in progress: "
-            f"at most {max_ahead_steps} steps ahead are kept",
-            rank=rank,
-            step=step,
-            next_step=next_step,
-            max_ahead_steps=max_ahead_steps,
-        )
-        self.rank = rank
-        self.step = step
-        self.next_step = next_step
-        self.max_ahead_steps = max_ahead_steps
-
-
-class PushRepeatedError(ContractError):
-    """A worker pushed a step twice, as two different pushes."""
-
-    code = "contract.push_repeated"
-
-    def __init__(self, *, rank: int, step: int) -> None:
-        super().__init__(
-            f"worker {rank} pushed step {step} before, under another identity",
-            rank=rank,
-            step=step,
-        )
-        self.rank = rank
-        self.step = step
-
-
-class BadWeightError(ContractError):
-    """A push carries a weight that no mean can use."""
-
-    code = "contract.bad_weight"
-
-    def __init__(self, *, rank: int, step: int, weight: float) -> None:
-        super().__init__(
-            f"worker {rank}, step {step}: weight {weight} must be finite and >= 0",
-            rank=rank,
-            step=step,
-            weight=weight,
-        )
-        self.rank = rank
-        self.step = step
-        self.weight = weight
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

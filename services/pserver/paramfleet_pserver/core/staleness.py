@@ -13,42 +13,14 @@ methods return is what the caller must now do. One task owns a gate.
 
 from dataclasses import dataclass
 
-from paramfleet_shared.errors import ContractError
 from paramfleet_shared.ids import Rank, Step
+from paramfleet_shared.served_errors import ParkedStepError, UnknownWorkerError
 
 __all__ = [
-    "ParkedStepError",
     "Release",
     "StalenessGate",
     "StalenessStatistics",
-    "UnknownWorkerError",
 ]
-
-
-class UnknownWorkerError(ContractError):
-    """A worker acted that never joined, or after leaving."""
-
-    code = "contract.unknown_worker"
-
-    def __init__(self, *, rank: int) -> None:
-        super().__init__(f"worker {rank} is not a member of this job", rank=rank)
-        self.rank = rank
-
-
-class ParkedStepError(ContractError):
-    """A worker committed a step it had been told to hold."""
-
-    code = "contract.parked_step"
-
-    def __init__(self, *, rank: int, step: int) -> None:
-        super().__init__(
-            f"worker {rank} committed step {step}, which is parked until the slowest "
-            "worker moves on",
-            rank=rank,
-            step=step,
-        )
-        self.rank = rank
-        self.step = step
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

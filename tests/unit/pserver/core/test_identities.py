@@ -4,11 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paramfleet_pserver.core.identities import (
-    FencedError,
-    IdentityWindow,
-    SequenceExpiredError,
-)
+from paramfleet_pserver.core.identities import IdentityWindow
+from paramfleet_shared.served_errors import FencedError, SequenceExpiredError
 from paramfleet_shared.wire.identity import PushIdentity
 
 

@@ -2,8 +2,9 @@
 
 import pytest
 
-from paramfleet_pserver.core.membership import NotAMemberError, StepMembers
+from paramfleet_pserver.core.membership import StepMembers
 from paramfleet_shared.ids import Rank, Step
+from paramfleet_shared.served_errors import NotAMemberError
 
 
 def test_every_worker_takes_part_until_it_leaves() -> None:

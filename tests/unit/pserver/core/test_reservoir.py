@@ -7,16 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paramfleet_pserver.core.membership import NotAMemberError, StepMembers
-from paramfleet_pserver.core.reservoir import (
+from paramfleet_pserver.core.membership import StepMembers
+from paramfleet_pserver.core.reservoir import CompleteStep, StepReservoir
+from paramfleet_shared.ids import Rank, Step
+from paramfleet_shared.served_errors import (
     BadWeightError,
-    CompleteStep,
+    NotAMemberError,
     PushRepeatedError,
     StepPassedError,
-    StepReservoir,
     StepTooEarlyError,
 )
-from paramfleet_shared.ids import Rank, Step
 
 ADA, BOB = Rank(0), Rank(1)
 

@@ -4,13 +4,9 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from paramfleet_pserver.core.staleness import (
-    ParkedStepError,
-    Release,
-    StalenessGate,
-    UnknownWorkerError,
-)
+from paramfleet_pserver.core.staleness import Release, StalenessGate
 from paramfleet_shared.ids import Rank, Step
+from paramfleet_shared.served_errors import ParkedStepError, UnknownWorkerError
 
 ADA, BOB = Rank(0), Rank(1)
 
