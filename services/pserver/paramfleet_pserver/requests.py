@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from paramfleet_pserver.core.identities import FIRST_SEQUENCE
 from paramfleet_pserver.tablestore import (
     DensePart,
     DenseTable,
@@ -337,7 +338,7 @@ class _Changes:
                 worker=self.rank,
                 incarnation=self.incarnation,
                 table=name,
-                sequence=part.integer("sequence"),
+                sequence=part.integer("sequence", least=FIRST_SEQUENCE),
             )
             content = _content_of(self._message, f"{index}.{self._tensor}", index, table)
             yield identity, table, content, part

@@ -19,7 +19,7 @@ class PushIdentity:
     table: str
     """Name of the table."""
     sequence: int
-    """Counts the pushes of this worker incarnation to this table, from 0."""
+    """Counts the pushes of this worker incarnation to this table, from 1."""
 
     def to_wire(self) -> list[Any]:
         """Return plain values for a message's fields."""

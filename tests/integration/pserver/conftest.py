@@ -143,7 +143,7 @@ class Worker:
             wire: list[dict[str, Any]] = []
             tensors: dict[str, NDArray[Any]] = {}
             for index, (table, content) in enumerate(parts.items()):
-                sequence = self.sequences.get(table, 0)
+                sequence = self.sequences.get(table, 0) + 1
                 wire.append({"table": table, "sequence": sequence, **extra(server, table)})
                 if isinstance(content, tuple):
                     positions, mine = self.part_of(server, index, table, content[0])
@@ -187,7 +187,6 @@ class Worker:
                 "max_rows": max_rows,
             },
             step=step,
-            final=False,
         )
         heard: dict[str, Heard] = {table: Heard() for table in parts}
         for server, reply in enumerate(await self.send("exchange", messages)):

@@ -1,7 +1,7 @@
 """Which pushes were already taken, so that a retry after a lost answer counts once.
 
-For each (worker, table) the window holds the first sequence not yet seen, and
-the later ones seen out of order. A worker's incarnation fences its former self:
+Workers count from 1. For each (worker, table) the window holds the first sequence
+not yet seen, and the later ones seen out of order. A worker's incarnation fences its former self:
 a request of an older incarnation is refused, a newer one starts a fresh window.
 
 A worker may skip a sequence for good (a push refused for its contents). Such a
@@ -16,7 +16,9 @@ from dataclasses import dataclass, field
 from paramfleet_shared.served_errors import FencedError, SequenceExpiredError
 from paramfleet_shared.wire.identity import PushIdentity
 
-__all__ = ["IdentityWindow"]
+__all__ = ["FIRST_SEQUENCE", "IdentityWindow"]
+
+FIRST_SEQUENCE = 1
 
 MAX_LATER = 1024
 """Sequences held out of order for one (worker, table): far more than are ever in flight."""
@@ -26,8 +28,8 @@ MAX_LATER = 1024
 class _Seen:
     """Sequences of one (worker, table): all in [oldest, next), and those in later."""
 
-    oldest: int = 0
-    next: int = 0
+    oldest: int = FIRST_SEQUENCE
+    next: int = FIRST_SEQUENCE
     later: set[int] = field(default_factory=set)
 
     def holds(self, sequence: int) -> bool:
