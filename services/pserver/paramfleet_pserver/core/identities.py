@@ -1,8 +1,9 @@
 """Which pushes were already taken, so that a retry after a lost answer counts once.
 
 Workers count from 1. For each (worker, table) the window holds the first sequence
-not yet seen, and the later ones seen out of order. A worker's incarnation fences its former self:
-a request of an older incarnation is refused, a newer one starts a fresh window.
+not yet seen, and the later ones seen out of order. A worker's incarnation fences
+its former self: a request of an older incarnation is refused, a newer one starts a
+fresh window.
 
 A worker may skip a sequence for good (a push refused for its contents). Such a
 gap is given up once ``max_later`` later ones are held; what comes from before a

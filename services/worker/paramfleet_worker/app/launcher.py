@@ -148,7 +148,8 @@ class Launcher:
             environment = self._plan.environment_of(name, self._environment)
             if name == ProcessName("worker", 0):
                 environment |= self._console.terminal_environment()
-            self._start(name, self._plan.command_of(name), environment, keeper)
+            command = self._plan.command_of(name, self._environment)
+            self._start(name, command, environment, keeper)
 
     def _start(
         self,

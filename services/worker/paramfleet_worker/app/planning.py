@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paramfleet_coordinator.config import CoordinatorSettings
+from paramfleet_shared.config import resolve
 from paramfleet_shared.errors import ContractError
 from paramfleet_worker.config import LaunchSettings
 from paramfleet_worker.core.environment import JobFacts, role_environment, runtime_environment
@@ -78,13 +79,19 @@ class LaunchPlan:
         """Return the file that gets a process's output."""
         return Path(self.facts.log_dir) / f"{LOG_NAMES[name.role]}.{name.index}"
 
-    def command_of(self, name: ProcessName) -> list[str]:
-        """Return the command of a coordinator, pserver or worker."""
+    def command_of(self, name: ProcessName, inherited: Mapping[str, str]) -> list[str]:
+        """Return the command of a coordinator, pserver or worker.
+
+        Raises:
+            SettingError: if the coordinator's settings in the environment are wrong.
+            UnknownSettingError: if nothing reads one.
+        """
         if name.role != "coordinator":
             return [sys.executable, *self.script]
         topology = self.facts.topology
         servers = len(topology.servers)
-        more_shards = servers > CoordinatorSettings().num_shards
+        too_few = servers > CoordinatorSettings().num_shards
+        more_shards = too_few and not _sets_shards(inherited)
         return [
             sys.executable,
             "-m",
@@ -145,6 +152,24 @@ def plan_launch(
         log_dir=str(settings.log_dir.absolute()),
     )
     return LaunchPlan(facts=facts, names=names, redis=redis, script=script)
+
+
+def _sets_shards(environment: Mapping[str, str]) -> bool:
+    """Tell whether the user has chosen the number of shards for the coordinator.
+
+    Raises:
+        SettingError: if its settings are wrong.
+        UnknownSettingError: if nothing reads one.
+    """
+    file = environment.get("PARAMFLEET_CONFIG")
+    resolved = resolve(
+        CoordinatorSettings,
+        section="coordinator",
+        arguments={"worker_num": 1, "server_num": 1},
+        environment=environment,
+        file=Path(file) if file else None,
+    )
+    return resolved.origins["num_shards"] != "default"
 
 
 def _local_topology(settings: LaunchSettings, reservations: PortReservations) -> Topology:

@@ -98,8 +98,8 @@ def test_pservers_and_workers_run_the_script_and_the_coordinator_knows_the_sizes
 ) -> None:
     planned = plan(reservations, server_num=1, worker_num=2)
 
-    script = planned.command_of(ProcessName("pserver", 0))
-    coordinator = planned.command_of(ProcessName("coordinator", 0))
+    script = planned.command_of(ProcessName("pserver", 0), {})
+    coordinator = planned.command_of(ProcessName("coordinator", 0), {})
 
     assert script == [sys.executable, "train.py", "--epochs=3"]
     assert coordinator[1:5] == [
@@ -116,9 +116,24 @@ def test_a_job_of_many_pservers_gets_a_shard_for_each(
 ) -> None:
     planned = plan(reservations, server_num=servers, worker_num=1)
 
-    command = planned.command_of(ProcessName("coordinator", 0))
+    command = planned.command_of(ProcessName("coordinator", 0), {})
 
     assert [word for word in command if "shards" in word] == shards
+
+
+def test_a_number_of_shards_that_the_user_chose_is_not_overruled(
+    reservations: PortReservations, tmp_path: Path
+) -> None:
+    planned = plan(reservations, server_num=9, worker_num=1)
+    file = tmp_path / "fleet.toml"
+    file.write_text("[coordinator]\nnum_shards = 32\n", encoding="utf-8")
+
+    for chosen in (
+        {"PARAMFLEET_COORDINATOR__NUM_SHARDS": "64"},
+        {"PARAMFLEET_CONFIG": str(file)},
+    ):
+        command = planned.command_of(ProcessName("coordinator", 0), chosen)
+        assert not [word for word in command if "shards" in word]
 
 
 def test_logs_have_the_names_that_fleet_users_know(
