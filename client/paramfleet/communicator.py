@@ -10,7 +10,9 @@ Stop: ``close`` closes the admin address, ends the heartbeat, and joins the thre
 """
 
 import asyncio
+import contextlib
 import logging
+import os
 import threading
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
@@ -23,6 +25,7 @@ from paramfleet_shared.clock import SystemClock
 from paramfleet_shared.config import JobSettings
 from paramfleet_shared.discovery.session import JobSession
 from paramfleet_shared.errors import FleetError, IntegrityError, UnavailableError
+from paramfleet_shared.rpc.endpoint import join_endpoint
 
 __all__ = ["BackgroundError", "Communicator", "CommunicatorClosedError"]
 
@@ -33,6 +36,9 @@ log = logging.getLogger(__name__)
 _PUBLISH_PERIOD_S = 1.0
 """Seconds between two looks at this worker's facts for the job's status."""
 
+_LAST_WORDS_S = 3.0
+"""How long a worker that ends tries to tell the job why."""
+
 
 class CommunicatorClosedError(UnavailableError):
     """The background thread was asked for something after it had stopped."""
@@ -42,7 +48,8 @@ class CommunicatorClosedError(UnavailableError):
 
     def __init__(self) -> None:
         super().__init__(
-            "this worker has left the job: call fleet.* before fleet.stop_worker()"
+            "this process is not in the job: call fleet.* after fleet.init() and before "
+            "fleet.stop_worker(), and not in a forked child"
         )
 
 
@@ -74,6 +81,7 @@ class Communicator:
         self._waiting: set[asyncio.Task[Any]] = set()
         self._stop = asyncio.Event()
         self._tasks: asyncio.TaskGroup | None = None
+        self._pid = 0
 
     @property
     def session(self) -> JobSession:
@@ -88,6 +96,7 @@ class Communicator:
 
     def start(self) -> None:
         """Start the thread; returns when its loop runs."""
+        self._pid = os.getpid()
         self._thread.start()
         self._ready.wait()
 
@@ -140,10 +149,28 @@ class Communicator:
         Raises:
             CommunicatorClosedError: after ``close``.
         """
-        if self._loop is None or self._loop.is_closed():
+        if self._loop is None or self._loop.is_closed() or not self.is_own:
             work.close()
             raise CommunicatorClosedError
         return asyncio.run_coroutine_threadsafe(self._interruptible(work), self._loop)
+
+    def say_last(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run ``work`` though everything else has failed already, and wait for it.
+
+        Raises:
+            FleetError: what ``work`` raises; it is given up after some seconds.
+        """
+        if self._loop is None or self._loop.is_closed() or not self.is_own:
+            work.close()
+            return
+        limited = asyncio.wait_for(work, _LAST_WORDS_S)
+        with contextlib.suppress(TimeoutError):
+            asyncio.run_coroutine_threadsafe(limited, self._loop).result()
+
+    @property
+    def is_own(self) -> bool:
+        """Whether this is the process that started the thread, not a fork of it."""
+        return self._pid == os.getpid()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Start a task that lives until ``close``; called on the loop.
@@ -212,7 +239,7 @@ class Communicator:
             log.warning("worker.no_admin", extra={"reason": str(error)})
             return ""
         self._admin = admin
-        return f"{host}:{port}"
+        return join_endpoint(host, port)
 
     async def _publish(
         self, session: JobSession, facts: Callable[[], Mapping[str, Any]]

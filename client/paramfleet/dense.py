@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from paramfleet_shared.tables.spec import InitializerSpec, OptimizerSpec, TableSpec
+
 __all__ = ["DenseBlock"]
 
 
@@ -24,6 +26,19 @@ class DenseBlock:
         self.name = name
         self.parameters = tuple(parameters)
         self.size = sum(parameter.numel() for parameter in self.parameters)
+
+    def spec(self, rule: OptimizerSpec, *, num_shards: int = 1) -> TableSpec:
+        """Describe the table to the pservers or a checkpoint."""
+        return TableSpec(
+            name=self.name,
+            kind="dense",
+            dim=1,
+            size=self.size,
+            num_shards=num_shards,
+            seed=0,
+            initializer=InitializerSpec(kind="zeros"),
+            optimizer=rule,
+        )
 
     def values(self) -> NDArray[np.float32]:
         """Return a copy of the values, float32 [P]."""

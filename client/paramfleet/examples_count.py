@@ -1,5 +1,6 @@
 """Count the examples that a model is given: sync weighs workers by them."""
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -33,7 +34,18 @@ class ExampleCounter:
     ) -> None:
         if not module.training or not torch.is_grad_enabled():
             return
-        for value in (*args, *kwargs.values()):
-            if isinstance(value, torch.Tensor) and value.dim():
-                self._seen += value.shape[0]
-                return
+        self._seen += _first_dimension([args, kwargs]) or 0
+
+
+def _first_dimension(batch: Any) -> int | None:
+    """Return the first dimension of the first tensor in nested containers; None without one."""
+    if isinstance(batch, torch.Tensor):
+        return batch.shape[0] if batch.dim() else None
+    parts: Iterable[Any] = ()
+    if isinstance(batch, Mapping):
+        parts = batch.values()
+    elif isinstance(batch, (list, tuple)):
+        parts = batch
+    return next(
+        (found for part in parts if (found := _first_dimension(part)) is not None), None
+    )

@@ -1,5 +1,6 @@
 """What a mode knows of the job it runs in, and the start that all modes share."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -15,7 +16,16 @@ from paramfleet_shared.placement import Placement
 from paramfleet_shared.tables.spec import TableSpec
 from paramfleet_shared.wire.message import Message
 
-__all__ = ["FINISH_TIMEOUT_S", "Job", "Staleness", "agree_on_dense", "declare", "pull_dense"]
+__all__ = [
+    "FINISH_TIMEOUT_S",
+    "Job",
+    "Staleness",
+    "agree_on_dense",
+    "declare",
+    "fetch_dense",
+    "pull_dense",
+    "slowest_of",
+]
 
 
 FINISH_TIMEOUT_S = 86_400.0
@@ -26,20 +36,26 @@ class Staleness:
     """How many batches this worker ran ahead of the slowest push it had seen."""
 
     def __init__(self) -> None:
-        self._samples: list[int] = []
+        self._counts: Counter[int] = Counter()
+        self._last = 0
 
     def note(self, *, step: int, slowest: int | None) -> None:
         """Record the lead of ``step`` over the slowest other worker, if there is one."""
-        self._samples.append(0 if slowest is None else max(0, step - slowest))
+        self._last = 0 if slowest is None else max(0, step - slowest)
+        self._counts[self._last] += 1
 
     @property
     def last(self) -> int:
         """Return the newest sample, in batches; 0 before the first."""
-        return self._samples[-1] if self._samples else 0
+        return self._last
 
-    def samples(self) -> NDArray[np.int64]:
-        """Return every sample so far, in batches."""
-        return np.asarray(self._samples, np.int64)
+    def percentile(self, percent: float) -> float:
+        """Return the lead, in batches, that so many of a hundred samples don't exceed."""
+        leads = sorted(self._counts)
+        seen = np.cumsum([self._counts[lead] for lead in leads])
+        if not len(seen):
+            return 0.0
+        return float(leads[int(np.searchsorted(seen, seen[-1] * percent / 100))])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,13 +110,24 @@ def pull_dense(
     job: Job, blocks: Sequence[DenseBlock], *, min_step: int = 0
 ) -> list[NDArray[np.float32]]:
     """Return the pservers' values of dense tables, float32 [P] each."""
+    return job.communicator.wait(fetch_dense(job, blocks, min_step=min_step))
+
+
+async def fetch_dense(
+    job: Job, blocks: Sequence[DenseBlock], *, min_step: int = 0
+) -> list[NDArray[np.float32]]:
+    """Do what ``pull_dense`` does, on the communicator's loop."""
     reads = [Read(table=block.name, size=block.size) for block in blocks]
     plan = ReadPlan(reads, job.placement)
     messages = plan.messages(rank=job.author.rank, min_step=min_step)
     timeout_s = job.pservers.step_timeout_s
-    return plan.join(
-        job.communicator.wait(job.pservers.call("pull", messages, timeout_s=timeout_s))
-    )
+    return plan.join(await job.pservers.call("pull", messages, timeout_s=timeout_s))
+
+
+def slowest_of(answers: Sequence[Message]) -> int | None:
+    """Return the least steps that any other worker has pushed, as all pservers know it."""
+    leads = [answer.fields["slowest"] for answer in answers]
+    return min((int(lead) for lead in leads if lead is not None), default=None)
 
 
 async def _assign(job: Job, block: DenseBlock) -> None:

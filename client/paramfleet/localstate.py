@@ -20,7 +20,7 @@ from paramfleet.modes.rowstep import RowStepper
 from paramfleet.rowstore import spec_of
 from paramfleet.rules import OptimizerNotServedError, server_rule
 from paramfleet_shared.checkpoint import CheckpointDamagedError, FilePart
-from paramfleet_shared.tables.spec import InitializerSpec, OptimizerSpec, TableSpec
+from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
 
 __all__ = ["export_tables", "install_table", "join_parts"]
 
@@ -52,7 +52,7 @@ def export_tables(
         )
         saved.append((spec, part))
     for block, group in tables.dense:
-        spec = _dense_spec(block, _rule(optimizer, group, sparse=False))
+        spec = block.spec(_rule(optimizer, group, sparse=False))
         states_SP = [
             _flat_state(optimizer, block, name, spec) for name in _STATES[spec.optimizer.rule]
         ]
@@ -139,19 +139,6 @@ def _rule(
         return server_rule(optimizer, group, sparse=sparse)
     except OptimizerNotServedError:
         return OptimizerSpec(rule="sum")
-
-
-def _dense_spec(block: DenseBlock, rule: OptimizerSpec) -> TableSpec:
-    return TableSpec(
-        name=block.name,
-        kind="dense",
-        dim=1,
-        size=block.size,
-        num_shards=1,
-        seed=0,
-        initializer=InitializerSpec(kind="zeros"),
-        optimizer=rule,
-    )
 
 
 def _flat_state(

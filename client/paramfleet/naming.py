@@ -10,7 +10,7 @@ from paramfleet_shared.errors import ContractError
 if TYPE_CHECKING:
     from paramfleet.sparse import SparseTable
 
-__all__ = ["TableConflictError", "share_tables"]
+__all__ = ["TableConflictError", "TableNotTrainedError", "share_tables"]
 
 
 class TableConflictError(ContractError):
@@ -25,6 +25,19 @@ class TableConflictError(ContractError):
             table=table,
             have=have,
             got=got,
+        )
+
+
+class TableNotTrainedError(ContractError):
+    """The model has a table that the optimizer, and so the job, doesn't know."""
+
+    code = "contract.table_not_trained"
+
+    def __init__(self, *, table: str) -> None:
+        super().__init__(
+            f"the optimizer lacks table {table!r}: give it every parameter of the model; one "
+            "with requires_grad=False stays as it is",
+            table=table,
         )
 
 

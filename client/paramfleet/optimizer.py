@@ -8,7 +8,6 @@ step does is the mode's business.
 from collections.abc import Callable
 from typing import Any, overload
 
-import numpy as np
 import torch
 from typing_extensions import override
 
@@ -102,12 +101,20 @@ class DistributedOptimizer(torch.optim.Optimizer):
         return self._mode
 
     @overload
-    def step(self, closure: None = None) -> None: ...
+    def step(self, closure: None = None, *, examples: int | None = None) -> None: ...
     @overload
-    def step(self, closure: Callable[[], float]) -> float: ...
+    def step(self, closure: Callable[[], float], *, examples: int | None = None) -> float: ...
     @override
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+    def step(
+        self, closure: Callable[[], float] | None = None, *, examples: int | None = None
+    ) -> float | None:
         """Take one step with the gradients that ``backward`` left.
+
+        Args:
+            closure: Computes the loss and its gradients, as in torch.
+            examples: Examples in this worker's batch: sync weighs the workers' gradients by
+                it. If not given, the first dimension of the first tensor that the model was
+                called with since the last step; say it where that isn't the batch.
 
         Raises:
             NotStartedError: before ``fleet.init_worker``.
@@ -121,15 +128,23 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        self.running.step(examples=self._count_examples())
+        seen = self._count_examples()
+        self.running.step(examples=seen if examples is None else examples)
         self.num_steps += 1
         return loss
 
-    def minimize(self, loss: torch.Tensor) -> None:
-        """Run ``loss.backward()``, ``step()`` and ``zero_grad()``."""
+    def minimize(self, loss: torch.Tensor, *, examples: int | None = None) -> None:
+        """Run ``loss.backward()``, ``step(examples=examples)`` and ``zero_grad()``."""
         loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-        self.step()
+        self.step(examples=examples)
         self.zero_grad()
+
+    @override
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the gradients; the rows of the last batch are let go in any case."""
+        super().zero_grad(set_to_none=set_to_none)
+        for table, _ in self.tables.sparse:
+            table.weight.grad = None
 
     def wait_exchanged(self) -> None:
         """GEO: wait for the exchange in flight and take in what it brought."""
@@ -139,8 +154,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def staleness_p99(self) -> float:
         """Return the 99th percentile of this worker's lead over the slowest, in batches."""
-        samples = self._staleness.samples()
-        return float(np.percentile(samples, 99)) if len(samples) else 0.0
+        return self._staleness.percentile(99)
 
     @property
     def staleness(self) -> int:

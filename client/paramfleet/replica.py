@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from paramfleet.rowstore import RowStore
 from paramfleet.strategy import GeoMerge
+from paramfleet_shared.tables.rowstore import initial_rows
 
 __all__ = ["DenseReplica", "RowReplica"]
 
@@ -64,9 +65,17 @@ class DenseReplica:
         self, cur: NDArray[np.float32], served: NDArray[np.float32]
     ) -> NDArray[np.float32]:
         """Return the current values after hearing what the servers hold."""
-        moved = cur + (served - self.old)
+        moved = _hear(cur, self.old, served)
         self.old = served.copy()
         return moved
+
+
+def _hear(
+    cur: NDArray[np.float32], old: NDArray[np.float32], served: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """Return ``cur + (served - old)``; exactly ``served`` where nothing is unsent."""
+    moved: NDArray[np.float32] = np.where(cur == old, served, cur + (served - old))
+    return moved
 
 
 class RowReplica:
@@ -115,14 +124,15 @@ class RowReplica:
         """Take in rows that others changed: ids int64 [U], values float32 [U, D]."""
         slots = self.store.slots(ids)
         old = self.store.column(_OLD)
-        self.store.values[slots] += served - old[slots]
+        self.store.values[slots] = _hear(self.store.values[slots], old[slots], served)
         old[slots] = served
 
     def forget(self) -> None:
-        """Drop what moved since the last exchange: go back to what was agreed."""
+        """Drop all progress: every row is what it was at first."""
         self._touched.clear()
         count = self.store.num_rows
-        self.store.values[:count] = self.store.column(_OLD)[:count]
+        self.store.values[:count] = initial_rows(self.store.spec, self.store.ids())
+        self.store.column(_OLD)[:count] = self.store.values[:count]
 
     def _take_touched(self) -> NDArray[np.int64]:
         if not self._touched:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from paramfleet_shared.config import read_environment
 from paramfleet_shared.errors import ContractError
+from paramfleet_shared.rpc.endpoint import join_endpoint
 
 __all__ = ["PaddleCloudRoleMaker", "Role", "RoleError", "RoleMaker", "UserDefinedRoleMaker"]
 
@@ -56,8 +57,8 @@ class RoleMaker:
     server_endpoints: tuple[str, ...] = ()
     """``host:port`` of each pserver, where known before they register."""
 
-    host: str = "127.0.0.1"
-    """The address this process advertises."""
+    host: str | None = None
+    """The address this process advertises; None leaves it to ``PARAMFLEET_HOST``."""
 
     port: int = 0
     """The port a server listens on; 0 picks a free one."""
@@ -88,7 +89,7 @@ def PaddleCloudRoleMaker(  # noqa: N802 - the name Fleet users call
         return RoleMaker(distributed=False)
     servers = _split(env.get("PADDLE_PSERVERS_IP_PORT_LIST", ""))
     workers = _split(env.get("PADDLE_TRAINER_ENDPOINTS", ""))
-    host = env.get("POD_IP", "127.0.0.1")
+    host = env.get("POD_IP")
     worker_num = _integer(env, "PADDLE_TRAINERS_NUM", default=0, least=0)
     if training_role == "TRAINER":
         raw_index = env.get("PADDLE_TRAINER_ID")
@@ -114,7 +115,7 @@ def PaddleCloudRoleMaker(  # noqa: N802 - the name Fleet users call
         return RoleMaker(
             distributed=True,
             role=Role.SERVER,
-            index=_server_index(servers, f"{host}:{port}"),
+            index=_server_index(servers, join_endpoint(host or "127.0.0.1", port)),
             worker_num=worker_num,
             worker_endpoints=workers,
             server_endpoints=servers,

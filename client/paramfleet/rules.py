@@ -12,7 +12,7 @@ import torch
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.tables.spec import OptimizerSpec
 
-__all__ = ["OptimizerNotServedError", "server_rule"]
+__all__ = ["OptimizerNotServedError", "RuleChangedError", "server_rule"]
 
 _NOT_SERVED = ("amsgrad", "maximize", "differentiable", "decoupled_weight_decay")
 """Options of torch's optimizers that change the numbers and that servers don't have."""
@@ -33,6 +33,22 @@ class OptimizerNotServedError(ContractError):
         )
         self.optimizer = optimizer
         self.option = option
+
+
+class RuleChangedError(ContractError):
+    """An option of the optimizer changed after the pservers were told."""
+
+    code = "contract.rule_changed"
+
+    def __init__(self, *, table: str, have: str, got: str) -> None:
+        super().__init__(
+            f"table {table!r}: the pservers run {have}, but the optimizer now says {got}: only "
+            "the learning rate may change (a scheduler that cycles momentum or betas can't be "
+            "used; in geo mode it can)",
+            table=table,
+            have=have,
+            got=got,
+        )
 
 
 def server_rule(

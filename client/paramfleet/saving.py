@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgpack
 import numpy as np
 import torch
 from safetensors.numpy import save_file
@@ -36,6 +37,7 @@ from paramfleet_shared.checkpoint import (
     write_manifest,
     write_part,
 )
+from paramfleet_shared.errors import FleetError, error_from_wire, error_to_wire
 from paramfleet_shared.wire.message import Message
 
 if TYPE_CHECKING:
@@ -78,12 +80,14 @@ class Saving:
     def load_model(self, dirname: str | Path) -> None:
         """Take every table from a checkpoint, saved by any number of pservers.
 
-        The first worker has it loaded; every worker calls this, and returns with the
-        loaded dense parameters.
+        The first worker has it loaded; every worker calls this between the same steps,
+        and returns with the loaded values. What any of them had not pushed is pushed
+        before and so overwritten. If one pserver refuses, the others may have loaded: every
+        worker gets the error, and the job should end.
 
         Raises:
             ManifestError: if the folder isn't a checkpoint.
-            CheckpointDamagedError: if a file isn't what was saved; nothing was changed.
+            CheckpointDamagedError: if a file isn't what was saved.
             TableMismatchError: if a table of that name has another shape or optimizer.
         """
         folder = Path(dirname).absolute()
@@ -91,12 +95,17 @@ class Saving:
         if job is None:
             self._load_locally(folder)
             return
+        mode = self._running("load_model")
+        mode.flush()
+        self._session.worker_barrier("fleet.load_model")  # nobody writes any more
+        outcome = b""
         if self._session.is_first_worker():
-            fields = {"dirname": str(folder)}
-            timeout_s = job.pservers.step_timeout_s
-            job.communicator.wait(job.pservers.call_all("load", fields, timeout_s=timeout_s))
-        self._session.worker_barrier("fleet.load_model")
-        self._running("load_model").reload()
+            outcome = _ask_to_load(job, folder)
+        outcomes = self._session.gather("fleet.load_model", outcome)
+        if outcomes[0]:
+            error = error_from_wire(msgpack.unpackb(outcomes[0]))
+            raise error
+        mode.reload()
 
     def save_inference_model(self, dirname: str | Path) -> None:
         """Save what inference needs, in files that load without this package.
@@ -230,6 +239,19 @@ def _ask_to_save(job: Job, folder: Path) -> list[Message]:
     return job.communicator.wait(job.pservers.call_all("save", fields, timeout_s=timeout_s))
 
 
+def _ask_to_load(job: Job, folder: Path) -> bytes:
+    """Have every pserver load; return nothing, or the first error as the wire has it."""
+    work = job.pservers.call_all(
+        "load", {"dirname": str(folder)}, timeout_s=job.pservers.step_timeout_s
+    )
+    try:
+        job.communicator.wait(work)
+    except FleetError as error:
+        packed: bytes = msgpack.packb(error_to_wire(error))
+        return packed
+    return b""
+
+
 def _collect(answers: Iterable[Message]) -> Manifest:
     """Put the pservers' lists of files together.
 
@@ -283,5 +305,7 @@ def _rename(temporary: Path, final: Path) -> None:
         temporary.rename(final)
         sync_directory(final.parent)
     except OSError as error:
+        if former.exists() and not final.exists():
+            former.rename(final)
         raise CheckpointWriteError(path=str(final), reason=str(error)) from error
     shutil.rmtree(former, ignore_errors=True)

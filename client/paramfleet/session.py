@@ -20,12 +20,13 @@ from paramfleet.examples_count import ExampleCounter
 from paramfleet.job import Job
 from paramfleet.modes.geo import GeoMode
 from paramfleet.modes.served import AsyncMode, SyncMode
-from paramfleet.naming import TableConflictError, share_tables
+from paramfleet.naming import TableConflictError, TableNotTrainedError, share_tables
 from paramfleet.optimizer import DistributedOptimizer
 from paramfleet.progress import Progress
 from paramfleet.pservers import PServers
 from paramfleet.requests import Author
 from paramfleet.roles import PaddleCloudRoleMaker, Role, RoleMaker
+from paramfleet.sparse import tables_of
 from paramfleet.strategy import DistributedStrategy, TrainingMode
 from paramfleet_shared.clock import SystemClock
 from paramfleet_shared.config import JobSettings, read_environment, resolve
@@ -98,7 +99,7 @@ class Session:
         self._stopped = self._finished = False
         if not self._role.distributed or self._role.role is Role.SERVER:
             return
-        arguments = {"host": self._role.host}
+        arguments = {} if self._role.host is None else {"host": self._role.host}
         resolved = resolve(
             JobSettings,
             section="job",
@@ -219,7 +220,11 @@ class Session:
         if not self.is_server():
             raise CallOrderError(function="run_server", remedy="only a server calls it")
         (entry,) = importlib.metadata.entry_points(group="paramfleet.services", name="pserver")
-        arguments: dict[str, Any] = {"host": self.role.host, "port": self.role.port}
+        arguments: dict[str, Any] = {}
+        if self.role.host is not None:
+            arguments["host"] = self.role.host
+        if self.role.port:
+            arguments["port"] = self.role.port
         if self.role.index is not None:
             arguments["index"] = self.role.index
         if self._load is not None:
@@ -261,7 +266,8 @@ class Session:
         """Wait for the pservers, declare the tables, start from common values.
 
         Raises:
-            CallOrderError: before ``distributed_optimizer``.
+            CallOrderError: before ``distributed_optimizer``, or a second time.
+            TableNotTrainedError: if the optimizer lacks one of the model's tables.
             FleetError: if a table contradicts another worker's, or the job failed.
         """
         if self._communicator is None:
@@ -269,6 +275,10 @@ class Session:
         if self.optimizer is None:
             remedy = "call fleet.distributed_optimizer() first"
             raise CallOrderError(function="init_worker", remedy=remedy)
+        if self._job is not None:
+            remedy = "this worker has its tables already: call it once"
+            raise CallOrderError(function="init_worker", remedy=remedy)
+        self._check_covered(self.optimizer)
         communicator, settings = self._communicator, self._settings
 
         async def connect() -> PServers:
@@ -283,7 +293,7 @@ class Session:
         pservers = communicator.wait(connect())
         member = communicator.session.member
         author = Author(rank=member.index, incarnation=member.incarnation)
-        self._job = Job(
+        job = Job(
             communicator=communicator,
             pservers=pservers,
             author=author,
@@ -293,10 +303,10 @@ class Session:
         kinds: dict[str, Callable[..., Mode]]
         kinds = {"sync": SyncMode, "async": AsyncMode, "geo": GeoMode}
         make = kinds[optimizer.mode.name]
-        mode = make(self._job, optimizer.mode, optimizer.inner, optimizer.tables)
+        mode = make(job, optimizer.mode, optimizer.inner, optimizer.tables)
         mode.start()
-        self._finished = False
-        optimizer.bind(mode, self._job.staleness)
+        self._job = job
+        optimizer.bind(mode, job.staleness)
 
     def finish_training(self) -> None:
         """Take no more steps: send what waits, and wait until every worker is so far.
@@ -310,8 +320,8 @@ class Session:
             FleetError: if the rest couldn't be sent, or the job failed.
         """
         if self.optimizer is not None and not self._finished:
-            self._finished = True
             self.optimizer.finish()
+            self._finished = True
 
     def stop_worker(self) -> None:
         """Finish training, say that this worker is done, and leave the job.
@@ -352,9 +362,6 @@ class Session:
             examples: Examples trained on since the last report.
         """
         self._progress.report(loss=loss, examples=examples)
-        if self._communicator is not None:
-            facts = self._progress.facts()
-            self._communicator.submit(self._communicator.session.publish(facts))
 
     def job_progress(self) -> list[dict[str, Any]]:
         """Return what each worker last reported, by rank.
@@ -374,18 +381,29 @@ class Session:
             if facts.get("loss") is not None
         ]
 
+    def _check_covered(self, optimizer: DistributedOptimizer) -> None:
+        """Every table of the model must be one that the job knows through the optimizer.
+
+        Raises:
+            TableNotTrainedError: naming the first that isn't.
+        """
+        known = {table.name for table, _ in optimizer.tables.sparse}
+        for table in tables_of(self.model).values() if self.model is not None else ():
+            if table.name not in known:
+                raise TableNotTrainedError(table=table.name)
+
     def _member(self) -> "Member | None":
         communicator = self._communicator
         return None if communicator is None else communicator.session.member
 
     def _abandon(self, reason: str) -> None:
         """End the job: this script ended before ``stop_worker``."""
-        if self._communicator is None or self._stopped:
+        communicator = self._communicator
+        if communicator is None or self._stopped or not communicator.is_own:
             return
         self._stopped = True
-        communicator = self._communicator
         try:
-            communicator.wait(communicator.session.fail(reason))
+            communicator.say_last(communicator.session.fail(reason))
         except FleetError as error:  # the job has failed already, or Redis is gone
             log.info("worker.ended_after", extra={"reason": str(error)})
         communicator.close()

@@ -255,7 +255,7 @@ class DistributedStrategy:
 
         Raises:
             StrategyError: if ``k_steps > 0`` without ``a_sync``, or if a key was
-                set that the mode doesn't use.
+                set that the mode doesn't use, or two contradict each other.
         """
         k_steps = cast("int", self._configs["k_steps"])
         if k_steps > 0 and not self._a_sync:
@@ -271,4 +271,10 @@ class DistributedStrategy:
                 raise StrategyError(key=key, value=repr(value), rule=rule)
             if key in TrainingMode.__dataclass_fields__ and name in known.modes:
                 values[key] = value
+        bounded = values.get("max_staleness") is not None
+        if bounded and values.get("thread_pool_size", 1) > 1:
+            rule = "a bound on staleness needs thread_pool_size = 1: pushes keep their order"
+            raise StrategyError(
+                key="max_staleness", value=repr(values["max_staleness"]), rule=rule
+            )
         return TrainingMode(name=name, **values)

@@ -17,6 +17,7 @@ __all__ = [
     "LearningRateError",
     "Mode",
     "ModelTables",
+    "TableSharedLateError",
     "check_gradients",
     "collect_tables",
     "learning_rate",
@@ -57,6 +58,19 @@ class LearningRateError(ContractError):
         self.table = table
         self.step = step
         self.rate = rate
+
+
+class TableSharedLateError(ContractError):
+    """Modules of one name don't share their table yet, but an optimizer holds both."""
+
+    code = "contract.table_shared_late"
+
+    def __init__(self, *, table: str) -> None:
+        super().__init__(
+            f"two modules use table {table!r}, each with a parameter of its own: call "
+            "fleet.distributed_model(model) before making the optimizer",
+            table=table,
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,7 +117,11 @@ class Mode(Protocol):
 
 
 def collect_tables(optimizer: torch.optim.Optimizer) -> ModelTables:
-    """Sort an optimizer's parameters into tables: one per embedding, one dense per group."""
+    """Sort an optimizer's parameters into tables: one per embedding, one dense per group.
+
+    Raises:
+        TableSharedLateError: if two tables have one name.
+    """
     sparse: dict[str, tuple[SparseTable, dict[str, Any]]] = {}
     dense: list[tuple[DenseBlock, dict[str, Any]]] = []
     for number, group in enumerate(optimizer.param_groups):
@@ -111,7 +129,9 @@ def collect_tables(optimizer: torch.optim.Optimizer) -> ModelTables:
         for parameter in group["params"]:
             table = table_of(parameter)
             if table is not None:
-                sparse[table.name] = (table, group)
+                first, _ = sparse.setdefault(table.name, (table, group))
+                if first is not table:
+                    raise TableSharedLateError(table=table.name)
             elif parameter.requires_grad:
                 ordinary.append(parameter)
         block = DenseBlock(f"dense_{number}", ordinary)

@@ -7,20 +7,27 @@ that comes due meanwhile starts at the boundary where the former is taken in.
 """
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from paramfleet.job import FINISH_TIMEOUT_S, Job, agree_on_dense, declare, pull_dense
+from paramfleet.job import (
+    FINISH_TIMEOUT_S,
+    Job,
+    agree_on_dense,
+    declare,
+    pull_dense,
+    slowest_of,
+)
 from paramfleet.modes.base import ModelTables, check_gradients
 from paramfleet.modes.rowstep import RowStepper, step_rows
 from paramfleet.replica import DenseReplica, RowReplica
 from paramfleet.requests import Write, write_messages
 from paramfleet.rowstore import RowStore, spec_of
 from paramfleet.strategy import TrainingMode
-from paramfleet_shared.tables.spec import InitializerSpec, OptimizerSpec, TableSpec
+from paramfleet_shared.tables.spec import OptimizerSpec
 from paramfleet_shared.wire.message import Message
 
 if TYPE_CHECKING:
@@ -29,8 +36,9 @@ if TYPE_CHECKING:
 __all__ = ["GeoMode"]
 
 _SUM = OptimizerSpec(rule="sum")
-_MAX_ROWS = 1 << 17
-"""Rows of one table that a pserver answers at once; more come with the next request."""
+_MESSAGE_VALUES = 1 << 23
+"""Floats that one message carries of all sparse tables together, each way: 32 MiB. What is
+more goes with further messages of the same exchange."""
 
 
 @dataclass(slots=True)
@@ -43,6 +51,14 @@ class _Heard:
     )
     dense: dict[str, NDArray[np.float32]] = field(default_factory=dict)
     slowest: int | None = None
+
+
+class _Delta(NamedTuple):
+    """What is sent of one table: differences of rows by id, or of a dense table."""
+
+    table: str
+    values: NDArray[np.float32]
+    ids: NDArray[np.int64] | None = None
 
 
 class GeoMode:
@@ -82,7 +98,7 @@ class GeoMode:
         specs = [
             spec_of(table, rule=_SUM, num_shards=shards) for table, _ in self._tables.sparse
         ]
-        specs += [_dense_spec(block.name, block.size, shards) for block in self._blocks]
+        specs += [block.spec(_SUM, num_shards=shards) for block in self._blocks]
         declare(self._job, specs, self._mode)
         for table, _ in self._tables.sparse:
             table.bind(self._rows[table.name].store)
@@ -91,7 +107,7 @@ class GeoMode:
             self._dense[block.name] = DenseReplica(
                 block.values(), worker_num=self._job.worker_num, merge=self._mode.geo_merge
             )
-        self._send(self._no_writes())
+        self._send(self._no_deltas())
         self.wait_exchanged()
 
     def step(self, *, examples: int) -> None:
@@ -136,7 +152,7 @@ class GeoMode:
         self.wait_exchanged()
 
     def reload(self) -> None:
-        """Take the servers' dense values and changed rows; unsent progress is forgotten."""
+        """Take the servers' values; all progress of this worker is forgotten."""
         self.wait_exchanged()
         for block, values in zip(
             self._blocks, pull_dense(self._job, self._blocks), strict=True
@@ -145,7 +161,7 @@ class GeoMode:
             self._dense[block.name].reset(values)
         for replica in self._rows.values():
             replica.forget()
-        self._send(self._no_writes())
+        self._send(self._no_deltas())
         self.wait_exchanged()
 
     def finish(self) -> None:
@@ -154,74 +170,104 @@ class GeoMode:
         self._send(self._take_deltas(rest=True))
         self.wait_exchanged()
         self._job.barrier("fleet.geo_rest", timeout_s=FINISH_TIMEOUT_S)
-        self._send(self._no_writes())
+        self._send(self._no_deltas())
         self.wait_exchanged()
 
-    def _take_deltas(self, *, rest: bool = False) -> list[Write]:
+    def _take_deltas(self, *, rest: bool = False) -> list[_Delta]:
         """Return what this worker has to send; with ``rest``, all of it."""
-        self._sequence += 1
-        writes = []
+        deltas = []
         for name, replica in self._rows.items():
-            ids, delta = replica.take_rest() if rest else replica.take_delta()
-            writes.append(self._write(name, delta, ids))
+            ids, values = replica.take_rest() if rest else replica.take_delta()
+            deltas.append(_Delta(name, values, ids))
         for block in self._blocks:
             dense = self._dense[block.name]
             take = dense.take_rest if rest else dense.take_delta
-            delta, cur = take(block.values())
+            values, cur = take(block.values())
             block.install(cur)
-            writes.append(self._write(block.name, delta, None))
-        return writes
+            deltas.append(_Delta(block.name, values))
+        return deltas
 
-    def _no_writes(self) -> list[Write]:
+    def _no_deltas(self) -> list[_Delta]:
         """Return an exchange that only listens."""
-        self._sequence += 1
-        rows = [self._listen(name) for name in self._rows]
-        dense = [
-            self._write(block.name, np.zeros(block.size, np.float32), None)
-            for block in self._blocks
-        ]
-        return rows + dense
+        dense = [_Delta(block.name, np.zeros(block.size, np.float32)) for block in self._blocks]
+        return [self._listening(name) for name in self._rows] + dense
 
-    def _listen(self, name: str) -> Write:
+    def _listening(self, name: str) -> _Delta:
         dim = self._rows[name].store.spec.dim
-        return self._write(name, np.empty((0, dim), np.float32), np.empty(0, np.int64))
+        return _Delta(name, np.empty((0, dim), np.float32), np.empty(0, np.int64))
 
-    def _write(
-        self, name: str, delta: NDArray[np.float32], ids: NDArray[np.int64] | None
-    ) -> Write:
-        return Write(table=name, sequence=self._sequence, values=delta, ids_U=ids)
+    def _max_rows(self, name: str) -> int:
+        """Rows of a table in one message."""
+        dim = self._rows[name].store.spec.dim
+        return max(1, _MESSAGE_VALUES // (dim * len(self._rows)))
 
-    def _send(self, writes: list[Write]) -> None:
-        self._flying = self._job.communicator.submit(self._exchange(writes, self._step))
+    def _send(self, deltas: list[_Delta]) -> None:
+        self._flying = self._job.communicator.submit(self._exchange(deltas, self._step))
 
-    async def _exchange(self, writes: list[Write], step: int) -> _Heard:
-        """Push differences and collect everything that others changed."""
+    async def _exchange(self, deltas: list[_Delta], step: int) -> _Heard:
+        """Push differences, then collect everything that others changed.
+
+        Rows are heard only when all of this worker's differences are added: a row that
+        came earlier would lack what is still to be sent of it. What a pserver answers
+        before isn't acknowledged, so it is told again.
+        """
         heard = _Heard(step=step)
-        while writes:
-            fields = {**self._job.author.fields(), "step": max(step - 1, 0), "final": False}
-            messages = write_messages(
-                writes,
-                self._job.placement,
-                fields,
-                values_name="deltas",
-                part_fields=self._part_fields,
-            )
-            answers = await self._job.pservers.call("exchange", messages)
-            more = self._collect(writes, answers, heard)
-            self._sequence += bool(more)
-            writes = [self._listen(name) for name in sorted(more)]
+        while deltas:
+            now, later = self._divide(deltas)
+            more = await self._exchange_once(now, step, heard, listens=not later)
+            sending = {delta.table for delta in later}
+            listening = (self._rows.keys() if later else more) - sending
+            deltas = later + [self._listening(name) for name in sorted(listening)]
         return heard
 
-    def _collect(self, writes: list[Write], answers: list[Message], heard: _Heard) -> set[str]:
-        """Add the answers to ``heard``; return the tables that have more to tell."""
-        leads = [answer.fields["slowest"] for answer in answers]
-        known = [int(lead) for lead in leads if lead is not None]
-        heard.slowest = min(known) if known else None
+    def _divide(self, deltas: list[_Delta]) -> tuple[list[_Delta], list[_Delta]]:
+        """Return what fits into one message, and the rest."""
+        now, later = [], []
+        for delta in deltas:
+            if delta.ids is None:
+                now.append(delta)
+                continue
+            limit = self._max_rows(delta.table)
+            now.append(_Delta(delta.table, delta.values[:limit], delta.ids[:limit]))
+            if len(delta.ids) > limit:
+                later.append(_Delta(delta.table, delta.values[limit:], delta.ids[limit:]))
+        return now, later
+
+    async def _exchange_once(
+        self, deltas: list[_Delta], step: int, heard: _Heard, *, listens: bool
+    ) -> set[str]:
+        """Send one message to each pserver; return the tables that have more to tell."""
+        self._sequence += 1
+        writes = [
+            Write(table=d.table, sequence=self._sequence, values=d.values, ids_U=d.ids)
+            for d in deltas
+        ]
+        fields = {**self._job.author.fields(), "step": max(step - 1, 0)}
+        messages = write_messages(
+            writes,
+            self._job.placement,
+            fields,
+            values_name="deltas",
+            part_fields=self._part_fields,
+        )
+        answers = await self._job.pservers.call("exchange", messages)
+        return self._collect(writes, answers, heard, listens=listens)
+
+    def _collect(
+        self, writes: list[Write], answers: list[Message], heard: _Heard, *, listens: bool
+    ) -> set[str]:
+        """Add the answers to ``heard``; return the tables that have more to tell.
+
+        Without ``listens`` rows are left with the pservers.
+        """
+        heard.slowest = slowest_of(answers)
         more: set[str] = set()
         for index, write in enumerate(writes):
             rows = [answer.tensors[f"{index}.rows"] for answer in answers]
             if write.ids_U is None:
                 heard.dense[write.table] = np.concatenate(rows)
+                continue
+            if not listens:
                 continue
             for server, answer in enumerate(answers):
                 facts = answer.fields["parts"][index]
@@ -233,17 +279,5 @@ class GeoMode:
         return more
 
     def _part_fields(self, server: int, write: Write) -> dict[str, int]:
-        return {"ack": self._acks.get((server, write.table), 0), "max_rows": _MAX_ROWS}
-
-
-def _dense_spec(name: str, size: int, num_shards: int) -> TableSpec:
-    return TableSpec(
-        name=name,
-        kind="dense",
-        dim=1,
-        size=size,
-        num_shards=num_shards,
-        seed=0,
-        initializer=InitializerSpec(kind="zeros"),
-        optimizer=_SUM,
-    )
+        max_rows = 1 if write.ids_U is None else self._max_rows(write.table)
+        return {"ack": self._acks.get((server, write.table), 0), "max_rows": max_rows}

@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from paramfleet.rowstore import RowStore
+from paramfleet.rules import server_rule
 from paramfleet.sparse import SparseTable
 
 __all__ = ["RowStepper", "step_rows"]
@@ -31,6 +32,9 @@ class RowStepper:
         group: Its parameter group that holds the table's placeholder.
         table: The table.
         store: Where its rows live.
+
+    Raises:
+        OptimizerNotServedError: if it is ``Adam`` with an option that rows don't have.
     """
 
     def __init__(
@@ -45,10 +49,9 @@ class RowStepper:
         self._group = group
         self._own: torch.optim.SparseAdam | None = None
         if type(optimizer) is torch.optim.Adam:
-            betas, eps = group["betas"], group["eps"]
-            self._own = torch.optim.SparseAdam(
-                [table.weight], lr=group["lr"], betas=betas, eps=eps
-            )
+            known = {**group, "maximize": False}  # SparseAdam has it
+            server_rule(optimizer, known, sparse=True)  # refuses what it doesn't have
+            self._own = torch.optim.SparseAdam([table.weight])
         self._optimizer: torch.optim.Optimizer = self._own or optimizer
         self._first, self._counts_steps = _first_states(self._optimizer, group, table.dim)
         for name, first in self._first.items():
@@ -112,7 +115,8 @@ class RowStepper:
         weight = self.table.weight
         grads = weight.grad
         assert grads is not None, "lend() saw it"
-        own.param_groups[0]["lr"] = self._group["lr"]
+        for option in ("lr", "betas", "eps", "maximize"):
+            own.param_groups[0][option] = self._group[option]
         index = torch.arange(len(grads), device=grads.device).unsqueeze(0)
         weight.grad = torch.sparse_coo_tensor(
             index, grads, grads.shape, is_coalesced=True, check_invariants=False

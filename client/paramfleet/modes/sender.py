@@ -94,6 +94,7 @@ class Sender:
         self._held: StepGradients | None = None
         self._pushed = 0
         self._pulled_at = 0
+        self._pull_number = 0
         self._due = asyncio.Event()
         self._fresh: list[NDArray[np.float32]] | None = None
         self._taking = asyncio.Lock()
@@ -117,6 +118,11 @@ class Sender:
         """Return dense values that arrived since the last call, or None."""
         fresh, self._fresh = self._fresh, None
         return fresh
+
+    def forget_fresh(self) -> None:
+        """Drop dense values that were asked for before now."""
+        self._pull_number += 1
+        self._fresh = None
 
     async def _send_forever(self) -> None:
         while True:
@@ -154,7 +160,11 @@ class Sender:
 
     async def _pull(self) -> None:
         self._pulled_at = self._pushed
-        self._fresh = await self._refresh()
+        self._pull_number += 1
+        number = self._pull_number
+        fresh = await self._refresh()
+        if number == self._pull_number:  # else newer ones are on their way
+            self._fresh = fresh
 
     async def _refresh_forever(self) -> None:
         while True:

@@ -6,20 +6,28 @@ nothing but room in a bounded queue.
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from paramfleet.job import FINISH_TIMEOUT_S, Job, agree_on_dense, declare, pull_dense
+from paramfleet.job import (
+    FINISH_TIMEOUT_S,
+    Job,
+    agree_on_dense,
+    declare,
+    fetch_dense,
+    pull_dense,
+    slowest_of,
+)
 from paramfleet.modes.base import ModelTables, check_gradients, learning_rate
 from paramfleet.modes.sender import Sender, StepGradients, TableGradient
 from paramfleet.requests import Read, ReadPlan, Write, write_messages
 from paramfleet.rowstore import spec_of
-from paramfleet.rules import server_rule
+from paramfleet.rules import RuleChangedError, server_rule
 from paramfleet.sparse import SparseTable
 from paramfleet.strategy import TrainingMode
-from paramfleet_shared.tables.spec import InitializerSpec, TableSpec
 from paramfleet_shared.wire.message import Message
 
 __all__ = ["AsyncMode", "SyncMode"]
@@ -45,18 +53,11 @@ class _ServedMode:
             spec_of(table, rule=server_rule(optimizer, group, sparse=True), num_shards=shards)
             for table, group in tables.sparse
         ] + [
-            TableSpec(
-                name=block.name,
-                kind="dense",
-                dim=1,
-                size=block.size,
-                num_shards=shards,
-                seed=0,
-                initializer=InitializerSpec(kind="zeros"),
-                optimizer=server_rule(optimizer, group, sparse=False),
-            )
+            block.spec(server_rule(optimizer, group, sparse=False), num_shards=shards)
             for block, group in tables.dense
         ]
+        self._optimizer = optimizer
+        self._noted = -1
         self._blocks = [block for block, _ in tables.dense]
 
     def start(self) -> None:
@@ -107,17 +108,33 @@ class _ServedMode:
         return 0
 
     def _note(self, answers: Sequence[Message]) -> None:
-        leads = [answer.fields["slowest"] for answer in answers]
-        known = [int(slowest) for slowest in leads if slowest is not None]
-        self._job.staleness.note(step=self._step, slowest=min(known) if known else None)
+        """Take one sample of the staleness in each step."""
+        if self._noted < self._step:
+            self._noted = self._step
+            self._job.staleness.note(step=self._step, slowest=slowest_of(answers))
+
+    def _check_rules(self) -> None:
+        """Refuse options that changed since the servers were told; the lr may.
+
+        Raises:
+            RuleChangedError: naming the table.
+        """
+        groups = [(True, group) for _, group in self._tables.sparse]
+        groups += [(False, group) for _, group in self._tables.dense]
+        for spec, (sparse, group) in zip(self._specs, groups, strict=True):
+            rule = server_rule(self._optimizer, group, sparse=sparse)
+            if rule != spec.optimizer:
+                raise RuleChangedError(table=spec.name, have=str(spec.optimizer), got=str(rule))
 
     def _gradients(self, *, examples: int) -> StepGradients:
         """Return what this step pushes.
 
         Raises:
             GradientError: if a gradient isn't finite.
+            RuleChangedError: if an option but the lr changed.
         """
         check_gradients(self._tables, step=self._step)
+        self._check_rules()
         parts = []
         for table, group in self._tables.sparse:
             ids, grads = table.pending() or (
@@ -175,7 +192,7 @@ class AsyncMode(_ServedMode):
         self._sender = Sender(
             mode=self._mode,
             push=self._push,
-            refresh=self._pull_dense_values,
+            refresh=partial(fetch_dense, self._job, self._blocks),
         )
         self._job.communicator.wait(self._sender.start(self._job.communicator))
 
@@ -192,6 +209,11 @@ class AsyncMode(_ServedMode):
         """Return when every queued gradient is applied."""
         self._job.communicator.wait(self._sender.drain())
 
+    def reload(self) -> None:
+        """Take the dense parameters; those that were on their way are of before."""
+        self._sender.forget_fresh()
+        super().reload()
+
     def _wait_turn(self) -> None:
         """Wait while this worker leads the slowest by more than ``max_staleness`` (SSP)."""
         fields = {"rank": self._job.author.rank, "step": self._step}
@@ -207,9 +229,3 @@ class AsyncMode(_ServedMode):
 
     async def _push(self, gradients: StepGradients) -> None:
         await self._job.pservers.call("push", self._messages(gradients))
-
-    async def _pull_dense_values(self) -> list[NDArray[np.float32]]:
-        reads = [Read(table=block.name, size=block.size) for block in self._blocks]
-        plan = ReadPlan(reads, self._job.placement)
-        messages = plan.messages(rank=self._job.author.rank, min_step=0)
-        return plan.join(await self._job.pservers.call("pull", messages))

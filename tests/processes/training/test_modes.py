@@ -72,6 +72,15 @@ def test_geo_ends_with_the_same_values_everywhere(
         assert far(result, results[0], "rows") <= 1e-5
 
 
+def test_geo_divides_an_exchange_that_is_too_large_for_one_message(jobs: Any) -> None:
+    args = ["--mode", "geo", "--steps", "40", "--message_values", "64"]
+
+    results = jobs.run(SCRIPT, *args).results
+
+    assert far(results[0], results[1], "dense") <= 1e-5
+    assert far(results[0], results[1], "rows") <= 1e-5
+
+
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adagrad", "adam"])
 def test_geo_with_one_worker_equals_local_training(jobs: Any, optimizer: str) -> None:
     args = ["--mode", "geo", "--optimizer", optimizer]

@@ -105,3 +105,28 @@ def test_a_checkpoint_is_whole_or_not_there(jobs: Any, tmp_path: Path) -> None:
 
     assert json.loads((folder / "manifest.json").read_text())["tables"][0]["version"] == 3
     assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["saved"]
+
+
+@pytest.mark.parametrize("mode", ["sync", "async", "geo"])
+def test_loading_in_the_middle_forgets_what_was_trained_since(
+    jobs: Any, mode: str, tmp_path: Path
+) -> None:
+    folder = str(tmp_path / "saved")
+    args = ["--mode", mode]
+    saved = jobs.run(SCRIPT, *args, "--steps", "8", "--save", folder).results[0]
+
+    results = jobs.run(SCRIPT, *args, "--steps", "0", "--reload", folder).results
+
+    for result in results:
+        assert far(result, saved, "dense") <= 1e-6
+        assert far(result, saved, "rows") <= 1e-6
+
+
+def test_a_checkpoint_that_is_not_there_is_an_error_in_every_worker(
+    jobs: Any, tmp_path: Path
+) -> None:
+    ended = jobs.run(SCRIPT, *HALF, "--load", str(tmp_path / "none"))
+
+    for name in ("worker0", "worker1"):
+        assert ended.codes[name] != 0
+        assert "ManifestError" in ended.logs[name]

@@ -10,9 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import paramfleet as fleet
-from paramfleet.modes.base import GradientError
+from paramfleet.examples_count import ExampleCounter
+from paramfleet.modes.base import GradientError, TableSharedLateError
 from paramfleet.nn import EmbeddingOptionError, IdError
 from paramfleet.roles import RoleMaker
+from paramfleet.rules import OptimizerNotServedError
 from paramfleet.session import Session, TableConflictError
 
 NUM, DIM = 50, 4
@@ -259,6 +261,80 @@ def test_any_elementwise_optimizer_steps_rows(session: Session, make: Any) -> No
         expected.step()
 
     assert torch.allclose(model.eval()(torch.arange(NUM)), reference.weight, atol=1e-5)
+
+
+def test_adam_on_rows_follows_its_options(session: Session) -> None:
+    model = session.distributed_model(fleet.nn.Embedding(NUM, DIM, name="up"))
+    reference = torch.nn.Embedding(NUM, DIM, sparse=True)
+    with torch.no_grad():
+        reference.weight.copy_(twin(model))
+    inner = torch.optim.Adam(model.parameters(), lr=0.05, maximize=True)
+    optimizer = session.distributed_optimizer(inner)
+    expected = torch.optim.SparseAdam(reference.parameters(), lr=0.05, maximize=True)
+
+    for number, ids in enumerate(batches()):
+        betas = (0.9, 0.999) if number < 10 else (0.5, 0.99)
+        optimizer.param_groups[0]["betas"] = betas
+        expected.param_groups[0]["betas"] = betas
+        optimizer.minimize(model(ids).sum())
+        expected.zero_grad()
+        reference(ids).sum().backward()
+        expected.step()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+
+    assert torch.allclose(model.eval()(torch.arange(NUM)), reference.weight, atol=1e-6)
+
+
+@pytest.mark.parametrize("options", [{"weight_decay": 0.1}, {"amsgrad": True}])
+def test_what_adam_does_not_do_on_rows_is_refused(session: Session, options: Any) -> None:
+    model = session.distributed_model(fleet.nn.Embedding(NUM, DIM, name="refused"))
+
+    with pytest.raises(OptimizerNotServedError):
+        session.distributed_optimizer(torch.optim.Adam(model.parameters(), **options))
+
+
+def test_an_optimizer_made_before_tables_are_shared_is_refused(session: Session) -> None:
+    model = torch.nn.ModuleList(
+        [fleet.nn.Embedding(5, 2, name="s"), fleet.nn.Embedding(5, 2, name="s")]
+    )
+    early = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    with pytest.raises(TableSharedLateError, match="before making the optimizer"):
+        session.distributed_optimizer(early)
+
+
+def test_zero_grad_lets_the_rows_of_the_batch_go(session: Session) -> None:
+    model = session.distributed_model(fleet.nn.Embedding(NUM, DIM, name="go"))
+    optimizer = session.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+
+    for ids in batches():
+        model(ids).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=False)
+
+    assert model.table.pending() is None
+
+
+@pytest.mark.parametrize(
+    ("batch", "examples"),
+    [
+        (torch.zeros(6, 2), 6),
+        ({"ids": torch.zeros(4, 3), "x": torch.zeros(9)}, 4),
+        ([torch.tensor(1.0), (torch.zeros(3),)], 3),
+        ("nothing", 1),
+    ],
+)
+def test_a_batchs_examples_are_counted_in_any_container(batch: Any, examples: int) -> None:
+    class Model(torch.nn.Module):
+        def forward(self, batch: Any) -> None:
+            del batch
+
+    counter, model = ExampleCounter(), Model()
+    counter.watch(model)
+
+    model(batch)
+    assert counter.take() == examples
+    model.eval()(batch)
+    assert counter.take() == 1, "evaluation doesn't count"
 
 
 def test_a_not_finite_gradient_changes_nothing(session: Session) -> None:

@@ -125,3 +125,26 @@ def test_rows_that_others_made_start_from_the_first_value() -> None:
     values = replica.store.values[replica.store.slots(np.array([9, 3], np.int64))]
     assert values.ravel().tolist() == [0.5, 1.25]
     assert replica.take_rest()[0].size == 0
+
+
+def test_what_is_all_sent_becomes_the_servers_value_to_the_bit() -> None:
+    replica = DenseReplica(vector(1e8), worker_num=2, merge="remainder")
+
+    assert replica.hear(vector(1e8), vector(1.5)).tolist() == [1.5]
+    rows = row_replica(worker_num=2)
+    rows.hear(np.array([1], np.int64), np.array([[1e8]], np.float32))
+    rows.hear(np.array([1], np.int64), np.array([[0.3]], np.float32))
+    assert rows.store.values[rows.store.slots(np.array([1], np.int64))] == np.float32(0.3)
+
+
+def test_forgetting_brings_back_first_values() -> None:
+    replica = row_replica(worker_num=2)
+    slots = replica.store.slots(np.array([5], np.int64))
+    replica.hear(np.array([5], np.int64), np.array([[9.0]], np.float32))
+    replica.store.values[slots] = 10.0
+    replica.touch(slots)
+
+    replica.forget()
+
+    assert replica.store.values[slots].tolist() == [[1.0]]
+    assert replica.take_rest()[0].size == 0

@@ -116,6 +116,11 @@ def test_what_is_not_here_is_refused_when_switched_on(name: str) -> None:
         setattr(made, name, {"x": 1})
 
 
+def test_a_staleness_bound_needs_pushes_in_order() -> None:
+    with pytest.raises(StrategyError, match="thread_pool_size = 1"):
+        strategy(True, max_staleness=2, thread_pool_size=2).resolve()
+
+
 def test_defaults_may_be_written_out() -> None:
     defaults = {key: known.default for key, known in _KEYS.items() if known.default is not None}
 

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 import paramfleet as fleet
+from paramfleet.modes import geo
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--optimizer", default="sgd")
@@ -18,11 +19,16 @@ parser.add_argument("--max_staleness", type=int)
 parser.add_argument("--geo_merge", default="remainder")
 parser.add_argument("--save", default="")
 parser.add_argument("--load", default="")
+parser.add_argument("--reload", default="")
 parser.add_argument("--server_load", default="")
 parser.add_argument("--inference", default="")
 parser.add_argument("--skip", type=int, default=0)
 parser.add_argument("--uneven", type=int, default=0)
+parser.add_argument("--message_values", type=int)
 args = parser.parse_args()
+
+if args.message_values:
+    geo._MESSAGE_VALUES = args.message_values
 
 OPTIMIZERS: dict[str, Any] = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.5),
@@ -71,6 +77,10 @@ scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=10, gamma=0.95)
 fleet.init_worker()
 if args.load:
     fleet.load_model(args.load)
+if args.reload:
+    for _ in range(3):
+        optimizer.minimize(model(torch.arange(150, 300).reshape(-1, 3)).sum())
+    fleet.load_model(args.reload)
 
 data = torch.Generator().manual_seed(1)
 for _ in range(args.skip):

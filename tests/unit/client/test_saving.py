@@ -1,0 +1,76 @@
+"""What a failing save leaves behind."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import paramfleet as fleet
+from paramfleet.roles import RoleMaker
+from paramfleet.saving import Saving
+from paramfleet.session import CallOrderError, Session
+from paramfleet_shared.checkpoint import CheckpointWriteError, ManifestError
+
+
+def trained(name: str) -> tuple[Session, Saving]:
+    session = Session()
+    session.init(RoleMaker(distributed=False))
+    model = session.distributed_model(
+        torch.nn.Sequential(fleet.nn.Embedding(9, 2, name=name), torch.nn.Linear(2, 1))
+    )
+    optimizer = session.distributed_optimizer(torch.optim.Adagrad(model.parameters(), lr=0.1))
+    optimizer.minimize(model(torch.arange(9)).pow(2).sum())
+    return session, Saving(session)
+
+
+def test_a_name_that_cannot_be_taken_leaves_the_former_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, saving = trained("a")
+    saving.save_persistables(tmp_path / "kept")
+    before = sorted(path.name for path in (tmp_path / "kept").iterdir())
+    rename, refusals = Path.rename, ["once: the way back must work"]
+
+    def refuse(self: Path, target: Path) -> Path:
+        if target.name == "kept" and refusals:
+            raise OSError(refusals.pop())
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", refuse)
+
+    with pytest.raises(CheckpointWriteError, match="once"):
+        saving.save_persistables(tmp_path / "kept")
+
+    assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == before
+    assert [path.name for path in tmp_path.iterdir()] == ["kept"]
+
+
+def test_saving_and_loading_alone_goes_on_where_it_was(tmp_path: Path) -> None:
+    session, saving = trained("b")
+    saving.save_persistables(tmp_path / "one")
+    assert session.model is not None
+    here = session.model(torch.arange(9)).detach()
+
+    other, loading = trained("b")
+    assert other.model is not None
+    other.optimizer.minimize(other.model(torch.arange(9)).sum())  # type: ignore[union-attr]  # made by trained()
+    loading.load_model(tmp_path / "one")
+
+    assert torch.equal(other.model(torch.arange(9)), here)
+
+
+def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
+    trained("c")[1].save_persistables(tmp_path / "one")
+
+    with pytest.raises(ManifestError, match="doesn't have"):
+        trained("d")[1].load_model(tmp_path / "one")
+
+
+def test_saving_needs_a_model() -> None:
+    session = Session()
+    session.init(RoleMaker(distributed=False))
+
+    with pytest.raises(CallOrderError, match="save_persistables"):
+        Saving(session).save_persistables("never")
+    with pytest.raises(CallOrderError, match="distributed_model"):
+        Saving(session).save_inference_model("never")
