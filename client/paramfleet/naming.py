@@ -1,16 +1,18 @@
 """Which table each module of a model uses: names from paths, one table for each name."""
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import torch
 
 from paramfleet.nn.embedding import SparseModule
+from paramfleet.sparse import tables_of
 from paramfleet_shared.errors import ContractError
 
 if TYPE_CHECKING:
     from paramfleet.sparse import SparseTable
 
-__all__ = ["TableConflictError", "TableNotTrainedError", "share_tables"]
+__all__ = ["TableConflictError", "TableNotTrainedError", "check_covered", "share_tables"]
 
 
 class TableConflictError(ContractError):
@@ -39,6 +41,18 @@ class TableNotTrainedError(ContractError):
             "with requires_grad=False stays as it is",
             table=table,
         )
+
+
+def check_covered(model: torch.nn.Module, known: Iterable["SparseTable"]) -> None:
+    """Demand that every table of the model is one that the job knows by the optimizer.
+
+    Raises:
+        TableNotTrainedError: naming the first that isn't.
+    """
+    names = {table.name for table in known}
+    for table in tables_of(model).values():
+        if table.name not in names:
+            raise TableNotTrainedError(table=table.name)
 
 
 def share_tables(model: torch.nn.Module) -> None:

@@ -20,13 +20,12 @@ from paramfleet.examples_count import ExampleCounter
 from paramfleet.job import Job
 from paramfleet.modes.geo import GeoMode
 from paramfleet.modes.served import AsyncMode, SyncMode
-from paramfleet.naming import TableConflictError, TableNotTrainedError, share_tables
+from paramfleet.naming import TableConflictError, check_covered, share_tables
 from paramfleet.optimizer import DistributedOptimizer
 from paramfleet.progress import Progress
 from paramfleet.pservers import PServers
 from paramfleet.requests import Author
 from paramfleet.roles import PaddleCloudRoleMaker, Role, RoleMaker
-from paramfleet.sparse import tables_of
 from paramfleet.strategy import DistributedStrategy, TrainingMode
 from paramfleet_shared.clock import SystemClock
 from paramfleet_shared.config import JobSettings, read_environment, resolve
@@ -278,7 +277,8 @@ class Session:
         if self._job is not None:
             remedy = "this worker has its tables already: call it once"
             raise CallOrderError(function="init_worker", remedy=remedy)
-        self._check_covered(self.optimizer)
+        if self.model is not None:
+            check_covered(self.model, [table for table, _ in self.optimizer.tables.sparse])
         communicator, settings = self._communicator, self._settings
 
         async def connect() -> PServers:
@@ -380,17 +380,6 @@ class Session:
             for rank, facts in sorted(said.items())
             if facts.get("loss") is not None
         ]
-
-    def _check_covered(self, optimizer: DistributedOptimizer) -> None:
-        """Every table of the model must be one that the job knows through the optimizer.
-
-        Raises:
-            TableNotTrainedError: naming the first that isn't.
-        """
-        known = {table.name for table, _ in optimizer.tables.sparse}
-        for table in tables_of(self.model).values() if self.model is not None else ():
-            if table.name not in known:
-                raise TableNotTrainedError(table=table.name)
 
     def _member(self) -> "Member | None":
         communicator = self._communicator
