@@ -145,7 +145,7 @@ class Running:
     def log(self, name: str) -> str:
         return (self.folder / name).read_text(errors="replace")
 
-    def wait_for(self, name: str, text: str, *, times: int = 1, within_s: float = 20.0) -> None:
+    def wait_for(self, name: str, text: str, *, times: int = 1, within_s: float = 30.0) -> None:
         """Wait until a process has said ``text`` so many times."""
         deadline = time.perf_counter() + within_s
         while True:
@@ -155,13 +155,17 @@ class Running:
             assert not ended, f"{name} ended without {text!r}:\n{self.log(name)}"
             assert time.perf_counter() < deadline, f"no {text!r}:\n{self.log(name)}"
 
+    def story(self) -> str:
+        """Return the end of every log."""
+        return "\n".join(f"--- {name}\n{self.log(name)[-2000:]}" for name in self.pids)
+
     def send(self, name: str, number: signal.Signals) -> None:
         os.kill(self.pids[name], number)
 
     def code(self, name: str, *, within_s: float = 20.0) -> int:
         """Wait for the end of one process."""
         if name not in self._codes:
-            assert ends(self.pids[name], within_s), f"{name} still runs:\n{self.log(name)}"
+            assert ends(self.pids[name], within_s), f"{name} still runs:\n{self.story()}"
             self._codes[name] = self._zygote.wait(self.pids[name])
         return self._codes[name]
 
