@@ -90,10 +90,10 @@ def test_a_request_past_its_deadline_names_peer_operation_and_time(
 
     assert codes == [1, 1]
     said = running.log("worker0") + running.log("worker1")
-    late = (
-        rf"DeadlineExceededError: pserver 0 did not answer '({operations})' within 1\.5\d\d s"
-    )
-    assert re.search(late, said), said
+    late = rf"pserver 0 did not answer '({operations})' within ([0-9.]+) s"
+    found = re.search(f"DeadlineExceededError: {late}", said)
+    assert found, said
+    assert 1.5 <= float(found[2]) < 4.0, "before its lease is over"
 
 
 @pytest.mark.parametrize("mode", ["sync", "async", "geo"])
