@@ -80,12 +80,13 @@ def test_a_member_that_hangs_is_dead_when_its_lease_is_over(
 def test_a_request_past_its_deadline_names_peer_operation_and_time(
     jobs: Any, mode: str, operations: str
 ) -> None:
-    running = jobs.start(SCRIPT, "--mode", mode, PARAMFLEET_CALL_TIMEOUT_S="1.5")
+    patience = {"PARAMFLEET_CALL_TIMEOUT_S": "3", "PARAMFLEET_LEASE_TTL_S": "20"}
+    running = jobs.start(SCRIPT, "--mode", mode, **patience)
     for rank in (0, 1):
         running.wait_for(f"worker{rank}", "training as")
 
     running.send("pserver0", signal.SIGSTOP)
-    codes = [running.code(f"worker{rank}", within_s=WITHIN_S) for rank in (0, 1)]
+    codes = [running.code(f"worker{rank}", within_s=15) for rank in (0, 1)]
     running.send("pserver0", signal.SIGKILL)
 
     assert codes == [1, 1]
@@ -93,7 +94,7 @@ def test_a_request_past_its_deadline_names_peer_operation_and_time(
     late = rf"pserver 0 did not answer '({operations})' within ([0-9.]+) s"
     found = re.search(f"DeadlineExceededError: {late}", said)
     assert found, said
-    assert 1.5 <= float(found[2]) < 4.0, "before its lease is over"
+    assert 3.0 <= float(found[2]) < 6.0
 
 
 @pytest.mark.parametrize("mode", ["sync", "async", "geo"])
