@@ -22,7 +22,7 @@ class AdminPortInUseError(ContractError):
 
     def __init__(self, *, host: str, port: int, reason: str) -> None:
         super().__init__(
-            f"can't listen on admin address {host}:{port}: {reason}",
+            f"can't listen on {host} port {port}, the admin address: {reason}",
             host=host,
             port=port,
             reason=reason,

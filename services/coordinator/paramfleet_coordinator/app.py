@@ -27,6 +27,7 @@ from paramfleet_shared.discovery.registry import CoordinatorSeat
 from paramfleet_shared.discovery.seat import Seat
 from paramfleet_shared.discovery.store import RedisStore, outlast
 from paramfleet_shared.errors import FleetError
+from paramfleet_shared.rpc.endpoint import join_endpoint
 from paramfleet_shared.rpc.server import RpcServer
 from paramfleet_shared.telemetry import MetricRegistry, setup_logging
 
@@ -184,7 +185,8 @@ class Coordinator:
             stack.push_async_callback(self._resign)
             port = await server.start(bind, settings.port)
             admin_port = await admin.start(bind, settings.admin_port)
-            endpoint, at = f"{settings.host}:{port}", f"{settings.host}:{admin_port}"
+            endpoint = join_endpoint(settings.host, port)
+            at = join_endpoint(settings.host, admin_port)
             self._seat.announce(endpoint=endpoint, admin=at)
             self._started = True
             log.info("coordinator.serving", extra={"rpc": endpoint, "admin": f"http://{at}"})

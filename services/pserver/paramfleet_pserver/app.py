@@ -33,6 +33,7 @@ from paramfleet_shared.config import Resolved, read_environment, resolve
 from paramfleet_shared.discovery.session import JobSession
 from paramfleet_shared.errors import FleetError
 from paramfleet_shared.placement import Placement
+from paramfleet_shared.rpc.endpoint import join_endpoint
 from paramfleet_shared.rpc.server import Handler, Request, RpcServer
 from paramfleet_shared.telemetry import MetricRegistry, setup_logging
 from paramfleet_shared.wire.message import Message
@@ -179,8 +180,8 @@ class PServer:
                 settings,
                 role="pserver",
                 index=settings.index,
-                endpoint=f"{settings.host}:{port}",
-                admin=f"{settings.host}:{admin_port}",
+                endpoint=join_endpoint(settings.host, port),
+                admin=join_endpoint(settings.host, admin_port),
                 clock=self._clock,
             )
             setup_logging("pserver", self._session.member.index, settings.log_level)

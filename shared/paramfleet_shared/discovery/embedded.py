@@ -10,6 +10,7 @@ from pathlib import Path
 
 from paramfleet_shared.clock import Clock
 from paramfleet_shared.errors import ContractError, UnavailableError
+from paramfleet_shared.rpc.endpoint import join_endpoint
 
 __all__ = [
     "EmbeddedRedis",
@@ -110,7 +111,7 @@ class EmbeddedRedis:
         """Return what the ``redis`` setting must be to reach it."""
         account = f":{self._password}@" if self._password else ""
         host = "127.0.0.1" if self._bind in {"0.0.0.0", "*"} else self._bind  # noqa: S104 (compared)
-        return f"redis://{account}{host}:{self.port}/0"
+        return f"redis://{account}{join_endpoint(host, self.port)}/0"
 
     @property
     def pid(self) -> int | None:

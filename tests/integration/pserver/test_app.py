@@ -56,11 +56,16 @@ class Job:
         self.common: dict[str, Any] = {**FAST, "redis": redis, "job": "test"}
         self.sessions: list[JobSession] = []
 
-    def coordinator(self, *, pservers: int = 1) -> asyncio.Task[int]:
+    def coordinator(self, *, pservers: int = 1, **settings: Any) -> asyncio.Task[int]:
         resolved = resolve(
             CoordinatorSettings,
             section="coordinator",
-            arguments={**self.common, "server_num": pservers, "finish_grace_s": 3.0},
+            arguments={
+                **self.common,
+                "server_num": pservers,
+                "finish_grace_s": 3.0,
+                **settings,
+            },
             environment={},
         )
         return self._group.create_task(Coordinator(resolved, clock=CLOCK).serve())
@@ -154,6 +159,23 @@ async def test_it_serves_its_shards_until_the_job_has_finished(job: Job) -> None
 
     assert sizes == [12, 12]
     assert [await ended for _, ended in pservers] == [None, None]
+    assert await coordinator == 0
+
+
+async def test_a_job_runs_on_addresses_of_ipv6(job: Job) -> None:
+    _, ended = job.pserver(host="::1")
+    coordinator = job.coordinator(host="::1")
+    session, _ = await job.worker()
+    (endpoint,) = (await session.wait_placement()).endpoints
+    channel = Channel(endpoint, peer="pserver", clock=CLOCK)
+
+    await channel.call("declare", declaration(), timeout_s=5.0)
+
+    await channel.close()
+    await session.mark_done()
+    await session.leave()
+    assert endpoint.startswith("[::1]:")
+    assert await ended is None
     assert await coordinator == 0
 
 

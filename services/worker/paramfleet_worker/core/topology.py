@@ -11,6 +11,7 @@ from typing import NewType
 from urllib.parse import unquote, urlsplit
 
 from paramfleet_shared.errors import ContractError
+from paramfleet_shared.rpc.endpoint import join_endpoint
 from paramfleet_worker.core.events import ProcessName
 
 __all__ = [
@@ -59,7 +60,7 @@ class Endpoint:
     @property
     def text(self) -> str:
         """Return ``host:port``, with brackets around an IPv6 address."""
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return join_endpoint(self.host, self.port)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

