@@ -79,6 +79,10 @@ class Owners:
         """
         await asyncio.shield(self.start(jobs))
 
+    async def settle(self) -> None:
+        """Return when everything that was handed in before has ended."""
+        await self.run(Job(owner, 0, _nothing) for owner in range(len(self)))
+
     def post(self, job: Job) -> None:
         """Hand over a job that can't fail and nobody waits for."""
         when_done(self.start([job]), asyncio.Future.result)
@@ -107,6 +111,10 @@ def when_done(
         react(end)
     else:
         end.add_done_callback(react)
+
+
+def _nothing() -> None:
+    """Take a turn in an owner's queue."""
 
 
 def _act_all(jobs: list[Job]) -> None:

@@ -174,6 +174,8 @@ class Routes:
         added = geo.begin(exchange, new)
         training.commit(exchange.rank, exchange.step)
         await asyncio.shield(added)
+        if len(new) < len(exchange.parts):
+            await self._owners.settle()  # the original may still be on its way
         replies = await geo.reply(exchange)
         tensors: dict[str, NDArray[Any]] = {}
         for index, reply in enumerate(replies):
@@ -287,6 +289,8 @@ class Routes:
         when_done(applied, partial(_count, new))
         training.commit(push.rank, push.step)
         await asyncio.shield(applied)
+        if len(new) < len(fresh):
+            await self._owners.settle()  # the original may still be on its way
         return fresh
 
     async def _check_finite(

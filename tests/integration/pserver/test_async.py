@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
+from paramfleet_pserver.owners import Job
 from paramfleet_shared.served_errors import (
     FencedError,
     ModeMismatchError,
@@ -121,6 +123,30 @@ async def test_a_retried_push_is_a_success_and_is_applied_once(start_servers: St
     again = await worker.call(0, "push", message)
 
     assert again.fields["duplicate"] == [True]
+    np.testing.assert_array_equal(await worker.pull("rows", [5]), -one_row()[1])
+
+
+async def test_a_repeated_push_is_answered_when_the_original_is_applied(
+    start_servers: Start,
+) -> None:
+    cluster = await start_servers(1)
+    worker = cluster.worker()
+    await worker.declare(ROWS)
+    owners, gate = cluster.routes[0]._owners, threading.Event()
+    held = owners.start(Job(owner, 1 << 20, gate.wait) for owner in range(len(owners)))
+    (message,) = worker.push_messages({"rows": one_row()}, step=0)
+
+    async with asyncio.TaskGroup() as tasks:
+        original = tasks.create_task(worker.call(0, "push", message))
+        repeated = tasks.create_task(worker.call(0, "push", message))
+        await worker.call(0, "status", Message(fields={}, tensors={}))  # comes after both
+        assert not original.done()
+        assert not repeated.done()
+        gate.set()
+    await held
+
+    duplicates = [task.result().fields["duplicate"] for task in (original, repeated)]
+    assert sorted(duplicates) == [[False], [True]]
     np.testing.assert_array_equal(await worker.pull("rows", [5]), -one_row()[1])
 
 
