@@ -187,6 +187,9 @@ class _Configs(MutableMapping[str, Any]):
     def __iter__(self) -> Iterator[str]:
         return iter(self._set)
 
+    def __contains__(self, key: object) -> bool:
+        return key in self._set
+
     def __len__(self) -> int:
         return len(self._set)
 

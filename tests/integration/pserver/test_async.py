@@ -133,13 +133,18 @@ async def test_a_repeated_push_is_answered_when_the_original_is_applied(
     worker = cluster.worker()
     await worker.declare(ROWS)
     owners, gate = cluster.routes[0]._owners, threading.Event()
-    held = owners.start(Job(owner, 1 << 20, gate.wait) for owner in range(len(owners)))
+
+    def wait() -> None:
+        gate.wait(timeout=10)
+
+    held = owners.start(Job(owner, 1 << 20, wait) for owner in range(len(owners)))
     (message,) = worker.push_messages({"rows": one_row()}, step=0)
 
     async with asyncio.TaskGroup() as tasks:
         original = tasks.create_task(worker.call(0, "push", message))
         repeated = tasks.create_task(worker.call(0, "push", message))
-        await worker.call(0, "status", Message(fields={}, tensors={}))  # comes after both
+        for _ in range(3):  # each comes after both pushes, and after what they answered
+            await worker.call(0, "status", Message(fields={}, tensors={}))
         assert not original.done()
         assert not repeated.done()
         gate.set()

@@ -116,6 +116,14 @@ def test_what_is_not_here_is_refused_when_switched_on(name: str) -> None:
         setattr(made, name, {"x": 1})
 
 
+def test_asking_for_a_key_that_was_not_set_is_no_mistake() -> None:
+    made = strategy(True, k_steps=3)
+
+    assert "k_steps" in made.a_sync_configs
+    assert "send_queue_size" not in made.a_sync_configs
+    assert "anything" not in made.a_sync_configs
+
+
 def test_a_staleness_bound_needs_pushes_in_order() -> None:
     with pytest.raises(StrategyError, match="thread_pool_size = 1"):
         strategy(True, max_staleness=2, thread_pool_size=2).resolve()
