@@ -119,9 +119,7 @@ async def fetch_dense(
     """Do what ``pull_dense`` does, on the communicator's loop."""
     reads = [Read(table=block.name, size=block.size) for block in blocks]
     plan = ReadPlan(reads, job.placement)
-    messages = plan.messages(rank=job.author.rank, min_step=min_step)
-    timeout_s = job.pservers.step_timeout_s
-    return plan.join(await job.pservers.call("pull", messages, timeout_s=timeout_s))
+    return plan.join(await job.pservers.pull(plan, rank=job.author.rank, min_step=min_step))
 
 
 def slowest_of(answers: Sequence[Message]) -> int | None:

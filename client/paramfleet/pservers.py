@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+from paramfleet.requests import ReadPlan
 from paramfleet_shared import served_errors  # noqa: F401 - known by their codes
 from paramfleet_shared.clock import Clock
 from paramfleet_shared.placement import Placement
@@ -69,6 +70,18 @@ class PServers:
                 raise outcome
             answers.append(outcome)
         return answers
+
+    async def pull(self, plan: ReadPlan, *, rank: int, min_step: int) -> list[Message]:
+        """Ask every pserver for its part of a plan.
+
+        Args:
+            plan: What to read.
+            rank: Who asks.
+            min_step: Steps that must be applied before; 0 waits for no other worker.
+        """
+        timeout_s = self.step_timeout_s if min_step else self.call_timeout_s
+        messages = plan.messages(rank=rank, min_step=min_step)
+        return await self.call("pull", messages, timeout_s=timeout_s)
 
     async def call_all(
         self, op: str, fields: dict[str, Any], *, timeout_s: float | None = None

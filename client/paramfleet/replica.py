@@ -88,11 +88,6 @@ class RowReplica:
         self._touched: list[NDArray[np.int64]] = []
         store.add_column(_OLD, None)
 
-    @property
-    def num_touched(self) -> int:
-        """Return how many slots were marked, a slot once per step."""
-        return sum(len(slots) for slots in self._touched)
-
     def touch(self, slots: NDArray[np.int64]) -> None:
         """Remember that the optimizer moved these rows."""
         self._touched.append(slots)

@@ -73,10 +73,9 @@ class _ServedMode:
         """Pull rows, as ``RowSource`` promises."""
         read = Read(table=table.name, ids_U=ids_U, dim=table.dim, create=create)
         plan = ReadPlan([read], self._job.placement)
-        messages = plan.messages(rank=self._job.author.rank, min_step=self._min_step())
-        pservers = self._job.pservers
+        rank, min_step = self._job.author.rank, self._min_step()
         answers = self._job.communicator.wait(
-            pservers.call("pull", messages, timeout_s=self._pull_timeout_s())
+            self._job.pservers.pull(plan, rank=rank, min_step=min_step)
         )
         if create:
             self._note(answers)
@@ -106,10 +105,6 @@ class _ServedMode:
     def _min_step(self) -> int:
         """Steps that must be applied before a pull is answered."""
         return 0
-
-    def _pull_timeout_s(self) -> float:
-        """Seconds a pull of rows may take; here it waits for nobody."""
-        return self._job.pservers.call_timeout_s
 
     def _note(self, answers: Sequence[Message]) -> None:
         """Take one sample of the staleness in each step."""
@@ -185,9 +180,6 @@ class SyncMode(_ServedMode):
 
     def _min_step(self) -> int:
         return self._step
-
-    def _pull_timeout_s(self) -> float:
-        return self._job.pservers.step_timeout_s  # it waits for every worker's push
 
 
 class AsyncMode(_ServedMode):
