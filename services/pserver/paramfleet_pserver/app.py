@@ -180,7 +180,7 @@ class PServer:
                 settings,
                 role="pserver",
                 index=settings.index,
-                endpoint=join_endpoint(settings.host, port),
+                endpoint=settings.advertise or join_endpoint(settings.host, port),
                 admin=join_endpoint(settings.host, admin_port),
                 clock=self._clock,
             )

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from paramfleet_shared.config import JobSettings, SettingError
+from paramfleet_shared.rpc.endpoint import MalformedEndpointError, split_endpoint
 
 __all__ = ["PServerSettings"]
 
@@ -29,6 +30,10 @@ class PServerSettings(JobSettings):
     port: int = 0
     """Port of the data plane; 0 picks a free one."""
 
+    advertise: str = ""
+    """host:port under which workers reach the data plane, where a NAT, a container or a
+    proxy changes it; empty is host and the port listened on."""
+
     admin_port: int = 0
     """Port of the admin address; 0 picks a free one."""
 
@@ -51,6 +56,12 @@ class PServerSettings(JobSettings):
         for name in ("port", "admin_port"):
             if not 0 <= getattr(self, name) <= 65535:
                 raise SettingError(name=name, value=getattr(self, name), rule="in 0..65535")
+        if self.advertise:
+            try:
+                split_endpoint(self.advertise)
+            except MalformedEndpointError as error:
+                rule = "host:port, or [address]:port for IPv6"
+                raise SettingError(name="advertise", value=self.advertise, rule=rule) from error
         if self.owner_threads < 0:
             raise SettingError(name="owner_threads", value=self.owner_threads, rule=">= 0")
         if self.drain_timeout_s < 0:

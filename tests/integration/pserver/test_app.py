@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
@@ -35,6 +36,7 @@ from paramfleet_shared.discovery.store import RedisStore
 from paramfleet_shared.errors import FleetError, JobFailedError
 from paramfleet_shared.rpc.client import Channel, DeadlineExceededError
 from paramfleet_shared.tables.spec import TableSpec
+from paramfleet_shared.testing.proxy import Proxy
 from paramfleet_shared.wire.message import Message
 
 if TYPE_CHECKING:
@@ -177,6 +179,32 @@ async def test_a_job_runs_on_addresses_of_ipv6(job: Job) -> None:
     assert endpoint.startswith("[::1]:")
     assert await ended is None
     assert await coordinator == 0
+
+
+async def test_workers_reach_it_where_it_advertises(job: Job) -> None:
+    async with Proxy(port := free_port()) as wire:
+        _, ended = job.pserver(port=port, advertise=wire.endpoint)
+        coordinator = job.coordinator()
+        session, _ = await job.worker()
+        (endpoint,) = (await session.wait_placement()).endpoints
+        channel = Channel(endpoint, peer="pserver", clock=CLOCK)
+
+        await channel.call("declare", declaration(), timeout_s=5.0)
+
+        await channel.close()
+        await session.mark_done()
+        await session.leave()
+        assert endpoint == wire.endpoint
+        assert wire.num_connections == 1
+        assert await ended is None
+        assert await coordinator == 0
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
 
 
 async def test_its_admin_address_tells_how_it_stands(job: Job) -> None:

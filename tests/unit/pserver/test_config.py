@@ -32,6 +32,8 @@ def test_own_and_shared_fields_come_from_the_environment() -> None:
         ("index", -1),
         ("port", 70_000),
         ("admin_port", -1),
+        ("advertise", "10.0.0.1"),
+        ("advertise", "10.0.0.1:70000"),
         ("owner_threads", -1),
         ("drain_timeout_s", -0.5),
         ("job", "a job"),
