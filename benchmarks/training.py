@@ -1,0 +1,138 @@
+"""Samples a second in each mode beside one process: ``python benchmarks/training.py``.
+
+Two workers and one pserver, one torch thread each, train the shape of Fleet's rank/dnn and
+the example's wide and deep model; a single process with one torch thread does the same
+without servers. See README.md beside this file.
+"""
+
+import asyncio
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+from harness import Ratio, Suite, in_turns, run_script
+from jobs import JobShape, TrainingJob
+
+__all__ = ["measure", "run_training"]
+
+BUDGET_S = 110.0
+QUICK_S = 20.0
+"""A smaller budget takes a tiny shape: it shows that everything works, and no speed."""
+
+MODES = ("single", "sync", "async", "geo")
+METHOD = """\
+Total samples/s of 2 workers + 1 pserver over samples/s of one process, one torch thread
+each: all jobs stay warm, and their windows of equally many steps a worker are taken in turns.
+A job's window begins at a barrier of its workers, ends for a worker when what it sent is
+applied, and counts the samples of all workers until the first of them is through; in GEO
+(k_steps 100) each window has one exchange, in its middle. Ratios are of windows of one round.
+dnn: 26 slots of rows of 9, 13 numbers, MLP 512-256-128-32, batch 512, Adam, Zipf distributed
+ids with a planted signal. flights: the example's model and data, batch 512, Adagrad. The AUC
+is of unseen examples after the last window."""
+
+_WORK = {
+    "dnn": ("ctr", 100, ()),
+    "flights": ("wide_deep", 300, ()),
+}
+"""By name: the workload, steps of a window, and options."""
+
+_TINY = {
+    "dnn": ("ctr", 8, ("--ids=2600", "--batch_size=32", "--batches=8", "--held_out=256")),
+}
+_TINY_GEO = ("--k_steps=4",)
+
+
+def measure(*, budget_s: float = BUDGET_S) -> Suite:
+    """Measure every workload in every mode for about ``budget_s`` seconds."""
+    work = _TINY if budget_s < QUICK_S else _WORK
+    rows: list[dict[str, Any]] = []
+    for name in work:
+        rows += asyncio.run(_measure(name, quick=work is _TINY, budget_s=budget_s / len(work)))
+    heads = {row["mode"]: row["vs_single"] for row in rows if row["work"] == "dnn"}
+    return {
+        "benchmark": "training",
+        "rows": rows,
+        "summary": {f"{mode}_train_vs_single": heads[mode][0] for mode in ("async", "geo")},
+        "method": METHOD,
+    }
+
+
+def run_training(
+    shape: JobShape, *, warm_steps: int = 120, seconds: float = 3.0, windows: int = 1
+) -> dict[str, float]:
+    """Run one job from its start to its end.
+
+    Returns:
+        The figures of its best window, and its quality after the last one.
+
+    Raises:
+        ChildFailedError: if a process fails.
+    """
+    return asyncio.run(_run_one(shape, warm_steps, seconds, windows))
+
+
+async def _run_one(
+    shape: JobShape, warm_steps: int, seconds: float, windows: int
+) -> dict[str, float]:
+    async with AsyncExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="training-")))
+        job = TrainingJob(shape, stack, folder)
+        await job.start(warm_steps=warm_steps)
+        found = [await job.window(seconds=seconds) for _ in range(windows)]
+        quality = await job.quality()
+        await job.end()
+    return max(found, key=lambda each: each["samples_per_s"]) | quality
+
+
+async def _measure(name: str, *, quick: bool, budget_s: float) -> list[dict[str, Any]]:
+    """Return a row for each mode of one workload."""
+    now = asyncio.get_running_loop().time
+    begun = now()
+    script, steps, options = (_TINY if quick else _WORK)[name]
+    arguments = (*options, *(_TINY_GEO if quick else ()))
+    async with AsyncExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="training-")))
+        jobs = {
+            mode: TrainingJob(
+                JobShape(script=script, mode=mode, arguments=arguments), stack, folder
+            )
+            for mode in MODES
+        }
+        async with asyncio.TaskGroup() as group:
+            for job in jobs.values():
+                group.create_task(job.start(warm_steps=steps))
+        left_s = budget_s - (now() - begun)
+        found: dict[str, list[dict[str, float]]] = {mode: [] for mode in MODES}
+        for mode in in_turns(MODES, budget_s=left_s, max_rounds=1 if quick else 1000):
+            found[mode].append(await jobs[mode].window(steps=steps))
+        quality = {mode: await job.quality() for mode, job in jobs.items()}
+        async with asyncio.TaskGroup() as group:
+            for job in jobs.values():
+                group.create_task(job.end())
+    return [_row(name, mode, found, quality[mode]) for mode in MODES]
+
+
+def _row(
+    name: str,
+    mode: str,
+    found: Mapping[str, Sequence[Mapping[str, float]]],
+    quality: Mapping[str, float],
+) -> dict[str, Any]:
+    rates = {each: [window["samples_per_s"] for window in found[each]] for each in MODES}
+    ratios = [mine / one for mine, one in zip(rates[mode], rates["single"], strict=True)]
+    return {
+        "work": name,
+        "mode": mode,
+        "workers": 1 if mode == "single" else 2,
+        "samples_per_s": [round(value) for value in Ratio.of(rates[mode])],
+        "vs_single": [round(value, 2) for value in Ratio.of(ratios)],
+        "rounds": len(ratios),
+        "auc": round(quality["auc"], 4),
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(run_script(measure, description=__doc__ or "", budget_s=BUDGET_S))
