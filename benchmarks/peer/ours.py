@@ -7,9 +7,12 @@ from numpy.typing import NDArray
 
 from paramfleet.communicator import Communicator
 from paramfleet.pservers import PServers
-from paramfleet.requests import Author, Read, ReadPlan, Write, write_messages
+from paramfleet.requests import Author, Read, ReadPlan, Rows, Write, write_messages
 from paramfleet_shared.config import JobSettings
 from paramfleet_shared.discovery.session import JobSession
+from paramfleet_shared.tables.partition import partition
+from paramfleet_shared.tables.routing import merge_by_inverse
+from paramfleet_shared.tables.rowstore import gather_rows
 from paramfleet_shared.tables.spec import InitializerSpec, OptimizerSpec, TableSpec
 from peer.work import CALL_TIMEOUT_S, LR, Client, Work
 
@@ -42,16 +45,23 @@ class OursClient:
 
     def pull(self, ids: NDArray[np.int64]) -> NDArray[np.float32]:
         """Return the rows of ids."""
-        read = Read(table=_TABLE, ids_U=ids, dim=self._dim, create=True)
+        unique, inverse, offsets = partition(ids, self._pservers.placement.num_shards)
+        rows = Rows(unique, offsets)
+        read = Read(table=_TABLE, rows=rows, dim=self._dim, create=True)
         plan = ReadPlan([read], self._pservers.placement)
         messages = plan.messages(rank=self._author.rank, min_step=0)
         answers = self._communicator.wait(self._pservers.call("pull", messages))
-        return plan.join(answers)[0]
+        found = np.empty((len(ids), self._dim), np.float32)
+        gather_rows(plan.join(answers)[0], inverse, found)
+        return found
 
     def push(self, ids: NDArray[np.int64], grads: NDArray[np.float32]) -> None:
         """Step rows."""
         sequence = next(self._sequences)
-        write = Write(table=_TABLE, sequence=sequence, values=grads, ids_U=ids, lr=LR)
+        unique, inverse, offsets = partition(ids, self._pservers.placement.num_shards)
+        values = merge_by_inverse(grads, inverse, len(unique))
+        rows = Rows(unique, offsets)
+        write = Write(table=_TABLE, sequence=sequence, values=values, rows=rows, lr=LR)
         fields = {**self._author.fields(), "step": sequence, "weight": 1.0}
         messages = write_messages(
             [write], self._pservers.placement, fields, values_name="grads"

@@ -37,6 +37,8 @@ class RowStore:
     One thread owns a store.
     """
 
+    num_shards = 1
+
     def __init__(self, spec: TableSpec) -> None:
         self.spec = spec
         self._index = SlotIndex()
@@ -99,10 +101,15 @@ class RowStore:
         return slots
 
     def lookup(
-        self, table: "SparseTable", ids_U: NDArray[np.int64], *, create: bool
+        self,
+        table: "SparseTable",
+        ids_U: NDArray[np.int64],
+        offsets: NDArray[np.int64],
+        *,
+        create: bool,
     ) -> NDArray[np.float32]:
         """Return rows as ``RowSource`` promises."""
-        del table  # a store holds one
+        del table, offsets  # a store holds one, in one shard
         if create:
             slots = self.slots(ids_U)  # before the view: making rows may extend it
             return self.values[slots]

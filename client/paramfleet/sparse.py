@@ -5,21 +5,30 @@ back is one gradient per unique row. The table's ``weight`` is a placeholder
 parameter: an optimizer, a scheduler and ``clip_grad_norm_`` see it like any other
 parameter, holding exactly the rows of this step and their gradients.
 
-Shape legend: U = unique ids, D = row width.
+Shape legend: U = unique ids, D = row width, S = shards of the table.
 """
 
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from paramfleet_shared.errors import ContractError
-from paramfleet_shared.tables.routing import dedup
+from paramfleet_shared.tables.partition import partition
+from paramfleet_shared.tables.routing import merge_by_inverse
 from paramfleet_shared.tables.spec import InitializerSpec
 
-__all__ = ["RowSource", "SparseTable", "TableInUseError", "table_of", "tables_of"]
+__all__ = [
+    "Pending",
+    "RowSource",
+    "SparseTable",
+    "TableInUseError",
+    "merge_pending",
+    "table_of",
+    "tables_of",
+]
 
 
 class TableInUseError(ContractError):
@@ -38,18 +47,47 @@ class TableInUseError(ContractError):
 class RowSource(Protocol):
     """Where a table's rows come from: this process, or the pservers."""
 
+    @property
+    def num_shards(self) -> int:
+        """Return the shards that ids must be sorted by; 1 for any order."""
+        ...
+
     def lookup(
-        self, table: "SparseTable", ids_U: NDArray[np.int64], *, create: bool
+        self,
+        table: "SparseTable",
+        ids_U: NDArray[np.int64],
+        offsets: NDArray[np.int64],
+        *,
+        create: bool,
     ) -> NDArray[np.float32]:
-        """Return the rows of unique ids as float32 [U, D], owned by the caller.
+        """Return the rows of unique ids as float32 [U, D] in their order, the caller's own.
 
         Args:
             table: Which table.
-            ids_U: int64 [U], each id once.
+            ids_U: int64 [U], each id once, sorted by shard as ``partition`` does.
+            offsets: int64 [S + 1], the shards' bounds in ``ids_U``.
             create: Whether ids without a row get one; otherwise they only read
                 as the value that they would start from.
         """
         ...
+
+
+class Pending(NamedTuple):
+    """Gradients of a table's rows, as they travel: each id once, sorted by shard."""
+
+    ids_U: NDArray[np.int64]
+    grads: NDArray[np.float32]
+    """float32 [U, D]"""
+    offsets: NDArray[np.int64]
+    """int64 [S + 1]: the shards' bounds in ``ids_U``."""
+
+
+def merge_pending(parts: Sequence[Pending]) -> Pending:
+    """Sum gradients in the order of ``parts``; ids that several have become one row."""
+    num_shards = len(parts[0].offsets) - 1
+    ids, inverse, offsets = partition(np.concatenate([p.ids_U for p in parts]), num_shards)
+    grads = merge_by_inverse(np.concatenate([p.grads for p in parts]), inverse, len(ids))
+    return Pending(ids, grads, offsets)
 
 
 class SparseTable:
@@ -82,11 +120,19 @@ class SparseTable:
         self._make_source = make_source
         self._source: RowSource | None = None
         self._ids_U: NDArray[np.int64] = np.empty(0, np.int64)
+        self._offsets: NDArray[np.int64] = np.zeros(2, np.int64)
 
     @property
     def in_use(self) -> bool:
         """Whether rows were handed out already."""
         return self._source is not None
+
+    @property
+    def source(self) -> RowSource:
+        """Where the rows come from; made now if nothing was bound."""
+        if self._source is None:
+            self._source = self._make_source(self)
+        return self._source
 
     def bind(self, source: RowSource) -> None:
         """Take rows from ``source`` from now on."""
@@ -102,55 +148,82 @@ class SparseTable:
             raise TableInUseError(table=self.name)
         self.name = name
 
-    def rows(self, ids_U: NDArray[np.int64], *, training: bool) -> torch.Tensor:
+    def rows(
+        self, ids_U: NDArray[np.int64], offsets: NDArray[np.int64], *, training: bool
+    ) -> torch.Tensor:
         """Return the rows of unique ids as a tensor of the weight's type, [U, D].
 
         While training it is a leaf whose gradient, once complete, is added to
         this step's pending gradients.
+
+        Args:
+            ids_U: int64 [U], sorted by the shards of ``source``.
+            offsets: int64 [S + 1], the shards' bounds in ``ids_U``.
+            training: Whether ids without a row get one, and rows learn.
         """
-        if self._source is None:
-            self._source = self._make_source(self)
         learns = training and torch.is_grad_enabled() and self.weight.requires_grad
-        values = torch.from_numpy(self._source.lookup(self, ids_U, create=training))
+        values = torch.from_numpy(self.source.lookup(self, ids_U, offsets, create=training))
         rows_UD = values.to(device=self.weight.device, dtype=self.weight.dtype)
         if learns:
             rows_UD.requires_grad_()
             rows_UD.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]  # torch leaves it untyped
-                lambda leaf: self._collect(ids_U, leaf)
+                lambda leaf: self._collect(ids_U, offsets, leaf)
             )
         return rows_UD
 
-    def pending(self) -> tuple[NDArray[np.int64], NDArray[np.float32]] | None:
-        """Return this step's ids int64 [U] and gradients float32 [U, D]; None without any."""
+    def pending(self) -> Pending | None:
+        """Return this step's gradients; None without any."""
         if self.weight.grad is None or not len(self._ids_U):
             return None
-        grads = self.weight.grad.detach().to(device="cpu", dtype=torch.float32)
-        return self._ids_U, np.ascontiguousarray(grads.numpy())
+        held = Pending(self._ids_U, _host_rows(self.weight.grad), self._offsets)
+        if len(held.offsets) - 1 == self.source.num_shards:
+            return held
+        ids, inverse, offsets = partition(held.ids_U, self.source.num_shards)
+        return Pending(ids, merge_by_inverse(held.grads, inverse, len(ids)), offsets)
 
-    def _collect(self, ids_U: NDArray[np.int64], leaf: torch.Tensor) -> None:
+    def _collect(
+        self, ids_U: NDArray[np.int64], offsets: NDArray[np.int64], leaf: torch.Tensor
+    ) -> None:
         """Add the gradients of one forward pass to the step's."""
         grads, leaf.grad = leaf.grad, None
         assert grads is not None, "the hook runs after accumulation"
         if self.weight.grad is None:
-            self._hold(ids_U, leaf.detach(), grads)
+            self._hold(ids_U, offsets, leaf.detach(), grads)
             return
-        held = len(self._ids_U)
-        union, inverse = dedup(np.concatenate([self._ids_U, ids_U]))
+        num_shards = len(offsets) - 1
+        union, inverse, bounds = partition(np.concatenate([self._ids_U, ids_U]), num_shards)
         index = torch.from_numpy(inverse).to(grads.device)
+        both = torch.cat([self.weight.grad, grads])
+        if both.device.type == "cpu" and both.dtype == torch.float32:
+            total = torch.from_numpy(merge_by_inverse(both.numpy(), inverse, len(union)))
+        else:
+            total = both.new_zeros((len(union), self.dim)).index_add_(0, index, both)
         rows = leaf.detach().new_empty((len(union), self.dim))
+        held = len(self._ids_U)
         rows[index[:held]] = self.weight.data
         rows[index[held:]] = leaf.detach()
-        total = torch.zeros_like(rows)
-        total.index_add_(0, index, torch.cat([self.weight.grad, grads]))
-        self._hold(union, rows, total)
+        self._hold(union, bounds, rows, total)
 
     def _hold(
-        self, ids_U: NDArray[np.int64], rows_UD: torch.Tensor, grads_UD: torch.Tensor
+        self,
+        ids_U: NDArray[np.int64],
+        offsets: NDArray[np.int64],
+        rows_UD: torch.Tensor,
+        grads_UD: torch.Tensor,
     ) -> None:
         self.weight.grad = None
         self.weight.data = rows_UD
         self.weight.grad = grads_UD
         self._ids_U = ids_U
+        self._offsets = offsets
+
+
+def _host_rows(tensor: torch.Tensor) -> NDArray[np.float32]:
+    """Return rows as float32 [U, D] in the host's memory, contiguous; a view if they are."""
+    rows: NDArray[np.float32] = (
+        tensor.detach().to(device="cpu", dtype=torch.float32).contiguous().numpy()
+    )
+    return rows
 
 
 def table_of(parameter: torch.Tensor) -> SparseTable | None:

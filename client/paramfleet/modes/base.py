@@ -160,8 +160,8 @@ def check_gradients(tables: ModelTables, *, step: int) -> None:
             raise LearningRateError(table=name, step=step, rate=rate)
     for table, _ in tables.sparse:
         pending = table.pending()
-        if pending is not None and not all_finite(pending[1]):
-            count = int((~np.isfinite(pending[1])).sum())
+        if pending is not None and not all_finite(pending.grads):
+            count = int((~np.isfinite(pending.grads)).sum())
             raise GradientError(table=table.name, step=step, count=count)
     for block, _ in tables.dense:
         for parameter in block.parameters:

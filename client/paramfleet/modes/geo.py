@@ -24,9 +24,11 @@ from paramfleet.job import (
 from paramfleet.modes.base import ModelTables, check_gradients
 from paramfleet.modes.rowstep import RowStepper, step_rows
 from paramfleet.replica import DenseReplica, RowReplica
-from paramfleet.requests import Write, write_messages
+from paramfleet.requests import Rows, Write, write_messages
 from paramfleet.rowstore import RowStore, spec_of
 from paramfleet.strategy import TrainingMode
+from paramfleet_shared.tables.partition import partition
+from paramfleet_shared.tables.routing import merge_by_inverse
 from paramfleet_shared.tables.spec import OptimizerSpec
 from paramfleet_shared.wire.message import Message
 
@@ -238,10 +240,7 @@ class GeoMode:
     ) -> set[str]:
         """Send one message to each pserver; return the tables that have more to tell."""
         self._sequence += 1
-        writes = [
-            Write(table=d.table, sequence=self._sequence, values=d.values, ids_U=d.ids)
-            for d in deltas
-        ]
+        writes = [self._write(delta) for delta in deltas]
         fields = {**self._job.author.fields(), "step": max(step - 1, 0)}
         messages = write_messages(
             writes,
@@ -252,6 +251,14 @@ class GeoMode:
         )
         answers = await self._job.pservers.call("exchange", messages)
         return self._collect(writes, answers, heard, listens=listens)
+
+    def _write(self, delta: _Delta) -> Write:
+        if delta.ids is None:
+            return Write(table=delta.table, sequence=self._sequence, values=delta.values)
+        ids, inverse, offsets = partition(delta.ids, self._job.placement.num_shards)
+        values = merge_by_inverse(delta.values, inverse, len(ids))
+        rows = Rows(ids, offsets)
+        return Write(table=delta.table, sequence=self._sequence, values=values, rows=rows)
 
     def _collect(
         self, writes: list[Write], answers: list[Message], heard: _Heard, *, listens: bool
@@ -264,7 +271,7 @@ class GeoMode:
         more: set[str] = set()
         for index, write in enumerate(writes):
             rows = [answer.tensors[f"{index}.rows"] for answer in answers]
-            if write.ids_U is None:
+            if write.rows is None:
                 heard.dense[write.table] = np.concatenate(rows)
                 continue
             if not listens:
@@ -279,5 +286,5 @@ class GeoMode:
         return more
 
     def _part_fields(self, server: int, write: Write) -> dict[str, int]:
-        max_rows = 1 if write.ids_U is None else self._max_rows(write.table)
+        max_rows = 1 if write.rows is None else self._max_rows(write.table)
         return {"ack": self._acks.get((server, write.table), 0), "max_rows": max_rows}

@@ -66,7 +66,7 @@ class RowStepper:
         pending = self.table.pending()
         if pending is None:
             return None
-        slots = self.store.slots(pending[0])
+        slots = self.store.slots(pending.ids_U)
         weight = self.table.weight
         grads = weight.grad
         weight.grad = None

@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paramfleet.communicator import Communicator
+from paramfleet.requests import Rows
+from paramfleet.sparse import Pending, merge_pending
 from paramfleet.strategy import TrainingMode
-from paramfleet_shared.tables.routing import dedup, merge_by_inverse
 
 __all__ = ["Sender", "StepGradients", "TableGradient", "merge"]
 
@@ -24,10 +25,10 @@ _POLL_S = 0.01
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TableGradient:
-    """One table's part of a step: float32 [U, D] of unique ids, or a dense [P]."""
+    """One table's part of a step: float32 [U, D] of ``rows``, or a dense [P]."""
 
     name: str
-    ids_U: NDArray[np.int64] | None
+    rows: Rows | None
     grads: NDArray[np.float32]
     lr: float
 
@@ -57,15 +58,15 @@ def merge(steps: Sequence[StepGradients]) -> StepGradients:
 
 def _merge_parts(same: Sequence[TableGradient]) -> TableGradient:
     first = same[0]
-    if first.ids_U is None:
+    if first.rows is None:
         total = np.zeros_like(first.grads)
         for part in same:
             total += part.grads
-        return TableGradient(name=first.name, ids_U=None, grads=total, lr=first.lr)
-    ids = np.concatenate([part.ids_U for part in same if part.ids_U is not None])
-    unique, inverse = dedup(ids)
-    grads = merge_by_inverse(np.concatenate([p.grads for p in same]), inverse, len(unique))
-    return TableGradient(name=first.name, ids_U=unique, grads=grads, lr=first.lr)
+        return TableGradient(name=first.name, rows=None, grads=total, lr=first.lr)
+    ids, grads, offsets = merge_pending(
+        [Pending(p.rows.ids_U, p.grads, p.rows.offsets) for p in same if p.rows is not None]
+    )
+    return TableGradient(name=first.name, rows=Rows(ids, offsets), grads=grads, lr=first.lr)
 
 
 class Sender:

@@ -23,10 +23,10 @@ from paramfleet.job import (
 )
 from paramfleet.modes.base import ModelTables, check_gradients, learning_rate
 from paramfleet.modes.sender import Sender, StepGradients, TableGradient
-from paramfleet.requests import Read, ReadPlan, Write, write_messages
+from paramfleet.requests import Read, ReadPlan, Rows, Write, write_messages
 from paramfleet.rowstore import spec_of
 from paramfleet.rules import RuleChangedError, server_rule
-from paramfleet.sparse import SparseTable
+from paramfleet.sparse import Pending, SparseTable
 from paramfleet.strategy import TrainingMode
 from paramfleet_shared.wire.message import Message
 
@@ -67,11 +67,22 @@ class _ServedMode:
             table.bind(self)
         agree_on_dense(self._job, self._blocks)
 
+    @property
+    def num_shards(self) -> int:
+        """Return the shards of every table of the job."""
+        return self._job.placement.num_shards
+
     def lookup(
-        self, table: SparseTable, ids_U: NDArray[np.int64], *, create: bool
+        self,
+        table: SparseTable,
+        ids_U: NDArray[np.int64],
+        offsets: NDArray[np.int64],
+        *,
+        create: bool,
     ) -> NDArray[np.float32]:
         """Pull rows, as ``RowSource`` promises."""
-        read = Read(table=table.name, ids_U=ids_U, dim=table.dim, create=create)
+        rows = Rows(ids_U, offsets)
+        read = Read(table=table.name, rows=rows, dim=table.dim, create=create)
         plan = ReadPlan([read], self._job.placement)
         rank, min_step = self._job.author.rank, self._min_step()
         answers = self._job.communicator.wait(
@@ -136,16 +147,21 @@ class _ServedMode:
         self._check_rules()
         parts = []
         for table, group in self._tables.sparse:
-            ids, grads = table.pending() or (
-                np.empty(0, np.int64),
-                np.empty((0, table.dim), np.float32),
-            )
-            lr = learning_rate(group)
-            parts.append(TableGradient(name=table.name, ids_U=ids, grads=grads, lr=lr))
+            ids, grads, offsets = table.pending() or self._nothing(table)
+            rows, lr = Rows(ids, offsets), learning_rate(group)
+            parts.append(TableGradient(name=table.name, rows=rows, grads=grads, lr=lr))
         for block, group in self._tables.dense:
             grads, lr = block.gradients(), learning_rate(group)
-            parts.append(TableGradient(name=block.name, ids_U=None, grads=grads, lr=lr))
+            parts.append(TableGradient(name=block.name, rows=None, grads=grads, lr=lr))
         return StepGradients(step=self._step, examples=examples, parts=tuple(parts))
+
+    def _nothing(self, table: SparseTable) -> Pending:
+        """Return the gradients of a step that didn't use a table."""
+        return Pending(
+            np.empty(0, np.int64),
+            np.empty((0, table.dim), np.float32),
+            np.zeros(self.num_shards + 1, np.int64),
+        )
 
     def _messages(self, gradients: StepGradients) -> list[Message]:
         """Return one push a pserver; each call is a new push with a new identity."""
@@ -155,7 +171,7 @@ class _ServedMode:
                 table=part.name,
                 sequence=self._sequence,
                 values=part.grads,
-                ids_U=part.ids_U,
+                rows=part.rows,
                 lr=part.lr,
             )
             for part in gradients.parts

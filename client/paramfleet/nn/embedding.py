@@ -18,7 +18,7 @@ from torch.nn import functional
 from paramfleet.rowstore import RowStore
 from paramfleet.sparse import SparseTable
 from paramfleet_shared.errors import ContractError
-from paramfleet_shared.tables.routing import dedup
+from paramfleet_shared.tables.partition import partition
 from paramfleet_shared.tables.spec import InitializerSpec
 
 __all__ = [
@@ -117,24 +117,32 @@ class SparseModule(torch.nn.Module):
         self.table = table
         self.weight = table.weight
 
-    def _rows(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return rows float [U + 1, D], the last one zero, and each id's row int64 [n]."""
+    def _rows(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, int | None]:
+        """Return rows float [R, D], each id's row int64 [n], and the row of padding.
+
+        Where there is padding, the last row is its zeros; else that is None.
+        """
         flat = self._checked(ids)
         padding = flat == self.padding_idx if self.padding_idx is not None else None
-        unique, inverse = dedup(flat if padding is None else flat[~padding])
-        rows_UD = self.table.rows(unique, training=self.training)
-        zero = rows_UD.new_zeros((1, self.embedding_dim))
-        index = inverse.astype(np.int64)
-        if padding is not None:
-            index = np.full(len(flat), len(unique), np.int64)
-            index[~padding] = inverse
-        return torch.cat([rows_UD, zero]), torch.from_numpy(index).to(rows_UD.device)
+        if padding is not None and not padding.any():
+            padding = None
+        batch = flat if padding is None else flat[~padding]
+        unique, index, offsets = partition(batch, self.table.source.num_shards)
+        rows = self.table.rows(unique, offsets, training=self.training)
+        if padding is None:
+            return rows, torch.from_numpy(index).to(rows.device), None
+        whole = np.full(len(flat), len(unique), np.int64)
+        whole[~padding] = index
+        rows = torch.cat([rows, rows.new_zeros((1, self.embedding_dim))])
+        return rows, torch.from_numpy(whole).to(rows.device), len(unique)
 
     def _checked(self, ids: torch.Tensor) -> NDArray[np.int64]:
         if ids.dtype not in {torch.int64, torch.int32}:
             rule = "ids must be int64 or int32"
             raise IdError(table=self.table.name, found=f"dtype {ids.dtype}", rule=rule)
         flat = ids.detach().reshape(-1).to(device="cpu", dtype=torch.int64).numpy()
+        if not flat.size or flat.min() >= 0:
+            return flat
         negative = flat < 0
         if self.padding_idx is not None:
             negative &= flat != self.padding_idx
@@ -209,7 +217,7 @@ class Embedding(SparseModule):
         Raises:
             IdError: on a dtype that isn't an id's, or a negative id.
         """
-        rows, index = self._rows(input)
+        rows, index, _ = self._rows(input)
         return functional.embedding(index, rows).view(*input.shape, self.embedding_dim)
 
 
@@ -278,7 +286,7 @@ class EmbeddingBag(SparseModule):
         Raises:
             IdError: on a dtype that isn't an id's, or a negative id.
         """
-        rows, index = self._rows(input)
+        rows, index, padding = self._rows(input)
         return functional.embedding_bag(
             index.view(input.shape),
             rows,
@@ -286,5 +294,5 @@ class EmbeddingBag(SparseModule):
             mode=self.mode,
             per_sample_weights=per_sample_weights,
             include_last_offset=self.include_last_offset,
-            padding_idx=len(rows) - 1,
+            padding_idx=padding,
         )

@@ -9,7 +9,8 @@ import sys
 import numpy as np
 
 from paramfleet_shared.tables.dense import DenseRange
-from paramfleet_shared.tables.routing import all_finite, dedup, merge_by_inverse, route
+from paramfleet_shared.tables.partition import partition
+from paramfleet_shared.tables.routing import all_finite, merge_by_inverse, route
 from paramfleet_shared.tables.rowstore import gather_rows, scatter_rows
 from paramfleet_shared.tables.sparse import SparseShard
 from paramfleet_shared.tables.spec import TableSpec
@@ -30,7 +31,7 @@ def warm(spec: TableSpec) -> None:
     shard.pull(ids, rows, create=True)
     shard.push(ids, rows, lr=0.0, step=1)
     shard.assign(*shard.export(0, 1))
-    unique, inverse = dedup(route(ids, 1).ids)
+    unique, inverse, _ = partition(route(ids, 1).ids, 1)
     sums = merge_by_inverse(rows, inverse, unique.size)
     gather_rows(sums, ids, rows)
     scatter_rows(sums, ids, rows)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paramfleet.requests import Read, ReadPlan, Write, write_messages
+from paramfleet.requests import Read, ReadPlan, Rows, Write, write_messages
 from paramfleet_shared.clock import SystemClock
 from paramfleet_shared.config import JobSettings
 from paramfleet_shared.discovery.session import JobSession
@@ -19,6 +19,7 @@ from paramfleet_shared.placement import Placement
 from paramfleet_shared.rpc.client import Channel
 from paramfleet_shared.rpc.deadlines import DeadlineExceededError
 from paramfleet_shared.served_errors import NonFiniteGradientError
+from paramfleet_shared.tables.partition import partition
 from paramfleet_shared.tables.rowstore import RowShapeError
 from paramfleet_shared.tables.spec import InitializerSpec, OptimizerSpec, TableSpec
 from paramfleet_shared.wire.message import Message
@@ -34,6 +35,8 @@ class Hand:
 
     def __init__(self, session: JobSession, placement: Placement, dim: int = 2) -> None:
         self.placement = placement
+        unique, _, offsets = partition(IDS, placement.num_shards)
+        self.rows = Rows(unique, offsets)
         self.about = {"rank": session.member.index, "incarnation": session.member.incarnation}
         self.channels = [
             Channel(endpoint, peer=f"pserver {index}", clock=CLOCK)
@@ -60,7 +63,7 @@ class Hand:
     def pushes(self, sequence: int, value: Any = 1.0, dtype: Any = np.float32) -> list[Message]:
         """Return a push of ``value`` to every number, one message a pserver."""
         grads = np.full((len(IDS), self.spec.dim), value, dtype)
-        writes = [Write(table="ledger", sequence=sequence, values=grads, ids_U=IDS)]
+        writes = [Write(table="ledger", sequence=sequence, values=grads, rows=self.rows)]
         fields = {**self.about, "step": 0, "weight": 1.0}
         return write_messages(writes, self.placement, fields, values_name="grads")
 
@@ -74,7 +77,7 @@ class Hand:
 
     async def total(self) -> set[float]:
         """Return the different numbers in the table."""
-        read = Read(table="ledger", ids_U=IDS, dim=self.spec.dim)
+        read = Read(table="ledger", rows=self.rows, dim=self.spec.dim)
         plan = ReadPlan([read], self.placement)
         answers = [
             await channel.call("pull", message, timeout_s=10)

@@ -5,13 +5,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paramfleet.requests import Read, ReadPlan, Write, dense_slice, write_messages
+from paramfleet.requests import Read, ReadPlan, Rows, Write, dense_slice, write_messages
 from paramfleet_shared.placement import Placement
+from paramfleet_shared.tables.partition import partition
+from paramfleet_shared.tables.rowstore import RowShapeError
 from paramfleet_shared.wire.message import Message
 
 
 def placement(servers: int, shards: int = 8) -> Placement:
     return Placement(endpoints=tuple(f"h:{i}" for i in range(servers)), num_shards=shards)
+
+
+def sorted_rows(ids: list[int], shards: int = 8) -> Rows:
+    unique, _, offsets = partition(np.array(ids, np.int64), shards)
+    return Rows(unique, offsets)
 
 
 def answer(message: Message, dim: int) -> Message:
@@ -27,14 +34,30 @@ def answer(message: Message, dim: int) -> Message:
     dim=st.integers(1, 4),
 )
 def test_every_row_comes_back_to_its_id(servers: int, ids: list[int], dim: int) -> None:
-    wanted = np.array(ids, np.int64)
-    plan = ReadPlan([Read(table="t", ids_U=wanted, dim=dim)], placement(servers))
+    wanted = sorted_rows(ids)
+    plan = ReadPlan([Read(table="t", rows=wanted, dim=dim)], placement(servers))
 
     messages = plan.messages(rank=0, min_step=0)
     (rows,) = plan.join([answer(message, dim) for message in messages])
 
     assert rows.shape == (len(ids), dim)
-    assert (rows == wanted[:, None].astype(np.float32)).all()
+    assert (rows == wanted.ids_U[:, None].astype(np.float32)).all()
+
+
+def test_what_one_pserver_answers_is_taken_as_it_is() -> None:
+    plan = ReadPlan([Read(table="t", rows=sorted_rows([7, 1, 4]), dim=2)], placement(1))
+    (message,) = plan.messages(rank=0, min_step=0)
+    one = answer(message, 2)
+
+    assert plan.join([one])[0] is one.tensors["0.rows"]
+
+
+def test_an_answer_of_another_shape_is_refused() -> None:
+    plan = ReadPlan([Read(table="t", rows=sorted_rows([7, 1, 4]), dim=2)], placement(1))
+    (message,) = plan.messages(rank=0, min_step=0)
+
+    with pytest.raises(RowShapeError, match="'t'"):
+        plan.join([answer(message, 3)])
 
 
 @given(servers=st.integers(1, 8), size=st.integers(0, 50))
@@ -49,10 +72,10 @@ def test_dense_slices_cover_a_table_once(servers: int, size: int) -> None:
     servers=st.integers(1, 4), ids=st.lists(st.integers(0, 1 << 24), unique=True, max_size=40)
 )
 def test_a_write_reaches_each_row_once_and_every_server(servers: int, ids: list[int]) -> None:
-    table = np.array(ids, np.int64)
-    values = table[:, None].astype(np.float32)
+    rows = sorted_rows(ids)
+    values = rows.ids_U[:, None].astype(np.float32)
     writes = [
-        Write(table="t", sequence=3, values=values, ids_U=table, lr=0.5),
+        Write(table="t", sequence=3, values=values, rows=rows, lr=0.5),
         Write(table="d", sequence=3, values=np.arange(5, dtype=np.float32)),
     ]
 
@@ -65,18 +88,23 @@ def test_a_write_reaches_each_row_once_and_every_server(servers: int, ids: list[
     )
 
     assert len(messages) == servers
+    for message in messages:
+        for name in ("0.ids", "0.grads"):
+            tensor = message.tensors[name]
+            whole = values if name == "0.grads" else rows.ids_U
+            assert not tensor.size or np.shares_memory(tensor, whole), "a slice, not a copy"
     assert sorted(np.concatenate([m.tensors["0.ids"] for m in messages])) == sorted(ids)
     assert np.concatenate([m.tensors["1.grads"] for m in messages]).tolist() == [0, 1, 2, 3, 4]
     for server, message in enumerate(messages):
         assert (message.tensors["0.grads"][:, 0] == message.tensors["0.ids"]).all()
         assert message.tensors["0.offsets"][-1] == len(message.tensors["0.ids"])
         assert message.fields["rank"] == 1
-        about = {"sequence": 3, "ack": server}
+        about = {"sequence": 3, "ack": server, "unique": True}
         assert message.fields["parts"][0] == {"table": "t", "lr": 0.5, **about}
 
 
 def test_dense_and_sparse_tables_travel_in_one_pull() -> None:
-    reads = [Read(table="t", ids_U=np.array([5], np.int64), dim=1), Read(table="d", size=4)]
+    reads = [Read(table="t", rows=sorted_rows([5]), dim=1), Read(table="d", size=4)]
     plan = ReadPlan(reads, placement(2))
 
     messages = plan.messages(rank=0, min_step=9)

@@ -10,20 +10,21 @@ from numpy.typing import NDArray
 
 from paramfleet.communicator import Communicator
 from paramfleet.modes.sender import Sender, StepGradients, TableGradient, merge
+from paramfleet.requests import Rows
 from paramfleet.strategy import TrainingMode
 from paramfleet_shared.errors import UnavailableError
+from paramfleet_shared.tables.partition import partition
 
 
 def step(number: int, ids: list[int] | None = None, lr: float = 0.1) -> StepGradients:
-    rows = np.array(ids or [number], np.int64)
+    unique, _, offsets = partition(np.array(ids or [number], np.int64), 4)
+    grads = np.ones((len(unique), 1), np.float32)
     return StepGradients(
         step=number,
         examples=2,
         parts=(
-            TableGradient(
-                name="t", ids_U=rows, grads=np.ones((len(rows), 1), np.float32), lr=lr
-            ),
-            TableGradient(name="d", ids_U=None, grads=np.full(3, number, np.float32), lr=lr),
+            TableGradient(name="t", rows=Rows(unique, offsets), grads=grads, lr=lr),
+            TableGradient(name="d", rows=None, grads=np.full(3, number, np.float32), lr=lr),
         ),
     )
 
@@ -32,8 +33,11 @@ def test_merging_sums_rows_and_dense_values() -> None:
     merged = merge([step(1, [5, 7]), step(2, [7, 9])])
 
     sparse, dense = merged.parts
-    assert sparse.ids_U is not None
-    found = dict(zip(sparse.ids_U.tolist(), sparse.grads[:, 0].tolist(), strict=True))
+    assert sparse.rows is not None
+    again = partition(sparse.rows.ids_U, 4)
+    np.testing.assert_array_equal(sparse.rows.ids_U, again.ids, "still sorted by shard")
+    np.testing.assert_array_equal(sparse.rows.offsets, again.offsets)
+    found = dict(zip(sparse.rows.ids_U.tolist(), sparse.grads[:, 0].tolist(), strict=True))
     assert found == {5: 1.0, 7: 2.0, 9: 1.0}
     assert dense.grads.tolist() == [3, 3, 3]
     assert (merged.step, merged.examples) == (2, 4)

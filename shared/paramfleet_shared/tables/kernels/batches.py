@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paramfleet_shared.tables.kernels.compiled import inlined, kernel
-from paramfleet_shared.tables.kernels.hashing import mix
+from paramfleet_shared.tables.kernels.hashing import mix, shard_of
 from paramfleet_shared.tables.kernels.lanes import (
     LANES,
     load_lanes,
@@ -17,10 +17,6 @@ from paramfleet_shared.tables.kernels.rows import AHEAD, copy_span, prefetch_row
 from paramfleet_shared.tables.kernels.rules import Step, step_span
 
 __all__ = ["Chains", "add_by_inverse", "chain", "dedup_ids", "route_ids", "step_rows"]
-
-_TO_SHARD_BITS = np.uint64(32)
-_SHARD_MASK = np.uint64(0xFFFF)
-_16 = np.uint64(16)
 
 
 class Chains(NamedTuple):
@@ -128,8 +124,7 @@ def route_ids(
     num_shards = offsets.size - 1
     shards = np.empty(keys.size, np.uint16)
     for i in range(keys.size):
-        bits = (mix(keys[i]) >> _TO_SHARD_BITS) & _SHARD_MASK
-        shards[i] = (bits * np.uint64(num_shards)) >> _16
+        shards[i] = shard_of(mix(keys[i]), num_shards)
     starts = np.zeros(num_shards + 1, np.int64)
     for i in range(keys.size):
         starts[np.int64(shards[i]) + 1] += 1

@@ -8,7 +8,8 @@ import torch
 
 import paramfleet as fleet
 from paramfleet.job import pull_dense
-from paramfleet.requests import Read, ReadPlan
+from paramfleet.requests import Read, ReadPlan, Rows
+from paramfleet_shared.tables.partition import partition
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--kind", choices=["dense", "row"], default="dense")
@@ -59,7 +60,8 @@ def served() -> float:
     if args.kind == "dense":
         blocks = [block for block, _ in optimizer.tables.dense]
         return float(pull_dense(job, blocks)[0][0])
-    plan = ReadPlan([Read(table="row", ids_U=IDS, dim=1)], job.placement)
+    unique, _, offsets = partition(IDS, job.placement.num_shards)
+    plan = ReadPlan([Read(table="row", rows=Rows(unique, offsets), dim=1)], job.placement)
     messages = plan.messages(rank=job.author.rank, min_step=0)
     answers = job.communicator.wait(job.pservers.call("pull", messages))
     return float(plan.join(answers)[0][0, 0])

@@ -1,0 +1,48 @@
+"""A batch of ids as it travels: each id once, sorted by shard, and the way back.
+
+Every pserver hosts neighbouring shards, so that its part of a pull or a push is a
+slice: nothing is gathered or scattered on the way out or in.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paramfleet_shared.tables.kernels.compiled import as_input
+from paramfleet_shared.tables.kernels.partition import partition_ids
+from paramfleet_shared.tables.rowstore import check_array
+
+__all__ = ["Partitioned", "partition"]
+
+# n = ids of a batch, u = different ones
+
+
+class Partitioned(NamedTuple):
+    """The different ids of a batch, sorted by shard; in a shard by first appearance."""
+
+    ids: NDArray[np.int64]
+    """[u]"""
+    inverse: NDArray[np.int64]
+    """[n]: ``batch == ids[inverse]``."""
+    offsets: NDArray[np.int64]
+    """[num_shards + 1]: shard ``s`` has ``ids[offsets[s] : offsets[s + 1]]``."""
+
+
+def partition(ids: NDArray[np.int64], num_shards: int) -> Partitioned:
+    """Take the duplicates out of a batch and sort it by shard, in one pass without the GIL.
+
+    Args:
+        ids: int64 [n], fewer than 2**31; left as they are.
+        num_shards: From 1 to 65,536. An id's shard depends on the id and this alone.
+
+    Raises:
+        RowShapeError: if ``ids`` are not int64 [n].
+    """
+    check_array(ids, np.int64, (-1,), table="")
+    keys = as_input(ids, np.int64).view(np.uint64)
+    different = np.empty(keys.size, np.uint64)
+    inverse = np.empty(keys.size, np.int64)
+    offsets = np.empty(num_shards + 1, np.int64)
+    num = partition_ids(keys, different, inverse, offsets)
+    return Partitioned(different[:num].view(np.int64), inverse, offsets)
