@@ -29,6 +29,12 @@ from paramfleet_pserver.tablestore import (
 )
 from paramfleet_shared.ids import Rank
 from paramfleet_shared.served_errors import GeoRuleError
+from paramfleet_shared.tables.encoding import (
+    Encoded,
+    pack_ids,
+    room_for,
+    sort_within_shards,
+)
 from paramfleet_shared.tables.routing import route
 from paramfleet_shared.tables.sparse import SparseShard
 from paramfleet_shared.tables.spec import TableSpec
@@ -52,7 +58,11 @@ class PartReply:
     """Whether ids are waiting beyond these."""
     ids: NDArray[np.int64] | None = None
     """None for a dense table."""
-    rows: NDArray[np.float32]
+    packed: NDArray[np.uint8] | None = None
+    """The ids packed, if they are smaller so and the worker takes them."""
+    offsets: NDArray[np.int64] | None = None
+    """Bounds of this server's shards in ``ids``, where they are packed."""
+    rows: Encoded
 
 
 def check_rule(spec: TableSpec) -> None:
@@ -150,19 +160,26 @@ class GeoExchange:
         table = part.table
         table.num_pulls += 1
         if isinstance(table, DenseTable):
-            reply = PartReply(rows=np.empty(table.num_rows, np.float32))
-            await self._owners.run([table.pull_job(reply.rows)])
+            wire = part.content.wire
+            reply = PartReply(rows=room_for((table.num_rows,), wire))
+            await self._owners.run([table.pull_job(reply.rows, wire)])
             return reply
         assert isinstance(table, SparseTable), "a table is sparse or dense"
         taken = _Taking(self._recorder_of(table), rank, part, self._store.num_shards)
         cost = RECORDER_ROWS * part.max_rows
         await self._owners.run([Job(self._owner_of(table.spec.name), cost, taken.act)])
         first, last = self._store.shards.start, self._store.shards.stop
-        room = np.empty((len(taken.ids), table.spec.dim), np.float32)
-        rows = SparsePart(taken.ids, taken.offsets[first : last + 1], room)
+        offsets = taken.offsets[first : last + 1]
+        room = room_for((len(taken.ids), table.spec.dim), part.content.wire)
+        rows = SparsePart(taken.ids, offsets, room, part.content.wire)
         await self._owners.run(table.pull_jobs(rows, create=False))
         return PartReply(
-            batch=taken.reply.batch, more=taken.reply.more, ids=taken.ids, rows=room
+            batch=taken.reply.batch,
+            more=taken.reply.more,
+            ids=taken.ids,
+            packed=taken.packed,
+            offsets=offsets,
+            rows=room,
         )
 
     def _record_job(self, table: Table, ids: NDArray[np.int64], *, writer: Rank | None) -> Job:
@@ -196,12 +213,16 @@ class _Taking:
         self.reply = Reply(batch=0, ids=np.empty(0, np.int64), more=False)
         self.ids = self.reply.ids
         self.offsets = np.zeros(num_shards + 1, np.int64)
+        self.packed: NDArray[np.uint8] | None = None
 
     def act(self) -> None:
         self._recorder.acknowledge(self._rank, self._part.ack)
         self.reply = self._recorder.take(self._rank, max_rows=self._part.max_rows)
         routed = route(self.reply.ids, self._num_shards)
         self.ids, self.offsets = routed.ids, routed.offsets
+        if self._part.content.wire != "float32":
+            self.ids = self.ids[sort_within_shards(self.ids, self.offsets)]
+            self.packed = pack_ids(self.ids, self.offsets)
 
 
 class _Reading:

@@ -5,9 +5,9 @@ that says what is wrong with it. Tensors stay views of the message.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,8 +21,9 @@ from paramfleet_pserver.tablestore import (
     Table,
     TableStore,
 )
+from paramfleet_pserver.tensors import change_of, ids_of, tensor_of
 from paramfleet_shared.ids import Rank, Step
-from paramfleet_shared.tables.rowstore import RowShapeError
+from paramfleet_shared.tables.encoding import WIRE_DTYPES, WireDtype, room_for
 from paramfleet_shared.tables.spec import TableSpec
 from paramfleet_shared.wire.identity import PushIdentity
 from paramfleet_shared.wire.message import MalformedMessageError, Message
@@ -43,12 +44,15 @@ __all__ = [
     "exchange_request",
     "pull_request",
     "push_request",
-    "tensor_of",
 ]
 
 Mode = Literal["sync", "async", "geo"]
 
 MODES: tuple[Mode, ...] = ("sync", "async", "geo")
+
+_Choice = TypeVar("_Choice", bound=str)
+_Ids = Literal["plain", "delta"]
+_IDS: tuple[_Ids, ...] = ("plain", "delta")
 
 
 class Fields:
@@ -95,6 +99,14 @@ class Fields:
             raise self._wrong(name, "must be a string")
         return value
 
+    def choice(self, name: str, choices: Collection[_Choice], default: _Choice) -> _Choice:
+        """Return one of some strings; absent is ``default``."""
+        value = self._values.get(name, default)
+        known = next((each for each in choices if each == value), None)
+        if known is None:
+            raise self._wrong(name, f"must be one of {', '.join(choices)}")
+        return known
+
     def parts(self, name: str) -> list[Mapping[str, Any]]:
         """Return a list of maps."""
         value = self._values.get(name)
@@ -126,6 +138,8 @@ class PullPart:
     rows: SparsePart | None
     """Ids and bounds, and room for the rows; None reads a dense table's range."""
     create: bool
+    wire: WireDtype = "float32"
+    """How the numbers of the answer travel."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -223,15 +237,17 @@ def pull_request(message: Message, store: TableStore) -> PullRequest:
     """
     fields = Fields(message.fields, where="pull")
     parts = []
-    for index, wire in enumerate(fields.parts("parts")):
-        part = Fields(wire, where=f"pull part {index}")
+    for index, about in enumerate(fields.parts("parts")):
+        part = Fields(about, where=f"pull part {index}")
         table = store.find(part.text("table"))
+        wire = part.choice("wire", WIRE_DTYPES, "float32")
         rows = None
         if isinstance(table, SparseTable):
-            ids, offsets = _ids_of(message, index, table)
-            room = np.empty((len(ids), table.spec.dim), np.float32)
-            rows = SparsePart(ids, offsets, room)
-        parts.append(PullPart(table=table, rows=rows, create=part.flag("create")))
+            ids, offsets = ids_of(message, index, table, packed=_packed(part))
+            room = room_for((len(ids), table.spec.dim), wire)
+            rows = SparsePart(ids, offsets, room, wire)
+        create = part.flag("create")
+        parts.append(PullPart(table=table, rows=rows, create=create, wire=wire))
     return PullRequest(
         rank=Rank(fields.integer("rank")),
         min_version=fields.integer("min_version"),
@@ -325,8 +341,8 @@ class _Changes:
         self,
     ) -> Iterator[tuple[PushIdentity, Table, SparsePart | DensePart, Fields]]:
         named: set[str] = set()
-        for index, wire in enumerate(self._fields.parts("parts")):
-            part = Fields(wire, where=f"part {index}")
+        for index, about in enumerate(self._fields.parts("parts")):
+            part = Fields(about, where=f"part {index}")
             table = self._store.find(part.text("table"))
             name = table.spec.name
             if name in named:
@@ -340,56 +356,20 @@ class _Changes:
                 table=name,
                 sequence=part.integer("sequence", least=FIRST_SEQUENCE),
             )
-            content = _content_of(self._message, f"{index}.{self._tensor}", index, table)
-            yield identity, table, content, part
+            yield identity, table, self._content(index, part, table), part
+
+    def _content(self, index: int, part: Fields, table: Table) -> SparsePart | DensePart:
+        wire = part.choice("wire", WIRE_DTYPES, "float32")
+        name = f"{index}.{self._tensor}"
+        if isinstance(table, SparseTable):
+            ids, offsets = ids_of(self._message, index, table, packed=_packed(part))
+            rows = change_of(
+                self._message, name, table, wire=wire, shape=(len(ids), table.spec.dim)
+            )
+            return SparsePart(ids, offsets, rows, wire, unique=part.flag("unique"))
+        values = change_of(self._message, name, table, wire=wire, shape=(table.num_rows,))
+        return DensePart(values, wire)
 
 
-def tensor_of(
-    message: Message, name: str, table: Table, *, dtype: str, shape: tuple[int | None, ...]
-) -> NDArray[Any]:
-    """Return a tensor of a known dtype and shape (None: any length).
-
-    Raises:
-        MalformedMessageError: if there is none of that name.
-        RowShapeError: if it has another dtype or shape.
-    """
-    array = message.tensors.get(name)
-    if array is None:
-        raise MalformedMessageError(where=f"tensor {name!r}", rule="is missing")
-    fits = len(shape) == array.ndim and all(
-        want is None or want == have for want, have in zip(shape, array.shape, strict=True)
-    )
-    if array.dtype != dtype or not fits:
-        wanted = ", ".join("any" if length is None else str(length) for length in shape)
-        raise RowShapeError(
-            table=table.spec.name,
-            expected=f"{name} {dtype} [{wanted}]",
-            got=f"{array.dtype} [{', '.join(map(str, array.shape))}]",
-        )
-    return array
-
-
-def _content_of(
-    message: Message, tensor: str, index: int, table: Table
-) -> SparsePart | DensePart:
-    if isinstance(table, SparseTable):
-        ids, offsets = _ids_of(message, index, table)
-        shape = (len(ids), table.spec.dim)
-        rows = tensor_of(message, tensor, table, dtype="float32", shape=shape)
-        return SparsePart(ids, offsets, rows)
-    values = tensor_of(message, tensor, table, dtype="float32", shape=(table.num_rows,))
-    return DensePart(values)
-
-
-def _ids_of(
-    message: Message, index: int, table: SparseTable
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    ids = tensor_of(message, f"{index}.ids", table, dtype="int64", shape=(None,))
-    bounds = (table.blocks[-1].shards.stop + 1,)
-    offsets = tensor_of(message, f"{index}.offsets", table, dtype="int64", shape=bounds)
-    if offsets[0] != 0 or offsets[-1] != len(ids) or np.any(offsets[1:] < offsets[:-1]):
-        raise MalformedMessageError(
-            where=f"tensor '{index}.offsets'",
-            rule=f"must rise from 0 to the number of ids ({len(ids)})",
-        )
-    return ids, offsets
+def _packed(part: Fields) -> bool:
+    return part.choice("ids", _IDS, "plain") == "delta"

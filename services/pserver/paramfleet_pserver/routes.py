@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from paramfleet_pserver.geo import check_rule
@@ -43,7 +42,7 @@ from paramfleet_shared.served_errors import (
     OperationModeError,
     TablesNotDeclaredError,
 )
-from paramfleet_shared.tables.routing import all_finite
+from paramfleet_shared.tables.encoding import Encoded, is_finite, num_nonfinite, room_for
 from paramfleet_shared.tables.spec import TableSpec
 from paramfleet_shared.tables.warm import warm
 from paramfleet_shared.wire.message import Message
@@ -178,13 +177,19 @@ class Routes:
             await self._owners.settle()  # the original may still be on its way
         replies = await geo.reply(exchange)
         tensors: dict[str, NDArray[Any]] = {}
+        parts: list[dict[str, Any]] = []
         for index, reply in enumerate(replies):
-            tensors[f"{index}.rows"] = reply.rows
-            if reply.ids is not None:
+            parts.append({"batch": reply.batch, "more": reply.more})
+            tensors |= _tensors(index, reply.rows)
+            if reply.packed is not None and reply.offsets is not None:
+                parts[index]["ids"] = "delta"
+                tensors[f"{index}.ids"] = reply.packed
+                tensors[f"{index}.offsets"] = reply.offsets
+            elif reply.ids is not None:
                 tensors[f"{index}.ids"] = reply.ids
         return Message(
             fields={
-                "parts": [{"batch": reply.batch, "more": reply.more} for reply in replies],
+                "parts": parts,
                 "slowest": training.slowest_but(exchange.rank),
             },
             tensors=tensors,
@@ -298,12 +303,12 @@ class Routes:
     ) -> None:
         numbers = part.content.numbers
         finite = (
-            all_finite(numbers)
-            if numbers.size <= INLINE_VALUES
-            else await asyncio.to_thread(all_finite, numbers)
+            is_finite(numbers)
+            if numbers.rows.size <= INLINE_VALUES
+            else await asyncio.to_thread(is_finite, numbers)
         )
         if not finite:
-            count = int(np.count_nonzero(~np.isfinite(numbers)))
+            count = num_nonfinite(numbers)
             name = part.table.spec.name
             raise NonFiniteGradientError(table=name, rank=rank, step=step, count=count)
 
@@ -316,12 +321,20 @@ def _reading(pull: PullRequest) -> tuple[list[Job], dict[str, NDArray[Any]]]:
         part.table.num_pulls += 1
         if isinstance(part.table, SparseTable) and part.rows is not None:
             jobs += part.table.pull_jobs(part.rows, create=part.create)
-            tensors[f"{index}.rows"] = part.rows.rows
+            tensors |= _tensors(index, part.rows.rows)
         elif isinstance(part.table, DenseTable):
-            room = np.empty(part.table.num_rows, np.float32)
-            jobs.append(part.table.pull_job(room))
-            tensors[f"{index}.rows"] = room
+            room = room_for((part.table.num_rows,), part.wire)
+            jobs.append(part.table.pull_job(room, part.wire))
+            tensors |= _tensors(index, room)
     return jobs, tensors
+
+
+def _tensors(index: int, rows: Encoded) -> dict[str, NDArray[Any]]:
+    """Return the numbers of an answer's part by name."""
+    tensors = {f"{index}.rows": rows.rows}
+    if rows.scales is not None:
+        tensors[f"{index}.scales"] = rows.scales
+    return tensors
 
 
 def _count(parts: list[PushPart], applied: asyncio.Future[None]) -> None:

@@ -42,6 +42,7 @@ from paramfleet_shared.checkpoint import (
     sync_directory,
     write_part,
 )
+from paramfleet_shared.tables.encoding import Encoded
 from paramfleet_shared.tables.routing import route
 from paramfleet_shared.tables.spec import TableSpec
 
@@ -205,7 +206,8 @@ async def _take_rows(
         rows = routed.positions[where]
         block.rows.assign(routed.ids[where], part.values[rows], part.states[rows])
 
-    bounds = SparsePart(routed.ids, routed.offsets[store.shards.start :], part.values)
+    offsets = routed.offsets[store.shards.start :]
+    bounds = SparsePart(routed.ids, offsets, Encoded(part.values))
     jobs = []
     for block in table.blocks:
         where = bounds.within(block.shards)

@@ -17,6 +17,7 @@ from paramfleet_pserver.owners import Job
 from paramfleet_shared.placement import range_of_shard
 from paramfleet_shared.served_errors import UnknownTableError
 from paramfleet_shared.tables.dense import DenseRange
+from paramfleet_shared.tables.encoding import Encoded, WireDtype, decode_rows, encode_rows
 from paramfleet_shared.tables.sparse import SparseShard
 from paramfleet_shared.tables.spec import TableMismatchError, TableSpec
 
@@ -33,6 +34,10 @@ VALUES_PER_ROW = 64
 """Dense values that cost about as much as one sparse row: what a cache miss streams."""
 
 
+CODED_VALUES = 1 << 14
+"""Floats that are read and then encoded at a time: they stay in the nearest cache."""
+
+
 class SparsePart(NamedTuple):
     """One worker's rows of a sparse table."""
 
@@ -40,13 +45,17 @@ class SparsePart(NamedTuple):
     """Sorted by shard. [n]"""
     offsets: NDArray[np.int64]
     """Bounds of this server's shards in ``ids``. [shards + 1]"""
-    rows: NDArray[np.float32]
-    """[n, D]"""
+    rows: Encoded
+    """[n, D], as they travel."""
+    wire: WireDtype = "float32"
+    """How they do."""
     scale: float = 1.0
     """What the rows are multiplied by."""
+    unique: bool = False
+    """Whether the worker promises that the ids differ."""
 
     @property
-    def numbers(self) -> NDArray[np.float32]:
+    def numbers(self) -> Encoded:
         """Return the numbers, whatever the kind of table."""
         return self.rows
 
@@ -54,17 +63,23 @@ class SparsePart(NamedTuple):
         """Return where the rows of neighbouring shards lie."""
         return slice(int(self.offsets[shards.start]), int(self.offsets[shards.stop]))
 
+    def part(self, where: slice) -> "SparsePart":
+        """Return some of the rows, as views."""
+        return self._replace(ids=self.ids[where], rows=self.rows.part(where))
+
 
 class DensePart(NamedTuple):
     """One worker's numbers for this server's range of a dense table."""
 
-    values: NDArray[np.float32]
-    """[length of the range]"""
+    values: Encoded
+    """[length of the range], as they travel."""
+    wire: WireDtype = "float32"
+    """How they do."""
     scale: float = 1.0
     """What the values are multiplied by."""
 
     @property
-    def numbers(self) -> NDArray[np.float32]:
+    def numbers(self) -> Encoded:
         """Return the numbers, whatever the kind of table."""
         return self.values
 
@@ -177,12 +192,15 @@ class SparseTable(Table):
         self.blocks = other.blocks
 
     def pull_jobs(self, part: SparsePart, *, create: bool) -> list[Job]:
-        """Read rows into ``part.rows``; with ``create``, unknown ids become rows."""
+        """Read rows into ``part.rows``, as they are to travel.
+
+        With ``create``, unknown ids become rows.
+        """
         jobs = []
         for owner, shards, rows in self.blocks:
             where = part.within(shards)
             if count := where.stop - where.start:
-                read = partial(rows.pull, part.ids[where], part.rows[where], create=create)
+                read = partial(_pull_rows, rows, part.part(where), create=create)
                 jobs.append(Job(owner, count, read))
         return jobs
 
@@ -198,9 +216,9 @@ class SparseTable(Table):
                 assert isinstance(part, SparsePart), "the request's reader sees to it"
                 where = part.within(shards)
                 if where.stop > where.start:
-                    mine.append((part.ids[where], part.rows[where], part.scale))
+                    mine.append(part.part(where))
             if mine:
-                count = sum(len(ids) for ids, _, _ in mine)
+                count = sum(len(part.ids) for part in mine)
                 jobs.append(Job(owner, count, partial(_push_rows, rows, mine, lr, step)))
         return jobs
 
@@ -232,9 +250,9 @@ class DenseTable(Table):
     def num_bytes(self) -> int:
         return self.range.num_bytes
 
-    def pull_job(self, out: NDArray[np.float32]) -> Job:
-        """Copy the range's values to ``out``."""
-        return self.job(partial(_copy_values, self.range, out))
+    def pull_job(self, out: Encoded, wire: WireDtype) -> Job:
+        """Copy the range's values to ``out``, as they are to travel."""
+        return self.job(partial(_copy_values, self.range, out, wire))
 
     @override
     def update_jobs(
@@ -336,31 +354,41 @@ class TableStore:
                 there.adopt(table)
 
 
-def _push_rows(
-    block: SparseShard,
-    parts: list[tuple[NDArray[np.int64], NDArray[np.float32], float]],
-    lr: float,
-    step: int,
-) -> None:
-    ids, rows, scale = parts[0]
+def _pull_rows(block: SparseShard, part: SparsePart, *, create: bool) -> None:
+    if part.wire == "float32":
+        block.pull(part.ids, part.rows.rows, create=create)
+        return
+    step = max(1, CODED_VALUES // block.spec.dim)
+    room = np.empty((min(step, len(part.ids)), block.spec.dim), np.float32)
+    for start in range(0, len(part.ids), step):
+        some = part.part(slice(start, start + step))
+        rows = room[: len(some.ids)]
+        block.pull(some.ids, rows, create=create)
+        encode_rows(rows, part.wire, out=some.rows)
+
+
+def _push_rows(block: SparseShard, parts: list[SparsePart], lr: float, step: int) -> None:
+    ids = parts[0].ids
     if len(parts) > 1:
-        ids = np.concatenate([part[0] for part in parts])
-        rows = np.concatenate([_scaled(part[1], part[2]) for part in parts])
+        ids = np.concatenate([part.ids for part in parts])
+        rows = np.concatenate([_numbers(part) for part in parts])
     else:
-        rows = _scaled(rows, scale)
+        rows = _numbers(parts[0])
     block.push(ids, rows, lr=lr, step=step)
 
 
 def _push_values(dense: DenseRange, parts: Sequence[DensePart], lr: float, step: int) -> None:
-    total = _scaled(parts[0].values, parts[0].scale)
+    total = _numbers(parts[0])
     for part in parts[1:]:
-        total = total + _scaled(part.values, part.scale)
+        total = total + _numbers(part)
     dense.push(total, lr=lr, step=step)
 
 
-def _scaled(values: NDArray[np.float32], scale: float) -> NDArray[np.float32]:
-    return values if scale == 1.0 else values * np.float32(scale)
+def _numbers(part: SparsePart | DensePart) -> NDArray[np.float32]:
+    """Return a part's numbers as float32, scaled."""
+    values = decode_rows(part.numbers, part.wire)
+    return values if part.scale == 1.0 else values * np.float32(part.scale)
 
 
-def _copy_values(dense: DenseRange, out: NDArray[np.float32]) -> None:
-    out[:] = dense.values
+def _copy_values(dense: DenseRange, out: Encoded, wire: WireDtype) -> None:
+    encode_rows(dense.values, wire, out=out)

@@ -9,6 +9,7 @@ import sys
 import numpy as np
 
 from paramfleet_shared.tables.dense import DenseRange
+from paramfleet_shared.tables.encoding import warm_codecs
 from paramfleet_shared.tables.partition import partition
 from paramfleet_shared.tables.routing import all_finite, merge_by_inverse, route
 from paramfleet_shared.tables.rowstore import gather_rows, scatter_rows
@@ -20,6 +21,7 @@ __all__ = ["main", "warm"]
 
 def warm(spec: TableSpec) -> None:
     """Compile what a table needs, or load it from the cache; idempotent."""
+    warm_codecs()
     if spec.kind == "dense":
         part = DenseRange(spec, 0, min(spec.size, 1))
         part.push(np.zeros_like(part.values), lr=0.0, step=1)

@@ -49,7 +49,8 @@ _MAX_DIMENSIONS = 32
 _DTYPES = {
     name: np.dtype(name).newbyteorder("<")
     for name in (
-        "float32", "float64", "float16", "int64", "int32", "uint8", "uint64", "bool",
+        "float32", "float64", "float16", "int64", "int32", "int8", "uint8", "uint16", "uint64",
+        "bool",
     )
 }  # fmt: skip
 

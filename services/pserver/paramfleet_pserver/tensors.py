@@ -1,0 +1,110 @@
+"""Tensors of a request as parts of tables: shapes, dtypes and lengths are judged here."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paramfleet_pserver.tablestore import SparseTable, Table
+from paramfleet_shared.tables.encoding import (
+    Encoded,
+    WireDtype,
+    scale_shape,
+    stored_dtype,
+    unpack_ids,
+)
+from paramfleet_shared.tables.rowstore import RowShapeError
+from paramfleet_shared.wire.limits import DEFAULT_LIMITS
+from paramfleet_shared.wire.message import MalformedMessageError, Message
+
+__all__ = ["MAX_PACKED_IDS", "change_of", "ids_of", "tensor_of"]
+
+MAX_PACKED_IDS = DEFAULT_LIMITS.max_body_bytes // 8
+"""Packed ids may stand for so many: what would fit in a body if they weren't packed."""
+
+
+def tensor_of(
+    message: Message, name: str, table: Table, *, dtype: str, shape: tuple[int | None, ...]
+) -> NDArray[Any]:
+    """Return a tensor of a known dtype and shape (None: any length).
+
+    Raises:
+        MalformedMessageError: if there is none of that name.
+        RowShapeError: if it has another dtype or shape.
+    """
+    array = message.tensors.get(name)
+    if array is None:
+        raise MalformedMessageError(where=f"tensor {name!r}", rule="is missing")
+    fits = len(shape) == array.ndim and all(
+        want is None or want == have for want, have in zip(shape, array.shape, strict=True)
+    )
+    if array.dtype != dtype or not fits:
+        wanted = ", ".join("any" if length is None else str(length) for length in shape)
+        raise RowShapeError(
+            table=table.spec.name,
+            expected=f"{name} {dtype} [{wanted}]",
+            got=f"{array.dtype} [{', '.join(map(str, array.shape))}]",
+        )
+    return array
+
+
+def change_of(
+    message: Message, name: str, table: Table, *, wire: WireDtype, shape: tuple[int, ...]
+) -> Encoded:
+    """Return the gradients or differences of a part, as they travelled.
+
+    Args:
+        message: The request.
+        name: The tensor's name, ``<part>.<what>``; scales are ``<part>.scales``.
+        table: Whose part it is.
+        wire: How the numbers travelled.
+        shape: Rows [n, D] or values [P].
+
+    Raises:
+        MalformedMessageError: if a tensor is missing.
+        RowShapeError: if one has another dtype or shape.
+    """
+    rows = tensor_of(message, name, table, dtype=stored_dtype(wire), shape=shape)
+    if wire != "int8":
+        return Encoded(rows)
+    scales = f"{name.partition('.')[0]}.scales"
+    bits = tensor_of(message, scales, table, dtype="uint16", shape=scale_shape(shape))
+    return Encoded(rows, bits)
+
+
+def ids_of(
+    message: Message, index: int, table: SparseTable, *, packed: bool
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the ids of a part, int64 [n], and the bounds of this server's shards in them.
+
+    Args:
+        message: The request.
+        index: Which part.
+        table: Whose part it is.
+        packed: Whether the ids travelled as ``pack_ids`` packs them.
+
+    Raises:
+        MalformedMessageError: if a tensor is missing, the bounds don't rise from 0 to the
+            number of ids, or packed ids aren't what they should be.
+        RowShapeError: if a tensor has another dtype or shape.
+    """
+    dtype = "uint8" if packed else "int64"
+    found = tensor_of(message, f"{index}.ids", table, dtype=dtype, shape=(None,))
+    bounds = (table.blocks[-1].shards.stop + 1,)
+    offsets = tensor_of(message, f"{index}.offsets", table, dtype="int64", shape=bounds)
+    num = int(offsets[-1]) if packed else len(found)
+    rises = offsets[0] == 0 and offsets[-1] == num and not np.any(offsets[1:] < offsets[:-1])
+    if not rises or num > max(MAX_PACKED_IDS, len(found)):
+        raise MalformedMessageError(
+            where=f"tensor '{index}.offsets'",
+            rule="must rise from 0 to the number of ids "
+            + (f"(at most {MAX_PACKED_IDS})" if packed else f"({num})"),
+        )
+    if not packed:
+        return found, offsets
+    ids = unpack_ids(found, offsets)
+    if ids is None:
+        raise MalformedMessageError(
+            where=f"tensor '{index}.ids'", rule=f"must be {num} packed ids"
+        )
+    return ids, offsets

@@ -1,0 +1,273 @@
+"""Numbers and ids in fewer bytes, and back.
+
+The loops are plain and free of calls, so that LLVM turns them into vectors: they run
+about as fast as memory. What is narrowed is rounded to the nearest, ties to even, and
+what a format can't hold becomes its largest finite value; infinities and NaN stay what
+they are (int8: they make their whole row NaN).
+
+Packed ids, shard by shard: nothing for a shard without ids, else its first id in 8
+bytes and then the differences from id to id, modulo 2^64, in blocks of ``BLOCK``: one
+byte for the width in bits, the differences in so many bits each, the lowest bits first,
+and zero bits up to a whole byte. ``PADDING`` zero bytes end it all: a reader may load
+9 bytes wherever a difference begins.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paramfleet_shared.tables.kernels.compiled import inlined, kernel
+
+__all__ = [
+    "BLOCK",
+    "PADDING",
+    "from_bfloat16",
+    "from_float16",
+    "from_int8",
+    "pack",
+    "packed_bytes",
+    "to_bfloat16",
+    "to_float16",
+    "to_int8",
+    "unpack",
+]
+
+BLOCK = 32
+"""Differences of one width: the widest of so few exceeds the mean by 2 bits or so."""
+
+PADDING = 8
+
+_U = np.uint32
+_ABS, _INF = _U(0x7FFFFFFF), _U(0x7F800000)
+_1, _13, _16 = _U(1), _U(13), _U(16)
+_BF_HALF, _BF_ABS, _BF_INF, _BF_QUIET = _U(0x7FFF), _U(0x7FFF), _U(0x7F80), _U(0x40)
+_BF_UP, _BF_NAN = _U(0xFFFF), np.uint16(0x7FC0)
+_H_SIGN, _H_QUIET, _H_INF, _H_MAX = _U(0x8000), _U(0x7E00), _U(0x7C00), _U(0x7BFF)
+_H_LEAST = _U(0x38800000)  # 2^-14, the least normal float16
+_H_OVER = _U(0x477FF000)  # 65520, what would round to 65536
+_H_BIAS = _U(0x38000000)  # (127 - 15) << 23
+_H_HALF = _U(0x0FFF)
+_H_STEP, _H_STEPS = np.float32(2.0**-24), np.float32(2.0**24)
+_TO_WHOLE_SMALL = np.float32(2.0**23)
+_TO_WHOLE = np.float32(3 * 2.0**22)  # adding and taking it away rounds to a whole number
+_LEVELS = np.float32(127.0)
+_0F, _1F = np.float32(0.0), np.float32(1.0)
+_64 = np.uint64(64)
+_BYTE = np.uint64(0xFF)
+
+
+@kernel
+def to_bfloat16(bits: NDArray[np.uint32], out: NDArray[np.uint16]) -> None:
+    """Narrow floats, given as their bits."""
+    for i in range(out.size):
+        b = bits[i]
+        m = b & _ABS
+        r = (b + _BF_HALF + ((b >> _16) & _1)) >> _16
+        if m < _INF and (r & _BF_ABS) == _BF_INF:
+            r -= _1
+        if m > _INF:
+            r = (b >> _16) | _BF_QUIET
+        out[i] = np.uint16(r)
+
+
+@kernel
+def from_bfloat16(rows: NDArray[np.uint16], out: NDArray[np.uint32]) -> None:
+    """Widen to the bits of floats."""
+    for i in range(out.size):
+        out[i] = _U(rows[i]) << _16
+
+
+@kernel
+def to_float16(
+    values: NDArray[np.float32], bits: NDArray[np.uint32], out: NDArray[np.uint16]
+) -> None:
+    """Narrow floats to the bits of float16; ``bits`` are those of ``values``."""
+    for i in range(out.size):
+        b = bits[i]
+        m = b & _ABS
+        r = (m - _H_BIAS + _H_HALF + ((m >> _13) & _1)) >> _13
+        if m >= _H_OVER:
+            r = _H_MAX
+        if m == _INF:
+            r = _H_INF
+        if m > _INF:
+            r = _H_QUIET
+        if m < _H_LEAST:
+            r = _U((abs(values[i]) * _H_STEPS + _TO_WHOLE_SMALL) - _TO_WHOLE_SMALL)
+        out[i] = np.uint16(r | ((b >> _16) & _H_SIGN))
+
+
+@kernel
+def from_float16(
+    rows: NDArray[np.uint16], out: NDArray[np.float32], bits: NDArray[np.uint32]
+) -> None:
+    """Widen the bits of float16; ``bits`` are those of ``out``, the same memory."""
+    for i in range(out.size):
+        h = _U(rows[i])
+        m = h & _BF_ABS
+        r = (m << _13) + _H_BIAS
+        if m >= _H_INF:
+            r += _H_BIAS
+        if m < _U(0x0400):  # what float16 can only count: 2^-24 times so many
+            r = np.float32(np.float32(m) * _H_STEP).view(np.uint32)
+        bits[i] = r | ((h & _H_SIGN) << _16)
+
+
+@kernel
+def to_int8(
+    values: NDArray[np.float32],
+    out: NDArray[np.int8],
+    scales: NDArray[np.uint16],
+    width: int,
+) -> None:
+    """Narrow rows of ``width`` floats, the last one perhaps shorter; all flat.
+
+    ``scales`` are bits of bfloat16, a hundred-and-twenty-seventh of the row's largest
+    magnitude, rounded up.
+    """
+    for row in range(scales.size):
+        start = row * width
+        stop = min(start + width, values.size)
+        largest = _U(0)
+        for j in range(start, stop):
+            largest = max(largest, _U(np.float32(values[j]).view(np.uint32) & _ABS))
+        if largest >= _INF:
+            scales[row] = _BF_NAN
+            for j in range(start, stop):
+                out[j] = 0
+            continue
+        exact = np.float32(np.uint32(largest).view(np.float32) / _LEVELS).view(np.uint32)
+        top = (exact + _BF_UP) >> _16
+        scales[row] = np.uint16(top)
+        scale = np.uint32(top << _16).view(np.float32)
+        if scale == _0F:
+            scale = _1F
+        for j in range(start, stop):
+            out[j] = np.int8((values[j] / scale + _TO_WHOLE) - _TO_WHOLE)
+
+
+@kernel
+def from_int8(
+    rows: NDArray[np.int8],
+    scales: NDArray[np.uint16],
+    out: NDArray[np.float32],
+    width: int,
+) -> None:
+    """Widen what ``to_int8`` made; all flat."""
+    for row in range(scales.size):
+        start = row * width
+        scale = np.uint32(_U(scales[row]) << _16).view(np.float32)
+        for j in range(start, min(start + width, out.size)):
+            out[j] = np.float32(rows[j]) * scale
+
+
+@inlined
+def _width_of(ids: NDArray[np.uint64], start: int, stop: int) -> int:
+    """Return the bits that the widest difference needs."""
+    every = np.uint64(0)
+    for i in range(start, stop):
+        every |= ids[i] - ids[i - 1]
+    width = 0
+    while every:
+        every >>= np.uint64(1)
+        width += 1
+    return width
+
+
+@kernel
+def packed_bytes(ids: NDArray[np.uint64], offsets: NDArray[np.int64]) -> int:
+    """Return how many bytes ``pack`` will write."""
+    total = PADDING
+    for shard in range(offsets.size - 1):
+        start, stop = offsets[shard], offsets[shard + 1]
+        if stop > start:
+            total += 8
+        for block in range(start + 1, stop, BLOCK):
+            end = min(block + BLOCK, stop)
+            total += 1 + ((end - block) * _width_of(ids, block, end) + 7) // 8
+    return total
+
+
+@inlined
+def _put(out: NDArray[np.uint8], place: int, value: np.uint64, num: int) -> None:
+    """Add the lowest ``num`` bytes of ``value``."""
+    for k in range(num):
+        out[place + k] |= np.uint8((value >> np.uint64(8 * k)) & _BYTE)
+
+
+@kernel
+def pack(ids: NDArray[np.uint64], offsets: NDArray[np.int64], out: NDArray[np.uint8]) -> None:
+    """Pack ids into ``out``, zeroes of ``packed_bytes`` bytes."""
+    place = 0
+    for shard in range(offsets.size - 1):
+        start, stop = offsets[shard], offsets[shard + 1]
+        if stop > start:
+            _put(out, place, ids[start], 8)
+            place += 8
+        for block in range(start + 1, stop, BLOCK):
+            end = min(block + BLOCK, stop)
+            width = _width_of(ids, block, end)
+            out[place] = width
+            place += 1
+            for i in range(block, end):
+                bit = (i - block) * width
+                at, shift = place + (bit >> 3), np.uint64(bit & 7)
+                difference = ids[i] - ids[i - 1]
+                _put(out, at, difference << shift, 8)
+                if shift:
+                    out[at + 8] |= np.uint8(difference >> (_64 - shift))
+            place += ((end - block) * width + 7) // 8
+
+
+@inlined
+def _load(packed: NDArray[np.uint8], at: Any) -> np.uint64:
+    """Return 8 bytes as a number."""
+    value = np.uint64(0)
+    for k in range(8):
+        value |= np.uint64(packed[at + k]) << np.uint64(8 * k)
+    return value
+
+
+@kernel
+def unpack(
+    packed: NDArray[np.uint8], offsets: NDArray[np.int64], ids: NDArray[np.uint64]
+) -> bool:
+    """Read packed ids; return whether they are what ``pack`` could have written.
+
+    ``offsets`` must rise from 0 to the number of ids. Every place is compared with the
+    end before it is read.
+    """
+    end = packed.size - PADDING
+    place = 0
+    for shard in range(offsets.size - 1):
+        start, stop = offsets[shard], offsets[shard + 1]
+        if stop == start:
+            continue
+        if place + 8 > end:
+            return False
+        ids[start] = _load(packed, place)
+        place += 8
+        for block in range(start + 1, stop, BLOCK):
+            count = min(BLOCK, stop - block)
+            if place >= end or packed[place] > 64:
+                return False
+            width = np.int64(packed[place])
+            place += 1
+            num = (count * width + 7) // 8
+            if place + num > end:
+                return False
+            mask = np.uint64(0xFFFFFFFFFFFFFFFF)
+            if width < 64:
+                mask = (np.uint64(1) << np.uint64(width)) - np.uint64(1)
+            last = ids[block - 1]
+            for i in range(count):
+                bit = i * width
+                at, shift = place + (bit >> 3), np.uint64(bit & 7)
+                value = _load(packed, at) >> shift
+                if shift:
+                    value |= np.uint64(packed[at + 8]) << (_64 - shift)
+                last += value & mask
+                ids[block + i] = last
+            place += num
+    return bool(place == end)

@@ -1,0 +1,260 @@
+"""Rows and ids in fewer bytes, and back."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from numpy.typing import NDArray
+
+from paramfleet_shared.tables.encoding import (
+    DENSE_WIDTH,
+    WIRE_DTYPES,
+    Encoded,
+    WireDtype,
+    decode_rows,
+    encode_rows,
+    is_finite,
+    narrowest,
+    num_nonfinite,
+    pack_ids,
+    room_for,
+    sort_within_shards,
+    unpack_ids,
+    warm_codecs,
+)
+from paramfleet_shared.tables.rowstore import RowShapeError
+
+FLOATS = st.floats(width=32, allow_nan=False, allow_infinity=False)
+ROWS = arrays.arrays(
+    np.float32, st.tuples(st.integers(0, 5), st.integers(1, 40)), elements=FLOATS
+)
+LOSSY: tuple[WireDtype, ...] = ("float16", "bfloat16", "int8")
+IDS = st.lists(st.integers(-(2**63), 2**63 - 1), max_size=100)
+
+
+def all_float32(num: int) -> NDArray[np.float32]:
+    """Return floats of every magnitude: random bits."""
+    bits = np.random.default_rng(0).integers(0, 2**32, num, dtype=np.uint32)
+    return bits.view(np.float32)
+
+
+def bounds_of(num: int, cuts: list[int]) -> NDArray[np.int64]:
+    """Return offsets of so many ids."""
+    inner = sorted(min(cut, num) for cut in cuts)
+    return np.array([0, *inner, num], np.int64)
+
+
+def unpacked(packed: NDArray[np.uint8], bounds: NDArray[np.int64]) -> list[int]:
+    """Return the ids that were packed."""
+    ids = unpack_ids(packed, bounds)
+    assert ids is not None
+    return [int(each) for each in ids]
+
+
+@pytest.mark.parametrize("dtype", WIRE_DTYPES)
+@given(rows=ROWS)
+def test_what_is_encoded_is_finite_and_has_the_shape_of_the_rows(
+    dtype: WireDtype, rows: NDArray[np.float32]
+) -> None:
+    encoded = encode_rows(rows, dtype)
+    decoded = decode_rows(encoded, dtype)
+
+    assert decoded.shape == rows.shape
+    assert decoded.dtype == np.float32
+    assert is_finite(encoded)
+    assert np.isfinite(decoded).all()
+
+
+def test_float16_is_what_numpy_makes_of_every_number_it_can_hold() -> None:
+    values = all_float32(1 << 18)
+    values = values[np.abs(values) < 65520]
+
+    encoded = encode_rows(values, "float16").rows
+
+    assert np.array_equal(encoded.view(np.uint16), values.astype(np.float16).view(np.uint16))
+
+
+def test_every_float16_is_read_as_numpy_reads_it() -> None:
+    every = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+
+    decoded = decode_rows(Encoded(every), "float16")
+
+    assert np.array_equal(decoded, every.astype(np.float32), equal_nan=True)
+
+
+def test_bfloat16_is_the_nearest_and_even_of_two() -> None:
+    values = all_float32(1 << 16)
+    values = values[np.abs(values) < 3e38].astype(np.float64)
+
+    decoded = decode_rows(encode_rows(values.astype(np.float32), "bfloat16"), "bfloat16")
+
+    step = np.ldexp(1.0, np.maximum(np.frexp(values)[1], -125) - 8)
+    assert np.array_equal(decoded, np.rint(values / step) * step)
+
+
+@given(rows=ROWS)
+def test_int8_is_within_half_a_step_of_a_scale_that_fits_the_row(
+    rows: NDArray[np.float32],
+) -> None:
+    encoded = encode_rows(rows, "int8")
+    assert encoded.scales is not None
+    scales = decode_rows(Encoded(encoded.scales), "bfloat16").astype(np.float64)
+    largest = np.abs(rows.astype(np.float64)).max(axis=1, initial=0.0)
+
+    assert (scales * 127 >= largest * (1 - 1e-6) - 1e-43).all()
+    assert (scales <= largest / 127 * (1 + 2.0**-7) + 2.0**-133).all()
+    error = np.abs(decode_rows(encoded, "int8").astype(np.float64) - rows)
+    assert (error <= scales[:, None] * (0.5 + 1e-5) + 1e-43).all()
+
+
+def test_a_vector_has_a_scale_for_each_part_of_it() -> None:
+    vector = np.linspace(-1, 1, DENSE_WIDTH + 1, dtype=np.float32)
+    vector[-1] = 1e-6
+
+    encoded = encode_rows(vector, "int8")
+
+    assert encoded.scales is not None
+    assert encoded.scales.shape == (2,)
+    assert decode_rows(encoded, "int8")[-1] == pytest.approx(1e-6, rel=0.01)
+    assert encode_rows(vector[:0], "int8").rows.shape == (0,)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_what_a_format_cannot_hold_becomes_its_largest_number(dtype: WireDtype) -> None:
+    largest = {"float16": 65504.0, "bfloat16": float.fromhex("0x1.fep127")}[dtype]
+    huge = np.array([[3.4e38, -3.4e38]], np.float32)
+
+    decoded = decode_rows(encode_rows(huge, dtype), dtype)
+
+    assert decoded.tolist() == [[largest, -largest]]
+
+
+@pytest.mark.parametrize("dtype", LOSSY)
+def test_infinities_and_nan_are_seen_on_the_other_side(dtype: WireDtype) -> None:
+    rows = np.array([[1, 2], [np.inf, 1], [np.nan, 1], [-np.inf, 1]], np.float32)
+
+    encoded = encode_rows(rows, dtype)
+    decoded = decode_rows(encoded, dtype)
+
+    assert not is_finite(encoded)
+    assert num_nonfinite(encoded) == 3
+    assert decoded[0] == pytest.approx([1, 2], rel=0.01)
+    assert not np.isfinite(decoded[1:, 0]).any()
+    if dtype == "int8":
+        assert np.isnan(decoded[1:]).all()
+    else:
+        assert np.array_equal(decoded[1:, 0], rows[1:, 0], equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", WIRE_DTYPES)
+def test_room_that_is_there_is_filled(dtype: WireDtype) -> None:
+    rows = np.array([[1.0, -2.0, 4.0]], np.float32)
+    room = room_for((3, 3), dtype)
+    out = np.zeros((1, 3), np.float32)
+
+    encoded = encode_rows(rows, dtype, out=room.part(slice(1, 2)))
+    back = decode_rows(encoded, dtype, out=out)
+
+    assert back is out
+    assert np.array_equal(out, decode_rows(room.part(slice(1, 2)), dtype))
+    assert out == pytest.approx(rows, abs=0.02)
+
+
+def test_float32_is_not_copied() -> None:
+    rows = np.array([[1.0, np.nan]], np.float32)
+
+    encoded = encode_rows(rows, "float32")
+
+    assert decode_rows(encoded, "float32") is rows
+    assert not is_finite(encoded)
+    assert num_nonfinite(encoded) == 1
+
+
+def test_only_float32_is_encoded() -> None:
+    with pytest.raises(RowShapeError):
+        encode_rows(np.zeros((1, 2)), "bfloat16")  # type: ignore[arg-type]  # on purpose
+
+
+def test_what_came_read_only_is_decoded() -> None:
+    rows = np.array([[1.0, -2.0, 4.0]], np.float32)
+    encoded = encode_rows(rows, "bfloat16")
+    encoded.rows.flags.writeable = False
+
+    assert decode_rows(encoded, "bfloat16") == pytest.approx(rows)
+
+
+def test_narrow_rows_are_no_smaller_in_int8() -> None:
+    assert [narrowest("int8", dim) for dim in (1, 2, 3)] == ["bfloat16", "bfloat16", "int8"]
+    assert narrowest("float32", 1) == "float32"
+
+
+@given(ids=IDS, cuts=st.lists(st.integers(0, 100), max_size=6), is_sorted=st.booleans())
+def test_ids_that_were_packed_are_the_same_again(
+    ids: list[int], cuts: list[int], is_sorted: bool
+) -> None:
+    batch = np.array(sorted(ids) if is_sorted else ids, np.int64)
+    bounds = bounds_of(batch.size, cuts)
+
+    packed = pack_ids(batch, bounds)
+
+    if packed is not None:
+        assert packed.nbytes < batch.nbytes
+        assert unpacked(packed, bounds) == batch.tolist()
+
+
+@pytest.mark.parametrize("width", [0, 1, 7, 8, 13, 31, 33, 57, 60, 61, 62])
+def test_differences_of_any_width_are_packed(width: int) -> None:
+    random = np.random.default_rng(width)
+    steps = random.integers(0, 1 << width, 100, dtype=np.int64, endpoint=width == 0)
+    ids = np.cumsum(steps) - 5
+    bounds = np.array([0, 0, 60, 60, 100], np.int64)
+
+    packed = pack_ids(ids, bounds)
+
+    assert packed is not None
+    assert unpacked(packed, bounds) == ids.tolist()
+
+
+def test_ids_far_apart_are_not_packed() -> None:
+    ids = np.array([-(2**63), 2**62, -(2**61), 2**60], np.int64)
+
+    assert pack_ids(ids, bounds_of(4, [2])) is None
+
+
+@given(data=st.binary(max_size=300), num=st.integers(0, 400), cut=st.integers(0, 400))
+def test_bytes_that_are_not_packed_ids_are_refused_or_read_within_bounds(
+    data: bytes, num: int, cut: int
+) -> None:
+    bounds = bounds_of(num, [cut])
+
+    ids = unpack_ids(np.frombuffer(data, np.uint8), bounds)
+
+    assert ids is None or ids.size == num
+
+
+def test_packed_ids_are_refused_if_a_byte_is_missing_or_too_many() -> None:
+    ids = np.arange(0, 1000, 7, dtype=np.int64)
+    bounds = bounds_of(ids.size, [50])
+    packed = pack_ids(ids, bounds)
+    assert packed is not None
+
+    for length in range(packed.size):
+        assert unpack_ids(packed[:length], bounds) is None
+    assert unpack_ids(np.append(packed, np.uint8(0)), bounds) is None
+    wide = packed.copy()
+    wide[8] = 65
+    assert unpack_ids(wide, bounds) is None
+
+
+def test_ids_are_sorted_inside_their_shard() -> None:
+    ids = np.array([5, -3, 4, 9, 2, 2], np.int64)
+    bounds = np.array([0, 3, 3, 6], np.int64)
+
+    order = sort_within_shards(ids, bounds)
+
+    assert ids[order].tolist() == [-3, 4, 5, 2, 2, 9]
+
+
+def test_the_kernels_can_be_compiled_beforehand() -> None:
+    warm_codecs()
