@@ -75,7 +75,7 @@ bench:
 
 bench-peers:
 	@sh scripts/install.sh benchmark
-	$(BIN)/python benchmarks/peers.py
+	$(BIN)/python benchmarks/path.py
 
 clean:
 	rm -rf $(VENV) build dist log .coverage .coverage.* .hypothesis .import_linter_cache

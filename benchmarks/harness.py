@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypedDict
+from typing import Any, NamedTuple, NotRequired, Protocol, TypedDict
 
 __all__ = [
     "Measure",
@@ -60,6 +60,8 @@ class Suite(TypedDict):
     """Headline figures; None where one could not be measured, and ``method`` says why."""
     method: str
     """What was measured and how, in sentences."""
+    details: NotRequired[dict[str, Any]]
+    """What else belongs to the figures: sizes, spreads, why something is missing."""
 
 
 class Measure(Protocol):
@@ -217,7 +219,7 @@ def with_machine(call: Callable[[], Suite]) -> dict[str, Any]:
     before, start = load_average(), time.perf_counter()
     result = call()
     return {
-        **result,
+        **{key: _rounded(value) for key, value in result.items()},
         "wall_s": round(time.perf_counter() - start, 1),
         "load_average_before": before,
         "load_average_after": load_average(),
@@ -246,6 +248,19 @@ def _versions() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return found
+
+
+def _rounded(value: Any) -> Any:
+    """Return JSON's value with floats of 5 digits: no figure here is better than that."""
+    match value:
+        case float():
+            return float(f"{value:.5g}")
+        case dict():
+            return {key: _rounded(each) for key, each in value.items()}
+        case list() | tuple():
+            return [_rounded(each) for each in value]
+        case _:
+            return value
 
 
 def _text(value: object) -> str:

@@ -1,1 +1,1 @@
-"""The systems that ``benchmarks/peers.py`` compares, behind one interface."""
+"""The systems that the benchmarks run beside each other, behind one interface."""

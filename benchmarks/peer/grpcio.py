@@ -8,7 +8,7 @@ import grpc  # type: ignore[import-untyped]  # grpcio ships no types
 import numpy as np
 from numpy.typing import NDArray
 
-from peer.work import CALL_TIMEOUT_S, LR, Client, Work
+from peer.work import CALL_TIMEOUT_S, LR, Client, Pulled, Work
 
 __all__ = ["GrpcioClient", "connect", "serve"]
 
@@ -71,14 +71,14 @@ class GrpcioClient:
         self._pull = self._channel.unary_unary(f"/{_SERVICE}/pull")
         self._push = self._channel.unary_unary(f"/{_SERVICE}/push")
 
-    def pull(self, ids: NDArray[np.int64]) -> NDArray[np.float32]:
+    def pull(self, ids: NDArray[np.int64]) -> Pulled:
         """Return the rows of ids."""
         answer: bytes = self._pull(ids.tobytes(), timeout=CALL_TIMEOUT_S)
-        return np.frombuffer(answer, np.float32).reshape(len(ids), self._dim)
+        return Pulled(ids, np.frombuffer(answer, np.float32).reshape(len(ids), self._dim))
 
-    def push(self, ids: NDArray[np.int64], grads: NDArray[np.float32]) -> None:
+    def push(self, pulled: Pulled, grads: NDArray[np.float32]) -> None:
         """Step rows."""
-        self._push(b"".join((ids.data, grads.data)), timeout=CALL_TIMEOUT_S)
+        self._push(b"".join((pulled.ids.data, grads.data)), timeout=CALL_TIMEOUT_S)
 
     def close(self) -> None:
         """Close the channel."""

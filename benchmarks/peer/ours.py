@@ -11,10 +11,8 @@ from paramfleet.requests import Author, Read, ReadPlan, Rows, Write, write_messa
 from paramfleet_shared.config import JobSettings
 from paramfleet_shared.discovery.session import JobSession
 from paramfleet_shared.tables.partition import partition
-from paramfleet_shared.tables.routing import merge_by_inverse
-from paramfleet_shared.tables.rowstore import gather_rows
 from paramfleet_shared.tables.spec import InitializerSpec, OptimizerSpec, TableSpec
-from peer.work import CALL_TIMEOUT_S, LR, Client, Work
+from peer.work import CALL_TIMEOUT_S, LR, Client, Pulled, Work
 
 __all__ = ["OursClient", "connect"]
 
@@ -43,25 +41,21 @@ class OursClient:
         self._author = Author(rank=member.index, incarnation=member.incarnation)
         self._declare()
 
-    def pull(self, ids: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return the rows of ids."""
-        unique, inverse, offsets = partition(ids, self._pservers.placement.num_shards)
+    def pull(self, ids: NDArray[np.int64]) -> Pulled:
+        """Return the rows of ids, sorted by shard."""
+        unique, _, offsets = partition(ids, self._pservers.placement.num_shards)
         rows = Rows(unique, offsets)
         read = Read(table=_TABLE, rows=rows, dim=self._dim, create=True)
         plan = ReadPlan([read], self._pservers.placement)
         messages = plan.messages(rank=self._author.rank, min_step=0)
         answers = self._communicator.wait(self._pservers.call("pull", messages))
-        found = np.empty((len(ids), self._dim), np.float32)
-        gather_rows(plan.join(answers)[0], inverse, found)
-        return found
+        return Pulled(unique, plan.join(answers)[0], rows)
 
-    def push(self, ids: NDArray[np.int64], grads: NDArray[np.float32]) -> None:
+    def push(self, pulled: Pulled, grads: NDArray[np.float32]) -> None:
         """Step rows."""
         sequence = next(self._sequences)
-        unique, inverse, offsets = partition(ids, self._pservers.placement.num_shards)
-        values = merge_by_inverse(grads, inverse, len(unique))
-        rows = Rows(unique, offsets)
-        write = Write(table=_TABLE, sequence=sequence, values=values, rows=rows, lr=LR)
+        rows: Rows = pulled.route
+        write = Write(table=_TABLE, sequence=sequence, values=grads, rows=rows, lr=LR)
         fields = {**self._author.fields(), "step": sequence, "weight": 1.0}
         messages = write_messages(
             [write], self._pservers.placement, fields, values_name="grads"

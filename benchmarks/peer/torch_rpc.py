@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch.distributed import rpc
 
-from peer.work import CALL_TIMEOUT_S, LR, Client, Work
+from peer.work import CALL_TIMEOUT_S, LR, Client, Pulled, Work
 
 __all__ = ["TorchRpcClient", "connect", "serve"]
 
@@ -57,14 +57,14 @@ class TorchRpcClient:
         del work
         _join("client", 1, port)
 
-    def pull(self, ids: NDArray[np.int64]) -> NDArray[np.float32]:
+    def pull(self, ids: NDArray[np.int64]) -> Pulled:
         """Return the rows of ids."""
         rows: torch.Tensor = rpc.rpc_sync(_SERVER, _pull, args=(torch.from_numpy(ids),))
-        return rows.numpy()
+        return Pulled(ids, rows.numpy())
 
-    def push(self, ids: NDArray[np.int64], grads: NDArray[np.float32]) -> None:
+    def push(self, pulled: Pulled, grads: NDArray[np.float32]) -> None:
         """Step rows."""
-        args = (torch.from_numpy(ids), torch.from_numpy(grads))
+        args = (torch.from_numpy(pulled.ids), torch.from_numpy(grads))
         rpc.rpc_sync(_SERVER, _push, args=args)
 
     def close(self) -> None:

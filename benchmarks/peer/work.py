@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ __all__ = [
     "LR",
     "Burst",
     "Client",
+    "Pulled",
     "Stepper",
     "Work",
     "digest_of",
@@ -37,15 +38,32 @@ NUM_BATCHES = 16
 SEED = 20240229
 
 
+class Pulled(NamedTuple):
+    """Rows as a client has them between a pull and the push that follows."""
+
+    ids: NDArray[np.int64]
+    """int64 [U]: the ids in an order of the system's choice, always the same for the same
+    ids. A model finds a batch's rows by index whatever their order is."""
+    rows: NDArray[np.float32]
+    """float32 [U, D], in that order."""
+    route: Any = None
+    """What the system knows of these ids from the pull on, and needs for the push."""
+
+
 class Client(Protocol):
     """One system's client, connected to its server. Called from several threads."""
 
-    def pull(self, ids: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return the rows [U, D] of unique ids, in their order."""
+    def pull(self, ids: NDArray[np.int64]) -> Pulled:
+        """Return the rows of unique ids."""
         ...
 
-    def push(self, ids: NDArray[np.int64], grads: NDArray[np.float32]) -> None:
-        """Step rows by SGD with ``LR``; return when it is done."""
+    def push(self, pulled: Pulled, grads: NDArray[np.float32]) -> None:
+        """Step the pulled rows by SGD with ``LR``; return when it is done.
+
+        Args:
+            pulled: What ``pull`` returned.
+            grads: float32 [U, D], in the order of ``pulled.ids``.
+        """
         ...
 
     def close(self) -> None:
@@ -64,7 +82,7 @@ class Work:
     def ids(self, batch: int) -> NDArray[np.int64]:
         """Return the unique ids [rows] of a batch, uniform over the table."""
         rng = np.random.default_rng((SEED, batch))
-        return rng.permutation(self.table_rows)[: self.rows].astype(np.int64)
+        return rng.choice(self.table_rows, self.rows, replace=False).astype(np.int64)
 
     def grads(self, batch: int) -> NDArray[np.float32]:
         """Return the gradients [rows, dim] of a batch."""
@@ -106,15 +124,17 @@ def fill(client: Client, work: Work) -> None:
     """Give the server's zeros the first content, through pushes."""
     content = work.content()
     for ids in work.chunks():
-        client.push(ids, content[ids] * np.float32(-1.0 / LR))
+        pulled = client.pull(ids)
+        client.push(pulled, content[pulled.ids] * np.float32(-1.0 / LR))
 
 
 def digest_of(client: Client, work: Work) -> str:
     """Return the digest of the server's whole table, as its client reads it."""
-    digest = hashlib.sha256()
+    table = np.empty((work.table_rows, work.dim), np.float32)
     for ids in work.chunks():
-        digest.update(np.ascontiguousarray(client.pull(ids)).tobytes())
-    return digest.hexdigest()
+        pulled = client.pull(ids)
+        table[pulled.ids] = pulled.rows
+    return hashlib.sha256(table.tobytes()).hexdigest()
 
 
 class Stepper:
@@ -127,7 +147,7 @@ class Stepper:
 
     def __init__(self, client: Client, work: Work) -> None:
         self._client = client
-        self._batches = [(work.ids(batch), work.grads(batch)) for batch in range(NUM_BATCHES)]
+        self._batches = [self._batch(work, batch) for batch in range(NUM_BATCHES)]
         self._num_done = 0
 
     def burst(self, num_steps: int, in_flight: int) -> Burst:
@@ -143,12 +163,21 @@ class Stepper:
             wall_s = time.perf_counter() - start
         return Burst(wall_s, [step for step, _ in times], [pull for _, pull in times])
 
+    def _batch(self, work: Work, batch: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Return a batch's ids, and its gradients in the order in which they travel."""
+        ids = work.ids(batch)
+        grads = np.empty((work.rows, work.dim), np.float32)
+        position = {value: place for place, value in enumerate(ids.tolist())}
+        order = [position[value] for value in self._client.pull(ids).ids.tolist()]
+        np.take(work.grads(batch), order, axis=0, out=grads)
+        return ids, grads
+
     def _run(self, steps: Iterator[int], times: list[tuple[float, float]]) -> None:
         """Take steps until none is left; ``next`` of a range and ``append`` are atomic."""
         for step in steps:
             ids, grads = self._batches[step % NUM_BATCHES]
             start = time.perf_counter()
-            self._client.pull(ids)
-            pulled = time.perf_counter()
-            self._client.push(ids, grads)
-            times.append(((time.perf_counter() - start) * 1e3, (pulled - start) * 1e3))
+            pulled = self._client.pull(ids)
+            between = time.perf_counter()
+            self._client.push(pulled, grads)
+            times.append(((time.perf_counter() - start) * 1e3, (between - start) * 1e3))

@@ -113,7 +113,7 @@ def test_a_script_prints_its_tables_and_ends_with_a_json_line(
     def measure(*, budget_s: float) -> Suite:
         return {
             "benchmark": "suite",
-            "rows": [{"budget": budget_s}],
+            "rows": [{"budget": budget_s, "figures": [1 / 3, Ratio(2 / 3, 1, 0.1)]}],
             "summary": {"speed": None},
             "method": "None.",
         }
@@ -122,8 +122,8 @@ def test_a_script_prints_its_tables_and_ends_with_a_json_line(
 
     lines = capsys.readouterr().out.splitlines()
     result = json.loads(lines[-1])
-    assert lines[0] == "| budget |"
-    assert result["rows"] == [{"budget": budget_s}]
+    assert lines[0] == "| budget | figures |"
+    assert result["rows"] == [{"budget": budget_s, "figures": [0.33333, [0.66667, 1, 0.1]]}]
     assert result["load_average_before"]
     assert result["machine"]["cores"] >= 1
     assert result == json.loads(output.read_text())
