@@ -13,6 +13,7 @@ from paramfleet.pservers import PServers
 from paramfleet.requests import Author, Read, ReadPlan, dense_slice
 from paramfleet.strategy import TrainingMode
 from paramfleet_shared.placement import Placement
+from paramfleet_shared.tables.encoding import WireDtype
 from paramfleet_shared.tables.spec import TableSpec
 from paramfleet_shared.wire.message import Message
 
@@ -107,17 +108,32 @@ def agree_on_dense(job: Job, blocks: Sequence[DenseBlock]) -> None:
 
 
 def pull_dense(
-    job: Job, blocks: Sequence[DenseBlock], *, min_step: int = 0
+    job: Job,
+    blocks: Sequence[DenseBlock],
+    *,
+    min_step: int = 0,
+    wire: WireDtype = "float32",
 ) -> list[NDArray[np.float32]]:
-    """Return the pservers' values of dense tables, float32 [P] each."""
-    return job.communicator.wait(fetch_dense(job, blocks, min_step=min_step))
+    """Return the pservers' values of dense tables, float32 [P] each.
+
+    Args:
+        job: Whose pservers.
+        blocks: The tables.
+        min_step: Sync: steps that must be applied before.
+        wire: How the values travel.
+    """
+    return job.communicator.wait(fetch_dense(job, blocks, min_step=min_step, wire=wire))
 
 
 async def fetch_dense(
-    job: Job, blocks: Sequence[DenseBlock], *, min_step: int = 0
+    job: Job,
+    blocks: Sequence[DenseBlock],
+    *,
+    min_step: int = 0,
+    wire: WireDtype = "float32",
 ) -> list[NDArray[np.float32]]:
     """Do what ``pull_dense`` does, on the communicator's loop."""
-    reads = [Read(table=block.name, size=block.size) for block in blocks]
+    reads = [Read(table=block.name, size=block.size, wire=wire) for block in blocks]
     plan = ReadPlan(reads, job.placement)
     return plan.join(await job.pservers.pull(plan, rank=job.author.rank, min_step=min_step))
 

@@ -5,21 +5,40 @@ block of shards, so its part of a request is a slice, and its answer a slice of 
 rows. Every write goes to every pserver, with or without rows, so that each of them can
 count this worker's steps.
 
+Numbers travel as float32, or narrower where a read or a write says so; then ids are
+sorted inside their shard and travel as packed differences where that is smaller.
+
 Shape legend: U = unique ids, D = row width, S = shards, P = values of a dense table.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from paramfleet_shared.placement import Placement, range_of_shard
-from paramfleet_shared.tables.rowstore import check_array
+from paramfleet_shared.tables.encoding import (
+    Encoded,
+    WireDtype,
+    decode_rows,
+    pack_ids,
+    sort_within_shards,
+)
+from paramfleet_shared.tables.rowstore import check_array, scatter_rows
 from paramfleet_shared.wire.message import Message
 
-__all__ = ["Author", "Read", "ReadPlan", "Rows", "Write", "dense_slice", "write_messages"]
+__all__ = [
+    "Author",
+    "Read",
+    "ReadPlan",
+    "Rows",
+    "Write",
+    "decoded_part",
+    "dense_slice",
+    "write_messages",
+]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,6 +66,11 @@ class Rows(NamedTuple):
         bounds = self.offsets[shards.start : shards.stop + 1]
         return slice(int(bounds[0]), int(bounds[-1])), bounds - bounds[0]
 
+    def sorted(self) -> tuple["Rows", NDArray[np.int64]]:
+        """Return the rows sorted by id inside each shard, and where each of them stood."""
+        order = sort_within_shards(self.ids_U, self.offsets)
+        return Rows(self.ids_U[order], self.offsets), order
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Read:
@@ -57,6 +81,8 @@ class Read:
     dim: int = 0
     size: int = 0
     create: bool = False
+    wire: WireDtype = "float32"
+    """How the answer travels."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,6 +95,11 @@ class Write:
     """float32 [U, D] in the order of ``rows``, or [P] for a dense table."""
     rows: Rows | None = None
     lr: float = 0.0
+    wire: WireDtype = "float32"
+    """How it travels."""
+    encoded: Sequence[Encoded] | None = None
+    """What travels instead of ``values`` if that isn't float32: one for each pserver. The
+    rows are sorted inside their shard then."""
 
 
 def dense_slice(size: int, placement: Placement, server: int) -> slice:
@@ -83,8 +114,15 @@ class ReadPlan:
     """One pull over several tables: its messages, and how the answers go together."""
 
     def __init__(self, reads: Sequence[Read], placement: Placement) -> None:
-        self._reads = reads
         self._placement = placement
+        self._orders: list[NDArray[np.int64] | None] = []
+        self._reads: list[Read] = []
+        for read in reads:
+            rows, order = read.rows, None
+            if rows is not None and read.wire != "float32":
+                rows, order = rows.sorted()
+            self._reads.append(replace(read, rows=rows))
+            self._orders.append(order)
 
     def messages(self, *, rank: int, min_step: int) -> list[Message]:
         """Return one message a pserver.
@@ -104,8 +142,10 @@ class ReadPlan:
             RowShapeError: if an answer isn't what was asked for.
         """
         return [
-            self._join_part(read, [answer.tensors[f"{index}.rows"] for answer in answers])
-            for index, read in enumerate(self._reads)
+            self._join_part(
+                read, order, [decoded_part(answer, index, read.wire) for answer in answers]
+            )
+            for index, (read, order) in enumerate(zip(self._reads, self._orders, strict=True))
         ]
 
     @property
@@ -116,20 +156,27 @@ class ReadPlan:
         parts: list[dict[str, Any]] = []
         tensors: dict[str, NDArray[Any]] = {}
         for index, read in enumerate(self._reads):
-            parts.append({"table": read.table, "create": read.create})
+            about = {"table": read.table, "create": read.create, **_wire_field(read.wire)}
             if read.rows is not None:
                 part, offsets = read.rows.of(self._placement, server)
-                tensors[f"{index}.ids"] = read.rows.ids_U[part]
-                tensors[f"{index}.offsets"] = offsets
+                ids = read.rows.ids_U[part]
+                about |= _put_ids(tensors, index, ids, offsets, pack=read.wire != "float32")
+            parts.append(about)
         fields = {"rank": rank, "min_version": min_step, "parts": parts}
         return Message(fields=fields, tensors=tensors)
 
     @staticmethod
-    def _join_part(read: Read, parts: list[NDArray[np.float32]]) -> NDArray[np.float32]:
+    def _join_part(
+        read: Read, order: NDArray[np.int64] | None, parts: list[NDArray[np.float32]]
+    ) -> NDArray[np.float32]:
         whole = parts[0] if len(parts) == 1 else np.concatenate(parts)
         shape = (read.size,) if read.rows is None else (len(read.rows.ids_U), read.dim)
         check_array(whole, np.float32, shape, table=read.table)
-        return whole
+        if order is None:
+            return whole
+        asked = np.empty_like(whole)
+        scatter_rows(asked, order, whole)
+        return asked
 
 
 def write_messages(
@@ -154,15 +201,46 @@ def write_messages(
         parts: list[dict[str, Any]] = []
         tensors: dict[str, NDArray[Any]] = {}
         for index, write in enumerate(writes):
-            about = {"table": write.table, "sequence": write.sequence, "lr": write.lr}
+            about: dict[str, Any] = {"table": write.table, "sequence": write.sequence}
+            about |= {"lr": write.lr, **_wire_field(write.wire)}
             if write.rows is None:
                 part = dense_slice(len(write.values), placement, server)
             else:
                 part, offsets = write.rows.of(placement, server)
-                tensors[f"{index}.ids"] = write.rows.ids_U[part]
-                tensors[f"{index}.offsets"] = offsets
+                ids = write.rows.ids_U[part]
+                about |= _put_ids(tensors, index, ids, offsets, pack=write.wire != "float32")
                 about["unique"] = True
-            tensors[f"{index}.{values_name}"] = write.values[part]
+            encoded = Encoded(write.values[part])
+            if write.encoded is not None:
+                encoded = write.encoded[server]
+            tensors[f"{index}.{values_name}"] = encoded.rows
+            if encoded.scales is not None:
+                tensors[f"{index}.scales"] = encoded.scales
             parts.append({**about, **part_fields(server, write)})
         messages.append(Message(fields={**fields, "parts": parts}, tensors=tensors))
     return messages
+
+
+def decoded_part(answer: Message, index: int, wire: WireDtype) -> NDArray[np.float32]:
+    """Return the rows [n, D] or values [n] of part ``index`` of an answer."""
+    encoded = Encoded(answer.tensors[f"{index}.rows"], answer.tensors.get(f"{index}.scales"))
+    return decode_rows(encoded, wire)
+
+
+def _wire_field(wire: WireDtype) -> dict[str, str]:
+    return {} if wire == "float32" else {"wire": wire}
+
+
+def _put_ids(
+    tensors: dict[str, NDArray[Any]],
+    index: int,
+    ids: NDArray[np.int64],
+    offsets: NDArray[np.int64],
+    *,
+    pack: bool,
+) -> dict[str, str]:
+    """Add the ids of a part, packed if that is smaller; return the part's fields for it."""
+    packed = pack_ids(ids, offsets) if pack else None
+    tensors[f"{index}.ids"] = ids if packed is None else packed
+    tensors[f"{index}.offsets"] = offsets
+    return {} if packed is None else {"ids": "delta"}

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast, get_args
 
 from paramfleet_shared.errors import ContractError
+from paramfleet_shared.tables.encoding import WIRE_DTYPES, WireDtype
 
 __all__ = ["DistributedStrategy", "GeoMerge", "ModeName", "StrategyError", "TrainingMode"]
 
@@ -65,6 +66,7 @@ _KEYS: dict[str, _Key] = {
     "thread_pool_size": _Key(type=int, default=1, least=1, modes=_ASYNC),
     "send_wait_times": _Key(type=int, default=1, least=0, modes=_ASYNC),
     "max_staleness": _Key(type=int, default=None, least=0, modes=_ASYNC),
+    "wire_dtype": _Key(type=str, default="float32", modes=_ALL, only=WIRE_DTYPES),
     "geo_merge": _Key(type=str, default="remainder", modes=_GEO, only=get_args(GeoMerge)),
     "runtime_split_send_recv": _Key(
         type=bool, default=False, modes=_ALL, only=(False,), remedy="sends are always split"
@@ -132,6 +134,11 @@ class TrainingMode:
     """GEO: what happens to the part of a worker's progress that one exchange doesn't send.
     ``remainder`` keeps it and sends it later, so that totals tend to the sum over workers;
     ``average`` drops it."""
+
+    wire_dtype: WireDtype = "float32"
+    """How parameters, gradients and differences travel: ``float32``, or ``float16``,
+    ``bfloat16`` or ``int8`` (with a scale a row). What a narrow format loses of a gradient
+    or difference is sent with a later one. The promises of sync hold for ``float32``."""
 
     max_staleness: int | None = None
     """async: batches a worker may lead the slowest by; None never waits."""
@@ -207,8 +214,8 @@ class _Configs(MutableMapping[str, Any]):
 class DistributedStrategy:
     """Choose the mode: ``a_sync = False`` is sync, ``True`` async, ``k_steps > 0`` GEO.
 
-    ``a_sync_configs`` takes Fleet's keys, plus ``max_staleness`` (async) and
-    ``geo_merge`` (GEO). See ``TrainingMode`` for what each means.
+    ``a_sync_configs`` takes Fleet's keys, plus ``wire_dtype`` (every mode),
+    ``max_staleness`` (async) and ``geo_merge`` (GEO). See ``TrainingMode`` for what each means.
 
     Raises:
         StrategyError: on an unknown name (with the nearest known one), a value

@@ -22,12 +22,14 @@ from paramfleet.job import (
     slowest_of,
 )
 from paramfleet.modes.base import ModelTables, check_gradients, learning_rate
+from paramfleet.modes.outgoing import Outgoing
 from paramfleet.modes.sender import Sender, StepGradients, TableGradient
 from paramfleet.requests import Read, ReadPlan, Rows, Write, write_messages
 from paramfleet.rowstore import spec_of
 from paramfleet.rules import RuleChangedError, server_rule
 from paramfleet.sparse import Pending, SparseTable
 from paramfleet.strategy import TrainingMode
+from paramfleet_shared.tables.encoding import WireDtype, narrowest
 from paramfleet_shared.wire.message import Message
 
 __all__ = ["AsyncMode", "SyncMode"]
@@ -59,6 +61,8 @@ class _ServedMode:
         self._optimizer = optimizer
         self._noted = -1
         self._blocks = [block for block, _ in tables.dense]
+        self._wire = mode.wire_dtype
+        self._outgoing = Outgoing(self._specs, job.placement, mode.wire_dtype)
 
     def start(self) -> None:
         """Declare the tables, and start from worker 0's dense parameters."""
@@ -82,7 +86,8 @@ class _ServedMode:
     ) -> NDArray[np.float32]:
         """Pull rows, as ``RowSource`` promises."""
         rows = Rows(ids_U, offsets)
-        read = Read(table=table.name, rows=rows, dim=table.dim, create=create)
+        wire = narrowest(self._wire, table.dim) if create else "float32"
+        read = Read(table=table.name, rows=rows, dim=table.dim, create=create, wire=wire)
         plan = ReadPlan([read], self._job.placement)
         rank, min_step = self._job.author.rank, self._min_step()
         answers = self._job.communicator.wait(
@@ -97,6 +102,7 @@ class _ServedMode:
 
     def reload(self) -> None:
         """Rows are pulled anyway; take the dense parameters."""
+        self._job.communicator.wait(self._forget_rest())
         self.refresh()
 
     def finish(self) -> None:
@@ -107,11 +113,15 @@ class _ServedMode:
         self._job.barrier("fleet.finish", timeout_s=FINISH_TIMEOUT_S)
         self.refresh()
 
-    def refresh(self) -> None:
+    def refresh(self, *, wire: WireDtype = "float32") -> None:
         """Install the pservers' dense parameters."""
-        values = pull_dense(self._job, self._blocks, min_step=self._min_step())
+        min_step = self._min_step()
+        values = pull_dense(self._job, self._blocks, min_step=min_step, wire=wire)
         for block, flat in zip(self._blocks, values, strict=True):
             block.install(flat)
+
+    async def _forget_rest(self) -> None:
+        self._outgoing.forget()
 
     def _min_step(self) -> int:
         """Steps that must be applied before a pull is answered."""
@@ -167,15 +177,11 @@ class _ServedMode:
         """Return one push a pserver; each call is a new push with a new identity."""
         self._sequence += 1
         writes = [
-            Write(
-                table=part.name,
-                sequence=self._sequence,
-                values=part.grads,
-                rows=part.rows,
-                lr=part.lr,
-            )
-            for part in gradients.parts
+            self._outgoing.write(part, sequence=self._sequence) for part in gradients.parts
         ]
+        return self._push_messages(gradients, writes)
+
+    def _push_messages(self, gradients: StepGradients, writes: list[Write]) -> list[Message]:
         fields = {
             **self._job.author.fields(),
             "step": gradients.step,
@@ -192,7 +198,7 @@ class SyncMode(_ServedMode):
         messages = self._messages(self._gradients(examples=examples))
         self._job.communicator.wait(self._job.pservers.call("push", messages))
         self._step += 1
-        self.refresh()
+        self.refresh(wire=self._wire)
 
     def _min_step(self) -> int:
         return self._step
@@ -207,7 +213,7 @@ class AsyncMode(_ServedMode):
         self._sender = Sender(
             mode=self._mode,
             push=self._push,
-            refresh=partial(fetch_dense, self._job, self._blocks),
+            refresh=partial(fetch_dense, self._job, self._blocks, wire=self._wire),
         )
         self._job.communicator.wait(self._sender.start(self._job.communicator))
 
@@ -223,6 +229,12 @@ class AsyncMode(_ServedMode):
     def flush(self) -> None:
         """Return when every queued gradient is applied."""
         self._job.communicator.wait(self._sender.drain())
+
+    def finish(self) -> None:
+        """Push what waits and what is left of narrowed gradients, and end as every mode."""
+        self.flush()
+        self._job.communicator.wait(self._push_rest())
+        super().finish()
 
     def reload(self) -> None:
         """Take the dense parameters; those that were on their way are of before."""
@@ -244,3 +256,16 @@ class AsyncMode(_ServedMode):
 
     async def _push(self, gradients: StepGradients) -> None:
         await self._job.pservers.call("push", self._messages(gradients))
+
+    async def _push_rest(self) -> None:
+        for gradient in self._outgoing.take_rest():
+            self._sequence += 1
+            rest = StepGradients(step=max(self._step - 1, 0), examples=0, parts=(gradient,))
+            write = Write(
+                table=gradient.name,
+                sequence=self._sequence,
+                values=gradient.grads,
+                rows=gradient.rows,
+                lr=gradient.lr,
+            )
+            await self._job.pservers.call("push", self._push_messages(rest, [write]))

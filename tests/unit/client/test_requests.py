@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from paramfleet.requests import Read, ReadPlan, Rows, Write, dense_slice, write_messages
 from paramfleet_shared.placement import Placement
+from paramfleet_shared.tables.encoding import WireDtype, encode_rows, unpack_ids
 from paramfleet_shared.tables.partition import partition
 from paramfleet_shared.tables.rowstore import RowShapeError
 from paramfleet_shared.wire.message import Message
@@ -121,3 +122,47 @@ def test_dense_and_sparse_tables_travel_in_one_pull() -> None:
         for server, m in enumerate(messages)
     ]
     assert plan.join(answers)[1] == pytest.approx([0, 0, 1, 1])
+
+
+@given(
+    servers=st.integers(1, 4),
+    ids=st.lists(st.integers(-(2**63), 2**63 - 1), unique=True, max_size=60),
+    wire=st.sampled_from(["float16", "bfloat16", "int8"]),
+)
+def test_a_narrow_answer_comes_back_to_the_ids_as_they_were_asked(
+    servers: int, ids: list[int], wire: WireDtype
+) -> None:
+    wanted = sorted_rows(ids)
+    plan = ReadPlan([Read(table="t", rows=wanted, dim=3, wire=wire)], placement(servers))
+
+    def narrow(message: Message) -> Message:
+        """Answer as a pserver would whose rows are ids modulo 101."""
+        (part,) = message.fields["parts"]
+        assert part["wire"] == wire
+        found = message.tensors["0.ids"]
+        if part.get("ids") == "delta":
+            unpacked = unpack_ids(found, message.tensors["0.offsets"])
+            assert unpacked is not None
+            found = unpacked
+        rows = np.repeat((found % 101).astype(np.float32)[:, None], 3, axis=1)
+        encoded = encode_rows(rows, wire)
+        scales = {} if encoded.scales is None else {"0.scales": encoded.scales}
+        return Message(fields={}, tensors={"0.rows": encoded.rows, **scales})
+
+    (rows,) = plan.join([narrow(m) for m in plan.messages(rank=0, min_step=0)])
+
+    assert np.abs(rows - (wanted.ids_U % 101).astype(np.float32)[:, None]).max(initial=0) <= 1
+
+
+def test_neighbouring_ids_travel_packed_only_beside_narrow_numbers() -> None:
+    wanted = sorted_rows(list(range(400)))
+
+    sizes = {}
+    wires: tuple[WireDtype, ...] = ("float32", "bfloat16")
+    for wire in wires:
+        read = Read(table="t", rows=wanted, dim=3, wire=wire)
+        (message,) = ReadPlan([read], placement(1)).messages(rank=0, min_step=0)
+        sizes[wire] = message.tensors["0.ids"].nbytes
+
+    assert sizes["float32"] == 3200
+    assert sizes["bfloat16"] < 500

@@ -144,3 +144,15 @@ def test_a_sync_takes_only_booleans(value: object) -> None:
 def test_a_sync_configs_takes_only_a_dict() -> None:
     with pytest.raises(StrategyError):
         DistributedStrategy().a_sync_configs = 5  # type: ignore[assignment]  # the mistake under test
+
+
+@pytest.mark.parametrize("a_sync", [True, False])
+@pytest.mark.parametrize("wire", ["float32", "float16", "bfloat16", "int8"])
+def test_every_mode_takes_every_wire_dtype(a_sync: bool, wire: str) -> None:
+    assert strategy(a_sync, wire_dtype=wire).resolve().wire_dtype == wire
+
+
+def test_an_unknown_wire_dtype_names_the_choices() -> None:
+    rule = "must be 'float32' or 'float16' or 'bfloat16' or 'int8'"
+    with pytest.raises(StrategyError, match=rule):
+        strategy(wire_dtype="bf16")

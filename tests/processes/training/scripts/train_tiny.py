@@ -25,6 +25,7 @@ parser.add_argument("--inference", default="")
 parser.add_argument("--skip", type=int, default=0)
 parser.add_argument("--uneven", type=int, default=0)
 parser.add_argument("--message_values", type=int)
+parser.add_argument("--wire_dtype", default="float32")
 args = parser.parse_args()
 
 if args.message_values:
@@ -69,6 +70,7 @@ if args.mode == "geo":
     strategy.a_sync_configs = {"k_steps": args.k_steps, "geo_merge": args.geo_merge}
 if args.max_staleness is not None:
     strategy.a_sync_configs = {"max_staleness": args.max_staleness}
+strategy.a_sync_configs["wire_dtype"] = args.wire_dtype
 model = fleet.distributed_model(Tiny())
 optimizer = fleet.distributed_optimizer(
     OPTIMIZERS[args.optimizer](model.parameters()), strategy

@@ -1,0 +1,119 @@
+"""Gradients on their way to the pservers: narrowed, with what was lost of former ones.
+
+One thread at a time writes; in async that is the communicator's loop.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from paramfleet.modes.sender import TableGradient
+from paramfleet.requests import Rows, Write, dense_slice
+from paramfleet.residuals import DenseResidual, RowResiduals
+from paramfleet_shared.placement import Placement
+from paramfleet_shared.tables.encoding import WireDtype, narrowest
+from paramfleet_shared.tables.partition import partition
+from paramfleet_shared.tables.spec import TableSpec
+
+__all__ = ["Outgoing"]
+
+_REST_VALUES = 1 << 22
+"""Floats of a sparse table that one push of residuals carries: 16 MiB."""
+
+
+class Outgoing:
+    """Makes writes of gradients, and keeps what a narrow format loses of them.
+
+    Args:
+        specs: The tables, sparse and dense.
+        placement: Who hosts what.
+        wire: How gradients travel.
+    """
+
+    def __init__(
+        self, specs: Sequence[TableSpec], placement: Placement, wire: WireDtype
+    ) -> None:
+        self._placement = placement
+        self._specs = {spec.name: spec for spec in specs}
+        self._wires = {
+            spec.name: narrowest(wire, spec.dim) if spec.kind == "sparse" else wire
+            for spec in specs
+        }
+        self._parts = {
+            spec.name: [
+                dense_slice(spec.size, placement, server)
+                for server in range(placement.num_servers)
+            ]
+            for spec in specs
+            if spec.kind == "dense"
+        }
+        self._rows: dict[str, RowResiduals] = {}
+        self._dense: dict[str, DenseResidual] = {}
+        if wire != "float32":
+            for spec in specs:
+                own = self._wires[spec.name]
+                if spec.kind == "sparse":
+                    self._rows[spec.name] = RowResiduals(spec.name, spec.dim, own)
+                else:
+                    self._dense[spec.name] = DenseResidual(spec.size, own)
+        self._rates: dict[str, float] = {}
+
+    def wire_of(self, table: str) -> WireDtype:
+        """Return how a table's numbers travel."""
+        return self._wires[table]
+
+    def write(self, gradient: TableGradient, *, sequence: int) -> Write:
+        """Return what is pushed of a table for a gradient."""
+        name, rows, values = gradient.name, gradient.rows, gradient.grads
+        self._rates[name] = gradient.lr
+        encoded = None
+        if name in self._dense:
+            encoded = self._dense[name].encode(values, self._parts[name])
+        elif name in self._rows and rows is not None:
+            rows, order = rows.sorted()
+            values = values[order]
+            whole = self._rows[name].encode(rows.ids_U, values)
+            servers = range(self._placement.num_servers)
+            encoded = [whole.part(rows.of(self._placement, server)[0]) for server in servers]
+        return Write(
+            table=name,
+            sequence=sequence,
+            values=values,
+            rows=rows,
+            lr=gradient.lr,
+            wire=self._wires[name],
+            encoded=encoded,
+        )
+
+    def take_rest(self) -> Iterator[TableGradient]:
+        """Yield what is left of all gradients, to be pushed as float32.
+
+        Only plain SGD takes a late gradient for what it is. Adagrad would count it as one
+        more step, momentum and Adam would move by their state: for them what is left, less
+        than one step of the format for each value, is dropped.
+        """
+        for name, rows in self._rows.items():
+            if self._is_late_welcome(name):
+                for ids, grads in rows.take(max_rows=_REST_VALUES // self._specs[name].dim):
+                    parted = partition(ids, self._placement.num_shards)
+                    order = np.empty_like(parted.inverse)
+                    order[parted.inverse] = np.arange(len(ids))
+                    lr = self._rates[name]
+                    sorted_rows = Rows(parted.ids, parted.offsets)
+                    yield TableGradient(name=name, rows=sorted_rows, grads=grads[order], lr=lr)
+        for name, dense in self._dense.items():
+            if self._is_late_welcome(name):
+                yield TableGradient(
+                    name=name, rows=None, grads=dense.take(), lr=self._rates[name]
+                )
+
+    def forget(self) -> None:
+        """Drop what is left of all gradients."""
+        for rows in self._rows.values():
+            rows.forget()
+        for dense in self._dense.values():
+            dense.forget()
+
+    def _is_late_welcome(self, name: str) -> bool:
+        rule = self._specs[name].optimizer.rule
+        return rule == "sgd" and name in self._rates

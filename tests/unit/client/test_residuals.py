@@ -1,0 +1,171 @@
+"""Error feedback: what a narrow format loses is sent later."""
+
+import numpy as np
+import pytest
+
+from paramfleet.modes.outgoing import Outgoing
+from paramfleet.modes.sender import TableGradient
+from paramfleet.requests import Rows, Write, dense_slice
+from paramfleet.residuals import DenseResidual, RowResiduals
+from paramfleet_shared.placement import Placement
+from paramfleet_shared.tables.encoding import WireDtype, decode_rows
+from paramfleet_shared.tables.partition import partition
+from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
+
+LOSSY: tuple[WireDtype, ...] = ("float16", "bfloat16", "int8")
+TWO = Placement(endpoints=("a:1", "b:1"), num_shards=8)
+SGD, ADAM = OptimizerSpec(rule="sgd"), OptimizerSpec(rule="adam")
+
+
+def rows_of(ids: np.ndarray) -> Rows:
+    parted = partition(ids.astype(np.int64), 8)
+    return Rows(parted.ids, parted.offsets)
+
+
+def sent_rows(write: Write) -> np.ndarray:
+    assert write.encoded is not None
+    return np.concatenate([decode_rows(part, write.wire) for part in write.encoded])
+
+
+@pytest.mark.parametrize("wire", LOSSY)
+def test_gradients_of_a_row_arrive_whole_in_the_end(wire: WireDtype) -> None:
+    random = np.random.default_rng(0)
+    residuals = RowResiduals("t", 3, wire)
+    given, sent = np.zeros((40, 3), np.float64), np.zeros((40, 3), np.float64)
+
+    for _ in range(50):
+        ids = np.sort(random.choice(40, 20, replace=False))
+        grads = random.standard_normal((20, 3)).astype(np.float32)
+        given[ids] += grads
+        sent[ids] += decode_rows(residuals.encode(ids, grads), wire)
+    for ids, left in residuals.take(max_rows=7):
+        assert len(ids) <= 7
+        sent[ids] += left
+
+    assert np.abs(given - sent).max() < 1e-5
+    assert list(residuals.take(max_rows=7)) == []
+
+
+def test_updates_far_below_a_rows_scale_add_up_to_what_they_are() -> None:
+    grads = np.array([[1.0, 1e-4]], np.float32)  # a step of int8 is 0.008
+    residuals = RowResiduals("t", 2, "int8")
+    ids, sent = np.array([7]), np.zeros(2)
+
+    for _ in range(1000):
+        sent += decode_rows(residuals.encode(ids, grads), "int8")[0]
+
+    assert sent[1] == pytest.approx(0.1, abs=0.008)
+    assert sent[0] == pytest.approx(1000, rel=1e-4)
+
+
+@pytest.mark.parametrize("wire", LOSSY)
+def test_a_dense_gradient_arrives_whole_in_the_end(wire: WireDtype) -> None:
+    random = np.random.default_rng(1)
+    parts = [dense_slice(1001, TWO, server) for server in range(2)]
+    residual = DenseResidual(1001, wire)
+    given, sent = np.zeros(1001), np.zeros(1001)
+
+    for _ in range(30):
+        grads = random.standard_normal(1001).astype(np.float32)
+        given += grads
+        sent += np.concatenate([decode_rows(e, wire) for e in residual.encode(grads, parts)])
+
+    assert np.abs(given - sent - residual.take()).max() < 1e-4
+    assert not residual.take().any()
+
+
+def test_what_is_left_can_be_dropped() -> None:
+    rows, dense = RowResiduals("t", 3, "int8"), DenseResidual(4, "int8")
+    rows.encode(np.array([1]), np.array([[1, 0.001, 0.5]], np.float32))
+    dense.encode(np.array([1, 0.001, 0.5, 0], np.float32), [slice(0, 4)])
+
+    rows.forget()
+    dense.forget()
+
+    assert list(rows.take(max_rows=9)) == []
+    assert not dense.take().any()
+
+
+def specs(rule: OptimizerSpec) -> list[TableSpec]:
+    return [
+        TableSpec(name="deep", kind="sparse", dim=4, optimizer=rule),
+        TableSpec(name="wide", kind="sparse", dim=1, optimizer=rule),
+        TableSpec(name="flat", kind="dense", size=600, optimizer=rule),
+    ]
+
+
+def gradients(ids: np.ndarray) -> list[TableGradient]:
+    random = np.random.default_rng(2)
+    rows = rows_of(ids)
+
+    def values(*shape: int) -> np.ndarray:
+        return random.standard_normal(shape).astype(np.float32)
+
+    return [
+        TableGradient(name="deep", rows=rows, grads=values(len(ids), 4), lr=0.1),
+        TableGradient(name="wide", rows=rows, grads=values(len(ids), 1), lr=0.1),
+        TableGradient(name="flat", rows=None, grads=values(600), lr=0.1),
+    ]
+
+
+def test_float32_is_written_as_it_is() -> None:
+    outgoing = Outgoing(specs(SGD), TWO, "float32")
+    for gradient in gradients(np.arange(30)):
+        write = outgoing.write(gradient, sequence=3)
+
+        assert write.encoded is None
+        assert write.values is gradient.grads
+        assert (write.sequence, write.lr, write.wire) == (3, 0.1, "float32")
+    assert list(outgoing.take_rest()) == []
+
+
+def test_narrow_rows_travel_as_bfloat16_where_int8_was_asked_for() -> None:
+    outgoing = Outgoing(specs(SGD), TWO, "int8")
+
+    wires = [outgoing.write(g, sequence=1).wire for g in gradients(np.arange(30))]
+
+    assert wires == ["int8", "bfloat16", "int8"]
+    assert outgoing.wire_of("wide") == "bfloat16"
+
+
+@pytest.mark.parametrize("wire", LOSSY)
+def test_what_is_left_at_the_end_makes_the_sums_whole(wire: WireDtype) -> None:
+    outgoing = Outgoing(specs(SGD), TWO, wire)
+    deep, wide, flat = gradients(np.arange(30) * 17)
+
+    first = outgoing.write(deep, sequence=1)
+    outgoing.write(wide, sequence=1)
+    dense = outgoing.write(flat, sequence=1)
+    rest = {gradient.name: gradient for gradient in outgoing.take_rest()}
+
+    assert first.rows is not None
+    assert deep.rows is not None
+    sums = {i: row.copy() for i, row in zip(first.rows.ids_U, sent_rows(first), strict=True)}
+    late = rest["deep"]
+    assert late.rows is not None
+    assert late.rows.offsets[-1] == len(late.rows.ids_U)
+    for each, row in zip(late.rows.ids_U, late.grads, strict=True):
+        sums[each] += row
+    for each, row in zip(deep.rows.ids_U, deep.grads, strict=True):
+        assert sums[each] == pytest.approx(row, abs=1e-6)
+    assert sent_rows(dense) + rest["flat"].grads == pytest.approx(flat.grads, abs=1e-6)
+    assert late.lr == 0.1
+
+
+def test_optimizers_with_state_get_no_late_gradient() -> None:
+    outgoing = Outgoing(specs(ADAM), TWO, "int8")
+    for gradient in gradients(np.arange(30)):
+        outgoing.write(gradient, sequence=1)
+
+    assert list(outgoing.take_rest()) == []
+
+
+def test_before_the_first_push_and_after_a_reload_nothing_is_left() -> None:
+    outgoing = Outgoing(specs(SGD), TWO, "int8")
+    assert list(outgoing.take_rest()) == []
+    for gradient in gradients(np.arange(30)):
+        outgoing.write(gradient, sequence=1)
+
+    outgoing.forget()
+
+    assert not any(gradient.grads.any() for gradient in outgoing.take_rest())
