@@ -11,6 +11,8 @@ WORKERS = 2
 EPOCHS =
 DATA = flights
 DATA_DIR = $(PARAMFLEET_DATA)
+ONLY =
+QUICK =
 
 CODE = client shared services tests examples benchmarks scripts
 EXAMPLE = examples/wide_and_deep/train.py
@@ -19,7 +21,7 @@ EXAMPLE = examples/wide_and_deep/train.py
 # (before 4.4 `make -C` does nevertheless, without -s).
 MAKEFLAGS += --no-print-directory
 
-.PHONY: help install demo census test check lint unit docs bench bench-peers clean
+.PHONY: help install demo census test check lint unit docs bench clean
 
 help:
 	@echo 'make install                 make $(VENV) and install paramfleet with its examples'
@@ -29,8 +31,8 @@ help:
 	@echo 'make test                    every test, with branch coverage'
 	@echo 'make check                   format, lint, types, floors and unit tests; under 3 minutes'
 	@echo 'make docs                    write the generated pages of docs/'
-	@echo 'make bench                   rows a second through one shard'
-	@echo 'make bench-peers             pulls and pushes, beside gRPC and torch.distributed.rpc'
+	@echo 'make bench                   every benchmark, in ten minutes; the last line is JSON'
+	@echo '     ONLY=transport,path QUICK=1'
 	@echo 'make clean                   remove what make and the tools made'
 
 install:
@@ -70,12 +72,8 @@ docs:
 	$(BIN)/python scripts/configuration_page.py
 
 bench:
-	@sh scripts/install.sh
-	$(BIN)/python benchmarks/table.py
-
-bench-peers:
 	@sh scripts/install.sh benchmark
-	$(BIN)/python benchmarks/path.py
+	@$(BIN)/python benchmarks/run.py $(if $(QUICK),--quick) $(if $(ONLY),--only '$(ONLY)')
 
 clean:
 	rm -rf $(VENV) build dist log .coverage .coverage.* .hypothesis .import_linter_cache

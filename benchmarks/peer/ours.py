@@ -1,4 +1,4 @@
-"""paramfleet: a job of one pserver and one worker, with its registry and coordinator."""
+"""paramfleet: a worker of a job, with what a training process does around its calls."""
 
 import itertools
 
@@ -12,101 +12,125 @@ from paramfleet_shared.config import JobSettings
 from paramfleet_shared.discovery.session import JobSession
 from paramfleet_shared.tables.partition import partition
 from paramfleet_shared.tables.spec import InitializerSpec, OptimizerSpec, TableSpec
+from paramfleet_shared.wire.message import Message
 from peer.work import CALL_TIMEOUT_S, LR, Client, Pulled, Work
 
-__all__ = ["OursClient", "connect"]
-
-_TABLE = "rows"
+__all__ = ["OursTable", "OursWorker", "connect"]
 
 
-class OursClient:
-    """What a training process does: plan here, call on the communicator's loop, wait.
+class OursWorker:
+    """A member of a job, connected to its pservers.
 
     Args:
-        work: For the width of rows.
         redis: Address of the job's registry.
         job: The job's name.
+        index: Which worker this is.
+        worker_num: How many the job has.
     """
 
-    def __init__(self, work: Work, redis: str, job: str) -> None:
-        self._dim = work.dim
-        self._communicator = Communicator()
-        self._communicator.start()
-        self._sequences = itertools.count(1)
+    def __init__(self, redis: str, job: str, *, index: int = 0, worker_num: int = 1) -> None:
+        self.communicator = Communicator()
+        self.communicator.start()
+        self._worker_num = worker_num
         settings = JobSettings(redis=redis, job=job, call_timeout_s=CALL_TIMEOUT_S)
-        self._session = self._communicator.wait(self._join(settings))
-        self._lease = self._communicator.submit(self._session.run())
-        self._pservers = self._communicator.wait(self._connect())
+        self._session = self.communicator.wait(self._join(settings, index))
+        self._lease = self.communicator.submit(self._session.run())
+        self.pservers = self.communicator.wait(self._connect())
         member = self._session.member
-        self._author = Author(rank=member.index, incarnation=member.incarnation)
-        self._declare()
+        self.author = Author(rank=member.index, incarnation=member.incarnation)
+
+    def table(self, name: str, dim: int) -> "OursTable":
+        """Declare a table of zeros that SGD steps."""
+        spec = TableSpec(
+            name=name,
+            kind="sparse",
+            dim=dim,
+            num_shards=self.pservers.placement.num_shards,
+            initializer=InitializerSpec(kind="zeros"),
+            optimizer=OptimizerSpec(rule="sgd"),
+        )
+        fields = {
+            **self.author.fields(),
+            "tables": [spec.to_wire()],
+            "mode": "async",
+            "worker_num": self._worker_num,
+            "max_staleness": None,
+        }
+        self.communicator.wait(self.pservers.call_all("declare", fields))
+        return OursTable(self, name, dim)
+
+    def close(self) -> None:
+        """Finish the job and leave it."""
+        self.communicator.wait(self.pservers.close())
+        self.communicator.wait(self._session.mark_done())
+        self._lease.result(CALL_TIMEOUT_S)
+        self.communicator.wait(self._session.leave())
+        self.communicator.close()
+
+    async def _join(self, settings: JobSettings, index: int) -> JobSession:
+        return await JobSession.join(
+            settings,
+            role="worker",
+            index=index,
+            endpoint="",
+            admin="",
+            clock=self.communicator.clock,
+        )
+
+    async def _connect(self) -> PServers:
+        return PServers(
+            await self._session.wait_placement(),
+            clock=self.communicator.clock,
+            call_timeout_s=CALL_TIMEOUT_S,
+            step_timeout_s=CALL_TIMEOUT_S,
+        )
+
+
+class OursTable:
+    """One table of a worker: plan here, call on the communicator's loop, wait.
+
+    Args:
+        worker: Whose.
+        name: The table's.
+        dim: Floats of a row.
+    """
+
+    def __init__(self, worker: OursWorker, name: str, dim: int) -> None:
+        self._worker = worker
+        self._pservers = worker.pservers
+        self._name = name
+        self._dim = dim
+        self._sequences = itertools.count(1)
 
     def pull(self, ids: NDArray[np.int64]) -> Pulled:
         """Return the rows of ids, sorted by shard."""
         unique, _, offsets = partition(ids, self._pservers.placement.num_shards)
         rows = Rows(unique, offsets)
-        read = Read(table=_TABLE, rows=rows, dim=self._dim, create=True)
+        read = Read(table=self._name, rows=rows, dim=self._dim, create=True)
         plan = ReadPlan([read], self._pservers.placement)
-        messages = plan.messages(rank=self._author.rank, min_step=0)
-        answers = self._communicator.wait(self._pservers.call("pull", messages))
+        messages = plan.messages(rank=self._worker.author.rank, min_step=0)
+        answers = self._call("pull", messages)
         return Pulled(unique, plan.join(answers)[0], rows)
 
     def push(self, pulled: Pulled, grads: NDArray[np.float32]) -> None:
         """Step rows."""
         sequence = next(self._sequences)
         rows: Rows = pulled.route
-        write = Write(table=_TABLE, sequence=sequence, values=grads, rows=rows, lr=LR)
-        fields = {**self._author.fields(), "step": sequence, "weight": 1.0}
+        write = Write(table=self._name, sequence=sequence, values=grads, rows=rows, lr=LR)
+        fields = {**self._worker.author.fields(), "step": sequence, "weight": 1.0}
         messages = write_messages(
             [write], self._pservers.placement, fields, values_name="grads"
         )
-        self._communicator.wait(self._pservers.call("push", messages))
+        self._call("push", messages)
 
     def close(self) -> None:
-        """Finish the job and leave it."""
-        self._communicator.wait(self._pservers.close())
-        self._communicator.wait(self._session.mark_done())
-        self._lease.result(CALL_TIMEOUT_S)
-        self._communicator.wait(self._session.leave())
-        self._communicator.close()
+        """Let the worker leave."""
+        self._worker.close()
 
-    async def _join(self, settings: JobSettings) -> JobSession:
-        return await JobSession.join(
-            settings,
-            role="worker",
-            index=0,
-            endpoint="",
-            admin="",
-            clock=self._communicator.clock,
-        )
-
-    async def _connect(self) -> PServers:
-        return PServers(
-            await self._session.wait_placement(),
-            clock=self._communicator.clock,
-            call_timeout_s=CALL_TIMEOUT_S,
-            step_timeout_s=CALL_TIMEOUT_S,
-        )
-
-    def _declare(self) -> None:
-        spec = TableSpec(
-            name=_TABLE,
-            kind="sparse",
-            dim=self._dim,
-            num_shards=self._pservers.placement.num_shards,
-            initializer=InitializerSpec(kind="zeros"),
-            optimizer=OptimizerSpec(rule="sgd"),
-        )
-        fields = {
-            **self._author.fields(),
-            "tables": [spec.to_wire()],
-            "mode": "async",
-            "worker_num": 1,
-            "max_staleness": None,
-        }
-        self._communicator.wait(self._pservers.call_all("declare", fields))
+    def _call(self, op: str, messages: list[Message]) -> list[Message]:
+        return self._worker.communicator.wait(self._pservers.call(op, messages))
 
 
 def connect(work: Work, redis: str, job: str) -> Client:
     """Return a client that has joined the job."""
-    return OursClient(work, redis, job)
+    return OursWorker(redis, job).table("rows", work.dim)

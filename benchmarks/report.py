@@ -1,0 +1,169 @@
+"""What the suites found, for people: a page of tables, and plots."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.util import find_spec
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harness import markdown_table
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["GOALS", "page", "plot", "summary_of"]
+
+GOALS: dict[str, float] = {
+    "transport_pull_vs_raw_tcp": 0.75,
+    "transport_push_vs_raw_tcp": 0.75,
+    "small_call_vs_raw_tcp": 0.35,
+    "path_vs_torch_rpc": 2.0,
+    "path_vs_grpcio": 3.0,
+    "path_vs_redis": 25.0,
+    "path_bf16_vs_torch_rpc": 3.0,
+    "table_pull_vs_gather_limit": 0.45,
+    "table_push_sgd_vs_rmw_limit": 0.3,
+    "push_adam_vs_push_sgd": 0.8,
+    "async_train_vs_single": 1.2,
+    "geo_train_vs_single": 1.7,
+    "geo_vs_async_rtt20ms": 3.0,
+    "wire_bf16_auc_loss": 0.001,
+    "wire_int8_auc_loss": 0.002,
+}
+"""The headline figures, in their order, and what each is meant to reach."""
+
+_AT_MOST = "_loss"
+"""Names that end so are meant to stay below their goal, all others above it."""
+
+
+def summary_of(results: Mapping[str, Mapping[str, Any]]) -> dict[str, float | None]:
+    """Return the headline figures; None for what no suite could measure."""
+    found: dict[str, float] = {}
+    for result in results.values():
+        found.update(result["summary"])
+    return {name: found.get(name) for name in GOALS}
+
+
+def page(results: Mapping[str, Mapping[str, Any]], plots: Sequence[str]) -> str:
+    """Return the results as Markdown.
+
+    Args:
+        results: By suite, as the suites wrote them; a failed one has ``failed``.
+        plots: Names of the suites that have a plot.
+    """
+    lines = [
+        "# Results",
+        "",
+        "Made by `make bench`; how to read it: [README.md](../README.md).",
+        "A figure is `median (least..most)` over the rounds.",
+        "",
+        *_headline_lines(summary_of(results)),
+    ]
+    for name, result in results.items():
+        lines += ["", f"## {name}", "", *_suite_lines(result)]
+        if name in plots:
+            lines += ["", f"![{name}]({name}.png)"]
+    machine = next((each["machine"] for each in results.values() if "machine" in each), None)
+    if machine is not None:
+        lines += ["", "## The machine", "", *_machine_lines(machine)]
+    return "\n".join(lines) + "\n"
+
+
+def _headline_lines(summary: Mapping[str, float | None]) -> list[str]:
+    rows = []
+    for name, value in summary.items():
+        goal, at_most = GOALS[name], name.endswith(_AT_MOST)
+        reached = value is not None and (value <= goal if at_most else value >= goal)
+        rows.append(
+            {
+                "figure": f"`{name}`",
+                "measured": "not measured" if value is None else value,
+                "goal": f"{'at most' if at_most else 'at least'} {goal:g}",
+                "reached": "yes" if reached else "no",
+            }
+        )
+    return markdown_table(rows)
+
+
+def _suite_lines(result: Mapping[str, Any]) -> list[str]:
+    if "failed" in result:
+        return ["It did not end well:", "", "```", result["failed"].strip(), "```"]
+    extra = {name: value for name, value in result["summary"].items() if name not in GOALS}
+    load = result["load_average_before"][0], result["load_average_after"][0]
+    lines = [*result["method"].splitlines(), "", *markdown_table(result["rows"])]
+    if extra:
+        cells = [{"figure": f"`{name}`", "measured": value} for name, value in extra.items()]
+        lines += ["", *markdown_table(cells)]
+    lines += ["", f"Load average {load[0]} before, {load[1]} after; {result['wall_s']:.0f} s."]
+    for name, why in result.get("details", {}).get("missing", {}).items():
+        lines += [f"Without `{name}`: {why}."]
+    return lines
+
+
+def _machine_lines(machine: Mapping[str, Any]) -> list[str]:
+    facts = {name: value for name, value in machine.items() if name != "versions"}
+    lines = [f"- {name.replace('_', ' ')}: {value}" for name, value in facts.items()]
+    versions = ", ".join(f"{name} {value}" for name, value in machine["versions"].items())
+    return [*lines, f"- versions: {versions}"]
+
+
+def plot(result: Mapping[str, Any], path: Path) -> bool:
+    """Draw a suite's records into a PNG, if matplotlib is installed and there are any.
+
+    Returns:
+        Whether it was drawn.
+    """
+    rows = result["rows"]
+    if not rows or find_spec("matplotlib") is None:
+        return False
+    from matplotlib.figure import Figure  # noqa: PLC0415 (of the group 'benchmark')
+
+    groups = list(_groups(rows))
+    heights = [1.2 + 0.28 * len(group) for group in groups]
+    figure = Figure(figsize=(9, sum(heights)), layout="constrained")
+    axes = figure.subplots(len(groups), height_ratios=heights, squeeze=False)
+    figure.suptitle(result["benchmark"])
+    for area, group in zip(axes[:, 0], groups, strict=True):
+        _draw_bars(area, group)
+    figure.savefig(path, dpi=110)
+    return True
+
+
+def _groups(rows: Sequence[Mapping[str, Any]]) -> Iterator[list[Mapping[str, Any]]]:
+    """Yield runs of records that have the same keys and a figure; of growth, an axis each."""
+    for _, run in groupby(rows, key=lambda row: [*row, row.get("grows")]):
+        group = list(run)
+        if _figure_key(group[0]) is not None:
+            yield group
+
+
+def _figure_key(row: Mapping[str, Any]) -> str | None:
+    """Return a record's first key that holds a measured figure: a float or a spread."""
+    return next((k for k, value in row.items() if isinstance(value, float | list)), None)
+
+
+def _draw_bars(area: "Axes", rows: Sequence[Mapping[str, Any]]) -> None:
+    """Draw one bar a record: the median, and a line from the least to the most."""
+    key = _figure_key(rows[0])
+    assert key is not None, "groups without figures are left out"
+    names = list(rows[0])[: list(rows[0]).index(key)]
+    labels = [" ".join(f"{row[name]}" for name in names) for row in rows]
+    spreads = [
+        value if isinstance(value, list) else [value] * 3 for value in _column(rows, key)
+    ]
+    medians = [spread[0] for spread in spreads]
+    errors = [
+        [spread[0] - spread[1] for spread in spreads],
+        [spread[2] - spread[0] for spread in spreads],
+    ]
+    area.barh(range(len(rows)), medians, xerr=errors, color="#4878a8", ecolor="#444444")
+    area.set_yticks(range(len(rows)), labels)
+    area.invert_yaxis()
+    area.set_xlabel(key)
+    area.grid(visible=True, axis="x", alpha=0.3)
+    area.set_axisbelow(True)
+
+
+def _column(rows: Sequence[Mapping[str, Any]], key: str) -> list[Any]:
+    """Return one figure of all records; what is missing is 0."""
+    return [0.0 if row[key] is None else row[key] for row in rows]
