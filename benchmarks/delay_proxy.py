@@ -14,6 +14,7 @@ import argparse
 import asyncio
 import contextlib
 import random
+from types import TracebackType
 from typing import Self
 
 __all__ = ["DelayProxy"]
@@ -22,8 +23,9 @@ _PIECE_BYTES = 1 << 18
 _MAX_HELD = 1024
 """Pieces that one direction of a connection holds before it stops reading."""
 
-_Held = asyncio.Queue[tuple[float, bytes]]
-"""When each piece is due on the loop's clock, and the piece; an empty one is the end."""
+_Held = asyncio.Queue[tuple[float, bytes | None]]
+"""When each piece is due on the loop's clock, and the piece: an empty one is the end of the
+stream, None the end of the connection."""
 
 
 class DelayProxy:
@@ -50,13 +52,15 @@ class DelayProxy:
     ) -> None:
         self.num_bytes = 0
         """Bytes carried so far, both ways."""
+        self.delay_s = delay_s
+        """One way; what is on the way already keeps the delay it started with."""
         self._port = port
-        self._delay_s = delay_s
         self._jitter_s = jitter_s
         self._listen = listen
         self._random = random.Random(seed)
         self._server: asyncio.Server | None = None
-        self._writers: set[asyncio.StreamWriter] = set()
+        self._tasks = asyncio.TaskGroup()
+        self._connections: set[asyncio.Task[None]] = set()
 
     @property
     def endpoint(self) -> str:
@@ -66,58 +70,78 @@ class DelayProxy:
         return f"127.0.0.1:{port}"
 
     async def __aenter__(self) -> Self:
+        await self._tasks.__aenter__()
         self._server = await asyncio.start_server(
             self._accept, "127.0.0.1", self._listen, limit=_PIECE_BYTES
         )
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         assert self._server is not None
         self._server.close()
-        for writer in self._writers:
-            writer.transport.abort()
-        await self._server.wait_closed()
+        for connection in self._connections:
+            connection.cancel()
+        await self._tasks.__aexit__(kind, error, trace)
 
-    async def _accept(
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = self._tasks.create_task(self._connect(reader, writer))
+        self._connections.add(task)
+        task.add_done_callback(self._connections.discard)
+
+    async def _connect(
         self, near_in: asyncio.StreamReader, near_out: asyncio.StreamWriter
     ) -> None:
-        with contextlib.suppress(OSError):
+        """Carry one connection's bytes until both directions have ended."""
+        try:
             far_in, far_out = await asyncio.open_connection(
                 "127.0.0.1", self._port, limit=_PIECE_BYTES
             )
-            self._writers |= {near_out, far_out}
+        except OSError:
+            near_out.transport.abort()
+            return
+        try:
             async with asyncio.TaskGroup() as group:
                 for source, sink in ((near_in, far_out), (far_in, near_out)):
                     held = _Held(_MAX_HELD)
                     group.create_task(self._read(source, held))
                     group.create_task(self._write(held, sink))
-            self._writers -= {near_out, far_out}
-        near_out.close()
+        finally:
+            near_out.close()
+            far_out.close()
 
     async def _read(self, source: asyncio.StreamReader, held: _Held) -> None:
-        now, due, data = asyncio.get_running_loop().time, 0.0, b"?"
+        now, due = asyncio.get_running_loop().time, 0.0
+        data: bytes | None = b"?"
         while data:
             try:
                 data = await source.read(_PIECE_BYTES)
             except OSError:
-                data = b""
-            self.num_bytes += len(data)
+                data = None
+            self.num_bytes += len(data or b"")
             jitter_s = self._jitter_s * self._random.uniform(-1.0, 1.0)
-            due = max(due, now() + self._delay_s + jitter_s)
+            due = max(due, now() + self.delay_s + jitter_s)
             await held.put((due, data))
 
     async def _write(self, held: _Held, sink: asyncio.StreamWriter) -> None:
         now = asyncio.get_running_loop().time
-        while True:
+        data: bytes | None = b"?"
+        while data:
             due, data = await held.get()
             if (wait_s := due - now()) > 0:
                 await asyncio.sleep(wait_s)
-            if not data:
-                break
-            with contextlib.suppress(OSError):
-                sink.write(data)
-                await sink.drain()
-        sink.close()
+            with contextlib.suppress(OSError, RuntimeError):  # the other side has gone
+                if data:
+                    sink.write(data)
+                    await sink.drain()
+                elif data is None:
+                    sink.transport.abort()
+                else:
+                    sink.write_eof()
 
 
 async def _forward(options: argparse.Namespace) -> None:

@@ -7,22 +7,20 @@ in turns on one machine, and what else the machine does disturbs all of them ali
 
 import asyncio
 import itertools
-import os
 import socket
-from collections.abc import Sequence
-from contextlib import AsyncExitStack
+import tempfile
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from delay_proxy import DelayProxy
+from nursery.client import Fork, Nursery
 from paramfleet_shared.clock import SystemClock
-from paramfleet_shared.config import read_environment
 from paramfleet_shared.discovery.embedded import EmbeddedRedis
-from paramfleet_worker.core.environment import runtime_environment
-from peer.children import Child, start_child
 
-__all__ = ["WORK", "JobShape", "TrainingJob", "free_port"]
+__all__ = ["WORK", "JobShape", "TrainingJob", "free_port", "training_jobs"]
 
 WORK = Path(__file__).parent / "work"
 """Folder of the workloads."""
@@ -42,30 +40,30 @@ class JobShape:
     """More of the script's options."""
     workers: int = 2
     servers: int = 1
-    delay_s: float = 0.0
-    """One way, between every worker and every pserver."""
-    jitter_s: float = 0.0
-    through_proxy: bool = False
-    """Whether the bytes go through the delaying proxy though the delay is 0."""
+    distant: bool = False
+    """Whether a wire that can delay is between every worker and every pserver."""
 
 
 class TrainingJob:
-    """The processes of one job.
+    """The processes of one job. ``training_jobs`` makes and ends them.
 
     Args:
         shape: What to start.
-        stack: Ends what was started.
-        folder: Gets the logs.
+        nursery: Forks the processes.
+        redis: URL of the registry.
+        stack: Closes the wires.
     """
 
-    def __init__(self, shape: JobShape, stack: AsyncExitStack, folder: Path) -> None:
+    def __init__(
+        self, shape: JobShape, nursery: Nursery, redis: str, stack: AsyncExitStack
+    ) -> None:
         self.shape = shape
+        self._nursery = nursery
+        self._redis = redis
         self._stack = stack
         self._name = f"job{next(_NUMBERS)}"
-        self._folder = folder / self._name
-        self._folder.mkdir()
-        self._servers: list[Child] = []
-        self._workers: list[Child] = []
+        self._workers: list[Fork] = []
+        self._servers: list[Fork] = []
         self._proxies: list[DelayProxy] = []
 
     async def start(self, *, warm_steps: int) -> None:
@@ -86,14 +84,21 @@ class TrainingJob:
         """Run a window of so many ``steps``, or of about so many ``seconds``.
 
         Returns:
-            The job's rate and steps, and ``bytes_per_sample`` where proxies count them.
+            The job's rate, seconds and steps; of a distant job also ``bytes``, both ways.
+
+        Raises:
+            ChildFailedError: if a worker fails.
         """
-        before = self.num_bytes
+        before = self._num_bytes
         figures: dict[str, float] = (await self._ask("window", **length))[0]
-        samples = figures["samples_per_s"] * figures["seconds"]
-        if self._proxies and samples:
-            figures["bytes_per_sample"] = (self.num_bytes - before) / samples
+        if self.shape.distant:
+            figures["bytes"] = self._num_bytes - before
         return figures
+
+    def delay(self, delay_s: float) -> None:
+        """Let every byte between workers and pservers take so long from now on, one way."""
+        for proxy in self._proxies:
+            proxy.delay_s = delay_s
 
     async def quality(self) -> dict[str, float]:
         """Return how well the model has learned."""
@@ -103,55 +108,50 @@ class TrainingJob:
     async def end(self) -> None:
         """Let the workers finish; the others then end by themselves."""
         async with asyncio.TaskGroup() as group:
-            for child in (*self._workers, *self._servers):
-                group.create_task(child.end())
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes that the proxies have carried, both ways."""
-        return sum(proxy.num_bytes for proxy in self._proxies)
+            for fork in (*self._workers, *self._servers):
+                group.create_task(fork.end())
 
     @property
     def pids(self) -> dict[str, list[int]]:
         """Process ids of ``servers`` and ``workers``."""
         return {
-            "servers": [child.pid for child in self._servers],
-            "workers": [child.pid for child in self._workers],
+            "servers": [fork.pid for fork in self._servers],
+            "workers": [fork.pid for fork in self._workers],
         }
 
+    @property
+    def _num_bytes(self) -> int:
+        return sum(proxy.num_bytes for proxy in self._proxies)
+
     async def _start_job(self, script: Sequence[str]) -> None:
-        redis = EmbeddedRedis(self._folder, clock=SystemClock())
-        await redis.start()
-        self._stack.callback(redis.stop)
-        job = [f"--job={self._name}", f"--redis={redis.url}"]
+        job = [f"--job={self._name}", f"--redis={self._redis}", "--log-level=WARNING"]
         sizes = [f"--worker-num={self.shape.workers}", f"--server-num={self.shape.servers}"]
-        quiet = ["--log-level=WARNING"]
-        await self._start("coordinator", ["-m", "paramfleet_coordinator", *job, *sizes, *quiet])
+        await self._start("coordinator", ["-m", "paramfleet_coordinator", *job, *sizes])
         for index in range(self.shape.servers):
-            command = ["-m", "paramfleet_pserver", *job, *quiet, f"--index={index}"]
+            command = ["-m", "paramfleet_pserver", *job, f"--index={index}"]
             command += await self._endpoint()
             self._servers.append(await self._start(f"pserver{index}", command))
-        worker = ["-m", "paramfleet_worker", "worker", *job]
         for index in range(self.shape.workers):
-            child = await self._start(f"worker{index}", [*worker, *script])
-            self._workers.append(child)
+            role = {
+                "TRAINING_ROLE": "TRAINER",
+                "PADDLE_TRAINERS_NUM": str(self.shape.workers),
+                "PADDLE_TRAINER_ID": str(index),
+                "PARAMFLEET_JOB": self._name,
+                "PARAMFLEET_REDIS": self._redis,
+            }
+            self._workers.append(await self._start(f"worker{index}", script, **role))
 
     async def _endpoint(self) -> list[str]:
         """Return a pserver's options of where it listens and where workers find it."""
-        if not self.shape.through_proxy and not self.shape.delay_s:
+        if not self.shape.distant:
             return []
         port = free_port()
-        proxy = DelayProxy(port, delay_s=self.shape.delay_s, jitter_s=self.shape.jitter_s)
+        proxy = DelayProxy(port, delay_s=0.0)
         self._proxies.append(await self._stack.enter_async_context(proxy))
         return [f"--port={port}", f"--advertise={proxy.endpoint}"]
 
-    async def _start(self, name: str, arguments: Sequence[str]) -> Child:
-        inherited = read_environment()
-        added = runtime_environment(inherited, num_cores=os.cpu_count() or 1, num_local_roles=2)
-        environment = {**inherited, **added, "OMP_NUM_THREADS": "1"}
-        child = await start_child(name, arguments, environment, self._folder)
-        self._stack.callback(child.kill)  # for the end after an error
-        return child
+    async def _start(self, name: str, arguments: Sequence[str], **environment: str) -> Fork:
+        return await self._nursery.start(f"{self._name}-{name}", arguments, environment)
 
     async def _ask(self, do: str, **arguments: Any) -> list[Any]:
         """Give all workers the same command at once."""
@@ -160,6 +160,35 @@ class TrainingJob:
                 group.create_task(worker.ask(do, **arguments)) for worker in self._workers
             ]
         return [answer.result() for answer in answers]
+
+
+@asynccontextmanager
+async def training_jobs(
+    shapes: Sequence[JobShape], *, warm_steps: int
+) -> AsyncIterator[list[TrainingJob]]:
+    """Start jobs side by side, and end them.
+
+    Args:
+        shapes: What to start.
+        warm_steps: Steps that each worker takes before the first window.
+
+    Raises:
+        ChildFailedError: if a process doesn't start.
+    """
+    async with AsyncExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fleet-")))
+        redis = EmbeddedRedis(folder, clock=SystemClock())
+        await redis.start()
+        stack.callback(redis.stop)
+        nursery = await stack.enter_async_context(Nursery(folder))
+        jobs = [TrainingJob(shape, nursery, redis.url, stack) for shape in shapes]
+        async with asyncio.TaskGroup() as group:
+            for job in jobs:
+                group.create_task(job.start(warm_steps=warm_steps))
+        yield jobs
+        async with asyncio.TaskGroup() as group:
+            for job in jobs:
+                group.create_task(job.end())
 
 
 def free_port() -> int:

@@ -7,14 +7,11 @@ without servers. See README.md beside this file.
 
 import asyncio
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack
-from pathlib import Path
 from typing import Any
 
 from harness import Ratio, Suite, in_turns, run_script
-from jobs import JobShape, TrainingJob
+from jobs import JobShape, training_jobs
 
 __all__ = ["measure", "run_training"]
 
@@ -40,9 +37,12 @@ _WORK = {
 """By name: the workload, steps of a window, and options."""
 
 _TINY = {
-    "dnn": ("ctr", 8, ("--ids=2600", "--batch_size=32", "--batches=8", "--held_out=256")),
+    "dnn": (
+        "ctr",
+        8,
+        ("--k_steps=4", "--ids=2600", "--batch_size=32", "--batches=8", "--held_out=256"),
+    ),
 }
-_TINY_GEO = ("--k_steps=4",)
 
 
 def measure(*, budget_s: float = BUDGET_S) -> Suite:
@@ -77,13 +77,9 @@ def run_training(
 async def _run_one(
     shape: JobShape, warm_steps: int, seconds: float, windows: int
 ) -> dict[str, float]:
-    async with AsyncExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="training-")))
-        job = TrainingJob(shape, stack, folder)
-        await job.start(warm_steps=warm_steps)
+    async with training_jobs([shape], warm_steps=warm_steps) as (job,):
         found = [await job.window(seconds=seconds) for _ in range(windows)]
         quality = await job.quality()
-        await job.end()
     return max(found, key=lambda each: each["samples_per_s"]) | quality
 
 
@@ -92,26 +88,14 @@ async def _measure(name: str, *, quick: bool, budget_s: float) -> list[dict[str,
     now = asyncio.get_running_loop().time
     begun = now()
     script, steps, options = (_TINY if quick else _WORK)[name]
-    arguments = (*options, *(_TINY_GEO if quick else ()))
-    async with AsyncExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="training-")))
-        jobs = {
-            mode: TrainingJob(
-                JobShape(script=script, mode=mode, arguments=arguments), stack, folder
-            )
-            for mode in MODES
-        }
-        async with asyncio.TaskGroup() as group:
-            for job in jobs.values():
-                group.create_task(job.start(warm_steps=steps))
+    shapes = [JobShape(script=script, mode=mode, arguments=options) for mode in MODES]
+    found: dict[str, list[dict[str, float]]] = {mode: [] for mode in MODES}
+    async with training_jobs(shapes, warm_steps=steps) as running:
+        jobs = dict(zip(MODES, running, strict=True))
         left_s = budget_s - (now() - begun)
-        found: dict[str, list[dict[str, float]]] = {mode: [] for mode in MODES}
         for mode in in_turns(MODES, budget_s=left_s, max_rounds=1 if quick else 1000):
             found[mode].append(await jobs[mode].window(steps=steps))
         quality = {mode: await job.quality() for mode, job in jobs.items()}
-        async with asyncio.TaskGroup() as group:
-            for job in jobs.values():
-                group.create_task(job.end())
     return [_row(name, mode, found, quality[mode]) for mode in MODES]
 
 

@@ -112,7 +112,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--dim", type=int, default=9, help="floats of a row")
     parser.add_argument("--widths", type=_widths, default=_widths("512-256-128-32"))
     parser.add_argument("--batch_size", type=int, default=512)
-    parser.add_argument("--batches", type=int, default=600, help="then they begin anew")
+    parser.add_argument("--batches", type=int, default=400, help="then they begin anew")
     parser.add_argument("--held_out", type=int, default=20_480, help="examples for the AUC")
     return parser.parse_args()
 

@@ -1,0 +1,76 @@
+"""The benchmarks of training run from end to end at a tiny size. Speed is not judged."""
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FOLDER = Path(__file__).parents[3] / "benchmarks"
+
+
+def run(script: str, tmp_path: Path) -> dict[str, Any]:
+    """Return a suite's result, which its last line and its file must both be."""
+    output = tmp_path / "result.json"
+    ended = subprocess.run(
+        [sys.executable, str(FOLDER / script), "--quick", f"--output={output}"],
+        capture_output=True,
+        text=True,
+        timeout=170,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    result: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
+    assert result == json.loads(output.read_text())
+    assert result["method"]
+    return result
+
+
+@pytest.mark.processes
+@pytest.mark.timeout(180)  # four jobs' processes
+def test_every_mode_trains_and_is_set_beside_one_process(tmp_path: Path) -> None:
+    result = run("training.py", tmp_path)
+
+    assert result["benchmark"] == "training"
+    assert set(result["summary"]) == {"async_train_vs_single", "geo_train_vs_single"}
+    assert [row["mode"] for row in result["rows"]] == ["single", "sync", "async", "geo"]
+    for row in result["rows"]:
+        assert min(row["samples_per_s"]) > 0
+        assert 0 < row["auc"] < 1
+
+
+@pytest.mark.processes
+@pytest.mark.timeout(180)  # three jobs' processes
+def test_geo_and_async_train_over_a_wire_that_delays(tmp_path: Path) -> None:
+    result = run("delay.py", tmp_path)
+
+    assert result["benchmark"] == "delay"
+    assert result["summary"]["geo_vs_async_rtt20ms"] > 0
+    assert {row["round_trip_ms"] for row in result["rows"]} == {0, 20}
+    for row in result["rows"]:
+        assert min(row["pairs_per_s"]) > 0
+        assert row["bytes_per_pair"] > 0
+
+
+@pytest.mark.processes
+@pytest.mark.timeout(60)
+def test_a_workload_runs_alone_from_its_command_line() -> None:
+    ended = subprocess.run(
+        [
+            *(sys.executable, str(FOLDER / "work" / "word2vec.py")),
+            *("--dim=8", "--batches=20", "--warm=25", "--steps=30", "--independent"),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+
+    assert ended.returncode == 0, ended.stderr
+    figures = json.loads(ended.stdout.splitlines()[-1])
+    assert figures["mode"] == "local"
+    assert figures["samples_per_s"] > 0
+    assert math.isfinite(figures["loss_of_50"])
