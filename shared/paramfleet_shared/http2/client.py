@@ -3,27 +3,25 @@
 from collections.abc import Sequence
 from typing import ClassVar
 
-from h2 import events as h2_events
-from h2.errors import ErrorCodes
-from hyperframe.frame import GoAwayFrame
 from typing_extensions import override
 
 from paramfleet_shared.http2.connection import Connection
 from paramfleet_shared.http2.events import (
     PeerLeaving,
     PeerReady,
+    ProtocolFault,
     ResponseReceived,
     ResponseTooLarge,
     StreamLost,
 )
+from paramfleet_shared.http2.frames import MAX_STREAM_ID, ErrorCode, Setting
+from paramfleet_shared.http2.heads import Head
 from paramfleet_shared.http2.hpack_memo import Header
 from paramfleet_shared.http2.stream import Stream
 from paramfleet_shared.wire.limits import Limits
 from paramfleet_shared.wire.message import Buffer
 
 __all__ = ["ClientConnection"]
-
-_LAST_STREAM_ID = (1 << 31) - 1
 
 
 class ClientConnection(Connection):
@@ -33,16 +31,15 @@ class ClientConnection(Connection):
 
     def __init__(self, limits: Limits, now: float) -> None:
         super().__init__(limits, now)
-        self._on_event[h2_events.ResponseReceived] = self._on_response
         self.draining = False
         """True when the server takes no new calls here; those it has go on."""
         self._next_stream_id = 1
+        self._max_streams = MAX_STREAM_ID  # until the server says what it takes
 
     @property
     def may_request(self) -> bool:
         """Return whether the server takes one more call now."""
-        num_allowed = self._machine.remote_settings.max_concurrent_streams
-        return len(self._streams) < num_allowed
+        return len(self._streams) < self._max_streams
 
     def request(self, headers: Sequence[Header], body: Sequence[Buffer], now: float) -> int:
         """Send a request, and return its stream.
@@ -50,38 +47,68 @@ class ClientConnection(Connection):
         The buffers are written later: they must not change before the answer
         came, nor after the stream was given up.
         """
+        return self.request_encoded(self.encode(headers), body, now)
+
+    def encode(self, headers: Sequence[Header]) -> bytes:
+        """Return headers as ``request_encoded`` takes them, any number of times."""
+        return self._encoder.encode(headers)
+
+    def request_encoded(self, block: bytes, body: Sequence[Buffer], now: float) -> int:
+        """Send a request whose headers are encoded already; see ``request``."""
         assert self.end_reason is None, "ask before"
-        self._now = now
-        stream = Stream(self._next_stream_id, now)
-        self._next_stream_id += 2
-        if self._next_stream_id >= _LAST_STREAM_ID:
+        stream_id = self._next_stream_id
+        stream = Stream(stream_id, self._stream_receive_window, self._stream_send_window, now)
+        self._next_stream_id = stream_id + 2
+        if stream_id + 2 >= MAX_STREAM_ID:
             self.draining = True  # numbers are used up: a new connection is needed
-        self._streams[stream.stream_id] = stream
-        self._queue_body(stream, list(headers), body)
-        return stream.stream_id
+        self._streams[stream_id] = stream
+        self._sender.send(stream, self._encoder.opened(block), body)
+        return stream_id
 
     @override
-    def _on_settings(self, _event: h2_events.RemoteSettingsChanged) -> None:
-        super()._on_settings(_event)
+    def _is_idle(self, stream_id: int) -> bool:
+        return stream_id >= self._next_stream_id or not stream_id & 1
+
+    @override
+    def _on_setting(self, name: int, value: int) -> None:
+        if name == Setting.MAX_CONCURRENT_STREAMS:
+            self._max_streams = value
+
+    @override
+    def _on_settings(self) -> None:
         self._events.append(PeerReady())
 
-    def _on_response(self, event: h2_events.ResponseReceived) -> None:
-        stream = self._streams.get(event.stream_id)
-        if stream is None:
-            return
-        stream.headers = headers = dict(event.headers)
-        length = headers.get(b"content-length")
-        if length is not None:
-            stream.declared = int(length)  # h2 has checked that it is a number
-            if stream.declared > self._limits.max_body_bytes:
-                self._body_too_large(stream, stream.declared)
+    @override
+    def _on_ping_ack(self, payload: bytes) -> None:
+        """Nothing: any byte is a sign of life."""
 
     @override
-    def _on_stream_ended(self, event: h2_events.StreamEnded) -> None:
-        stream = self._streams.get(event.stream_id)
+    def _on_head(self, stream_id: int, head: Head, *, end_stream: bool) -> None:
+        stream = self._streams.get(stream_id)
         if stream is None:
+            if self._is_idle(stream_id):
+                raise ProtocolFault("HEADERS of a stream that was never opened")
+            self._floods.count_control(self._now)  # late: the call was given up
             return
-        assert stream.headers is not None, "h2 lets no stream end before headers"
+        informational = head.headers.get(b":status", b"")[:1] == b"1"
+        fault = head.fault
+        if end_stream and (head.length or informational):
+            fault = "an answer that ends too early"
+        if fault is not None:
+            self._stream_fault(stream_id, ErrorCode.PROTOCOL_ERROR, fault)
+        elif informational:
+            self._floods.count_control(self._now)
+        elif head.length is not None and head.length > self._limits.max_body_bytes:
+            self._body_too_large(stream, head.length)
+        else:
+            stream.headers = head.headers
+            stream.declared = head.length
+            if end_stream:
+                self._on_stream_ended(stream)
+
+    @override
+    def _on_stream_ended(self, stream: Stream) -> None:
+        assert stream.headers is not None, "no stream ends before its headers"
         response = ResponseReceived(
             stream.stream_id,
             int(stream.headers[b":status"]),
@@ -89,36 +116,34 @@ class ClientConnection(Connection):
             stream.take_body(),
         )
         if stream.outgoing is not None:  # answered before we were done: the rest is not wanted
-            self.reset(stream.stream_id, ErrorCodes.CANCEL)
+            self.reset(stream.stream_id, ErrorCode.CANCEL)
         else:
             self._forget(stream)
-            self._machine.forget(stream.stream_id)
         self._events.append(response)
 
     @override
-    def _on_reset(self, event: h2_events.StreamReset) -> None:
-        stream = self._streams.get(event.stream_id)
+    def _on_reset(self, stream_id: int, code: int) -> None:
+        stream = self._streams.get(stream_id)
         if stream is None:
             return
         self._forget(stream)
-        self._machine.forget(event.stream_id)
-        refused = event.error_code == ErrorCodes.REFUSED_STREAM
+        refused = code == ErrorCode.REFUSED_STREAM
         reason = "the server refused the call" if refused else "the server reset the call"
-        self._events.append(StreamLost(event.stream_id, reason, processed=not refused))
+        self._events.append(StreamLost(stream_id, reason, processed=not refused))
 
     @override
-    def _on_goaway(self, frame: GoAwayFrame) -> None:
+    def _on_goaway(self, last_stream_id: int, code: int) -> None:
         """Give back what the server did not take (RFC 9113, section 6.8)."""
         self.draining = True
         self._events.append(PeerLeaving())
         for stream in list(self._streams.values()):
-            if stream.stream_id > frame.last_stream_id:
+            if stream.stream_id > last_stream_id:
                 self._forget(stream)
                 self._events.append(
                     StreamLost(stream.stream_id, "the server is leaving", processed=False)
                 )
-        if frame.error_code != ErrorCodes.NO_ERROR:
-            self._end(f"the server ended the connection, code {frame.error_code}")
+        if code != ErrorCode.NO_ERROR:
+            self._end(f"the server ended the connection, code {code}")
 
     @override
     def _body_left(self, stream: Stream) -> None:
@@ -126,5 +151,5 @@ class ClientConnection(Connection):
 
     @override
     def _body_too_large(self, stream: Stream, num_bytes: int) -> None:
-        self.reset(stream.stream_id, ErrorCodes.CANCEL)
+        self.reset(stream.stream_id, ErrorCode.CANCEL)
         self._events.append(ResponseTooLarge(stream.stream_id, num_bytes))

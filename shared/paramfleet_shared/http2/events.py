@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from h2.errors import ErrorCodes
+from paramfleet_shared.http2.frames import ErrorCode
 
 __all__ = [
     "ConnectionEnded",
@@ -10,6 +10,7 @@ __all__ = [
     "Event",
     "PeerLeaving",
     "PeerReady",
+    "ProtocolFault",
     "RequestReceived",
     "RequestTooLarge",
     "ResponseReceived",
@@ -21,10 +22,17 @@ __all__ = [
 class ConnectionFault(Exception):  # noqa: N818 (never leaves http2: it ends the connection)
     """The peer broke the protocol or a limit; the connection must end."""
 
-    def __init__(self, code: ErrorCodes, reason: str) -> None:
+    def __init__(self, code: ErrorCode, reason: str) -> None:
         super().__init__(reason)
         self.code = code
         self.reason = reason
+
+
+class ProtocolFault(ConnectionFault):
+    """The peer did what no peer may do."""
+
+    def __init__(self, what: str, code: ErrorCode = ErrorCode.PROTOCOL_ERROR) -> None:
+        super().__init__(code, f"the peer broke the protocol: {what}")
 
 
 class PeerReady(NamedTuple):

@@ -1,8 +1,7 @@
 """Counts what costs a peer nothing and this side something."""
 
-from h2.errors import ErrorCodes
-
 from paramfleet_shared.http2.events import ConnectionFault
+from paramfleet_shared.http2.frames import ErrorCode
 from paramfleet_shared.wire.limits import Limits
 
 __all__ = ["FloodGuard"]
@@ -31,7 +30,7 @@ class FloodGuard:
         self._turn_window(now)
         self._num_control += 1
         if self._num_control > self._limits.max_control_frames_per_s:
-            raise ConnectionFault(ErrorCodes.ENHANCE_YOUR_CALM, "control frame flood")
+            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "control frame flood")
 
     def count_reset(self, now: float) -> None:
         """Note a stream that the peer opened and reset.
@@ -42,7 +41,7 @@ class FloodGuard:
         self._turn_window(now)
         self._num_resets += 1
         if self._num_resets > self._limits.max_resets_per_s:
-            raise ConnectionFault(ErrorCodes.ENHANCE_YOUR_CALM, "rapid reset")
+            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "rapid reset")
 
     def _turn_window(self, now: float) -> None:
         if now - self._window_start > _WINDOW_S:

@@ -9,9 +9,11 @@ block may be remembered only while the dynamic table is unchanged.
 from collections.abc import Iterable
 from typing import Any
 
-from hpack import Decoder, Encoder
+from hpack import Decoder
 from hpack.table import HeaderTable
 from typing_extensions import override
+
+from paramfleet_shared.http2.frames import DEFAULT_HEADER_TABLE_BYTES
 
 __all__ = ["Header", "MemoDecoder", "StaticEncoder"]
 
@@ -19,6 +21,7 @@ Header = tuple[bytes, bytes]
 """Name and value."""
 
 _MEMO_ENTRIES = 512
+_MEMO_BLOCK_BYTES = 1024  # longer ones are rare, and would let a peer fill the memory
 _ENTRY_OVERHEAD_BYTES = 32  # RFC 7541, section 4.1
 _SIZE_ZERO = b"\x20"  # dynamic table size update to 0
 
@@ -29,22 +32,25 @@ _INDEX_OF_FIELD = {header: i for i, header in reversed(list(enumerate(_STATIC, s
 _INDEX_OF_NAME = {header[0]: i for i, header in reversed(list(enumerate(_STATIC, start=1)))}
 
 
-class StaticEncoder(Encoder):
+class StaticEncoder:
     """Encodes with the static table and plain literals only."""
 
     def __init__(self) -> None:
-        super().__init__()
         self._fields: dict[Header, bytes] = {}
+        self._must_announce_size = False
 
-    @override
-    def encode(self, headers: Iterable[Any], huffman: bool = True) -> bytes:
-        """Return the block for ``headers``, pairs of bytes."""
+    def limit_table(self, num_bytes: int) -> None:
+        """Take note of the most that the peer keeps in a dynamic table.
+
+        Below the default that must be acknowledged in the next block (RFC 7541,
+        section 4.2), though we use none of it.
+        """
+        self._must_announce_size |= num_bytes < DEFAULT_HEADER_TABLE_BYTES
+
+    def encode(self, headers: Iterable[Header]) -> bytes:
+        """Return the block for ``headers``; it means the same in every connection."""
         memo = self._fields
         block = bytearray()
-        if self.header_table.resized:  # the peer changed its limit: we use none of it
-            block += _SIZE_ZERO
-            self.table_size_changes = []
-            self.header_table.resized = False
         for header in headers:
             encoded = memo.get(header)
             if encoded is None:
@@ -53,6 +59,13 @@ class StaticEncoder(Encoder):
                 encoded = memo[header] = _encode_field(*header)
             block += encoded
         return bytes(block)
+
+    def opened(self, block: bytes) -> bytes:
+        """Return a block as it must be sent now; call it once for each that is sent."""
+        if not self._must_announce_size:
+            return block
+        self._must_announce_size = False
+        return _SIZE_ZERO + block
 
 
 class MemoDecoder(Decoder):
@@ -79,9 +92,10 @@ class MemoDecoder(Decoder):
             headers = list(super().decode(data, raw))
             if generation != table.generation:
                 return headers
-        if len(self._memo) >= _MEMO_ENTRIES:
-            self._memo.clear()
-        self._memo[data] = (generation, headers)
+        if len(data) <= _MEMO_BLOCK_BYTES:
+            if len(self._memo) >= _MEMO_ENTRIES:
+                self._memo.clear()
+            self._memo[data] = (generation, headers)
         return headers
 
     @override

@@ -7,32 +7,27 @@ the body, so that a large body is never copied.
 
 from typing import Protocol
 
-from h2.errors import ErrorCodes
-
 from paramfleet_shared.http2.events import ConnectionFault
-from paramfleet_shared.http2.machine import FRAME_HEADER
+from paramfleet_shared.http2.frames import FRAME_HEADER, PREFACE, ErrorCode, Flag, FrameType
 from paramfleet_shared.wire.limits import Limits
 
 __all__ = ["FrameReader", "FrameSink"]
 
-_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-_DATA = 0x0
-_HEADERS = 0x1
-_CONTINUATION = 0x9
-_PADDED = 0x8
-_LENGTH_OF_TYPE = {0x2: 5, 0x3: 4, 0x6: 8, 0x8: 4}  # PRIORITY, RST_STREAM, PING, WINDOW_UPDATE
+_DATA = int(FrameType.DATA)
+_PADDED = int(Flag.PADDED)
+_HEADER_BYTES = FRAME_HEADER.size
 _MIN_SCRATCH_BYTES = 64 << 10
 
 
 class FrameSink(Protocol):
     """Who the frames are for. Its methods may raise ``ConnectionFault``."""
 
-    def place_data(self, stream_id: int, num_bytes: int) -> memoryview | None:
+    def begin_data(self, stream_id: int, flags: int, num_bytes: int) -> memoryview | None:
         """Return where a payload must go, or None to throw it away."""
         ...
 
-    def take_data(self, stream_id: int, flags: int, num_bytes: int, *, placed: bool) -> None:
-        """Take note of a payload that is now in its place, or thrown away."""
+    def end_data(self, stream_id: int, flags: int, num_bytes: int) -> None:
+        """Take note that a payload is in its place, or thrown away."""
         ...
 
     def take_padded_data(self, stream_id: int, flags: int, payload: memoryview) -> None:
@@ -57,19 +52,19 @@ class FrameReader:
 
     def __init__(self, sink: FrameSink, limits: Limits, *, expect_preface: bool) -> None:
         self._sink = sink
-        self._limits = limits
+        self._max_frame_bytes = limits.max_frame_bytes
+        self._max_control_bytes = limits.max_control_frame_bytes
         self._expect_preface = expect_preface
-        self._frame_room = limits.max_control_frame_bytes + FRAME_HEADER.size
+        self._frame_room = limits.max_control_frame_bytes + _HEADER_BYTES
         self._scratch = memoryview(bytearray(max(_MIN_SCRATCH_BYTES, 2 * self._frame_room)))
         self._start = self._end = 0  # unread bytes of the scratch
         self._payload: _Payload | None = None
-        self._block_bytes = 0
 
     def get_buffer(self) -> memoryview:
         """Return where to put the next bytes; never empty."""
         payload = self._payload
         if payload is None:
-            return self._scratch[self._end :]
+            return self._scratch[self._end :] if self._end else self._scratch
         if payload.place is None:
             return self._scratch[: payload.num_missing]
         return payload.place
@@ -79,7 +74,6 @@ class FrameReader:
 
         Raises:
             ConnectionFault: if a frame breaks a limit, or the sink says so.
-            HyperframeError: if a frame is malformed.
         """
         payload = self._payload
         if payload is None:
@@ -88,104 +82,82 @@ class FrameReader:
         else:
             payload.advance(num_bytes)
             if not payload.num_missing:
+                self._payload = None
                 self._finish_payload(payload)
 
     def _cut_frames(self) -> None:
         if self._expect_preface and not self._take_preface():
             return
-        while self._end - self._start >= FRAME_HEADER.size:
-            high, low, frame_type, flags, stream_id = FRAME_HEADER.unpack_from(
-                self._scratch, self._start
-            )
+        scratch, start, end = self._scratch, self._start, self._end
+        while end - start >= _HEADER_BYTES:
+            high, low, frame_type, flags, stream_id = FRAME_HEADER.unpack_from(scratch, start)
             num_bytes = high << 8 | low
-            if num_bytes > self._limits.max_frame_bytes:
-                raise ConnectionFault(ErrorCodes.FRAME_SIZE_ERROR, "frame over the limit")
-            stream_id &= 0x7FFF_FFFF
+            if num_bytes > self._max_frame_bytes:
+                raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "frame over the limit")
+            begin = start + _HEADER_BYTES
+            stop = begin + num_bytes
             if frame_type == _DATA:
-                if not self._begin_payload(stream_id, flags, num_bytes):
-                    return
-            elif not self._take_control(frame_type, flags, stream_id, num_bytes):
+                self._take_data(stream_id & 0x7FFF_FFFF, flags, begin, num_bytes)
+                if stop > end:  # the rest goes to its place without us
+                    start = end
+                    break
+            elif num_bytes > self._max_control_bytes:
+                raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "frame of a wrong length")
+            elif stop > end:
                 break
-        self._make_room()
+            else:
+                self._sink.take_frame(
+                    frame_type, flags, stream_id & 0x7FFF_FFFF, scratch[begin:stop]
+                )
+            start = stop
+        self._make_room(start)
 
     def _take_preface(self) -> bool:
-        come = min(self._end, len(_PREFACE))
-        if self._scratch[:come] != _PREFACE[:come]:
-            raise ConnectionFault(ErrorCodes.PROTOCOL_ERROR, "the peer does not speak HTTP/2")
-        if come < len(_PREFACE):
+        come = min(self._end, len(PREFACE))
+        if self._scratch[:come] != PREFACE[:come]:
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "the peer does not speak HTTP/2")
+        if come < len(PREFACE):
             return False
         self._expect_preface = False
         self._start = come
         return True
 
-    def _take_control(
-        self, frame_type: int, flags: int, stream_id: int, num_bytes: int
-    ) -> bool:
-        """Hand over one whole frame; False if more bytes must come first.
-
-        Raises:
-            ConnectionFault: if the frame or the header block is too long.
-        """
-        limit = self._limits.max_control_frame_bytes
-        if num_bytes > limit or num_bytes != _LENGTH_OF_TYPE.get(frame_type, num_bytes):
-            raise ConnectionFault(ErrorCodes.FRAME_SIZE_ERROR, "frame of a wrong length")
-        begin = self._start + FRAME_HEADER.size
-        if begin + num_bytes > self._end:
-            return False
-        if frame_type in {_HEADERS, _CONTINUATION}:  # CVE-2024-27316: bound the block
-            self._block_bytes = num_bytes + (
-                self._block_bytes if frame_type == _CONTINUATION else 0
-            )
-            if self._block_bytes > limit:
-                raise ConnectionFault(ErrorCodes.ENHANCE_YOUR_CALM, "header block too long")
-        self._start = begin + num_bytes
-        self._sink.take_frame(
-            frame_type, flags, stream_id, self._scratch[begin : begin + num_bytes]
-        )
-        return True
-
-    def _begin_payload(self, stream_id: int, flags: int, num_bytes: int) -> bool:
-        """Start a DATA payload; False if the rest of it must come first."""
+    def _take_data(self, stream_id: int, flags: int, begin: int, num_bytes: int) -> None:
+        """Put what has come of a payload in its place; the rest will follow, if any."""
         padded = bool(flags & _PADDED)
         place = (
             memoryview(bytearray(num_bytes))  # rare: through a temporary
             if padded
-            else self._sink.place_data(stream_id, num_bytes)
+            else self._sink.begin_data(stream_id, flags, num_bytes)
         )
-        payload = _Payload(stream_id, flags, num_bytes, place)
-        begin = self._start + FRAME_HEADER.size
         come = min(num_bytes, self._end - begin)
         if place is not None:
             place[:come] = self._scratch[begin : begin + come]
+        if come == num_bytes and not padded:
+            self._sink.end_data(stream_id, flags, num_bytes)
+            return
+        payload = _Payload(stream_id, flags, num_bytes, place)
         payload.advance(come)
-        self._start = begin + come
         if payload.num_missing:
-            self._start = self._end = 0
             self._payload = payload
-            return False
-        self._finish_payload(payload)
-        return True
+        else:
+            self._finish_payload(payload)
 
     def _finish_payload(self, payload: "_Payload") -> None:
-        self._payload = None
         if payload.padded is not None:
             self._sink.take_padded_data(payload.stream_id, payload.flags, payload.padded)
         else:
-            self._sink.take_data(
-                payload.stream_id,
-                payload.flags,
-                payload.num_bytes,
-                placed=payload.place is not None,
-            )
+            self._sink.end_data(payload.stream_id, payload.flags, payload.num_bytes)
 
-    def _make_room(self) -> None:
-        """Keep room for one whole frame behind what is unread."""
-        if self._start == self._end:
-            self._start = self._end = 0
-        elif len(self._scratch) - self._start < self._frame_room:
-            unread = bytes(self._scratch[self._start : self._end])
+    def _make_room(self, start: int) -> None:
+        """Forget what was read before ``start``; keep room for one whole frame behind it."""
+        if start == self._end:
+            start = self._end = 0
+        elif len(self._scratch) - start < self._frame_room:
+            unread = bytes(self._scratch[start : self._end])
             self._scratch[: len(unread)] = unread
-            self._start, self._end = 0, len(unread)
+            start, self._end = 0, len(unread)
+        self._start = start
 
 
 class _Payload:

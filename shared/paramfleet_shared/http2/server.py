@@ -1,20 +1,21 @@
 """The serving side of a connection: admission, answers, draining."""
 
+from collections import deque
 from collections.abc import Sequence
 from typing import ClassVar
 
-from h2 import events as h2_events
-from h2.errors import ErrorCodes
-from hyperframe.frame import GoAwayFrame
 from typing_extensions import override
 
 from paramfleet_shared.http2.connection import Connection
 from paramfleet_shared.http2.events import (
     Event,
+    ProtocolFault,
     RequestReceived,
     RequestTooLarge,
     StreamLost,
 )
+from paramfleet_shared.http2.frames import MAX_STREAM_ID, ErrorCode, goaway
+from paramfleet_shared.http2.heads import Head
 from paramfleet_shared.http2.hpack_memo import Header
 from paramfleet_shared.http2.stream import Stream
 from paramfleet_shared.wire.limits import Limits
@@ -22,7 +23,8 @@ from paramfleet_shared.wire.message import Buffer
 
 __all__ = ["ServerConnection"]
 
-_MAX_STREAM_ID = (1 << 31) - 1
+_MEMO_ENTRIES = 512
+_MAX_REMEMBERED_GAPS = 64
 _DRAIN_PING = b"pf-drain"
 
 
@@ -38,7 +40,12 @@ class ServerConnection(Connection):
 
     def __init__(self, limits: Limits, now: float) -> None:
         super().__init__(limits, now)
-        self._on_event[h2_events.RequestReceived] = self._on_request
+        self._last_stream_id = 0
+        self._gaps: deque[range] = deque(maxlen=_MAX_REMEMBERED_GAPS)
+        """Streams that the client has passed over."""
+        self._answer_blocks: dict[tuple[int, int], bytes] = {}
+        self._held_at_most = 0
+        """No less than the bytes of bodies in flight; counted when it seems too much."""
         self._draining = False
         self._drain_seen = False
 
@@ -50,17 +57,12 @@ class ServerConnection(Connection):
         The buffers are written later: they must not change any more.
         """
         stream = self._streams.get(stream_id)
-        if stream is None:
-            return
-        stream.release()
-        stream.progress_at = self._now
-        num_bytes = sum(map(len, body))
-        block = [
-            (b":status", b"%d" % status),
-            (b"content-length", b"%d" % num_bytes),
-            *headers,
-        ]
-        self._queue_body(stream, block, body)
+        if stream is not None:
+            stream.release()
+            stream.progress_at = self._now
+            num_bytes = sum(map(len, body))
+            self._held_at_most += num_bytes
+            self._answer(stream, self._encode_answer(status, headers, num_bytes), body)
 
     def respond_to_head(
         self, stream_id: int, status: int, headers: Sequence[Header], num_bytes: int
@@ -68,12 +70,11 @@ class ServerConnection(Connection):
         """Answer a HEAD request: the headers of a body that is not sent."""
         stream = self._streams.get(stream_id)
         if stream is not None:
-            length = (b"content-length", b"%d" % num_bytes)
-            self._queue_body(stream, [(b":status", b"%d" % status), length, *headers], ())
+            self._answer(stream, self._encode_answer(status, headers, num_bytes), ())
 
     def refuse(self, stream_id: int) -> None:
         """Refuse a request that nothing was done with; the client may retry it."""
-        self.reset(stream_id, ErrorCodes.REFUSED_STREAM)
+        self.reset(stream_id, ErrorCode.REFUSED_STREAM)
 
     def expire(self, now: float) -> list[Event]:
         """Reset the streams whose body made no progress for too long, either way."""
@@ -81,7 +82,7 @@ class ServerConnection(Connection):
         for stream in list(self._streams.values()):
             stuck = stream.outgoing is not None or not stream.received_all
             if stuck and now - stream.progress_at > self._limits.body_idle_timeout_s:
-                self.reset(stream.stream_id, ErrorCodes.CANCEL)
+                self.reset(stream.stream_id, ErrorCode.CANCEL)
                 self._events.append(
                     StreamLost(stream.stream_id, "its body made no progress", processed=True)
                 )
@@ -95,21 +96,85 @@ class ServerConnection(Connection):
         """
         if self.end_reason is None and not self._draining:
             self._draining = True
-            self._machine.send_goaway(_MAX_STREAM_ID, ErrorCodes.NO_ERROR)
-            self._machine.ping(_DRAIN_PING)
+            self._write(goaway(MAX_STREAM_ID, ErrorCode.NO_ERROR))
+            self.ping(_DRAIN_PING)
 
     def has_drained(self) -> bool:
         """Return whether a draining client has no request left and will send no more."""
         return self._drain_seen and not self._streams
 
-    def _on_request(self, event: h2_events.RequestReceived) -> None:
-        stream = Stream(event.stream_id, self._now)
-        stream.headers = headers = dict(event.headers)
-        length = headers.get(b"content-length")
-        if length is not None:
-            stream.declared = int(length)  # h2 has checked that it is a number
+    def _encode_answer(self, status: int, headers: Sequence[Header], num_bytes: int) -> bytes:
+        block = None if headers else self._answer_blocks.get((status, num_bytes))
+        if block is None:
+            block = self._encoder.encode(
+                (
+                    (b":status", b"%d" % status),
+                    (b"content-length", b"%d" % num_bytes),
+                    *headers,
+                )
+            )
+            if not headers:
+                if len(self._answer_blocks) >= _MEMO_ENTRIES:
+                    self._answer_blocks.clear()
+                self._answer_blocks[status, num_bytes] = block
+        return block
+
+    def _answer(self, stream: Stream, block: bytes, body: Sequence[Buffer]) -> None:
+        if self._sender.send(stream, self._encoder.opened(block), body):
+            self._body_left(stream)
+
+    @property
+    @override
+    def _highest_stream_of_peer(self) -> int:
+        return self._last_stream_id
+
+    @override
+    def _is_idle(self, stream_id: int) -> bool:
+        return stream_id > self._last_stream_id or not stream_id & 1
+
+    @override
+    def _on_head(self, stream_id: int, head: Head, *, end_stream: bool) -> None:
+        if not self._opens(stream_id):
+            return
+        fault = head.fault
+        if end_stream and head.length:
+            fault = "a request that ends too early"
+        if fault is not None:
+            self._stream_fault(stream_id, ErrorCode.PROTOCOL_ERROR, fault)
+            return
+        stream = Stream(
+            stream_id, self._stream_receive_window, self._stream_send_window, self._now
+        )
+        stream.headers = head.headers
+        stream.declared = head.length
+        stream.num_reserved = num_bytes = head.length or 0
+        self._admit(stream, num_bytes)
+        if end_stream and stream_id in self._streams:
+            stream.received_all = True
+            self._on_stream_ended(stream)
+
+    def _opens(self, stream_id: int) -> bool:
+        """Return whether HEADERS open a stream; False if they came late.
+
+        Raises:
+            ProtocolFault: if they belong to no stream.
+        """
+        last = self._last_stream_id
+        if stream_id > last and stream_id & 1:
+            if stream_id > last + 2:
+                self._gaps.append(range(last + 2 if last else 1, stream_id, 2))
+            self._last_stream_id = stream_id
+            return True
+        if stream_id in self._reset_by_us:  # trailers that were on their way
+            self._floods.count_control(self._now)
+            return False
+        if not stream_id & 1 or any(stream_id in gap for gap in self._gaps):
+            raise ProtocolFault("HEADERS of a stream that cannot be opened")
+        raise ProtocolFault("HEADERS of a stream that is over", ErrorCode.STREAM_CLOSED)
+
+    def _admit(self, stream: Stream, num_bytes: int) -> None:
+        """Take a request on, refuse it, or say that it is too large."""
         limits = self._limits
-        num_bytes = stream.num_reserved
         stream.ends_by_itself = 0 < num_bytes <= limits.stream_window_bytes
         too_large = num_bytes > limits.max_body_bytes
         refused = len(self._streams) >= limits.max_streams or (
@@ -124,68 +189,72 @@ class ServerConnection(Connection):
 
     def _over_budget(self, num_more: int) -> bool:
         """Return whether bodies in flight leave no room; one alone always has room."""
+        budget = self._limits.body_budget_bytes
+        self._held_at_most += num_more
+        if self._held_at_most <= budget:
+            return False
         num_held = 0
         for stream in self._streams.values():
             num_held += stream.num_reserved
             if stream.outgoing is not None:
                 num_held += stream.outgoing.num_left
-        return num_held > 0 and num_held + num_more > self._limits.body_budget_bytes
+        self._held_at_most = num_held + num_more
+        return num_held > 0 and num_held + num_more > budget
 
     @override
-    def place_data(self, stream_id: int, num_bytes: int) -> memoryview | None:
-        stream = self._streams.get(stream_id)
-        growing = stream is not None and stream.declared is None and len(self._streams) > 1
-        if growing and self._over_budget(num_bytes):
-            self.refuse(stream_id)
-            return None
-        return super().place_data(stream_id, num_bytes)
+    def _has_room_for(self, stream: Stream, num_bytes: int) -> bool:
+        self._held_at_most = self._limits.body_budget_bytes  # it may grow by more: count again
+        if len(self._streams) > 1 and self._over_budget(num_bytes):
+            self.refuse(stream.stream_id)
+            return False
+        return True
 
     @override
-    def _on_stream_ended(self, event: h2_events.StreamEnded) -> None:
-        stream = self._streams.get(event.stream_id)
-        if stream is None:
-            return
-        stream.received_all = True
+    def _on_stream_ended(self, stream: Stream) -> None:
         if stream.discarding:
             if stream.answered:
                 self._body_left(stream)
             return
-        assert stream.headers is not None, "h2 lets no data pass before headers"
-        stream.declared = stream.num_received
+        assert stream.headers is not None, "a request has headers"
         self._events.append(
             RequestReceived(stream.stream_id, stream.headers, stream.take_body())
         )
 
     @override
-    def _on_reset(self, event: h2_events.StreamReset) -> None:
-        if event.remote_reset:
-            self._floods.count_reset(self._now)
-        stream = self._streams.get(event.stream_id)
+    def _on_reset(self, stream_id: int, code: int) -> None:
+        self._floods.count_reset(self._now)
+        stream = self._streams.get(stream_id)
         if stream is not None:
             self._forget(stream)
-            self._machine.forget(event.stream_id)
             self._events.append(
-                StreamLost(event.stream_id, "the client gave the call up", processed=True)
+                StreamLost(stream_id, "the client gave the call up", processed=True)
             )
 
     @override
-    def _on_goaway(self, frame: GoAwayFrame) -> None:
-        if frame.error_code != ErrorCodes.NO_ERROR:
-            self._end(f"the client ended the connection, code {frame.error_code}")
+    def _on_goaway(self, last_stream_id: int, code: int) -> None:
+        if code != ErrorCode.NO_ERROR:
+            self._end(f"the client ended the connection, code {code}")
 
     @override
-    def _on_ping_ack(self, event: h2_events.PingAckReceived) -> None:
-        self._drain_seen |= event.ping_data == _DRAIN_PING
+    def _on_setting(self, name: int, value: int) -> None:
+        """Nothing: the others are for clients."""
+
+    @override
+    def _on_settings(self) -> None:
+        """Nothing: what waited for a window is tried anyway."""
+
+    @override
+    def _on_ping_ack(self, payload: bytes) -> None:
+        self._drain_seen |= payload == _DRAIN_PING
 
     @override
     def _body_left(self, stream: Stream) -> None:
         if stream.received_all:
             self._forget(stream)
-            self._machine.forget(stream.stream_id)
         elif stream.ends_by_itself:  # some clients drop an answer that a reset follows
             stream.answered = True
         else:  # answered before its body came: the client need not send the rest
-            self.reset(stream.stream_id, ErrorCodes.NO_ERROR)
+            self.reset(stream.stream_id, ErrorCode.NO_ERROR)
 
     @override
     def _body_too_large(self, stream: Stream, num_bytes: int) -> None:

@@ -6,9 +6,11 @@ import numpy as np
 
 from paramfleet_shared.wire.message import ALIGNMENT_BYTES, Buffer
 
-__all__ = ["OutgoingBody", "Stream", "allocate_body"]
+__all__ = ["BodyMemory", "OutgoingBody", "Stream", "allocate_body"]
 
 _MIN_GROWTH_BYTES = 64 << 10
+_SMALL_BYTES = 1 << 10
+_SLAB_BYTES = 16 << 10  # what one small body that is kept can hold on to
 
 
 def allocate_body(num_bytes: int) -> memoryview:
@@ -18,16 +20,38 @@ def allocate_body(num_bytes: int) -> memoryview:
     return memory[shift : shift + num_bytes].data
 
 
+class BodyMemory:
+    """Memory for the bodies of one connection, aligned; small ones share a slab."""
+
+    __slots__ = ("_slab", "_used")
+
+    def __init__(self) -> None:
+        self._slab = memoryview(b"")
+        self._used = 0
+
+    def allocate(self, num_bytes: int) -> memoryview:
+        """Return writable memory that starts at a multiple of 64 bytes; not cleared."""
+        if num_bytes > _SMALL_BYTES:
+            return allocate_body(num_bytes)
+        begin = self._used
+        if begin + num_bytes > len(self._slab):
+            self._slab = allocate_body(_SLAB_BYTES)
+            begin = 0
+        end = begin + num_bytes
+        self._used = end + -end % ALIGNMENT_BYTES
+        return self._slab[begin:end]
+
+
 class OutgoingBody:
     """Buffers that leave in order, cut where windows and frames demand."""
 
     __slots__ = ("_offset", "_pieces", "num_left")
 
-    def __init__(self, buffers: Sequence[Buffer]) -> None:
+    def __init__(self, buffers: Sequence[Buffer], num_bytes: int) -> None:
         self._pieces = [memoryview(buffer) for buffer in buffers]
         self._pieces.reverse()  # the next one last, to be popped
         self._offset = 0
-        self.num_left = sum(map(len, self._pieces))
+        self.num_left = num_bytes
 
     def take(self, num_bytes: int) -> list[memoryview]:
         """Return views of the next ``num_bytes`` bytes, at most ``num_left``."""
@@ -43,21 +67,40 @@ class OutgoingBody:
                 self._offset = 0
         return taken
 
+    def clear(self) -> None:
+        """Let go of the buffers: nothing more is sent."""
+        self._pieces.clear()
+        self.num_left = 0
+
 
 class Stream:
-    """What a connection remembers of one call."""
+    """What a connection remembers of one call.
+
+    Args:
+        stream_id: Its number.
+        receive_window: Bytes of DATA that the peer may send here.
+        send_window: Bytes of DATA that we may send.
+        now: The time.
+    """
 
     __slots__ = (
         "answered", "body", "credit", "declared", "discarding", "ends_by_itself", "headers",
-        "num_received", "outgoing", "progress_at", "received_all", "stream_id",
+        "num_received", "num_reserved", "outgoing", "progress_at", "receive_window",
+        "received_all", "send_window", "stream_id",
     )  # fmt: skip
 
-    def __init__(self, stream_id: int, now: float) -> None:
+    def __init__(
+        self, stream_id: int, receive_window: int, send_window: int, now: float
+    ) -> None:
         self.stream_id = stream_id
+        self.receive_window = receive_window
+        self.send_window = send_window
         self.headers: dict[bytes, bytes] | None = None
         """Those of the peer; None until they came."""
         self.declared: int | None = None
         """The peer's content-length."""
+        self.num_reserved = 0
+        """Bytes of memory that the incoming body has or will have."""
         self.body: memoryview | None = None
         self.num_received = 0
         self.received_all = False
@@ -73,19 +116,14 @@ class Stream:
         self.progress_at = now
         """When a byte of either body last moved."""
 
-    @property
-    def num_reserved(self) -> int:
-        """Return the bytes of memory that the incoming body has or will have."""
-        return max(self.declared or 0, len(self.body) if self.body is not None else 0)
-
-    def place(self, num_bytes: int, max_bytes: int) -> memoryview | None:
+    def place(self, num_bytes: int, max_bytes: int, memory: BodyMemory) -> memoryview | None:
         """Return where the next ``num_bytes`` of the body go, None if they are too many."""
         end = self.num_received + num_bytes
         body = self.body
         if body is None or end > len(body):
             if end > (max_bytes if self.declared is None else self.declared):
                 return None
-            body = self._grow(end, max_bytes)
+            body = self._grow(end, max_bytes, memory)
         return body[self.num_received : end]
 
     def take_body(self) -> memoryview:
@@ -95,17 +133,18 @@ class Stream:
             return allocate_body(0)
         return body if len(body) == self.num_received else body[: self.num_received]
 
-    def _grow(self, end: int, max_bytes: int) -> memoryview:
+    def _grow(self, end: int, max_bytes: int, memory: BodyMemory) -> memoryview:
         size = self.declared
         if size is None:
             size = min(max_bytes, max(end, 2 * self.num_received, _MIN_GROWTH_BYTES))
-        body = allocate_body(size)
+        body = memory.allocate(size)
         if self.body is not None:
             body[: self.num_received] = self.body[: self.num_received]
         self.body = body
+        self.num_reserved = size
         return body
 
     def release(self) -> None:
         """Stop counting the incoming body: nobody needs it any more."""
         self.body = None
-        self.declared = 0
+        self.num_reserved = 0

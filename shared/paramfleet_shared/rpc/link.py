@@ -4,7 +4,6 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 
-from h2.errors import ErrorCodes
 from typing_extensions import override
 
 from paramfleet_shared.clock import Clock
@@ -18,6 +17,7 @@ from paramfleet_shared.http2.events import (
     ResponseTooLarge,
     StreamLost,
 )
+from paramfleet_shared.http2.frames import ErrorCode
 from paramfleet_shared.http2.hpack_memo import Header
 from paramfleet_shared.rpc.protocol import Http2Protocol
 from paramfleet_shared.wire.limits import BodyTooLargeError, Limits
@@ -108,7 +108,7 @@ class Link(Http2Protocol[ClientConnection]):
             return await answer
         except asyncio.CancelledError:
             if connection.end_reason is None:
-                connection.reset(stream_id, ErrorCodes.CANCEL)
+                connection.reset(stream_id, ErrorCode.CANCEL)
                 self.flush()
             raise
         finally:

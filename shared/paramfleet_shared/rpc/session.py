@@ -7,12 +7,12 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from h2.errors import ErrorCodes
 from typing_extensions import override
 
 from paramfleet_shared.clock import Clock
 from paramfleet_shared.errors import FleetError
 from paramfleet_shared.http2.events import Event, RequestReceived, RequestTooLarge, StreamLost
+from paramfleet_shared.http2.frames import ErrorCode
 from paramfleet_shared.http2.hpack_memo import Header
 from paramfleet_shared.http2.server import ServerConnection
 from paramfleet_shared.rpc.answers import UnknownOperationError, error_body, status_of
@@ -254,7 +254,7 @@ class Session(Http2Protocol[ServerConnection]):
         if answer is not None and await faults.on_reply(request.op) is Verdict.DROP:
             answer = None
         if answer is None:
-            self.connection.reset(stream_id, ErrorCodes.INTERNAL_ERROR)
+            self.connection.reset(stream_id, ErrorCode.INTERNAL_ERROR)
         else:
             self._answer(stream_id, answer)
         self.flush()

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from h2.errors import ErrorCodes
 
+from paramfleet_shared.http2.frames import ErrorCode
 from paramfleet_shared.rpc.client import (
     ConnectionLostError,
     DeadlineExceededError,
@@ -282,7 +282,7 @@ async def test_a_body_that_makes_no_progress_is_reset_by_the_server(house: Any) 
     while not plain.reset:
         plain.feed(await reader.read(1000))
 
-    assert plain.reset == {1: ErrorCodes.CANCEL}
+    assert plain.reset == {1: ErrorCode.CANCEL}
     assert counter.num_applied == 0
     writer.close()
     await writer.wait_closed()

@@ -1,7 +1,6 @@
 """What a server takes on, refuses, cuts off and finishes."""
 
 import pytest
-from h2.errors import ErrorCodes
 from hyperframe.frame import GoAwayFrame, RstStreamFrame
 
 from paramfleet_shared.http2.client import ClientConnection
@@ -13,6 +12,7 @@ from paramfleet_shared.http2.events import (
     ResponseTooLarge,
     StreamLost,
 )
+from paramfleet_shared.http2.frames import ErrorCode
 from paramfleet_shared.http2.server import ServerConnection
 from paramfleet_shared.testing.http2_ends import OurEnd, PlainEnd, exchange
 from paramfleet_shared.wire.limits import Limits
@@ -70,7 +70,7 @@ def test_a_body_that_grows_over_the_limit_is_told_apart_from_a_declared_one() ->
     exchange(left, right)
 
     assert len(too_large) == 1
-    assert left.reset == {stream: ErrorCodes.NO_ERROR}
+    assert left.reset == {stream: ErrorCode.NO_ERROR}
     assert bytes(left.received[stream]) == b"no"
 
 
@@ -108,7 +108,7 @@ def test_one_stream_too_many_is_refused_and_the_others_go_on() -> None:
     streams = [left.request(b"x") for _ in range(3)]  # before the settings came
     exchange(left, right)
 
-    assert left.reset == {streams[2]: ErrorCodes.REFUSED_STREAM}
+    assert left.reset == {streams[2]: ErrorCode.REFUSED_STREAM}
     assert [e.stream_id for e in right.events if isinstance(e, RequestReceived)] == streams[:2]
 
 
@@ -161,7 +161,7 @@ def test_a_body_of_unknown_length_that_outgrows_the_budget_is_refused() -> None:
     growing = left.request(bytes(400_000))
     exchange(left, right)
 
-    assert left.reset == {growing: ErrorCodes.REFUSED_STREAM}
+    assert left.reset == {growing: ErrorCode.REFUSED_STREAM}
     assert [e.stream_id for e in right.events if isinstance(e, RequestReceived)] == [small]
 
 
@@ -182,7 +182,7 @@ def test_a_body_that_makes_no_progress_is_reset_and_a_moving_one_is_not() -> Non
     exchange(left, right)
 
     assert events == [StreamLost(1, "its body made no progress", processed=True)]
-    assert left.reset == {1: ErrorCodes.CANCEL}
+    assert left.reset == {1: ErrorCode.CANCEL}
     assert server.num_streams == 1
     assert server.expire(30.0) == [StreamLost(3, "its body made no progress", processed=True)]
 
@@ -212,7 +212,7 @@ def test_a_call_given_up_reaches_the_owner_of_the_server() -> None:
     stream = pair.request(10)
     pair.exchange()
 
-    pair.client.reset(stream, ErrorCodes.CANCEL)
+    pair.client.reset(stream, ErrorCode.CANCEL)
     pair.exchange()
     pair.server.respond(stream, 200, [], [b"too late"])
     pair.exchange()
@@ -339,8 +339,8 @@ def test_a_connection_whose_stream_numbers_are_used_up_takes_no_more_calls() -> 
     assert pair.left.events_of(ResponseReceived)
 
 
-@pytest.mark.parametrize("code", [ErrorCodes.INTERNAL_ERROR, ErrorCodes.ENHANCE_YOUR_CALM])
-def test_a_goaway_with_an_error_ends_the_connection_at_once(code: ErrorCodes) -> None:
+@pytest.mark.parametrize("code", [ErrorCode.INTERNAL_ERROR, ErrorCode.ENHANCE_YOUR_CALM])
+def test_a_goaway_with_an_error_ends_the_connection_at_once(code: ErrorCode) -> None:
     client, plain = OurEnd(ClientConnection(Limits(), 0.0)), PlainEnd(client_side=False)
     exchange(client, plain)
 
@@ -369,7 +369,7 @@ def test_a_client_that_ends_with_an_error_ends_the_connection() -> None:
     right, left = OurEnd(server), PlainEnd(client_side=True)
     exchange(left, right)
 
-    left.h2.close_connection(ErrorCodes.INTERNAL_ERROR)
+    left.h2.close_connection(ErrorCode.INTERNAL_ERROR)
     exchange(left, right)
 
     assert server.end_reason == "the client ended the connection, code 2"

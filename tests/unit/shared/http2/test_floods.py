@@ -3,7 +3,6 @@
 import struct
 
 import pytest
-from h2.errors import ErrorCodes
 from hyperframe.frame import (
     ContinuationFrame,
     DataFrame,
@@ -19,6 +18,7 @@ from hyperframe.frame import (
 
 from paramfleet_shared.http2.events import ConnectionFault, RequestReceived
 from paramfleet_shared.http2.floods import FloodGuard
+from paramfleet_shared.http2.frames import ErrorCode
 from paramfleet_shared.http2.hpack_memo import StaticEncoder
 from paramfleet_shared.http2.server import ServerConnection
 from paramfleet_shared.testing.http2_ends import OurEnd
@@ -61,7 +61,7 @@ def test_rapid_reset_ends_the_connection() -> None:
         end.feed(headers(stream) + RstStreamFrame(stream, error_code=8).serialize())
 
     assert end.connection.end_reason == "rapid reset"
-    assert code_of_goaway(end) == ErrorCodes.ENHANCE_YOUR_CALM
+    assert code_of_goaway(end) == ErrorCode.ENHANCE_YOUR_CALM
 
 
 def test_resets_at_a_human_pace_do_not() -> None:
@@ -97,7 +97,7 @@ def test_frames_that_cost_their_sender_nothing_are_counted(frame: Frame) -> None
         end.take() if end.connection.end_reason is None else None
 
     assert end.connection.end_reason == "control frame flood"
-    assert code_of_goaway(end) == ErrorCodes.ENHANCE_YOUR_CALM
+    assert code_of_goaway(end) == ErrorCode.ENHANCE_YOUR_CALM
 
 
 def test_a_peer_that_asks_and_does_not_read_is_cut_off() -> None:
@@ -127,7 +127,7 @@ def test_endless_continuations_are_cut_off() -> None:
         end.feed(ContinuationFrame(1, bytes(1000)).serialize())
 
     assert end.connection.end_reason == "header block too long"
-    assert code_of_goaway(end) == ErrorCodes.ENHANCE_YOUR_CALM
+    assert code_of_goaway(end) == ErrorCode.ENHANCE_YOUR_CALM
 
 
 def test_empty_continuations_are_cut_off() -> None:
@@ -178,9 +178,9 @@ def test_streams_refused_without_end_are_cut_off() -> None:
         (struct.pack(">HBBBL", 0, 5, 6, 0, 0) + bytes(5), "frame of a wrong length"),
         (struct.pack(">HBBBL", 0, 3, 8, 0, 0) + bytes(3), "frame of a wrong length"),
         (DataFrame(9, b"x").serialize(), "the peer broke the protocol"),
-        (struct.pack(">HBBBL", 0, 1, 0, 0, 0) + b"x", "malformed frame"),
-        (struct.pack(">HBBBL", 0, 5, 4, 0, 0) + bytes(5), "malformed frame"),
-        (struct.pack(">HBBBL", 0, 2, 0, 8, 1) + b"\xff\0", "malformed frame"),
+        (struct.pack(">HBBBL", 0, 1, 0, 0, 0) + b"x", "DATA out of place"),
+        (struct.pack(">HBBBL", 0, 5, 4, 0, 0) + bytes(5), "SETTINGS of odd length"),
+        (struct.pack(">HBBBL", 0, 2, 0, 8, 1) + b"\xff\0", "all padding"),
         (HeadersFrame(1, b"\xff\xff", flags=("END_HEADERS",)).serialize(), "the protocol"),
         (WindowUpdateFrame(0, window_increment=(1 << 31) - 1).serialize(), "the protocol"),
     ],

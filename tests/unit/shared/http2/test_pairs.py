@@ -4,7 +4,6 @@ import random
 from collections.abc import Callable
 
 import pytest
-from h2.errors import ErrorCodes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,6 +15,7 @@ from paramfleet_shared.http2.events import (
     ResponseReceived,
     StreamLost,
 )
+from paramfleet_shared.http2.frames import ErrorCode
 from paramfleet_shared.http2.hpack_memo import Header
 from paramfleet_shared.http2.server import ServerConnection
 from paramfleet_shared.testing.http2_ends import End, OurEnd, PlainEnd, exchange
@@ -191,7 +191,7 @@ def test_calls_given_up_at_random_leave_nothing_behind(seed: int) -> None:
             if rng.random() < 0.5:
                 answer_requests(server, right, answered)
         if rng.random() < 0.5:
-            client.reset(stream, ErrorCodes.CANCEL)
+            client.reset(stream, ErrorCode.CANCEL)
         else:
             kept[stream] = body
     converse(left, right, lambda: answer_requests(server, right, answered), chopper(seed, 9000))
@@ -274,7 +274,7 @@ def test_a_lost_transport_loses_every_call() -> None:
     assert client.take_buffers(0.0) == []
     assert client.buffer_updated(1, 0.0) == []
     client.ping(b"12345678")
-    client.reset(stream, ErrorCodes.CANCEL)
+    client.reset(stream, ErrorCode.CANCEL)
     assert client.close() == []
 
 
