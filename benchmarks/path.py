@@ -28,11 +28,20 @@ STEPS = 40
 """Steps of a burst."""
 
 OURS = "ours"
+BF16 = "ours_bf16"
+"""Ours, with ``wire_dtype`` bfloat16."""
 LIMITS = "limits"
 HALVES = ("transport", "table")
 """What the limits are asked for."""
 
-DEPTHS = {OURS: (1, 4), "grpcio": (1, 4), "torch_rpc": (1, 4), "redis": (1,), "redis_c": (1,)}
+DEPTHS = {
+    OURS: (1, 4),
+    BF16: (1, 4),
+    "grpcio": (1, 4),
+    "torch_rpc": (1, 4),
+    "redis": (1,),
+    "redis_c": (1,),
+}
 """Steps in flight, by system. Redis' client steps rows: a second step would undo the first."""
 
 NEEDED = {"grpcio": "grpc", "torch_rpc": "torch", "redis_c": "hiredis"}
@@ -52,8 +61,9 @@ METHOD = (
     "round: the time of the step's bytes through raw uvloop TCP between two processes (ids "
     "there, rows back; ids and gradients there, 64 bytes back), plus the time of the same "
     "pull and push on a shard in one thread of one process, divided by our time a step. "
-    "'redis_c' is redis-py with hiredis. At the end every table is equal, bit for bit, to "
-    "what numpy makes of the steps."
+    "'redis_c' is redis-py with hiredis, 'ours_bf16' is ours with bfloat16 rows and gradients, "
+    "and error feedback. At the end every table is equal, bit for bit, to what numpy makes of "
+    "the steps, and rows that travel as bfloat16 are the nearest to it."
 )
 
 
@@ -104,7 +114,8 @@ class Bench:
             for system, module in NEEDED.items()
             if find_spec(module) is None
         }
-        await self._start_ours(OURS)
+        await self._start_ours(OURS, "float32")
+        await self._start_ours(BF16, "bfloat16")
         for name in ("grpcio", "torch_rpc", LIMITS):
             if name not in missing:
                 await self._start_peer(name)
@@ -153,10 +164,11 @@ class Bench:
         self.num_steps[case.system] += steps
         return Burst(**await client.ask("burst", steps=steps, in_flight=case.about))
 
-    async def _start_ours(self, name: str) -> None:
+    async def _start_ours(self, name: str, wire: str) -> None:
         environment = self._processes.environments.ours
         job = await self._processes.start_job(name)
-        client = await self._processes.drive("ours", self._work, job.address, environment)
+        address = {**job.address, "wire": wire}
+        client = await self._processes.drive("ours", self._work, address, environment)
         self.systems[name] = System(client, job.pservers[0].pid)
 
     async def _start_peer(self, name: str) -> None:
@@ -235,6 +247,11 @@ def summary_of(bursts: dict[Case, list[Burst]]) -> dict[str, Ratio | None]:
         found[f"path_vs_{name}_one_in_flight"] = (
             times(bursts[Case(OURS, 1)], one) if one else None
         )
+    narrow, torch_rpc = better_depth(bursts, BF16), better_depth(bursts, "torch_rpc")
+    found["path_bf16_vs_torch_rpc"] = (
+        times(bursts[narrow], bursts[torch_rpc]) if narrow and torch_rpc else None
+    )
+    found["path_bf16_vs_float32"] = times(bursts[narrow], bursts[ours]) if narrow else None
     step_ms = [1e3 / rate for rate in rates(bursts[Case(OURS, 1)])]
     found["path_vs_limits"] = quotients(limit_ms(bursts), step_ms)
     return found

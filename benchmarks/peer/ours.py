@@ -1,15 +1,21 @@
 """paramfleet: a worker of a job, with what a training process does around its calls."""
 
 import itertools
+import threading
+from collections import defaultdict
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
 from paramfleet.communicator import Communicator
+from paramfleet.modes.outgoing import Outgoing
+from paramfleet.modes.sender import TableGradient
 from paramfleet.pservers import PServers
-from paramfleet.requests import Author, Read, ReadPlan, Rows, Write, write_messages
+from paramfleet.requests import Author, Read, ReadPlan, Rows, write_messages
 from paramfleet_shared.config import JobSettings
 from paramfleet_shared.discovery.session import JobSession
+from paramfleet_shared.tables.encoding import WireDtype
 from paramfleet_shared.tables.partition import partition
 from paramfleet_shared.tables.spec import InitializerSpec, OptimizerSpec, TableSpec
 from paramfleet_shared.wire.message import Message
@@ -31,6 +37,8 @@ class OursWorker:
     def __init__(self, redis: str, job: str, *, index: int = 0, worker_num: int = 1) -> None:
         self.communicator = Communicator()
         self.communicator.start()
+        self.sequences = defaultdict[str, Iterator[int]](lambda: itertools.count(1))
+        """The numbers of each table's pushes: they go on for who else writes to it."""
         self._worker_num = worker_num
         settings = JobSettings(redis=redis, job=job, call_timeout_s=CALL_TIMEOUT_S)
         self._session = self.communicator.wait(self._join(settings, index))
@@ -39,8 +47,8 @@ class OursWorker:
         member = self._session.member
         self.author = Author(rank=member.index, incarnation=member.incarnation)
 
-    def table(self, name: str, dim: int) -> "OursTable":
-        """Declare a table of zeros that SGD steps."""
+    def table(self, name: str, dim: int, wire: WireDtype = "float32") -> "OursTable":
+        """Declare a table of zeros that SGD steps, and whose numbers travel as ``wire``."""
         spec = TableSpec(
             name=name,
             kind="sparse",
@@ -57,7 +65,7 @@ class OursWorker:
             "max_staleness": None,
         }
         self.communicator.wait(self.pservers.call_all("declare", fields))
-        return OursTable(self, name, dim)
+        return OursTable(self, spec, wire)
 
     def close(self) -> None:
         """Finish the job and leave it."""
@@ -91,22 +99,24 @@ class OursTable:
 
     Args:
         worker: Whose.
-        name: The table's.
-        dim: Floats of a row.
+        spec: The table, declared.
+        wire: How rows and gradients travel.
     """
 
-    def __init__(self, worker: OursWorker, name: str, dim: int) -> None:
+    def __init__(self, worker: OursWorker, spec: TableSpec, wire: WireDtype) -> None:
         self._worker = worker
         self._pservers = worker.pservers
-        self._name = name
-        self._dim = dim
-        self._sequences = itertools.count(1)
+        self._spec = spec
+        self._wire = wire
+        self._outgoing = Outgoing([spec], self._pservers.placement, wire)
+        self._sequences = worker.sequences[spec.name]
+        self._writing = threading.Lock()  # what narrowing loses of gradients is kept
 
     def pull(self, ids: NDArray[np.int64]) -> Pulled:
         """Return the rows of ids, sorted by shard."""
         unique, _, offsets = partition(ids, self._pservers.placement.num_shards)
-        rows = Rows(unique, offsets)
-        read = Read(table=self._name, rows=rows, dim=self._dim, create=True)
+        rows, name, dim = Rows(unique, offsets), self._spec.name, self._spec.dim
+        read = Read(table=name, rows=rows, dim=dim, create=True, wire=self._wire)
         plan = ReadPlan([read], self._pservers.placement)
         messages = plan.messages(rank=self._worker.author.rank, min_step=0)
         answers = self._call("pull", messages)
@@ -114,14 +124,21 @@ class OursTable:
 
     def push(self, pulled: Pulled, grads: NDArray[np.float32]) -> None:
         """Step rows."""
-        sequence = next(self._sequences)
-        rows: Rows = pulled.route
-        write = Write(table=self._name, sequence=sequence, values=grads, rows=rows, lr=LR)
+        gradient = TableGradient(name=self._spec.name, rows=pulled.route, grads=grads, lr=LR)
+        with self._writing:
+            sequence = next(self._sequences)
+            write = self._outgoing.write(gradient, sequence=sequence)
         fields = {**self._worker.author.fields(), "step": sequence, "weight": 1.0}
         messages = write_messages(
             [write], self._pservers.placement, fields, values_name="grads"
         )
         self._call("push", messages)
+
+    def exact(self) -> Client:
+        """Return the same table with rows and gradients as float32."""
+        if self._wire == "float32":
+            return self
+        return OursTable(self._worker, self._spec, "float32")
 
     def close(self) -> None:
         """Let the worker leave."""
@@ -131,6 +148,6 @@ class OursTable:
         return self._worker.communicator.wait(self._pservers.call(op, messages))
 
 
-def connect(work: Work, redis: str, job: str) -> Client:
+def connect(work: Work, redis: str, job: str, wire: WireDtype = "float32") -> Client:
     """Return a client that has joined the job."""
-    return OursWorker(redis, job).table("rows", work.dim)
+    return OursWorker(redis, job).table("rows", work.dim, wire)

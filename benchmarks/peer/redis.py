@@ -44,6 +44,10 @@ class RedisClient:
         keys = _pieces(pulled.ids, pulled.ids.itemsize)
         self._redis.mset(dict(zip(keys, _pieces(rows, self._row_bytes), strict=True)))
 
+    def exact(self) -> Client:
+        """Return itself: floats travel as they are."""
+        return self
+
     def close(self) -> None:
         """Close the connection."""
         self._redis.close()

@@ -67,6 +67,10 @@ class TorchRpcClient:
         args = (torch.from_numpy(pulled.ids), torch.from_numpy(grads))
         rpc.rpc_sync(_SERVER, _push, args=args)
 
+    def exact(self) -> Client:
+        """Return itself: floats travel as they are."""
+        return self
+
     def close(self) -> None:
         """Leave; the server's ``shutdown`` waits for this."""
         rpc.shutdown()

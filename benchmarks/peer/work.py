@@ -20,6 +20,7 @@ __all__ = [
     "LR",
     "Burst",
     "Client",
+    "NarrowedTooMuchError",
     "Pulled",
     "Stepper",
     "Work",
@@ -32,10 +33,17 @@ CALL_TIMEOUT_S = 60.0
 
 LR = 2.0**-6
 GRAIN = 2.0**-12
+NARROWING = 2.0**-8
+"""What bfloat16 may change a number by, relative to it: half of its last place."""
+
 NUM_BATCHES = 16
 """Different batches; steps go round them."""
 
 SEED = 20240229
+
+
+class NarrowedTooMuchError(Exception):
+    """Rows that travelled narrowed are further from what they were than bfloat16 explains."""
 
 
 class Pulled(NamedTuple):
@@ -64,6 +72,10 @@ class Client(Protocol):
             pulled: What ``pull`` returned.
             grads: float32 [U, D], in the order of ``pulled.ids``.
         """
+        ...
+
+    def exact(self) -> "Client":
+        """Return a client whose numbers travel whole; itself, unless it narrows them."""
         ...
 
     def close(self) -> None:
@@ -122,18 +134,28 @@ class Burst(NamedTuple):
 
 def fill(client: Client, work: Work) -> None:
     """Give the server's zeros the first content, through pushes."""
-    content = work.content()
+    content, exact = work.content(), client.exact()
     for ids in work.chunks():
-        pulled = client.pull(ids)
-        client.push(pulled, content[pulled.ids] * np.float32(-1.0 / LR))
+        pulled = exact.pull(ids)
+        exact.push(pulled, content[pulled.ids] * np.float32(-1.0 / LR))
 
 
 def digest_of(client: Client, work: Work) -> str:
-    """Return the digest of the server's whole table, as its client reads it."""
+    """Return the digest of the server's whole table, as its client reads it.
+
+    Raises:
+        NarrowedTooMuchError: if the client narrows numbers, and not to the nearest.
+    """
     table = np.empty((work.table_rows, work.dim), np.float32)
+    exact = client.exact()
     for ids in work.chunks():
-        pulled = client.pull(ids)
+        pulled = exact.pull(ids)
         table[pulled.ids] = pulled.rows
+        if exact is not client:
+            narrowed = client.pull(ids)
+            whole = table[narrowed.ids]
+            if (np.abs(narrowed.rows - whole) > np.abs(whole) * NARROWING).any():
+                raise NarrowedTooMuchError
     return hashlib.sha256(table.tobytes()).hexdigest()
 
 
