@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from peer.ours import OursTable, OursWorker
-from peer.work import GRAIN, SEED, Burst, Work
+from peer.work import GRAIN, LR, SEED, Burst, Work
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -29,6 +29,7 @@ class GrowingDriver:
         self._rows = work.rows
         self._worker = worker
         self._tables: dict[str, OursTable] = {}
+        self._sizes: dict[str, int] = {}
         self._batches: dict[str, list[NDArray[np.int64]]] = {}
         self._grads: dict[str, NDArray[np.float32]] = {}
         self._num_done = 0
@@ -45,6 +46,7 @@ class GrowingDriver:
         table = self._worker.table(name, dim)
         rng = np.random.default_rng((SEED, rows))
         self._tables[name] = table
+        self._sizes[name] = rows
         self._batches[name] = [
             rng.choice(rows, self._rows, replace=False).astype(np.int64)
             for _ in range(NUM_BATCHES)
@@ -69,6 +71,26 @@ class GrowingDriver:
             burst.pull_ms.append((between - start) * 1e3)
         self._num_done += steps
         return burst._replace(wall_s=time.perf_counter() - begin)._asdict()
+
+    def count_wrong(self, name: str, steps: list[int]) -> int:
+        """Return how many rows are not what some workers' steps make of zeros.
+
+        Args:
+            name: The table; all its workers' steps were on it.
+            steps: How many each worker has done.
+        """
+        table, batches = self._tables[name], self._batches[name]
+        num_pushes = np.zeros(self._sizes[name], np.int64)
+        for number, batch in enumerate(batches):
+            times = sum(len(range(number, done, NUM_BATCHES)) for done in steps)
+            num_pushes[batch] += times
+        num_wrong = 0
+        for start in range(0, len(num_pushes), self._rows):
+            ids = np.arange(start, min(start + self._rows, len(num_pushes)), dtype=np.int64)
+            pulled = table.pull(ids)
+            expected = num_pushes[pulled.ids] * np.float32(-LR * GRAIN)
+            num_wrong += int((pulled.rows != expected[:, None]).any(axis=1).sum())
+        return num_wrong
 
     def close(self) -> None:
         """Leave the job."""

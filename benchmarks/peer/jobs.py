@@ -49,6 +49,8 @@ class Job(NamedTuple):
     name: str
     redis: str
     pservers: list[Child]
+    admin_ports: list[int]
+    """Of the pservers, on loopback."""
 
     @property
     def address(self) -> dict[str, str]:
@@ -90,11 +92,16 @@ class Processes:
         await self.start(
             f"{name}-coordinator", ["-m", "paramfleet_coordinator", *job, *sizes], ours
         )
+        ports = [_free_port() for _ in range(servers)]
         pservers = [
-            await self.start(f"{name}-pserver-{n}", ["-m", "paramfleet_pserver", *job], ours)
-            for n in range(servers)
+            await self.start(
+                f"{name}-pserver",
+                ["-m", "paramfleet_pserver", *job, f"--admin-port={port}"],
+                ours,
+            )
+            for port in ports
         ]
-        return Job(name, self._registry.url, pservers)
+        return Job(name, self._registry.url, pservers, ports)
 
     async def serve(
         self, module: str, work: Work, environment: Mapping[str, str]

@@ -3,7 +3,8 @@
 import itertools
 import threading
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,14 +33,24 @@ class OursWorker:
         job: The job's name.
         index: Which worker this is.
         worker_num: How many the job has.
+        through: Makes of a pserver's endpoint the one to call instead of it.
     """
 
-    def __init__(self, redis: str, job: str, *, index: int = 0, worker_num: int = 1) -> None:
+    def __init__(
+        self,
+        redis: str,
+        job: str,
+        *,
+        index: int = 0,
+        worker_num: int = 1,
+        through: Callable[[str], str] = lambda endpoint: endpoint,
+    ) -> None:
         self.communicator = Communicator()
         self.communicator.start()
         self.sequences = defaultdict[str, Iterator[int]](lambda: itertools.count(1))
         """The numbers of each table's pushes: they go on for who else writes to it."""
         self._worker_num = worker_num
+        self._through = through
         settings = JobSettings(redis=redis, job=job, call_timeout_s=CALL_TIMEOUT_S)
         self._session = self.communicator.wait(self._join(settings, index))
         self._lease = self.communicator.submit(self._session.run())
@@ -86,8 +97,10 @@ class OursWorker:
         )
 
     async def _connect(self) -> PServers:
+        placement = await self._session.wait_placement()
+        endpoints = tuple(self._through(endpoint) for endpoint in placement.endpoints)
         return PServers(
-            await self._session.wait_placement(),
+            replace(placement, endpoints=endpoints),
             clock=self.communicator.clock,
             call_timeout_s=CALL_TIMEOUT_S,
             step_timeout_s=CALL_TIMEOUT_S,
