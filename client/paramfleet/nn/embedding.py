@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.nn import functional
 
+from paramfleet.nn.lookups import bags_of_rows, rows_of_ids
 from paramfleet.rowstore import RowStore
 from paramfleet.sparse import SparseTable
 from paramfleet_shared.errors import ContractError
@@ -218,7 +218,7 @@ class Embedding(SparseModule):
             IdError: on a dtype that isn't an id's, or a negative id.
         """
         rows, index, _ = self._rows(input)
-        return functional.embedding(index, rows).view(*input.shape, self.embedding_dim)
+        return rows_of_ids(rows, index).view(*input.shape, self.embedding_dim)
 
 
 class EmbeddingBag(SparseModule):
@@ -287,9 +287,9 @@ class EmbeddingBag(SparseModule):
             IdError: on a dtype that isn't an id's, or a negative id.
         """
         rows, index, padding = self._rows(input)
-        return functional.embedding_bag(
-            index.view(input.shape),
+        return bags_of_rows(
             rows,
+            index.view(input.shape),
             offsets,
             mode=self.mode,
             per_sample_weights=per_sample_weights,
