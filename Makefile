@@ -21,7 +21,7 @@ EXAMPLE = examples/wide_and_deep/train.py
 # (before 4.4 `make -C` does nevertheless, without -s).
 MAKEFLAGS += --no-print-directory
 
-.PHONY: help install demo census test check lint unit docs bench clean
+.PHONY: help install demo census test check lint unit docs bench bench-paddle clean
 
 help:
 	@echo 'make install                 make $(VENV) and install paramfleet with its examples'
@@ -33,6 +33,7 @@ help:
 	@echo 'make docs                    write the generated pages of docs/'
 	@echo 'make bench                   every benchmark, in ten minutes; the last line is JSON'
 	@echo '     ONLY=transport,path QUICK=1'
+	@echo 'make bench-paddle            the same work on Paddle 3.0.0, in its own .venv-paddle'
 	@echo 'make clean                   remove what make and the tools made'
 
 install:
@@ -75,7 +76,12 @@ bench:
 	@sh scripts/install.sh benchmark
 	@$(BIN)/python benchmarks/run.py $(if $(QUICK),--quick) $(if $(ONLY),--only '$(ONLY)')
 
+bench-paddle:
+	@sh scripts/install.sh
+	@sh scripts/paddle_env.sh
+	@$(BIN)/python benchmarks/paddle.py --output=benchmarks/results/paddle.json
+
 clean:
-	rm -rf $(VENV) build dist log .coverage .coverage.* .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-paddle build dist log .coverage .coverage.* .hypothesis .import_linter_cache
 	rm -rf .mypy_cache .pytest_cache .ruff_cache
 	find $(CODE) -name __pycache__ -type d -prune -exec rm -rf {} +

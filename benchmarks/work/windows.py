@@ -58,6 +58,7 @@ def command_line(description: str) -> argparse.ArgumentParser:
     )
     parser.add_argument("--k_steps", type=int, default=100, help="geo: steps of a period")
     parser.add_argument("--optimizer", choices=("sgd", "adagrad", "adam"))
+    parser.add_argument("--lr", type=float, help="instead of what the optimizer has here")
     parser.add_argument("--send_queue_size", type=int, default=2, help="async: steps that wait")
     parser.add_argument("--warm", type=int, default=150, help="steps before the window")
     parser.add_argument("--steps", type=int, help="steps of the window; instead of --seconds")
@@ -97,7 +98,8 @@ class _Trainer:
         name: str = options.optimizer or next(iter(task.learning_rates))
         task.model = fleet.distributed_model(task.model)
         self._optimizer = fleet.distributed_optimizer(
-            _optimizer(name, task.model, task.learning_rates[name]), _strategy(options)
+            _optimizer(name, task.model, options.lr or task.learning_rates[name]),
+            _strategy(options),
         )
         self._batches = task.batches()
         self._num_steps = 0
