@@ -18,20 +18,11 @@ from paramfleet.dense import DenseBlock
 from paramfleet.modes.base import ModelTables
 from paramfleet.modes.rowstep import RowStepper
 from paramfleet.rowstore import spec_of
-from paramfleet.rules import OptimizerNotServedError, server_rule
+from paramfleet.rules import STATE_NAMES, OptimizerNotServedError, server_rule
 from paramfleet_shared.checkpoint import CheckpointDamagedError, FilePart
 from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
 
 __all__ = ["export_tables", "install_table", "join_parts"]
-
-_STATES: dict[str, tuple[str, ...]] = {
-    "sum": (),
-    "sgd": (),
-    "momentum": ("momentum_buffer",),
-    "adagrad": ("sum",),
-    "adam": ("exp_avg", "exp_avg_sq"),
-}
-"""What torch calls the state columns of each rule, in the servers' order."""
 
 
 def export_tables(
@@ -42,7 +33,7 @@ def export_tables(
     for stepper, (table, group) in zip(steppers, tables.sparse, strict=True):
         spec = spec_of(table, rule=_rule(optimizer, group, sparse=True))
         store = stepper.store
-        count, names = store.num_rows, _STATES[spec.optimizer.rule]
+        count, names = store.num_rows, STATE_NAMES[spec.optimizer.rule]
         states = [store.column(name)[:count] for name in names]
         empty = np.empty((count, 0), np.float32)
         part = FilePart(
@@ -54,7 +45,8 @@ def export_tables(
     for block, group in tables.dense:
         spec = block.spec(_rule(optimizer, group, sparse=False))
         states_SP = [
-            _flat_state(optimizer, block, name, spec) for name in _STATES[spec.optimizer.rule]
+            _flat_state(optimizer, block, name, spec)
+            for name in STATE_NAMES[spec.optimizer.rule]
         ]
         stacked = np.stack(states_SP) if states_SP else np.empty((0, block.size), np.float32)
         saved.append((spec, FilePart(values=block.values(), states=stacked)))
@@ -78,7 +70,7 @@ def install_table(
         steps: Steps that the optimizer had taken.
         rule: The rule whose states the part holds.
     """
-    names = _STATES[rule]
+    names = STATE_NAMES[rule]
     if isinstance(target, RowStepper):
         assert part.ids is not None, "rows have ids"
         slots = target.store.slots(part.ids)

@@ -14,14 +14,25 @@ documentation). ``average`` drops it: ``cur = old`` after taking a delta.
 At the end of training ``take_rest`` sends all that is left, undivided.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
 from paramfleet.rowstore import RowStore
 from paramfleet.strategy import GeoMerge
+from paramfleet_shared.tables.kernels.compiled import as_input
+from paramfleet_shared.tables.kernels.replica import (
+    differing,
+    hear_rows,
+    note_slots,
+    take_deltas,
+)
+from paramfleet_shared.tables.reservation import RowColumn
+from paramfleet_shared.tables.routing import route
 from paramfleet_shared.tables.rowstore import initial_rows
 
-__all__ = ["DenseReplica", "RowReplica"]
+__all__ = ["DenseReplica", "RowDeltas", "RowReplica"]
 
 _OLD = "geo.old"
 
@@ -64,74 +75,105 @@ class DenseReplica:
     def hear(
         self, cur: NDArray[np.float32], served: NDArray[np.float32]
     ) -> NDArray[np.float32]:
-        """Return the current values after hearing what the servers hold."""
-        moved = _hear(cur, self.old, served)
+        """Return the current values after hearing what the servers hold.
+
+        They are exactly ``served`` where nothing is unsent.
+        """
+        moved: NDArray[np.float32] = np.where(
+            cur == self.old, served, cur + (served - self.old)
+        )
         self.old = served.copy()
         return moved
 
 
-def _hear(
-    cur: NDArray[np.float32], old: NDArray[np.float32], served: NDArray[np.float32]
-) -> NDArray[np.float32]:
-    """Return ``cur + (served - old)``; exactly ``served`` where nothing is unsent."""
-    moved: NDArray[np.float32] = np.where(cur == old, served, cur + (served - old))
-    return moved
+class RowDeltas(NamedTuple):
+    """Differences of rows, sorted by shard."""
+
+    ids: NDArray[np.int64]
+    """[U], each once."""
+    values: NDArray[np.float32]
+    """[U, D]"""
+    offsets: NDArray[np.int64]
+    """[shards + 1]: the shards' bounds in ``ids``."""
 
 
 class RowReplica:
-    """The rows of a store, their agreed copy, and which of them moved."""
+    """The rows of a store, their agreed copy, and which of them moved.
 
-    def __init__(self, store: RowStore, *, worker_num: int, merge: GeoMerge) -> None:
+    Args:
+        store: The rows.
+        worker_num: N.
+        merge: What becomes of the unsent rest.
+        num_shards: Of the table on the servers, by which deltas are sorted.
+    """
+
+    def __init__(
+        self, store: RowStore, *, worker_num: int, merge: GeoMerge, num_shards: int = 1
+    ) -> None:
         self.store = store
-        self._worker_num = np.float32(worker_num)
-        self._merge = merge
-        self._touched: list[NDArray[np.int64]] = []
+        self._divisor = np.float32(worker_num)
+        self._drops = merge == "average"
+        self._num_shards = num_shards
+        self._marks = RowColumn(1, np.uint8, table=store.spec.name)
+        self._touched = RowColumn(1, np.int64, table=store.spec.name)
+        """Slots of rows that moved since the last delta, each once, as ``_marks`` has it."""
+        self._num_touched = 0
         store.add_column(_OLD, None)
 
     def touch(self, slots: NDArray[np.int64]) -> None:
         """Remember that the optimizer moved these rows."""
-        self._touched.append(slots)
+        num_rows = self.store.num_rows
+        self._marks.ensure(num_rows)
+        self._touched.ensure(num_rows)
+        marks, touched = self._marks.array.reshape(-1), self._touched.array.reshape(-1)
+        self._num_touched = note_slots(slots, marks, touched, self._num_touched)
 
-    def take_delta(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Return ids int64 [U] and deltas float32 [U, D] of the rows that moved."""
-        slots = self._take_touched()
-        old = self.store.column(_OLD)
-        delta = (self.store.values[slots] - old[slots]) / self._worker_num
-        old[slots] += delta
-        if self._merge == "average":
-            self.store.values[slots] = old[slots]
-        return self.store.ids()[slots], delta
+    def take_delta(self) -> RowDeltas:
+        """Return the deltas of the rows that moved."""
+        return self._take(self._take_touched(), self._divisor, drops=self._drops)
 
-    def take_rest(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Return the ids and deltas of all rows that still differ from what was agreed."""
-        if self._merge == "average":
+    def take_rest(self) -> RowDeltas:
+        """Return the deltas of all rows that still differ from what was agreed."""
+        if self._drops:
             return self.take_delta()
-        self._touched.clear()
+        self._take_touched()
         count = self.store.num_rows
-        old, values = self.store.column(_OLD), self.store.values
-        slots = np.flatnonzero((values[:count] != old[:count]).any(axis=1))
-        delta = values[slots] - old[slots]
-        old[slots] += delta
-        values[slots] = old[slots]
-        return self.store.ids()[slots], delta
+        slots = np.empty(count + 1, np.int64)
+        num = differing(self.store.flat, count, slots, self._layout)
+        return self._take(slots[:num], np.float32(1.0), drops=True)
 
     def hear(self, ids: NDArray[np.int64], served: NDArray[np.float32]) -> None:
         """Take in rows that others changed: ids int64 [U], values float32 [U, D]."""
-        slots = self.store.slots(ids)
-        old = self.store.column(_OLD)
-        self.store.values[slots] = _hear(self.store.values[slots], old[slots], served)
-        old[slots] = served
+        slots = self.store.slots_to_overwrite(ids)  # a new row has nothing unsent
+        rows = as_input(served, np.float32).reshape(-1)
+        hear_rows(self.store.flat, slots, rows, self._layout)
 
     def forget(self) -> None:
         """Drop all progress: every row is what it was at first."""
-        self._touched.clear()
+        self._take_touched()
         count = self.store.num_rows
         self.store.values[:count] = initial_rows(self.store.spec, self.store.ids())
         self.store.column(_OLD)[:count] = self.store.values[:count]
 
+    @property
+    def _layout(self) -> tuple[int, int, int]:
+        return self.store.spec.dim, self.store.pitch, self.store.place(_OLD)
+
+    def _take(self, slots: NDArray[np.int64], divisor: np.float32, *, drops: bool) -> RowDeltas:
+        routed = route(self.store.ids()[slots], self._num_shards)
+        deltas = np.empty((len(slots), self.store.spec.dim), np.float32)
+        take_deltas(
+            self.store.flat,
+            slots[routed.positions],
+            deltas.reshape(-1),
+            self._layout,
+            (divisor, drops),
+        )
+        return RowDeltas(routed.ids, deltas, routed.offsets)
+
     def _take_touched(self) -> NDArray[np.int64]:
-        if not self._touched:
-            return np.empty(0, np.int64)
-        slots = np.unique(np.concatenate(self._touched))
-        self._touched.clear()
+        """Return the slots that moved, and begin anew."""
+        slots: NDArray[np.int64] = self._touched.array.reshape(-1)[: self._num_touched].copy()
+        self._marks.array.reshape(-1)[slots] = 0
+        self._num_touched = 0
         return slots

@@ -1,14 +1,18 @@
 """The rows that this process holds itself: all of them alone, a replica in GEO.
 
-A row has columns: its value, and what a mode or an optimizer keeps beside it.
+A row has columns beside each other: its value, and what a mode or an optimizer keeps
+with it. What works on all of a row so finds it in one place.
 """
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from paramfleet_shared.tables.rowstore import RowColumn, SlotIndex, initial_rows
+from paramfleet_shared.tables.kernels.rows import gather
+from paramfleet_shared.tables.reservation import CapacityError, default_max_rows, reserve
+from paramfleet_shared.tables.rowstore import SlotIndex, initial_rows
 from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
 
 if TYPE_CHECKING:
@@ -35,16 +39,21 @@ class RowStore:
     """Rows of one table by id, growing without a limit but memory.
 
     One thread owns a store.
+
+    Shape legend: U = unique ids, D = row width, C = columns.
     """
 
     num_shards = 1
 
     def __init__(self, spec: TableSpec) -> None:
         self.spec = spec
-        self._index = SlotIndex()
-        self._columns: dict[str, RowColumn] = {}
-        self._first: dict[str, NDArray[np.float32] | None] = {}
-        self._values = RowColumn(spec.dim)
+        self._index = SlotIndex(table=spec.name)
+        self._first: list[NDArray[np.float32] | None] = []
+        """What each column but the value starts as; None for the row's own value."""
+        self._places: dict[str, int] = {}
+        self._table = self._reserved(1)
+        self._looked_up = (np.empty(0, np.int64), np.empty(0, np.int64))
+        """The newest ids that were read to be trained, and their slots."""
 
     @classmethod
     def of(cls, table: "SparseTable") -> "RowStore":
@@ -57,9 +66,19 @@ class RowStore:
         return self._index.num_rows
 
     @property
+    def pitch(self) -> int:
+        """Return how many floats a row takes, all columns together."""
+        return (1 + len(self._first)) * self.spec.dim
+
+    @property
+    def flat(self) -> NDArray[np.float32]:
+        """Return all rows for kernels, ``pitch`` floats each; stale once a column is added."""
+        return self._table.reshape(-1)
+
+    @property
     def values(self) -> NDArray[np.float32]:
         """Return a view of every row's value by slot, [capacity, D]."""
-        return self._values.array
+        return self._table[:, : self.spec.dim]
 
     def ids(self) -> NDArray[np.int64]:
         """Return every row's id by slot, int64 [num_rows]."""
@@ -72,33 +91,46 @@ class RowStore:
             name: Its name.
             first: float32 [D], what every row of it starts as; None is a copy of
                 the row's own value.
+
+        Raises:
+            CapacityError: if there is no room for the rows that exist.
         """
-        column = RowColumn(self.spec.dim)
-        column.ensure(self.num_rows)
-        count = self.num_rows
-        column.array[:count] = self.values[:count] if first is None else first
-        self._columns[name] = column
-        self._first[name] = first
+        former, count, place = self._table, self.num_rows, self.pitch
+        self._table = self._reserved(2 + len(self._first))
+        self._table[:count, :place] = former[:count]
+        self._table[:count, place:] = self.values[:count] if first is None else first
+        self._first.append(first)
+        self._places[name] = place
 
     def column(self, name: str) -> NDArray[np.float32]:
         """Return a view of a column by slot, [capacity, D]."""
-        return self._columns[name].array
+        place = self.place(name)
+        return self._table[:, place : place + self.spec.dim]
+
+    def place(self, name: str) -> int:
+        """Return where in a row a column begins, in floats."""
+        return self._places[name]
 
     def slots(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return each id's slot, making the rows that don't exist yet."""
-        before = self._index.num_rows
-        slots = self._index.find(ids, create=True)
-        after = self._index.num_rows
-        if after > before:
-            self._values.ensure(after)
-            fresh = self._index.ids()[before:after]
-            self._values.array[before:after] = initial_rows(self.spec, fresh)
-            for name, column in self._columns.items():
-                column.ensure(after)
-                first = self._first[name]
-                rows = self._values.array[before:after] if first is None else first
-                column.array[before:after] = rows
-        return slots
+        """Return each id's slot, making the rows that don't exist yet.
+
+        Raises:
+            CapacityError: if there is no room for them.
+        """
+        known, slots = self._looked_up
+        if ids is known:
+            return slots
+        return self._find(ids, self._fill_values)
+
+    def slots_to_overwrite(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return each id's slot, as ``slots``, but with zeros for a new row's own value.
+
+        A copy of the value is zeros, too.
+
+        Raises:
+            CapacityError: if there is no room for them.
+        """
+        return self._find(ids, self._fill_columns)
 
     def lookup(
         self,
@@ -110,16 +142,53 @@ class RowStore:
     ) -> NDArray[np.float32]:
         """Return rows as ``RowSource`` promises."""
         del table, offsets  # a store holds one, in one shard
+        slots = self.slots(ids_U) if create else self._index.find(ids_U, create=False)
         if create:
-            slots = self.slots(ids_U)  # before the view: making rows may extend it
-            return self.values[slots]
-        slots = self._index.find(ids_U, create=False)
-        absent = slots < 0
-        rows = (
-            self.values[np.where(absent, 0, slots)]
-            if self.num_rows
-            else np.empty((len(ids_U), self.spec.dim), np.float32)
-        )
-        if absent.any():
+            self._looked_up = (ids_U, slots)  # the step that follows asks for them again
+        dim = self.spec.dim
+        rows = np.empty((len(ids_U), dim), np.float32)
+        if gather(self.flat, self.pitch, slots, rows.reshape(-1), dim):
+            absent = slots < 0
             rows[absent] = initial_rows(self.spec, ids_U[absent])
         return rows
+
+    def _reserved(self, num_columns: int) -> NDArray[np.float32]:
+        """Return room for rows of so many columns, and hold no more than there is room for.
+
+        Raises:
+            CapacityError: if the rows that exist need more.
+        """
+        pitch = num_columns * self.spec.dim
+        limit = min(self._index.max_rows, default_max_rows(4 * pitch))
+        if limit < self.num_rows:
+            raise CapacityError(
+                table=self.spec.name, shard=0, rows=self.num_rows, max_rows=limit
+            )
+        self._index.max_rows = limit
+        return reserve(limit * pitch, np.float32).reshape(limit, pitch)
+
+    def _find(
+        self, ids: NDArray[np.int64], fill: Callable[[int, int], None]
+    ) -> NDArray[np.int64]:
+        before = self._index.num_rows
+        try:
+            return self._index.find(ids, create=True)
+        finally:  # a row exists from the moment its id does
+            if self._index.num_rows > before:
+                fill(before, self._index.num_rows)
+
+    def _fill_values(self, start: int, stop: int) -> None:
+        """Give new rows their first values, and what is kept beside them."""
+        fresh = self._index.ids()[start:stop]
+        self._table[start:stop, : self.spec.dim] = initial_rows(self.spec, fresh)
+        self._fill_columns(start, stop)
+
+    def _fill_columns(self, start: int, stop: int) -> None:
+        """Give new rows what is kept beside their values; they are zeros as yet."""
+        dim, rows = self.spec.dim, self._table[start:stop]
+        for index, first in enumerate(self._first, 1):
+            column = rows[:, index * dim : (index + 1) * dim]
+            if first is None:
+                column[:] = rows[:, :dim]
+            elif first.any():
+                column[:] = first

@@ -12,7 +12,16 @@ import torch
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.tables.spec import OptimizerSpec
 
-__all__ = ["OptimizerNotServedError", "RuleChangedError", "server_rule"]
+__all__ = ["STATE_NAMES", "OptimizerNotServedError", "RuleChangedError", "server_rule"]
+
+STATE_NAMES: dict[str, tuple[str, ...]] = {
+    "sum": (),
+    "sgd": (),
+    "momentum": ("momentum_buffer",),
+    "adagrad": ("sum",),
+    "adam": ("exp_avg", "exp_avg_sq"),
+}
+"""What torch calls the state columns of each rule, in the servers' order."""
 
 _NOT_SERVED = ("amsgrad", "maximize", "differentiable", "decoupled_weight_decay")
 """Options of torch's optimizers that change the numbers and that servers don't have."""

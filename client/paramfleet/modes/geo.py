@@ -27,8 +27,6 @@ from paramfleet.replica import DenseReplica, RowReplica
 from paramfleet.requests import Rows, Write, write_messages
 from paramfleet.rowstore import RowStore, spec_of
 from paramfleet.strategy import TrainingMode
-from paramfleet_shared.tables.partition import partition
-from paramfleet_shared.tables.routing import merge_by_inverse
 from paramfleet_shared.tables.spec import OptimizerSpec
 from paramfleet_shared.wire.message import Message
 
@@ -60,7 +58,7 @@ class _Delta(NamedTuple):
 
     table: str
     values: NDArray[np.float32]
-    ids: NDArray[np.int64] | None = None
+    rows: Rows | None = None
 
 
 class GeoMode:
@@ -80,7 +78,12 @@ class GeoMode:
         self._blocks = [block for block, _ in tables.dense]
         stores = [RowStore.of(table) for table, _ in tables.sparse]
         self._rows = {
-            store.spec.name: RowReplica(store, worker_num=job.worker_num, merge=mode.geo_merge)
+            store.spec.name: RowReplica(
+                store,
+                worker_num=job.worker_num,
+                merge=mode.geo_merge,
+                num_shards=job.placement.num_shards,
+            )
             for store in stores
         }
         self._steppers = [
@@ -179,8 +182,8 @@ class GeoMode:
         """Return what this worker has to send; with ``rest``, all of it."""
         deltas = []
         for name, replica in self._rows.items():
-            ids, values = replica.take_rest() if rest else replica.take_delta()
-            deltas.append(_Delta(name, values, ids))
+            ids, values, offsets = replica.take_rest() if rest else replica.take_delta()
+            deltas.append(_Delta(name, values, Rows(ids, offsets)))
         for block in self._blocks:
             dense = self._dense[block.name]
             take = dense.take_rest if rest else dense.take_delta
@@ -196,7 +199,9 @@ class GeoMode:
 
     def _listening(self, name: str) -> _Delta:
         dim = self._rows[name].store.spec.dim
-        return _Delta(name, np.empty((0, dim), np.float32), np.empty(0, np.int64))
+        offsets = np.zeros(self._job.placement.num_shards + 1, np.int64)
+        rows = Rows(np.empty(0, np.int64), offsets)
+        return _Delta(name, np.empty((0, dim), np.float32), rows)
 
     def _max_rows(self, name: str) -> int:
         """Rows of a table in one message."""
@@ -226,13 +231,13 @@ class GeoMode:
         """Return what fits into one message, and the rest."""
         now, later = [], []
         for delta in deltas:
-            if delta.ids is None:
+            if delta.rows is None:
                 now.append(delta)
                 continue
             limit = self._max_rows(delta.table)
-            now.append(_Delta(delta.table, delta.values[:limit], delta.ids[:limit]))
-            if len(delta.ids) > limit:
-                later.append(_Delta(delta.table, delta.values[limit:], delta.ids[limit:]))
+            now.append(_part_of(delta, slice(0, limit)))
+            if len(delta.values) > limit:
+                later.append(_part_of(delta, slice(limit, len(delta.values))))
         return now, later
 
     async def _exchange_once(
@@ -240,7 +245,10 @@ class GeoMode:
     ) -> set[str]:
         """Send one message to each pserver; return the tables that have more to tell."""
         self._sequence += 1
-        writes = [self._write(delta) for delta in deltas]
+        writes = [
+            Write(table=d.table, sequence=self._sequence, values=d.values, rows=d.rows)
+            for d in deltas
+        ]
         fields = {**self._job.author.fields(), "step": max(step - 1, 0)}
         messages = write_messages(
             writes,
@@ -251,14 +259,6 @@ class GeoMode:
         )
         answers = await self._job.pservers.call("exchange", messages)
         return self._collect(writes, answers, heard, listens=listens)
-
-    def _write(self, delta: _Delta) -> Write:
-        if delta.ids is None:
-            return Write(table=delta.table, sequence=self._sequence, values=delta.values)
-        ids, inverse, offsets = partition(delta.ids, self._job.placement.num_shards)
-        values = merge_by_inverse(delta.values, inverse, len(ids))
-        rows = Rows(ids, offsets)
-        return Write(table=delta.table, sequence=self._sequence, values=values, rows=rows)
 
     def _collect(
         self, writes: list[Write], answers: list[Message], heard: _Heard, *, listens: bool
@@ -288,3 +288,13 @@ class GeoMode:
     def _part_fields(self, server: int, write: Write) -> dict[str, int]:
         max_rows = 1 if write.rows is None else self._max_rows(write.table)
         return {"ack": self._acks.get((server, write.table), 0), "max_rows": max_rows}
+
+
+def _part_of(delta: _Delta, part: slice) -> _Delta:
+    """Return some of the rows of a delta; they stay sorted by shard."""
+    assert delta.rows is not None, "only rows are divided"
+    ids, offsets = delta.rows
+    bounds = np.clip(offsets, part.start, part.stop) - part.start
+    return _Delta(
+        delta.table, delta.values[part], Rows(ids[part], np.minimum(bounds, len(ids[part])))
+    )

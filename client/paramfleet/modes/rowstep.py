@@ -1,10 +1,12 @@
-"""Let a torch optimizer step rows of a ``RowStore`` as if they were a parameter.
+"""Step rows of a ``RowStore`` as the user's optimizer would.
 
-Before a step the placeholder gets the rows of the batch and their optimizer
-state; after it both go back to the store. So the arithmetic is torch's own, any
+An optimizer that pservers run steps rows by their kernels, in place, from one gradient
+a row: the same arithmetic as torch's, to rounding. ``torch.optim.Adam`` means
+``torch.optim.SparseAdam`` here, too.
+
+Any other optimizer steps them itself. Before a step the placeholder gets the rows of
+the batch and their optimizer state; after it both go back to the store. So every
 elementwise optimizer works, and only rows of the batch move (the lazy variant).
-For ``torch.optim.Adam`` the rows are stepped by ``torch.optim.SparseAdam``, which
-is what the pservers compute.
 
 Shape legend: U = unique ids, D = row width.
 """
@@ -17,9 +19,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from paramfleet.modes.base import learning_rate
 from paramfleet.rowstore import RowStore
-from paramfleet.rules import server_rule
-from paramfleet.sparse import SparseTable
+from paramfleet.rules import STATE_NAMES, OptimizerNotServedError, server_rule
+from paramfleet.sparse import Pending, SparseTable
+from paramfleet_shared.tables.kernels.replica import step_slots
+from paramfleet_shared.tables.kernels.rules import step_of
+from paramfleet_shared.tables.spec import OptimizerSpec
 
 __all__ = ["RowStepper", "step_rows"]
 
@@ -46,43 +52,53 @@ class RowStepper:
     ) -> None:
         self.table = table
         self.store = store
+        self._optimizer = optimizer
         self._group = group
-        self._own: torch.optim.SparseAdam | None = None
-        if type(optimizer) is torch.optim.Adam:
-            known = {**group, "maximize": False}  # SparseAdam has it
-            server_rule(optimizer, known, sparse=True)  # refuses what it doesn't have
-            self._own = torch.optim.SparseAdam([table.weight])
-        self._optimizer: torch.optim.Optimizer = self._own or optimizer
-        self._first, self._counts_steps = _first_states(self._optimizer, group, table.dim)
-        for name, first in self._first.items():
-            store.add_column(name, first)
+        self._num_steps = 0
+        """Steps of this table, those before a checkpoint included."""
+        self._options: dict[str, Any] | None = None
+        self._rule: OptimizerSpec | None = None
+        self._lent: NDArray[np.int64] | None = None
+        self._hidden: torch.Tensor | None = None
+        self._first: dict[str, NDArray[np.float32]] = {}
+        self._counts_steps: Callable[[int], Any] | None = None
+        if type(optimizer) not in {torch.optim.Adam, torch.optim.SparseAdam}:
+            first, self._counts_steps = _first_states(optimizer, group, table.dim)
+            self._keep(first)
+        self._current_rule()
 
-    def lend(self) -> NDArray[np.int64] | None:
-        """Put the batch's rows and states into the placeholder.
+    def begin(self) -> NDArray[np.int64] | None:
+        """Step the pending rows, or lend them to the optimizer, whose step comes next.
 
         Returns:
-            The slots that ``take_back`` needs; None if no gradient is pending.
+            The rows' slots; None if no gradient is pending.
+
+        Raises:
+            OptimizerNotServedError: if the optimizer's options became such as rows don't
+                have.
         """
         pending = self.table.pending()
+        weight = self.table.weight
         if pending is None:
+            self._hidden, weight.grad = weight.grad, None
             return None
         slots = self.store.slots(pending.ids_U)
-        weight = self.table.weight
-        grads = weight.grad
-        weight.grad = None
-        weight.data = torch.from_numpy(self.store.values[slots]).to(weight)
-        weight.grad = grads
-        state = self._optimizer.state[weight]
-        if state:
-            for name in self._first:
-                state[name] = torch.from_numpy(self.store.column(name)[slots]).to(weight)
-        if self._own is not None:
-            self._step_own(self._own)
+        rule = self._current_rule()
+        if rule is None:
+            self._lend(slots)
+        else:
+            self._step(rule, slots, pending)
+            self._hidden, weight.grad = weight.grad, None
+        self._num_steps += 1
         return slots
 
-    def take_back(self, slots: NDArray[np.int64]) -> None:
-        """Store the stepped rows and states."""
+    def end(self) -> None:
+        """Take back what ``begin`` lent or hid, after the optimizer's step."""
         weight = self.table.weight
+        if self._lent is None:
+            weight.grad, self._hidden = self._hidden, None
+            return
+        slots, self._lent = self._lent, None
         self.store.values[slots] = weight.detach().to("cpu", torch.float32).numpy()
         state = self._optimizer.state[weight]
         for name in self._first:
@@ -106,28 +122,49 @@ class RowStepper:
             return
         for name, values in columns.items():
             self.store.column(name)[slots] = values
-        state = self._optimizer.state[self.table.weight]
-        if self._counts_steps is not None:
-            state["step"] = self._counts_steps(steps)
-        state.update(dict.fromkeys(columns))
+        self._num_steps = steps
 
-    def _step_own(self, own: torch.optim.SparseAdam) -> None:
+    def _keep(self, first: Mapping[str, NDArray[np.float32]]) -> None:
+        """Give every row the states that it hasn't yet."""
+        for name in [n for n in first if n not in self._first]:
+            self.store.add_column(name, first[name])
+            self._first[name] = first[name]
+
+    def _current_rule(self) -> OptimizerSpec | None:
+        """Return the rule that kernels step by; None if the optimizer must do it."""
+        options = {k: v for k, v in self._group.items() if k not in {"params", "lr"}}
+        if options != self._options:
+            self._options = options
+            self._rule = rule = _rule_of(self._optimizer, options)
+            if rule is not None:
+                state = np.full(self.table.dim, rule.initial_state, np.float32)
+                self._keep(dict.fromkeys(STATE_NAMES[rule.rule], state))
+        return self._rule
+
+    def _step(self, rule: OptimizerSpec, slots: NDArray[np.int64], pending: Pending) -> None:
+        store, dim = self.store, self.table.dim
+        grads = -pending.grads if self._group.get("maximize") else pending.grads
+        rate = learning_rate(self._group)
+        first = self._num_steps == 0
+        numbers = step_of(rule, sparse=True, lr=rate, step=self._num_steps + 1, first=first)
+        places = [store.place(name) for name in STATE_NAMES[rule.rule]]
+        state, second = [*places, 0, 0][:2]
+        layout = (dim, store.pitch, state, second)
+        step_slots(numbers, store.flat, grads.reshape(-1), slots, layout)
+
+    def _lend(self, slots: NDArray[np.int64]) -> None:
+        """Put rows and states into the placeholder."""
         weight = self.table.weight
-        grads = weight.grad
-        assert grads is not None, "lend() saw it"
-        for option in ("lr", "betas", "eps", "maximize"):
-            own.param_groups[0][option] = self._group[option]
-        index = torch.arange(len(grads), device=grads.device).unsqueeze(0)
-        weight.grad = torch.sparse_coo_tensor(
-            index, grads, grads.shape, is_coalesced=True, check_invariants=False
-        )
-        own.step()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        grads, weight.grad = weight.grad, None
+        weight.data = torch.from_numpy(self.store.values[slots]).to(weight)
         weight.grad = grads
-
-    @property
-    def steps_itself(self) -> bool:
-        """Whether the user's optimizer must leave the placeholder alone."""
-        return self._own is not None
+        state = self._optimizer.state[weight]
+        if state or self._num_steps:
+            for name in self._first:
+                state[name] = torch.from_numpy(self.store.column(name)[slots]).to(weight)
+            if self._counts_steps is not None:
+                state["step"] = self._counts_steps(self._num_steps)
+        self._lent = slots
 
 
 def step_rows(
@@ -138,20 +175,23 @@ def step_rows(
     Returns:
         The slots that each stepper's rows live in; None where nothing was pending.
     """
-    lent = [stepper.lend() for stepper in steppers]
-    held: list[tuple[torch.nn.Parameter, torch.Tensor | None]] = []
-    for stepper, slots in zip(steppers, lent, strict=True):
-        if stepper.steps_itself or slots is None:
-            weight = stepper.table.weight
-            held.append((weight, weight.grad))
-            weight.grad = None
+    stepped = [stepper.begin() for stepper in steppers]
     optimizer.step()
-    for weight, grads in held:
-        weight.grad = grads
-    for stepper, slots in zip(steppers, lent, strict=True):
-        if slots is not None:
-            stepper.take_back(slots)
-    return lent
+    for stepper in steppers:
+        stepper.end()
+    return stepped
+
+
+def _rule_of(
+    optimizer: torch.optim.Optimizer, options: Mapping[str, Any]
+) -> OptimizerSpec | None:
+    known = {**options, "maximize": False}  # done by the gradient's sign
+    try:
+        return server_rule(optimizer, known, sparse=True)
+    except OptimizerNotServedError:
+        if type(optimizer) is torch.optim.Adam:
+            raise
+        return None
 
 
 def _first_states(
@@ -169,8 +209,6 @@ def _first_states(
     row = torch.nn.Parameter(torch.zeros(1, dim))
     probe = type(optimizer)([row], **options)
     row.grad = torch.zeros(1, dim)
-    if isinstance(probe, torch.optim.SparseAdam):
-        row.grad = row.grad.to_sparse(1)
     probe.step()
     state = probe.state[row]
     first = {

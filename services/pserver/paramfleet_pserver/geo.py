@@ -1,17 +1,20 @@
 """GEO exchanges: a worker adds its differences and hears what the others changed.
 
-The order that loses nothing: differences are added, then the ids are noted for the
-other workers, then this worker's waiting ids are taken, then their rows are read.
-A reader between the steps reads a newer row than it had to and hears of it again.
-What was begun ends even if the request's deadline cuts its answer off.
+The order that loses nothing: differences are added, then their rows are noted for the
+other workers, then this worker's waiting rows are taken, then they are read. A reader
+between the steps reads a newer row than it had to and hears of it again. What was begun
+ends even if the request's deadline cuts its answer off.
 
-A table's recorder lives on one owner thread.
+Each block of a table has a recorder, which lives on the block's owner thread and counts
+rows as the block does. All of a table make their replies together, so that one number
+acknowledges them.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,11 +44,8 @@ from paramfleet_shared.tables.spec import TableSpec
 
 __all__ = ["GeoExchange", "PartReply", "check_rule"]
 
-RECORDER_ROWS = 8
-"""A recorder sorts its ids: by about so much an id costs more than a row."""
-
-EXPORT_ROWS = 1 << 18
-"""Rows whose ids are read at a time when a loaded table is announced."""
+ANNOUNCED_ROWS = 1 << 18
+"""Rows of a loaded table that are announced at a time."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -88,7 +88,7 @@ class GeoExchange:
         self._num_workers = num_workers
         self._store = store
         self._owners = owners
-        self._recorders: dict[str, GeoRecorder] = {}
+        self._recorders: dict[str, tuple[_Recorded, ...]] = {}
         self._gone: set[Rank] = set()
         self._announced: dict[str, tuple[Block, ...]] = {}
 
@@ -108,8 +108,10 @@ class GeoExchange:
         for part in parts:
             table = part.table
             jobs += table.update_jobs([part.content], lr=1.0, step=table.next_update())
+            if isinstance(part.content, SparsePart):
+                jobs += self._record_jobs(table, part.content, request.rank)
         end = self._owners.start(jobs)
-        when_done(end, partial(self._note, request.rank, parts))
+        when_done(end, partial(_count_versions, parts))
         return end
 
     async def reply(self, request: ExchangeRequest) -> list[PartReply]:
@@ -133,28 +135,18 @@ class GeoExchange:
                     self._announced[table.spec.name] = blocks
 
     async def _announce(self, table: SparseTable) -> None:
-        for block in table.blocks:
-            for start in range(0, block.rows.num_rows, EXPORT_ROWS):
-                reading = _Reading(block.rows, start)
-                await self._owners.run([Job(block.owner, EXPORT_ROWS, reading.act)])
-                self._owners.post(self._record_job(table, reading.ids, writer=None))
+        for block, recorder in self._recorded(table):
+            for start in range(0, block.rows.num_rows, ANNOUNCED_ROWS):
+                rows = np.arange(start, min(start + ANNOUNCED_ROWS, block.rows.num_rows))
+                act = partial(recorder.record, rows, writer=None)
+                await self._owners.run([Job(block.owner, len(rows), act)])
 
     def leave(self, rank: Rank) -> None:
         """Keep nothing for a worker any more."""
         self._gone.add(rank)
-        for name, recorder in self._recorders.items():
-            self._owners.post(Job(self._owner_of(name), 0, partial(recorder.leave, rank)))
-
-    def _note(
-        self, rank: Rank, parts: Sequence[ExchangePart], end: asyncio.Future[None]
-    ) -> None:
-        if end.exception() is not None:
-            return
-        for part in parts:
-            part.table.version += 1
-            if isinstance(part.content, SparsePart):
-                ids = part.content.ids.copy()  # not a view that keeps the whole request
-                self._owners.post(self._record_job(part.table, ids, writer=rank))
+        for recorded in self._recorders.values():
+            for block, recorder in recorded:
+                self._owners.post(Job(block.owner, 0, partial(recorder.leave, rank)))
 
     async def _reply_of(self, rank: Rank, part: ExchangePart) -> PartReply:
         table = part.table
@@ -165,73 +157,115 @@ class GeoExchange:
             await self._owners.run([table.pull_job(reply.rows, wire)])
             return reply
         assert isinstance(table, SparseTable), "a table is sparse or dense"
-        taken = _Taking(self._recorder_of(table), rank, part, self._store.num_shards)
-        cost = RECORDER_ROWS * part.max_rows
-        await self._owners.run([Job(self._owner_of(table.spec.name), cost, taken.act)])
+        wire = part.content.wire
+        max_rows = max(1, part.max_rows // len(table.blocks))
+        taken = [
+            _Taking(block, recorder, rank, part.ack, max_rows)
+            for block, recorder in self._recorded(table)
+        ]
+        await self._owners.run([each.job() for each in taken])
+        told = _Told(taken, self._store.num_shards, packs=wire != "float32")
+        await self._owners.run([Job(0, len(told.ids), told.sort)])
         first, last = self._store.shards.start, self._store.shards.stop
-        offsets = taken.offsets[first : last + 1]
-        room = room_for((len(taken.ids), table.spec.dim), part.content.wire)
-        rows = SparsePart(taken.ids, offsets, room, part.content.wire)
+        offsets = told.offsets[first : last + 1]
+        room = room_for((len(told.ids), table.spec.dim), wire)
+        rows = SparsePart(told.ids, offsets, room, wire)
         await self._owners.run(table.pull_jobs(rows, create=False))
         return PartReply(
-            batch=taken.reply.batch,
-            more=taken.reply.more,
-            ids=taken.ids,
-            packed=taken.packed,
+            batch=taken[0].reply.batch,
+            more=any(each.reply.more for each in taken),
+            ids=told.ids,
+            packed=told.packed,
             offsets=offsets,
             rows=room,
         )
 
-    def _record_job(self, table: Table, ids: NDArray[np.int64], *, writer: Rank | None) -> Job:
-        recorder = self._recorder_of(table)
-        act: Callable[[], None] = partial(recorder.record, ids, writer=writer)
-        return Job(self._owner_of(table.spec.name), len(ids), act)
+    def _record_jobs(self, table: Table, part: SparsePart, writer: Rank) -> list[Job]:
+        """Note rows; to run after the jobs that add to them, in one go with them."""
+        assert isinstance(table, SparseTable), "the part is"
+        jobs = []
+        for block, recorder in self._recorded(table):
+            ids = part.ids[part.within(block.shards)]
+            if len(ids):
+                act = partial(_record, block.rows, recorder, ids, writer)
+                jobs.append(Job(block.owner, len(ids), act))
+        return jobs
 
-    def _recorder_of(self, table: Table) -> GeoRecorder:
+    def _recorded(self, table: SparseTable) -> tuple["_Recorded", ...]:
+        """Return a table's blocks with their recorders, new ones after a load."""
         name = table.spec.name
-        if name not in self._recorders:
-            recorder = GeoRecorder(num_workers=self._num_workers)
-            for rank in self._gone:
-                recorder.leave(rank)
-            self._recorders[name] = recorder
+        former = self._recorders.get(name, ())
+        if not former or former[0].block is not table.blocks[0]:
+            last = max((each.recorder.last_batch for each in former), default=0)
+            recorders = [
+                GeoRecorder(num_workers=self._num_workers, last_batch=last)
+                for _ in table.blocks
+            ]
+            for recorder in recorders:
+                for rank in self._gone:
+                    recorder.leave(rank)
+            pairs = zip(table.blocks, recorders, strict=True)
+            self._recorders[name] = tuple(_Recorded(*pair) for pair in pairs)
         return self._recorders[name]
 
-    def _owner_of(self, name: str) -> int:
-        return sum(name.encode()) % len(self._owners)
+
+class _Recorded(NamedTuple):
+    """A block, and what each worker hasn't seen of it."""
+
+    block: Block
+    recorder: GeoRecorder
+
+
+def _count_versions(parts: Sequence[ExchangePart], end: asyncio.Future[None]) -> None:
+    if end.exception() is None:
+        for part in parts:
+            part.table.version += 1
+
+
+def _record(
+    rows: SparseShard, recorder: GeoRecorder, ids: NDArray[np.int64], writer: Rank
+) -> None:
+    recorder.record(rows.find(ids), writer=writer)
 
 
 class _Taking:
-    """Takes a reply and sorts it by shard, on the recorder's thread."""
+    """Takes a block's part of a reply, on its owner's thread."""
 
     def __init__(
-        self, recorder: GeoRecorder, rank: Rank, part: ExchangePart, num_shards: int
+        self, block: Block, recorder: GeoRecorder, rank: Rank, ack: int, max_rows: int
     ) -> None:
+        self._block = block
         self._recorder = recorder
         self._rank = rank
-        self._part = part
-        self._num_shards = num_shards
-        self.reply = Reply(batch=0, ids=np.empty(0, np.int64), more=False)
-        self.ids = self.reply.ids
-        self.offsets = np.zeros(num_shards + 1, np.int64)
-        self.packed: NDArray[np.uint8] | None = None
-
-    def act(self) -> None:
-        self._recorder.acknowledge(self._rank, self._part.ack)
-        self.reply = self._recorder.take(self._rank, max_rows=self._part.max_rows)
-        routed = route(self.reply.ids, self._num_shards)
-        self.ids, self.offsets = routed.ids, routed.offsets
-        if self._part.content.wire != "float32":
-            self.ids = self.ids[sort_within_shards(self.ids, self.offsets)]
-            self.packed = pack_ids(self.ids, self.offsets)
-
-
-class _Reading:
-    """Copies the ids of some rows, on their owner's thread."""
-
-    def __init__(self, rows: SparseShard, start: int) -> None:
-        self._rows = rows
-        self._start = start
+        self._ack = ack
+        self._max_rows = max_rows
+        self.reply = Reply(batch=0, rows=np.empty(0, np.int64), more=False)
         self.ids = np.empty(0, np.int64)
 
-    def act(self) -> None:
-        self.ids, _, _ = self._rows.export(self._start, EXPORT_ROWS)
+    def job(self) -> Job:
+        """Return the work."""
+        waiting = self._recorder.num_waiting(self._rank)
+        return Job(self._block.owner, min(waiting, self._max_rows), self._act)
+
+    def _act(self) -> None:
+        self._recorder.acknowledge(self._rank, self._ack)
+        self.reply = self._recorder.take(self._rank, max_rows=self._max_rows)
+        self.ids = self._block.rows.ids()[self.reply.rows]
+
+
+class _Told:
+    """The ids of a reply, sorted as they travel."""
+
+    def __init__(self, taken: Sequence[_Taking], num_shards: int, *, packs: bool) -> None:
+        self.ids = np.concatenate([each.ids for each in taken])
+        self.offsets = np.zeros(num_shards + 1, np.int64)
+        self.packed: NDArray[np.uint8] | None = None
+        self._packs = packs
+
+    def sort(self) -> None:
+        """Sort the ids by shard, and pack them if they are to be."""
+        routed = route(self.ids, len(self.offsets) - 1)
+        self.ids, self.offsets = routed.ids, routed.offsets
+        if self._packs:
+            self.ids = self.ids[sort_within_shards(self.ids, self.offsets)]
+            self.packed = pack_ids(self.ids, self.offsets)

@@ -52,7 +52,7 @@ def test_rows_follow_the_same_vectors() -> None:
     replica.store.values[slots] = 1.4
     replica.touch(slots)
 
-    sent, delta = replica.take_delta()
+    sent, delta, _ = replica.take_delta()
     assert sent.tolist() == [7]
     assert delta == pytest.approx(np.array([[0.2]]))
 
@@ -60,7 +60,7 @@ def test_rows_follow_the_same_vectors() -> None:
     assert replica.store.values[slots] == pytest.approx(np.array([[1.7]]))
     assert replica.take_delta()[0].size == 0, "an untouched row sends nothing"
 
-    sent, rest = replica.take_rest()
+    sent, rest, _ = replica.take_rest()
     assert sent.tolist() == [7]
     assert rest == pytest.approx(np.array([[0.2]]))
 

@@ -5,11 +5,12 @@ lost, doubled or late, so a change is forgotten only when the worker names, in a
 later request, a reply that was made after the change and held the row. Until
 then the row is sent again, the longest-waiting first.
 
-Kept for each worker: the ids changed since its last reply, those changed before
-it, and so on for the last few replies not yet acknowledged. An acknowledged
-reply takes its ids out of what had changed before that reply was made, and out
-of nothing later. Arrays of ids are shared between workers and merged when they
-have doubled: about 8 to 16 bytes a waiting id.
+Kept for each worker: a queue of row numbers in which a row stands once, and a mark
+for each row, which says which reply is the first that can hold its newest change. A
+reply is the front of the queue; acknowledged, it leaves the queue, but for rows that
+changed after it was made: they go to the end. So an exchange costs what it brings
+and what it takes, however much waits. A row that waits takes 8 bytes for each
+worker, and any other 4 at most.
 
 One thread owns a recorder.
 """
@@ -20,17 +21,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paramfleet_shared.ids import Rank
+from paramfleet_shared.tables.kernels.waiting import append_waiting, forget_told
 
 __all__ = ["GeoRecorder", "Reply"]
 
-IdArray = NDArray[np.int64]
+RowArray = NDArray[np.int64]
 
 MAX_UNACKED = 4
 """Replies to one worker that can still be acknowledged. A worker exchanges one at a
 time; more than one is open only after losses. An older one is merely sent again."""
 
-MERGE_FROM_IDS = 4096
-"""Below this many waiting ids, merging arrays costs more than it saves."""
+FIRST_ROOM = 1024
+"""Rows that a queue has room for at first."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,77 +41,74 @@ class Reply:
 
     batch: int
     """What the worker must acknowledge; grows by one with each reply to it."""
-    ids: IdArray
-    """Distinct ids, the longest-waiting first. int64 [U]."""
+    rows: RowArray
+    """Distinct row numbers, the longest-waiting first. int64 [U]."""
     more: bool
-    """Whether ids are waiting beyond these."""
-
-
-class _Changed:
-    """Ids changed between two replies, in order of their first change."""
-
-    __slots__ = ("_arrays", "_merge_at", "_num_ids")
-
-    def __init__(self) -> None:
-        self._arrays: list[IdArray] = []
-        self._num_ids = 0
-        self._merge_at = MERGE_FROM_IDS
-
-    def __len__(self) -> int:
-        return self._num_ids
-
-    def add(self, ids: IdArray) -> None:
-        self._arrays.append(ids)
-        self._num_ids += len(ids)
-        if self._num_ids > self._merge_at:
-            self._set(self.merged())
-
-    def merged(self) -> IdArray:
-        return _distinct(self._arrays)
-
-    def discard(self, sorted_ids: IdArray) -> None:
-        ids = self.merged()
-        self._set(ids[~_is_in(ids, sorted_ids)])
-
-    def _set(self, ids: IdArray) -> None:
-        self._arrays = [ids] if len(ids) else []
-        self._num_ids = len(ids)
-        self._merge_at = max(MERGE_FROM_IDS, 2 * len(ids))
+    """Whether rows are waiting beyond these."""
 
 
 @dataclass(slots=True)
 class _Worker:
-    batch: int = 0
-    """The last reply's number; 0 before the first."""
-    open: _Changed = field(default_factory=_Changed)
-    """Changed since the last reply."""
-    sent: dict[int, tuple[_Changed, IdArray]] = field(default_factory=dict)
-    """By reply number, oldest first: changed before it and after the one before it,
-    and the ids it held, sorted."""
+    batch: int
+    """The last reply's number."""
+    marks: NDArray[np.uint32] = field(default_factory=lambda: np.zeros(FIRST_ROOM, np.uint32))
+    queue: NDArray[np.uint32] = field(default_factory=lambda: np.empty(FIRST_ROOM, np.uint32))
+    first: int = 0
+    """Where in ``queue`` the waiting rows begin."""
+    end: int = 0
+    """And end."""
+    sent: dict[int, int] = field(default_factory=dict)
+    """For each open reply, oldest first, where in ``queue`` the rows it held end."""
+
+    def make_room(self, num: int, num_rows: int) -> None:
+        """Let ``num`` more rows queue up, of a table of ``num_rows``."""
+        if num_rows > len(self.marks):
+            marks = np.zeros(max(num_rows, 2 * len(self.marks)), np.uint32)
+            marks[: len(self.marks)] = self.marks
+            self.marks = marks
+        if self.end + num <= len(self.queue):
+            return
+        waiting = self.queue[self.first : self.end]
+        if 2 * (len(waiting) + num) > len(self.queue):
+            self.queue = np.empty(2 * (len(waiting) + num), np.uint32)
+        self.queue[: len(waiting)] = waiting
+        self.sent = {batch: end - self.first for batch, end in self.sent.items()}
+        self.first, self.end = 0, len(waiting)
 
 
 class GeoRecorder:
-    """Waiting ids of each worker of one table.
+    """Waiting rows of each worker, of one table or a part of it.
 
     Args:
         num_workers: Workers of the job; their ranks are ``0 .. num_workers - 1``.
+        last_batch: Replies are numbered from the next on: more than the last number of a
+            recorder that this one takes the place of, or an acknowledgement meant for that
+            one could be taken for one of its own.
     """
 
-    def __init__(self, *, num_workers: int) -> None:
-        self._workers = {Rank(rank): _Worker() for rank in range(num_workers)}
+    def __init__(self, *, num_workers: int, last_batch: int = 0) -> None:
+        self._workers = {Rank(rank): _Worker(last_batch) for rank in range(num_workers)}
 
-    def record(self, ids: IdArray, *, writer: Rank | None) -> None:
+    @property
+    def last_batch(self) -> int:
+        """Return the highest number of a reply so far."""
+        return max((worker.batch for worker in self._workers.values()), default=0)
+
+    def record(self, rows: RowArray, *, writer: Rank | None) -> None:
         """Note that rows changed, for every worker but the writer.
 
         Args:
-            ids: Changed ids. int64 [n]; kept, and must not change afterwards.
+            rows: Their numbers, from 0. int64 [n].
             writer: Whose exchange changed them; None tells everybody.
         """
-        if len(ids) == 0:
+        if len(rows) == 0:
             return
+        num_rows = int(rows.max()) + 1
         for rank, worker in self._workers.items():
             if rank != writer:
-                worker.open.add(ids)
+                worker.make_room(len(rows), num_rows)
+                reply = np.uint32(worker.batch + 1)
+                worker.end = append_waiting(rows, worker.marks, worker.queue, worker.end, reply)
 
     def acknowledge(self, rank: Rank, batch: int) -> None:
         """Forget what a worker has seen: it applied reply ``batch`` of its own.
@@ -119,73 +118,38 @@ class GeoRecorder:
         worker = self._workers.get(rank)
         if worker is None or batch not in worker.sent:
             return
-        seen = worker.sent[batch][1]
-        earlier = [number for number in worker.sent if number <= batch]
-        rest = _Changed()
-        for number in earlier:
-            changed, _ = worker.sent.pop(number)
-            rest.add(changed.merged())
-        rest.discard(seen)
-        _put_before(worker, rest)
+        worker.make_room(max(0, worker.sent[batch] - worker.first), 0)
+        stop = worker.sent[batch]
+        worker.sent = {number: end for number, end in worker.sent.items() if number > batch}
+        places = (worker.first, stop, worker.end)
+        worker.end = forget_told(worker.queue, places, worker.marks, np.uint32(batch))
+        worker.first = max(worker.first, stop)
 
     def take(self, rank: Rank, *, max_rows: int) -> Reply:
         """Make the next reply to a worker: what it hasn't acknowledged, oldest first.
 
-        Taking again without an acknowledgement sends the same ids again.
+        Taking again without an acknowledgement sends the same rows again.
 
         Args:
             rank: The worker.
-            max_rows: Most ids in the reply, at least 1.
+            max_rows: Most rows in the reply, at least 1.
         """
         worker = self._workers.get(rank)
         if worker is None:
-            return Reply(batch=0, ids=np.empty(0, np.int64), more=False)
-        waiting = _distinct(
-            [*(c.merged() for c, _ in worker.sent.values()), worker.open.merged()]
-        )
-        ids = waiting[:max_rows]
+            return Reply(batch=0, rows=np.empty(0, np.int64), more=False)
+        stop = min(worker.end, worker.first + max_rows)
         worker.batch += 1
-        worker.sent[worker.batch] = (worker.open, np.sort(ids))
-        worker.open = _Changed()
+        worker.sent[worker.batch] = stop
         if len(worker.sent) > MAX_UNACKED:
-            oldest = next(iter(worker.sent))
-            changed, _ = worker.sent.pop(oldest)
-            _put_before(worker, changed)
-        return Reply(batch=worker.batch, ids=ids, more=len(waiting) > len(ids))
+            del worker.sent[next(iter(worker.sent))]
+        rows = worker.queue[worker.first : stop].astype(np.int64)
+        return Reply(batch=worker.batch, rows=rows, more=worker.end > stop)
 
     def leave(self, rank: Rank) -> None:
         """Forget a worker that takes part no more."""
         self._workers.pop(rank, None)
 
     def num_waiting(self, rank: Rank) -> int:
-        """Return how many ids a worker has not acknowledged (repeats counted)."""
+        """Return how many rows a worker has not acknowledged."""
         worker = self._workers.get(rank)
-        if worker is None:
-            return 0
-        return len(worker.open) + sum(len(changed) for changed, _ in worker.sent.values())
-
-
-def _put_before(worker: _Worker, changed: _Changed) -> None:
-    """Let the oldest part still kept begin with ``changed``."""
-    oldest = next(iter(worker.sent), None)
-    later = worker.open if oldest is None else worker.sent[oldest][0]
-    changed.add(later.merged())
-    if oldest is None:
-        worker.open = changed
-    else:
-        worker.sent[oldest] = (changed, worker.sent[oldest][1])
-
-
-def _distinct(arrays: list[IdArray]) -> IdArray:
-    """Return the distinct ids in order of first appearance."""
-    ids = np.concatenate(arrays) if arrays else np.empty(0, np.int64)
-    _, first = np.unique(ids, return_index=True)
-    return ids[np.sort(first)]
-
-
-def _is_in(ids: IdArray, sorted_ids: IdArray) -> NDArray[np.bool_]:
-    if len(sorted_ids) == 0:
-        return np.zeros(len(ids), np.bool_)
-    places = np.searchsorted(sorted_ids, ids)
-    found: NDArray[np.bool_] = sorted_ids[np.minimum(places, len(sorted_ids) - 1)] == ids
-    return found
+        return 0 if worker is None else worker.end - worker.first

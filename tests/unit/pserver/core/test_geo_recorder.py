@@ -1,5 +1,6 @@
 """Whatever replies are lost, each worker finally sees each change."""
 
+import tracemalloc
 from collections.abc import Iterable
 
 import numpy as np
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from typing_extensions import override
 
-from paramfleet_pserver.core.geo_recorder import MAX_UNACKED, MERGE_FROM_IDS, GeoRecorder
+from paramfleet_pserver.core.geo_recorder import MAX_UNACKED, GeoRecorder
 from paramfleet_shared.ids import Rank
 
 ADA, BOB = Rank(0), Rank(1)
@@ -20,7 +21,7 @@ def ids(*values: int) -> np.ndarray:
 
 
 def taken(recorder: GeoRecorder, rank: Rank, max_rows: int = ALL) -> list[int]:
-    return [int(row) for row in recorder.take(rank, max_rows=max_rows).ids]
+    return [int(row) for row in recorder.take(rank, max_rows=max_rows).rows]
 
 
 def test_the_others_hear_of_a_change_and_the_writer_does_not() -> None:
@@ -49,7 +50,7 @@ def test_an_unacknowledged_reply_is_sent_again() -> None:
     second = recorder.take(BOB, max_rows=ALL)
 
     assert (first.batch, second.batch) == (1, 2)
-    assert first.ids.tolist() == second.ids.tolist() == [5]
+    assert first.rows.tolist() == second.rows.tolist() == [5]
 
 
 def test_an_acknowledged_reply_is_forgotten() -> None:
@@ -104,8 +105,8 @@ def test_a_bounded_reply_takes_the_longest_waiting_and_says_that_there_is_more()
     recorder.acknowledge(BOB, first.batch)
     second = recorder.take(BOB, max_rows=2)
 
-    assert (first.ids.tolist(), first.more) == ([9, 1], True)
-    assert (second.ids.tolist(), second.more) == ([5], False)
+    assert (first.rows.tolist(), first.more) == ([9, 1], True)
+    assert (second.rows.tolist(), second.more) == ([5], False)
 
 
 def test_what_was_left_over_comes_before_what_changed_later() -> None:
@@ -132,13 +133,62 @@ def test_replies_never_acknowledged_take_bounded_room() -> None:
 
 def test_a_worker_that_never_asks_costs_no_more_than_its_distinct_rows() -> None:
     recorder = GeoRecorder(num_workers=2)
-    rows = np.arange(MERGE_FROM_IDS, dtype=np.int64)
+    rows = np.arange(5000, dtype=np.int64)
 
     for _ in range(20):
         recorder.record(rows, writer=ADA)
 
-    assert recorder.num_waiting(BOB) <= 2 * MERGE_FROM_IDS
-    assert len(taken(recorder, BOB)) == MERGE_FROM_IDS
+    assert recorder.num_waiting(BOB) == 5000
+    assert len(taken(recorder, BOB)) == 5000
+
+
+def test_an_exchange_costs_what_it_moves_however_much_waits() -> None:
+    recorder = GeoRecorder(num_workers=2)
+    recorder.record(np.arange(1 << 20, dtype=np.int64), writer=ADA)
+    batch, told = 0, 0
+
+    tracemalloc.start()
+    for step in range(100):
+        recorder.record(ids(step, step + 1), writer=ADA)
+        recorder.acknowledge(BOB, batch)
+        reply = recorder.take(BOB, max_rows=100)
+        batch, told = reply.batch, told + len(reply.rows)
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert told == 100 * 100
+    assert peak_bytes < 100_000, "the rows that wait were neither copied nor sorted"
+
+
+def test_rows_that_change_all_the_time_keep_nobody_else_waiting() -> None:
+    recorder = GeoRecorder(num_workers=2)
+    recorder.record(np.arange(10, dtype=np.int64), writer=ADA)
+    heard: set[int] = set()
+    batch = 0
+
+    for _ in range(5):
+        recorder.record(ids(0, 1), writer=ADA)
+        recorder.acknowledge(BOB, batch)
+        reply = recorder.take(BOB, max_rows=4)
+        recorder.record(ids(0, 1), writer=ADA)
+        batch = reply.batch
+        heard.update(reply.rows.tolist())
+
+    assert heard == set(range(10))
+
+
+def test_a_recorder_in_the_place_of_another_knows_none_of_its_replies() -> None:
+    former = GeoRecorder(num_workers=2)
+    former.record(ids(5), writer=ADA)
+    old = former.take(BOB, max_rows=ALL)
+    recorder = GeoRecorder(num_workers=2, last_batch=former.last_batch)
+    recorder.record(ids(7), writer=None)
+    first = recorder.take(BOB, max_rows=ALL)
+
+    recorder.acknowledge(BOB, old.batch)
+
+    assert first.batch > old.batch
+    assert taken(recorder, BOB) == [7]
 
 
 def test_a_worker_that_left_waits_for_nothing() -> None:
@@ -150,7 +200,7 @@ def test_a_worker_that_left_waits_for_nothing() -> None:
     recorder.acknowledge(BOB, 1)
 
     reply = recorder.take(BOB, max_rows=ALL)
-    assert (reply.ids.tolist(), reply.more, reply.batch) == ([], False, 0)
+    assert (reply.rows.tolist(), reply.more, reply.batch) == ([], False, 0)
     assert recorder.num_waiting(BOB) == 0
 
 
@@ -191,7 +241,7 @@ class RecorderMachine(RuleBasedStateMachine):
     def request(self, rank: int, max_rows: int) -> None:
         self.recorder.acknowledge(Rank(rank), self.acks[rank])
         reply = self.recorder.take(Rank(rank), max_rows=max_rows)
-        rows = reply.ids.tolist()
+        rows = reply.rows.tolist()
         assert len(rows) == len(set(rows)) <= max_rows
         self.in_flight[rank].append((reply.batch, {row: self.version[row] for row in rows}))
 
