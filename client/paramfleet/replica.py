@@ -118,6 +118,8 @@ class RowReplica:
         self._touched = RowColumn(1, np.int64, table=store.spec.name)
         """Slots of rows that moved since the last delta, each once, as ``_marks`` has it."""
         self._num_touched = 0
+        self._deltas = RowColumn(store.spec.dim, table=store.spec.name)
+        """Where deltas are put: memory that comes anew each time costs more than they do."""
         store.add_column(_OLD, None)
 
     def touch(self, slots: NDArray[np.int64]) -> None:
@@ -129,11 +131,14 @@ class RowReplica:
         self._num_touched = note_slots(slots, marks, touched, self._num_touched)
 
     def take_delta(self) -> RowDeltas:
-        """Return the deltas of the rows that moved."""
+        """Return the deltas of the rows that moved; valid until some are taken again."""
         return self._take(self._take_touched(), self._divisor, drops=self._drops)
 
     def take_rest(self) -> RowDeltas:
-        """Return the deltas of all rows that still differ from what was agreed."""
+        """Return the deltas of all rows that still differ from what was agreed.
+
+        They are valid until some are taken again.
+        """
         if self._drops:
             return self.take_delta()
         self._take_touched()
@@ -161,7 +166,8 @@ class RowReplica:
 
     def _take(self, slots: NDArray[np.int64], divisor: np.float32, *, drops: bool) -> RowDeltas:
         routed = route(self.store.ids()[slots], self._num_shards)
-        deltas = np.empty((len(slots), self.store.spec.dim), np.float32)
+        self._deltas.ensure(len(slots))
+        deltas = self._deltas.array[: len(slots)]
         take_deltas(
             self.store.flat,
             slots[routed.positions],
