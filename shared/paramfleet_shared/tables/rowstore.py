@@ -16,10 +16,9 @@ from paramfleet_shared.tables.kernels.compiled import as_input
 from paramfleet_shared.tables.kernels.firsts import fill_firsts, firsts_of
 from paramfleet_shared.tables.kernels.index import (
     DONE,
-    PAGE_ENTRIES,
+    MOVING_ENTRIES,
     PAGE_LINES,
     PAGES,
-    ROUND_PAGES,
     ROWS,
     Index,
     find_slots,
@@ -113,27 +112,29 @@ class SlotIndex:
         self._table = table
         self._shard = shard
         num_lines = pages_for(self.max_rows) * PAGE_LINES
-        self._index = Index(
-            lines=reserve(num_lines * 8, np.uint64).reshape(num_lines, 8),
+        lines = reserve(num_lines * 8, np.uint64).reshape(num_lines, 8)
+        self.arrays = Index(
+            lines=lines,
+            words=lines.view(np.uint32),
             ids=reserve(self.max_rows, np.uint64),
-            counts=np.array([0, 1, 1], np.int64),
-            moving=np.empty((2, PAGE_ENTRIES), np.uint64),
+            counts=np.array([0, 1, 2], np.int64),
+            moving=np.empty((2, MOVING_ENTRIES), np.uint64),
         )
-        assert self._index.counts[ROUND_PAGES] == self._index.counts[PAGES]
+        """For kernels that create rows beside ids."""
 
     @property
     def num_rows(self) -> int:
         """Return how many ids have a slot."""
-        return int(self._index.counts[ROWS])
+        return int(self.arrays.counts[ROWS])
 
     @property
     def num_bytes(self) -> int:
         """Return the memory in use: 8 bytes an id, and the index's pages."""
-        return 8 * self.num_rows + int(self._index.counts[PAGES]) * PAGE_LINES * 64
+        return 8 * self.num_rows + int(self.arrays.counts[PAGES]) * PAGE_LINES * 64
 
     def ids(self) -> NDArray[np.int64]:
         """Return the id of each slot: int64 [num_rows], a view that stays valid."""
-        return self._index.ids[: self.num_rows].view(np.int64)
+        return self.arrays.ids[: self.num_rows].view(np.int64)
 
     def find(
         self, ids: NDArray[np.int64], *, create: bool, out: NDArray[np.int64] | None = None
@@ -149,21 +150,34 @@ class SlotIndex:
             RowShapeError: if ``ids`` are not int64 [n].
             CapacityError: if there is no room for the new ids.
         """
-        check_array(ids, np.int64, (-1,), table=self._table)
-        keys = as_input(ids, np.int64).view(np.uint64)
+        keys = self.keys_of(ids, create=create)
         slots = np.empty(keys.size, np.int64) if out is None else out
-        if create and self.num_rows + keys.size > self.max_rows:
-            self._check_room(keys, slots)
-        if find_slots(self._index, keys, slots, create) != DONE:
-            raise self._full()
+        if find_slots(self.arrays, keys, slots, create) != DONE:
+            raise self.full()
         return slots
 
-    def _check_room(self, keys: NDArray[np.uint64], slots: NDArray[np.int64]) -> None:
-        find_slots(self._index, keys, slots, False)  # noqa: FBT003  # kernels take no keywords
-        if self.num_rows + np.unique(keys[slots < 0]).size > self.max_rows:
-            raise self._full()
+    def keys_of(self, ids: NDArray[np.int64], *, create: bool) -> NDArray[np.uint64]:
+        """Return ids as kernels take them.
 
-    def _full(self) -> CapacityError:
+        Args:
+            ids: int64 [n].
+            create: Whether the new ones will get slots.
+
+        Raises:
+            RowShapeError: if ``ids`` are not int64 [n].
+            CapacityError: if there is no room for the new ids.
+        """
+        check_array(ids, np.int64, (-1,), table=self._table)
+        keys = as_input(ids, np.int64).view(np.uint64)
+        if create and self.num_rows + keys.size > self.max_rows:
+            slots = np.empty(keys.size, np.int64)
+            find_slots(self.arrays, keys, slots, False)  # noqa: FBT003  # kernels take no keywords
+            if self.num_rows + np.unique(keys[slots < 0]).size > self.max_rows:
+                raise self.full()
+        return keys
+
+    def full(self) -> CapacityError:
+        """Return the error of an id that found no place."""
         return CapacityError(
             table=self._table, shard=self._shard, rows=self.num_rows, max_rows=self.max_rows
         )
@@ -174,7 +188,7 @@ def initial_rows(spec: TableSpec, ids: NDArray[np.int64]) -> NDArray[np.float32]
     check_array(ids, np.int64, (-1,), table=spec.name)
     keys = as_input(ids, np.int64).view(np.uint64)
     rows = np.empty((keys.size, spec.dim), np.float32)
-    fill_firsts(firsts_of(spec), keys, rows, spec.dim)
+    fill_firsts(firsts_of(spec), keys, rows.reshape(-1), (spec.dim, spec.dim))
     return rows
 
 

@@ -7,13 +7,15 @@ creation; the index says where each id's row lies.
 import numpy as np
 from numpy.typing import NDArray
 
-from paramfleet_shared.tables.kernels.batches import Chains, chain, step_rows
 from paramfleet_shared.tables.kernels.compiled import as_input
-from paramfleet_shared.tables.kernels.firsts import fill_firsts, firsts_of
-from paramfleet_shared.tables.kernels.rows import gather, scatter
+from paramfleet_shared.tables.kernels.firsts import fill_firsts, fill_states, firsts_of
+from paramfleet_shared.tables.kernels.index import DONE
+from paramfleet_shared.tables.kernels.reads import Table, pull_rows
+from paramfleet_shared.tables.kernels.rows import Layout, scatter
 from paramfleet_shared.tables.kernels.rules import step_of
+from paramfleet_shared.tables.kernels.steps import Chains, chain, step_chains, step_rows
 from paramfleet_shared.tables.reservation import default_max_rows, reserve
-from paramfleet_shared.tables.rowstore import SlotIndex, check_array, initial_rows
+from paramfleet_shared.tables.rowstore import SlotIndex, check_array
 from paramfleet_shared.tables.spec import TableSpec
 
 __all__ = ["SparseShard"]
@@ -34,13 +36,15 @@ class SparseShard:
         assert spec.kind == "sparse", spec
         self.spec = spec
         self._dim = spec.dim
-        self._pitch = spec.dim * (1 + spec.optimizer.num_state_columns)
+        num_states = spec.optimizer.num_state_columns
+        self._pitch = spec.dim * (1 + num_states)
+        self._layout = Layout(self._dim, self._pitch, num_states)
         limit = default_max_rows(4 * self._pitch) if max_rows is None else max_rows
         self._index = SlotIndex(max_rows=limit, table=spec.name, shard=shard)
         self._flat = reserve(limit * self._pitch, np.float32)
         self._table = self._flat.reshape(limit, self._pitch)
         self._firsts = firsts_of(spec)
-        self._num_filled = 0
+        self._rows = Table(self._index.arrays, self._firsts, self._flat, self._layout)
         self._slots = np.empty(0, np.int64)
         self._chains = _chains_for(0)
 
@@ -68,13 +72,19 @@ class SparseShard:
         """
         shape = (len(ids), self._dim)
         check_array(out, np.float32, shape, table=self.spec.name, in_place=True)
-        slots = self._find(ids, create=create)
-        if gather(self._flat, self._pitch, slots, out.reshape(-1), self._dim):
-            absent = slots < 0
-            out[absent] = initial_rows(self.spec, ids[absent])
+        keys = self._keys(ids, create=create)
+        outcome = pull_rows(self._rows, keys, out.reshape(-1), create)
+        if outcome != DONE:
+            raise self._index.full()
 
     def push(
-        self, ids: NDArray[np.int64], grads: NDArray[np.float32], *, lr: float, step: int
+        self,
+        ids: NDArray[np.int64],
+        grads: NDArray[np.float32],
+        *,
+        lr: float,
+        step: int,
+        unique: bool = False,
     ) -> None:
         """Let the optimizer step the rows of ids, creating those that are unknown.
 
@@ -86,23 +96,30 @@ class SparseShard:
             grads: float32 [n, D].
             lr: Learning rate of this step.
             step: From 1; what Adam's bias correction and Adagrad's decay count by.
+            unique: Whether no id comes twice, which saves looking for those that do. If
+                one does nevertheless, its row steps once for each of its gradients.
 
         Raises:
             RowShapeError: if an array has the wrong shape or type.
             CapacityError: if there is no room for the new rows.
         """
         check_array(grads, np.float32, (len(ids), self._dim), table=self.spec.name)
-        slots = self._find(ids, create=True)
+        numbers = step_of(self.spec.optimizer, sparse=True, lr=lr, step=step)
+        flat_grads = as_input(grads, np.float32).reshape(-1)
+        if unique:
+            keys = self._keys(ids, create=True)
+            outcome = step_rows(numbers, self._rows, keys, flat_grads)
+            if outcome != DONE:
+                raise self._index.full()
+            return
+        slots = self._find(ids)
         if self._chains.nexts.size < slots.size:
             self._chains = _chains_for(slots.size)
         # A small batch must not pay for clearing the places of the largest one so far.
         places = self._chains.places[: 2 * _power_of_2(slots.size)]
         chains = self._chains._replace(places=places)
         counts = chain(chains, slots)
-        numbers = step_of(self.spec.optimizer, sparse=True, lr=lr, step=step)
-        flat_grads = as_input(grads, np.float32).reshape(-1)
-        shape = (self._dim, self._pitch)
-        step_rows(numbers, chains, counts, self._flat, flat_grads, shape)
+        step_chains(numbers, chains, counts, self._flat, flat_grads, self._layout)
 
     def assign(
         self,
@@ -124,7 +141,7 @@ class SparseShard:
         name = self.spec.name
         check_array(values, np.float32, (len(ids), self._dim), table=name)
         check_array(states, np.float32, (len(ids), self._pitch - self._dim), table=name)
-        slots = self._find(ids, create=True)
+        slots = self._find(ids)
         for rows, columns in ((values, (0, self._dim)), (states, (self._dim, self._pitch))):
             if rows.size:
                 flat_rows = as_input(rows, np.float32).reshape(-1)
@@ -156,18 +173,27 @@ class SparseShard:
         ids = self._index.ids()[start:stop].copy()
         return ids, rows[:, : self._dim].copy(), rows[:, self._dim :].copy()
 
-    def _find(self, ids: NDArray[np.int64], *, create: bool) -> NDArray[np.int64]:
+    def _keys(self, ids: NDArray[np.int64], *, create: bool) -> NDArray[np.uint64]:
+        """Return ids as kernels take them, if there is room for as many new rows.
+
+        Raises:
+            RowShapeError: if ``ids`` are not int64 [n].
+            CapacityError: if there is no room for the new ones.
+        """
+        return self._index.keys_of(ids, create=create)
+
+    def _find(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         if self._slots.size < len(ids):
             self._slots = np.empty(_power_of_2(len(ids)), np.int64)
+        before = self.num_rows
         try:
-            return self._index.find(ids, create=create, out=self._slots[: len(ids)])
+            return self._index.find(ids, create=True, out=self._slots[: len(ids)])
         finally:  # a row exists from the moment its id does
-            num = self.num_rows
-            if self._num_filled < num:
-                new = slice(self._num_filled, num)
-                keys = self._index.ids()[new].view(np.uint64)
-                fill_firsts(self._firsts, keys, self._table[new], self._dim)
-                self._num_filled = num
+            if self.num_rows > before:
+                new = slice(before, self.num_rows)
+                rows, keys = self._table[new].reshape(-1), self._index.arrays.ids[new]
+                fill_firsts(self._firsts, keys, rows, (self._dim, self._pitch))
+                fill_states(self._firsts.state, rows, (self._dim, self._pitch, self._pitch))
 
 
 def _chains_for(num: int) -> Chains:

@@ -41,7 +41,8 @@ def warm(spec: TableSpec) -> None:
     shard = SparseShard(spec, max_rows=1)
     rows = np.zeros((1, spec.dim), np.float32)
     shard.pull(ids, rows, create=True)
-    shard.push(ids, rows, lr=0.0, step=1)
+    for is_unique in (True, False):
+        shard.push(ids, rows, lr=0.0, step=1, unique=is_unique)
     shard.assign(*shard.export(0, 1))
     unique, inverse, _ = partition(route(ids, 1).ids, 1)
     sums = merge_by_inverse(rows, inverse, unique.size)

@@ -96,21 +96,35 @@ def _normal(bits: np.uint64) -> Any:
 
 @kernel
 def fill_firsts(
-    firsts: Firsts, ids: NDArray[np.uint64], rows: NDArray[np.float32], dim: int
+    firsts: Firsts, ids: NDArray[np.uint64], rows: NDArray[np.float32], shape: tuple[int, int]
 ) -> None:
-    """Fill ``rows`` [n, dim + state columns]: the first values, and the first state."""
+    """Fill the beginning of each row with its id's first value.
+
+    ``rows`` is flat, ``shape`` = (dim, pitch): numbers of a value and of a row.
+    """
+    dim, pitch = shape
     offset, scale = np.float32(firsts.offset), np.float32(firsts.scale)
     unit = np.float32(2.0**-24)
     for i in range(ids.size):
         base = mix(ids[i] ^ firsts.seed)
-        row = rows[i]
+        row = i * pitch
         if firsts.kind == CONSTANT:
-            row[:dim] = offset
+            for j in range(dim):
+                rows[row + j] = offset
         elif firsts.kind == UNIFORM:
             for j in range(dim):
                 number = np.float32(np.int32(counter_bits(base, j) >> _TO_24)) * unit
-                row[j] = offset + number * scale
+                rows[row + j] = offset + number * scale
         else:
             for j in range(dim):
-                row[j] = offset + np.float32(_normal(counter_bits(base, j))) * scale
-        row[dim:] = np.float32(firsts.state)
+                number = np.float32(_normal(counter_bits(base, j)))
+                rows[row + j] = offset + number * scale
+
+
+@kernel
+def fill_states(state: float, floats: NDArray[np.float32], shape: tuple[int, int, int]) -> None:
+    """Fill columns of all rows; ``floats`` is flat, ``shape`` = (first, end, pitch)."""
+    first, end, pitch = shape
+    for row in range(0, floats.size, pitch):
+        for j in range(row + first, row + end):
+            floats[j] = np.float32(state)

@@ -31,11 +31,11 @@ __all__ = [
 LANES = 8
 """Floats in a vector: one AVX2 register, two NEON registers."""
 
-_FLOAT, _I32, _I64 = ir.FloatType(), ir.IntType(32), ir.IntType(64)
+_FLOAT, _I8, _I32, _I64 = ir.FloatType(), ir.IntType(8), ir.IntType(32), ir.IntType(64)
 _VECTOR = ir.VectorType(_FLOAT, LANES)
 _INFER: Any = infer_global  # numba leaves them untyped
 _LOWER: Any = lower_builtin
-_LINE_HALF = ir.VectorType(_I64, 4)
+_LINE = ir.VectorType(_I64, 8)
 
 
 class _Lanes(types.Type):
@@ -166,7 +166,7 @@ def prefetch(_typing: Any, array: Any, _offset: Any) -> Any:
     """Bring the cache line of ``array.flat[offset]`` near; out of bounds is harmless."""
 
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        byte = ir.IntType(8).as_pointer()
+        byte = _I8.as_pointer()
         hint = _declared(builder, "llvm.prefetch.p0", ir.VoidType(), [byte, _I32, _I32, _I32])
         pointer = builder.bitcast(_element(context, builder, sig.args[0], *args), byte)
         builder.call(hint, [pointer, _I32(0), _I32(3), _I32(1)])
@@ -177,21 +177,26 @@ def prefetch(_typing: Any, array: Any, _offset: Any) -> Any:
 
 @_instruction
 def match_line(_typing: Any, lines: Any, _line: Any, _key: Any) -> Any:
-    """Return the value beside ``key`` in a line of 4 keys and 4 values, 0 if absent."""
+    """Return the value beside ``key`` in an index's line, 0 if it isn't there.
+
+    Of several places that hold the key the first counts. A line is 8 words of 64 bits
+    (the first 5 are keys) or 16 of 32 bits (after the keys their 5 values, then a 0).
+    """
 
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         start = builder.shl(args[1], _I64(3))
         pointer = _element(context, builder, sig.args[0], args[0], start)
-        keys = builder.load(builder.bitcast(pointer, _LINE_HALF.as_pointer()), align=32)
-        half = builder.bitcast(builder.gep(pointer, [_I64(4)]), _LINE_HALF.as_pointer())
-        values = builder.load(half, align=32)
-        nothing = ir.Constant(_LINE_HALF, ir.Undefined)
+        words = builder.load(builder.bitcast(pointer, _LINE.as_pointer()), align=32)
+        nothing = ir.Constant(_LINE, ir.Undefined)
         first = builder.insert_element(nothing, args[2], _I32(0))
-        zeros = ir.Constant(ir.VectorType(_I32, 4), [0] * 4)
+        zeros = ir.Constant(ir.VectorType(_I32, 8), [0] * 8)
         wanted = builder.shuffle_vector(first, nothing, zeros)
-        found = builder.icmp_unsigned("==", keys, wanted)
-        values = builder.select(found, values, ir.Constant(_LINE_HALF, [0] * 4))
-        fold = _declared(builder, "llvm.vector.reduce.or.v4i64", _I64, [_LINE_HALF])
-        return builder.call(fold, [values])
+        found = builder.bitcast(builder.icmp_unsigned("==", words, wanted), _I8)
+        # Where no key matches, the place after the last is read: the 0.
+        found = builder.or_(builder.and_(found, _I8(0b11111)), _I8(0b100000))
+        place = builder.cttz(builder.zext(found, _I64), ir.IntType(1)(1))
+        values = builder.bitcast(builder.gep(pointer, [_I64(5)]), _I32.as_pointer())
+        value = builder.load(builder.gep(values, [place]), align=4)
+        return builder.zext(value, _I64)
 
-    return types.uint64(lines, types.int64, types.uint64), generate
+    return types.int64(lines, types.int64, types.uint64), generate

@@ -1,6 +1,6 @@
 """Rows between a table and a batch."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,10 +8,23 @@ from numpy.typing import NDArray
 from paramfleet_shared.tables.kernels.compiled import inlined, kernel
 from paramfleet_shared.tables.kernels.lanes import LANES, load_lanes, prefetch, store_lanes
 
-__all__ = ["copy_span", "gather", "prefetch_row", "scatter"]
+__all__ = ["Layout", "copy_span", "gather", "prefetch_row", "scatter"]
+
+LINE_FLOATS = 16
+"""In a cache line."""
 
 AHEAD = 48
 """Rows between the one worked on and the one prefetched."""
+
+
+class Layout(NamedTuple):
+    """How a row of a table lies in memory: its value, then its states."""
+
+    dim: int
+    """Numbers of a value, and of each state."""
+    pitch: int
+    """Floats from row to row."""
+    num_states: int
 
 
 @inlined
@@ -26,10 +39,14 @@ def copy_span(target: Any, to: Any, source: Any, start: Any, count: Any) -> None
 
 @inlined
 def prefetch_row(array: Any, start: Any, width: Any) -> None:
-    """Bring ``width`` floats near, whether or not they begin on a cache line."""
-    for j in range(0, width, 16):
+    """Bring ``width`` floats near.
+
+    Rows of whole cache lines begin on one; others may end on one more.
+    """
+    for j in range(0, width, LINE_FLOATS):
         prefetch(array, start + j)
-    prefetch(array, start + width - 1)
+    if width % LINE_FLOATS:
+        prefetch(array, start + width - 1)
 
 
 @kernel

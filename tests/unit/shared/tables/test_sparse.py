@@ -279,3 +279,49 @@ def test_a_shard_is_a_dict_of_rows(calls: list[tuple[str, list[int]]], dim: int)
     assert {k: v.tolist() for k, v in zip(kept.tolist(), values, strict=True)} == {
         k: v.tolist() for k, v in model.items()
     }
+
+
+@pytest.mark.parametrize("rule", ["sum", "sgd", "momentum", "adagrad", "adam"])
+@pytest.mark.parametrize("dim", [1, 8, 16, 21])
+def test_ids_promised_to_differ_step_as_others_do(rule: str, dim: int) -> None:
+    rng = np.random.default_rng(8)
+    told, asked = (SparseShard(table(dim, rule), max_rows=5000) for _ in range(2))
+
+    for step in range(1, 4):
+        ids = rng.choice(5000, 3000, replace=False)
+        grads = rng.standard_normal((ids.size, dim), np.float32)
+        told.push(ids, grads, lr=0.1, step=step, unique=True)
+        asked.push(ids, grads, lr=0.1, step=step)
+
+    for mine, theirs in zip(told.export(0, 5000), asked.export(0, 5000), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+@given(plain=st.lists(st.integers(0, 300), max_size=700), num_known=st.integers(0, 300))
+@settings(max_examples=30, deadline=None)
+def test_a_broken_promise_steps_a_row_once_for_each_gradient(
+    plain: list[int], num_known: int
+) -> None:
+    ids = np.array(plain, np.int64)
+    shard = SparseShard(table(2, "sum"), max_rows=400)
+    pulled(shard, np.arange(num_known, dtype=np.int64))
+    first = initial_rows(shard.spec, np.arange(301))
+
+    shard.push(ids, np.ones((ids.size, 2), np.float32), lr=1.0, step=1, unique=True)
+
+    want = first
+    for key in plain:
+        want[key] += 1
+    np.testing.assert_array_equal(pulled(shard, ids), want[ids])
+    assert shard.num_rows == len({*plain, *range(num_known)})
+
+
+def test_a_batch_of_new_ids_many_times_over_makes_each_once() -> None:
+    ids = np.random.default_rng(9).integers(0, 40_000, 100_000)
+    shard = SparseShard(table(dim=2), max_rows=40_000)
+
+    rows = pulled(shard, ids)
+
+    np.testing.assert_array_equal(rows, initial_rows(shard.spec, ids))
+    assert shard.num_rows == np.unique(ids).size
+    np.testing.assert_array_equal(pulled(shard, ids, create=False), rows)

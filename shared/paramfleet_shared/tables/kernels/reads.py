@@ -1,0 +1,119 @@
+"""Reading rows: from ids to values in one pass.
+
+A batch goes through its stages in strips: ask for the lines of the index, look into those
+asked for a while ago and ask for the rows, copy the rows asked for a while ago. So memory
+always has several requests to work on, and what it brought is used while it is near.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paramfleet_shared.tables.kernels.compiled import kernel
+from paramfleet_shared.tables.kernels.firsts import Firsts, fill_firsts, fill_states
+from paramfleet_shared.tables.kernels.index import (
+    AIMED,
+    CROWDED,
+    DONE,
+    IN_RING,
+    LEAD,
+    PAGES,
+    RING,
+    ROWS,
+    STRIP,
+    Index,
+    aim,
+    create_slots,
+    match,
+    match_beyond,
+)
+from paramfleet_shared.tables.kernels.rows import Layout, copy_span, prefetch_row
+
+__all__ = ["Table", "create_rows", "pull_rows"]
+
+
+class Table(NamedTuple):
+    """The rows of a shard, as kernels that create them take them."""
+
+    arrays: Index
+    firsts: Firsts
+    floats: NDArray[np.float32]
+    """Flat: row by row."""
+    layout: Layout
+
+
+@kernel
+def create_rows(
+    table: Table, keys: NDArray[np.uint64], absent: NDArray[np.int64], slots: NDArray[np.int64]
+) -> int:
+    """Make rows of the keys at ``absent``, as ``create_slots`` does slots."""
+    index, firsts, floats, layout = table
+    before = index.counts[ROWS]
+    outcome = create_slots(index, keys, absent, slots)
+    after = index.counts[ROWS]
+    if after > before:
+        dim, pitch, num_states = layout
+        new = floats[before * pitch : after * pitch]
+        fill_firsts(firsts, index.ids[before:after], new, (dim, pitch))
+        if num_states:
+            fill_states(firsts.state, new, (dim, pitch, pitch))
+    return outcome
+
+
+@kernel
+def _read_firsts(
+    firsts: Firsts,
+    keys: NDArray[np.uint64],
+    slots: NDArray[np.int64],
+    out: NDArray[np.float32],
+    where: tuple[int, int, int],
+) -> None:
+    """Fill rows of ``out`` whose slot is -1; ``where`` = (start, stop, dim)."""
+    start, stop, dim = where
+    for i in range(start, stop):
+        if slots[i & IN_RING] < 0:
+            fill_firsts(firsts, keys[i : i + 1], out[i * dim : (i + 1) * dim], (dim, dim))
+
+
+@kernel
+def pull_rows(
+    table: Table, keys: NDArray[np.uint64], out: NDArray[np.float32], create: Any
+) -> int:
+    """Copy the value of each key to ``out``; return ``DONE`` or ``CROWDED``.
+
+    ``out`` is flat. With ``create`` (a bool) new keys become rows, for which there must be
+    room; without, they read as what they would begin with.
+    """
+    index, firsts, floats, layout = table
+    lines, words, _ids, counts, _moving = index
+    dim, pitch, _num_states = layout
+    homes, slots = np.empty(RING, np.int64), np.empty(RING, np.int64)
+    missed, before = np.empty(STRIP, np.int64), np.empty(STRIP, np.int64)
+    holes = np.zeros(RING // STRIP, np.int64)  # rows that aren't there, of each strip
+    num, num_before = keys.size, 0
+    aim(lines, counts, keys, (0, min(num, LEAD)), homes)
+    for start in range(0, num + LEAD, STRIP):
+        here, stop, ahead = min(start, num), min(start + STRIP, num), min(start + AIMED, num)
+        num_missed = match(lines, keys, (here, stop), (homes, slots, missed))
+        for i in range(here, stop):
+            prefetch_row(floats, max(slots[i & IN_RING], 0) * pitch, dim)
+        aim(lines, counts, keys, (min(start + LEAD, num), ahead), homes)
+        num_absent = match_beyond(lines, words, keys, num_before, (homes, slots, before))
+        holes[((start - STRIP) & IN_RING) // STRIP] = num_absent
+        if create and num_absent:
+            pages = counts[PAGES]
+            new = before[:num_absent]
+            if create_rows(table, keys, new, slots) != DONE:
+                return CROWDED
+            if counts[PAGES] != pages:
+                aim(lines, counts, keys, (here, ahead), homes)
+        for j in range(num_before):
+            prefetch_row(floats, max(slots[before[j] & IN_RING], 0) * pitch, dim)
+        first, end = max(start - LEAD, 0), min(start + STRIP - LEAD, num)
+        for i in range(first, end):
+            copy_span(out, i * dim, floats, max(slots[i & IN_RING], 0) * pitch, dim)
+        if not create and holes[((start - LEAD) & IN_RING) // STRIP]:
+            _read_firsts(firsts, keys, slots, out, (first, end, dim))
+        missed, before, num_before = before, missed, num_missed
+    return DONE

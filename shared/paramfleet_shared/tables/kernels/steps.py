@@ -1,0 +1,148 @@
+"""Stepping rows: from ids and gradients to new values."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paramfleet_shared.tables.kernels.batches import add_span
+from paramfleet_shared.tables.kernels.compiled import kernel
+from paramfleet_shared.tables.kernels.index import (
+    AIMED,
+    CROWDED,
+    DONE,
+    IN_RING,
+    LEAD,
+    PAGES,
+    RING,
+    STRIP,
+    aim,
+    match,
+    match_beyond,
+)
+from paramfleet_shared.tables.kernels.reads import Table, create_rows
+from paramfleet_shared.tables.kernels.rows import AHEAD, Layout, copy_span, prefetch_row
+from paramfleet_shared.tables.kernels.rules import Step, step_span
+
+__all__ = ["Chains", "chain", "step_chains", "step_rows"]
+
+
+class Chains(NamedTuple):
+    """A batch's rows, grouped by slot, each group in order of arrival."""
+
+    places: NDArray[np.int32]
+    """Scratch: a hash table, a power of 2 of at least 2 n places, zero between calls."""
+    slots: NDArray[np.int64]
+    """[groups]: in order of first arrival."""
+    heads: NDArray[np.int32]
+    """[groups]: position in the batch of the first row."""
+    tails: NDArray[np.int32]
+    """[groups]: and of the last."""
+    repeats: NDArray[np.int32]
+    """[repeated]: the groups of more than one row."""
+    nexts: NDArray[np.int32]
+    """[n]: position of the same group's next row, -1 at its end."""
+
+
+@kernel
+def chain(chains: Chains, batch: NDArray[np.int64]) -> tuple[int, int]:
+    """Group a batch of slots; return (groups, repeated)."""
+    # Arrays are taken out of the tuple once: each access would count a reference.
+    places, slots, heads, tails, repeats, nexts = chains
+    mask = np.int64(places.size - 1)
+    groups, repeated = 0, 0
+    for i in range(batch.size):
+        slot = batch[i]
+        nexts[i] = -1
+        place = ((slot * np.int64(0x9E3779B1)) >> 12) & mask
+        while True:
+            group = np.int64(places[place]) - 1
+            if group < 0:
+                places[place] = groups + 1
+                slots[groups] = slot
+                heads[groups] = i
+                tails[groups] = i
+                groups += 1
+                break
+            if slots[group] == slot:
+                if tails[group] == heads[group]:
+                    repeats[repeated] = group
+                    repeated += 1
+                nexts[tails[group]] = i
+                tails[group] = i
+                break
+            place = (place + 1) & mask
+    places[:] = 0
+    return groups, repeated
+
+
+@kernel
+def step_chains(
+    step: Step,
+    chains: Chains,
+    counts: tuple[int, int],
+    table: NDArray[np.float32],
+    grads: NDArray[np.float32],
+    layout: Layout,
+) -> None:
+    """Step the row of each group with the sum of its gradients.
+
+    ``counts`` are what ``chain`` returned; ``table`` and ``grads`` are flat.
+    """
+    dim, pitch, _num_states = layout
+    _places, slots, heads, _tails, repeats, nexts = chains
+    for i in range(counts[0]):
+        if i + AHEAD < counts[0]:
+            prefetch_row(table, slots[i + AHEAD] * pitch, pitch)
+            prefetch_row(grads, np.int64(heads[i + AHEAD]) * dim, dim)
+        if nexts[heads[i]] < 0:
+            row, grad = slots[i] * pitch, np.int64(heads[i]) * dim
+            step_span(step, table, grads, (row, row + dim, row + 2 * dim, grad), dim)
+    total = np.empty(dim, np.float32)
+    for i in range(counts[1]):
+        group = np.int64(repeats[i])
+        copy_span(total, 0, grads, np.int64(heads[group]) * dim, dim)
+        follower = np.int64(nexts[heads[group]])
+        while follower >= 0:
+            add_span(total, 0, grads, follower * dim, dim)
+            follower = np.int64(nexts[follower])
+        row = slots[group] * pitch
+        step_span(step, table, total, (row, row + dim, row + 2 * dim, 0), dim)
+
+
+@kernel
+def step_rows(
+    step: Step, table: Table, keys: NDArray[np.uint64], grads: NDArray[np.float32]
+) -> int:
+    """Step the row of each key, creating new ones; return ``DONE`` or ``CROWDED``.
+
+    ``grads`` is flat. A key that comes twice steps twice.
+    """
+    index, _firsts, floats, layout = table
+    lines, words, _ids, counts, _moving = index
+    dim, pitch, _num_states = layout
+    homes, slots = np.empty(RING, np.int64), np.empty(RING, np.int64)
+    missed, before = np.empty(STRIP, np.int64), np.empty(STRIP, np.int64)
+    num, num_before = keys.size, 0
+    aim(lines, counts, keys, (0, min(num, LEAD)), homes)
+    for start in range(0, num + LEAD, STRIP):
+        here, stop, ahead = min(start, num), min(start + STRIP, num), min(start + AIMED, num)
+        num_missed = match(lines, keys, (here, stop), (homes, slots, missed))
+        for i in range(here, stop):
+            prefetch_row(floats, max(slots[i & IN_RING], 0) * pitch, pitch)
+        aim(lines, counts, keys, (min(start + LEAD, num), ahead), homes)
+        num_absent = match_beyond(lines, words, keys, num_before, (homes, slots, before))
+        if num_absent:
+            pages = counts[PAGES]
+            new = before[:num_absent]
+            if create_rows(table, keys, new, slots) != DONE:
+                return CROWDED
+            if counts[PAGES] != pages:
+                aim(lines, counts, keys, (here, ahead), homes)
+        for j in range(num_before):
+            prefetch_row(floats, max(slots[before[j] & IN_RING], 0) * pitch, pitch)
+        for i in range(max(start - LEAD, 0), min(start + STRIP - LEAD, num)):
+            row, grad = slots[i & IN_RING] * pitch, i * dim
+            step_span(step, floats, grads, (row, row + dim, row + 2 * dim, grad), dim)
+        missed, before, num_before = before, missed, num_missed
+    return DONE
