@@ -57,7 +57,7 @@ def page(results: Mapping[str, Mapping[str, Any]], plots: Sequence[str]) -> str:
         "Made by `make bench`; how to read it: [README.md](../README.md).",
         "A figure is `median (least..most)` over the rounds.",
         "",
-        *_headline_lines(summary_of(results)),
+        *_headline_lines(summary_of(results), _spreads(results)),
     ]
     for name, result in results.items():
         lines += ["", f"## {name}", "", *_suite_lines(result)]
@@ -69,7 +69,17 @@ def page(results: Mapping[str, Mapping[str, Any]], plots: Sequence[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _headline_lines(summary: Mapping[str, float | None]) -> list[str]:
+def _spreads(results: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the spreads of those figures whose suite tells them."""
+    found: dict[str, Any] = {}
+    for result in results.values():
+        found.update(result.get("details", {}).get("spread", {}))
+    return found
+
+
+def _headline_lines(
+    summary: Mapping[str, float | None], spreads: Mapping[str, Any]
+) -> list[str]:
     rows = []
     for name, value in summary.items():
         goal, at_most = GOALS[name], name.endswith(_AT_MOST)
@@ -77,9 +87,9 @@ def _headline_lines(summary: Mapping[str, float | None]) -> list[str]:
         rows.append(
             {
                 "figure": f"`{name}`",
-                "measured": "not measured" if value is None else value,
+                "measured": spreads.get(name, value),
                 "goal": f"{'at most' if at_most else 'at least'} {goal:g}",
-                "reached": "yes" if reached else "no",
+                "reached": "not measured" if value is None else "yes" if reached else "no",
             }
         )
     return markdown_table(rows)
