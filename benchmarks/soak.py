@@ -43,11 +43,12 @@ NUM_BLOCKS = 12
 METHOD = (
     "One pserver. Steady workers pull and push with 1 in flight without a pause; cut workers "
     "step through a proxy that breaks their connection in the middle of a body, once a period, "
-    "at evenly spread places of a step. The pserver's /healthz is asked every 50 ms, and each "
-    "process's resident memory looked at every second. The slope is a straight line through "
-    "the medians of 12 pieces of the time after the first fifth; its noise is twice its "
-    "standard error. At the end every row must be, bit for bit, what all steps make of zeros: "
-    "each push counted once, cut or not."
+    "at evenly spread places of a step. The pserver's /healthz is asked every 50 ms; "
+    "waking_p99_ms is how late the asking process itself woke from its pauses, which is what "
+    "the machine's load adds to any answer. Each process's resident memory is looked at every "
+    "second. The slope is a straight line through the medians of 12 pieces of the time after "
+    "the first fifth; its noise is twice its standard error. At the end every row must be, bit "
+    "for bit, what all steps make of zeros: each push counted once, cut or not."
 )
 
 
@@ -124,6 +125,8 @@ class Samples:
         self._processes = processes
         self._begin = time.perf_counter()
         self.health_ms: list[float] = []
+        self.late_ms: list[float] = []
+        """How late this process woke from a pause: what the machine's load alone costs."""
         self.seconds: list[float] = []
         self.memory_mib: dict[str, list[float]] = {name: [] for name in processes}
 
@@ -149,7 +152,11 @@ class Samples:
                     await answer.read()
                 took_s = time.perf_counter() - start
                 self.health_ms.append(took_s * 1e3)
-                await asyncio.sleep(max(0.0, self._plan.health_period_s - took_s))
+                pause_s = max(0.0, self._plan.health_period_s - took_s)
+                slept_from = time.perf_counter()
+                await asyncio.sleep(pause_s)
+                late_s = time.perf_counter() - slept_from - pause_s
+                self.late_ms.append(late_s * 1e3)
 
     async def _look(self) -> None:
         while True:
@@ -274,6 +281,7 @@ def report(plan: Plan, soak: Soak, samples: Samples, num_wrong: int) -> Suite:
         "rows": rows,
         "summary": {
             **dict(zip(names, health, strict=True)),
+            "waking_p99_ms": float(np.percentile(samples.late_ms, 99)),
             "pserver_slope_mib_per_min": trends["pserver"].slope,
             "pserver_noise_mib_per_min": trends["pserver"].noise,
             "wrong_rows": num_wrong,

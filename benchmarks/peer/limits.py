@@ -144,7 +144,7 @@ class LimitsDriver:
         """Leave nothing: a burst closes its connection."""
 
     def _push(self, ids: NDArray[np.int64], grads: NDArray[np.float32]) -> None:
-        self._shard.push(ids, grads, lr=LR, step=self._num_pushes)
+        self._shard.push(ids, grads, lr=LR, step=self._num_pushes, unique=True)
 
     async def _transport(self, steps: int) -> Burst:
         loop = asyncio.get_running_loop()

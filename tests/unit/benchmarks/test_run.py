@@ -46,7 +46,7 @@ def test_late_suites_get_less_when_early_ones_took_longer() -> None:
     third = plan.take("path", elapsed_s=190.0)
 
     assert first == run.SUITES["transport"]
-    assert second == pytest.approx(100.0 * 70 / 145)
+    assert second == pytest.approx(100.0 * run.SUITES["table"] / (run.SUITES["table"] + 75.0))
     assert third == pytest.approx(10.0)
 
 
