@@ -79,10 +79,16 @@ class Connection(ControlFrames):
 
     # buffers out
 
+    @property
+    def has_output(self) -> bool:
+        """Return whether ``take_buffers`` may have something."""
+        sender = self._sender
+        return bool(sender.out or sender.ready)
+
     def take_buffers(self, now: float) -> list[Buffer]:
         """Return what is to be written next; empty when there is nothing for now."""
         sender = self._sender
-        if not sender.is_idle and self.end_reason is None:
+        if sender.ready and self.end_reason is None:
             for stream in sender.fill(now):
                 self._body_left(stream)
         return sender.take()

@@ -39,7 +39,8 @@ class Sender:
         """Bytes of DATA that the peer takes on the whole connection."""
         self._chunk_bytes = limits.chunk_bytes
         self._frame_bytes = min(limits.chunk_bytes, DEFAULT_FRAME_BYTES)
-        self._ready: deque[tuple[Stream, OutgoingBody]] = deque()
+        self.ready: deque[tuple[Stream, OutgoingBody]] = deque()
+        """Bodies with something to cut."""
         self._blocked: list[tuple[Stream, OutgoingBody]] = []
 
     def limit_frames(self, num_bytes: int) -> None:
@@ -72,7 +73,7 @@ class Sender:
             out.extend(body)
             return True
         stream.outgoing = outgoing = OutgoingBody(body, num_bytes)
-        self._ready.append((stream, outgoing))
+        self.ready.append((stream, outgoing))
         return False
 
     def drop(self, stream: Stream) -> None:
@@ -85,7 +86,7 @@ class Sender:
     def unblock(self) -> None:
         """Try again what waited for a window."""
         if self._blocked:
-            self._ready.extend(self._blocked)
+            self.ready.extend(self._blocked)
             self._blocked.clear()
 
     def fill(self, now: float) -> list[Stream]:
@@ -94,7 +95,7 @@ class Sender:
         Returns:
             The streams whose body has left wholly.
         """
-        ready, out = self._ready, self.out
+        ready, out = self.ready, self.out
         finished = []
         num_cut = 0
         while ready and num_cut < _BURST_BYTES:
@@ -134,8 +135,3 @@ class Sender:
         if out:
             self.out = []
         return out
-
-    @property
-    def is_idle(self) -> bool:
-        """Return whether no body has anything to cut."""
-        return not self._ready

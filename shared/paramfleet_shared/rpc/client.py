@@ -2,7 +2,7 @@
 
 import asyncio
 import ssl as tls
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 
 from paramfleet_shared.clock import Clock
 from paramfleet_shared.errors import (
@@ -13,6 +13,7 @@ from paramfleet_shared.errors import (
 )
 from paramfleet_shared.http2.events import ResponseReceived
 from paramfleet_shared.http2.hpack_memo import Header
+from paramfleet_shared.rpc.alarm import DeadlinePassedError
 from paramfleet_shared.rpc.answers import read_error
 from paramfleet_shared.rpc.deadlines import (
     DEADLINE_HEADER,
@@ -166,13 +167,17 @@ class Channel:
         if self._closed:
             raise ChannelClosedError(peer=self.peer, operation=op)
         attempt = _Call(op, encode(message), self._clock.monotonic(), timeout_s)
-        timer = asyncio.timeout(timeout_s)
-        try:
-            async with timer:
-                return await self._ask_until_answered(attempt, idempotent=idempotent)
-        except TimeoutError:
-            assert timer.expired(), "those of the system are translated in _connect"
-        raise self._too_late(attempt)
+        link = self._link
+        if link is not None and link.free and self._faults is NO_FAULTS:  # most calls
+            try:
+                return self._read(
+                    await attempt.send_now(link, self._block(link, attempt), timeout_s)
+                )
+            except DeadlinePassedError:
+                raise self._too_late(attempt) from None
+            except CallLostError as lost:
+                self._note(attempt, lost, idempotent=idempotent)
+        return await self._ask_in_time(attempt, idempotent=idempotent)
 
     async def close(self) -> None:
         """Close the connection; calls in flight fail. May be called twice."""
@@ -184,18 +189,33 @@ class Channel:
         if links:
             await asyncio.wait([link.closed for link in links])
 
+    async def _ask_in_time(self, call: "_Call", *, idempotent: bool) -> Message:
+        timer = asyncio.timeout(call.started + call.timeout_s - self._clock.monotonic())
+        try:
+            async with timer:
+                return await self._ask_until_answered(call, idempotent=idempotent)
+        except TimeoutError:
+            assert timer.expired(), "those of the system are translated in _connect"
+        raise self._too_late(call)
+
     async def _ask_until_answered(self, call: "_Call", *, idempotent: bool) -> Message:
         backoff_s = _FIRST_BACKOFF_S
         while True:
+            if call.num_lost:
+                await self._clock.sleep(backoff_s)
+                backoff_s = min(2 * backoff_s, _MAX_BACKOFF_S)
             try:
                 return self._read(await self._ask_once(call))
             except CallLostError as lost:
-                call.reason = lost.reason
-                call.maybe_processed |= lost.processed
-                if self._closed or (lost.processed and not idempotent):
-                    raise self._gone(call) from lost
-            await self._clock.sleep(backoff_s)
-            backoff_s = min(2 * backoff_s, _MAX_BACKOFF_S)
+                self._note(call, lost, idempotent=idempotent)
+
+    def _note(self, call: "_Call", lost: CallLostError, *, idempotent: bool) -> None:
+        """Take note of a lost attempt; raise if there must be no other."""
+        call.num_lost += 1
+        call.reason = lost.reason
+        call.maybe_processed |= lost.processed
+        if self._closed or (lost.processed and not idempotent):
+            raise self._gone(call) from lost
 
     def _read(self, response: ResponseReceived) -> Message:
         if response.status != 200:
@@ -206,26 +226,34 @@ class Channel:
         link = self._link
         if link is None or not link.usable:
             link = await self._connected()
-        headers = self._headers(link, call)
         if self._faults is not NO_FAULTS:
-            return await self._ask_with_faults(link, call, headers)
-        return await call.send(link, headers)
+            return await self._ask_with_faults(link, call)
+        return await call.send(link, self._later_block(link, call))
 
-    async def _ask_with_faults(
-        self, link: Link, call: "_Call", headers: Sequence[Header]
-    ) -> ResponseReceived:
+    async def _ask_with_faults(self, link: Link, call: "_Call") -> ResponseReceived:
+        block = self._later_block(link, call)
         verdict = self._faults.on_request(call.op)
         if verdict is Verdict.DROP:
             raise CallLostError("a planned fault dropped the request", processed=True)
-        response = await call.send(link, headers)
+        response = await call.send(link, block)
         if verdict is Verdict.DUPLICATE:
-            response = await call.send(link, headers)
+            response = await call.send(link, block)
         if await self._faults.on_reply(call.op) is Verdict.DROP:
             raise CallLostError("a planned fault dropped the reply", processed=True)
         return response
 
-    def _headers(self, link: Link, call: "_Call") -> list[Header]:
+    def _block(self, link: Link, call: "_Call") -> bytes:
+        """Return the encoded headers of a call that is sent as soon as it is made."""
+        return link.block_of(
+            (call.op, call.num_bytes, call.timeout_s),
+            lambda: self._headers(link, call, call.timeout_s),
+        )
+
+    def _later_block(self, link: Link, call: "_Call") -> bytes:
         remaining_s = call.started + call.timeout_s - self._clock.monotonic()
+        return link.connection.encode(self._headers(link, call, remaining_s))
+
+    def _headers(self, link: Link, call: "_Call", remaining_s: float) -> list[Header]:
         return [
             (b":method", b"POST"),
             (b":scheme", b"http" if self._ssl is None else b"https"),
@@ -312,7 +340,7 @@ class _Call:
     """What one ``Channel.call`` knows of itself across its attempts."""
 
     __slots__ = (
-        "body", "link", "maybe_processed", "num_bytes", "num_received_before", "op",
+        "body", "link", "maybe_processed", "num_bytes", "num_lost", "num_received_before", "op",
         "reason", "started", "timeout_s",
     )  # fmt: skip
 
@@ -325,16 +353,29 @@ class _Call:
         self.link: Link | None = None
         """Where the running attempt was sent; None while nothing is sent."""
         self.num_received_before = 0
+        self.num_lost = 0
+        """Attempts that have failed."""
         self.maybe_processed = False
         """Whether an attempt that has failed may have had its effect."""
         self.reason = "the deadline passed before an attempt to connect ended"
 
-    async def send(self, link: Link, headers: Sequence[Header]) -> ResponseReceived:
+    async def send(self, link: Link, block: bytes) -> ResponseReceived:
         await link.wait_turn()
+        return await self.send_now(link, block, None)
+
+    async def send_now(
+        self, link: Link, block: bytes, timeout_s: float | None
+    ) -> ResponseReceived:
+        """Send without waiting for a turn: the link must be free.
+
+        Raises:
+            CallLostError: if the attempt ended without an answer.
+            DeadlinePassedError: if there is no answer after ``timeout_s``; None: never.
+        """
         self.link = link
         self.num_received_before = link.num_received
         try:
-            return await link.request(headers, self.body)
+            return await link.request(block, self.body, timeout_s)
         except CallLostError:
             self.link = None
             raise

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 from typing_extensions import override
 
@@ -19,6 +19,7 @@ from paramfleet_shared.http2.events import (
 )
 from paramfleet_shared.http2.frames import ErrorCode
 from paramfleet_shared.http2.hpack_memo import Header
+from paramfleet_shared.rpc.alarm import Alarm, DeadlinePassedError
 from paramfleet_shared.rpc.protocol import Http2Protocol
 from paramfleet_shared.wire.limits import BodyTooLargeError, Limits
 from paramfleet_shared.wire.message import Buffer
@@ -26,6 +27,7 @@ from paramfleet_shared.wire.message import Buffer
 __all__ = ["CallLostError", "Link"]
 
 _PROBE = b"pf-alive"
+_MEMO_ENTRIES = 512
 
 
 class CallLostError(Exception):
@@ -44,15 +46,29 @@ class Link(Http2Protocol[ClientConnection]):
     def __init__(self, limits: Limits, clock: Clock, *, authority: bytes) -> None:
         super().__init__(ClientConnection(limits, clock.monotonic()), limits, clock)
         self.authority = authority
-        self._ready: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
+        self._loop = asyncio.get_running_loop()
+        self._ready: asyncio.Future[str | None] = self._loop.create_future()
         self._answers: dict[int, asyncio.Future[ResponseReceived]] = {}
         self._waiting: deque[asyncio.Future[None]] = deque()
+        self._alarm = Alarm()
+        self._blocks: dict[Hashable, bytes] = {}
         self._probe: asyncio.TimerHandle | None = None
 
     @property
     def usable(self) -> bool:
         """Return whether new calls may be sent here."""
         return self.connection.end_reason is None and not self.connection.draining
+
+    @property
+    def free(self) -> bool:
+        """Return whether one more call may be sent here at once."""
+        connection = self.connection
+        return (
+            connection.may_request
+            and connection.end_reason is None
+            and not connection.draining
+            and not self._waiting
+        )
 
     async def wait_ready(self) -> None:
         """Wait for the server's settings: then it does speak HTTP/2, and is alive.
@@ -86,34 +102,48 @@ class Link(Http2Protocol[ClientConnection]):
                 connection.end_reason or "the server is leaving", processed=False
             )
 
+    def block_of(self, key: Hashable, headers: Callable[[], Sequence[Header]]) -> bytes:
+        """Return encoded headers, made once for each ``key``."""
+        block = self._blocks.get(key)
+        if block is None:
+            if len(self._blocks) >= _MEMO_ENTRIES:
+                self._blocks.clear()
+            block = self._blocks[key] = self.connection.encode(headers())
+        return block
+
     async def request(
-        self, headers: Sequence[Header], body: Sequence[Buffer]
+        self, block: bytes, body: Sequence[Buffer], timeout_s: float | None = None
     ) -> ResponseReceived:
         """Send a request, and return its answer.
 
-        Cancellation: the server is told to give up, and the outcome is unknown.
+        Cancellation: the server is told to give up, and the outcome is unknown; the same
+        if no answer came within ``timeout_s``.
 
         Raises:
             CallLostError: if the stream or the connection ends without an answer.
             CancelledError: if the caller is cancelled.
+            DeadlinePassedError: if there is no answer after ``timeout_s``; None: never.
             BodyTooLargeError: if the answer is over our limit.
         """
-        loop = asyncio.get_running_loop()
         connection = self.connection
-        stream_id = connection.request(headers, body, self._clock.monotonic())
-        answer: asyncio.Future[ResponseReceived] = loop.create_future()
+        stream_id = connection.request_encoded(block, body, self._clock.monotonic())
+        answer: asyncio.Future[ResponseReceived] = self._loop.create_future()
         self._answers[stream_id] = answer
+        if timeout_s is not None:
+            self._alarm.add(answer, timeout_s)
         self.flush()
         try:
             return await answer
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, DeadlinePassedError):
             if connection.end_reason is None:
                 connection.reset(stream_id, ErrorCode.CANCEL)
                 self.flush()
             raise
         finally:
+            self._alarm.drop(answer)
             self._answers.pop(stream_id, None)
-            self._wake_next()
+            if self._waiting:
+                self._wake_next()
             if connection.draining and not connection.num_streams:
                 self.close()
 
@@ -128,11 +158,12 @@ class Link(Http2Protocol[ClientConnection]):
 
     @override
     def on_event(self, event: Event) -> None:
+        if isinstance(event, ResponseReceived):  # nearly all are: no pattern is as fast
+            answer = self._answers.pop(event.stream_id, None)
+            if answer is not None and not answer.done():
+                answer.set_result(event)
+            return
         match event:
-            case ResponseReceived(stream_id):
-                answer = self._answers.pop(stream_id, None)
-                if answer is not None and not answer.done():
-                    answer.set_result(event)
             case ResponseTooLarge(stream_id, num_bytes):
                 error = BodyTooLargeError(
                     limit_bytes=self._limits.max_body_bytes, got_bytes=num_bytes
@@ -154,6 +185,7 @@ class Link(Http2Protocol[ClientConnection]):
     @override
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
+        self._alarm.close()
         if self._probe is not None:
             self._probe.cancel()
 

@@ -18,6 +18,7 @@ from paramfleet_shared.wire.message import Buffer
 __all__ = ["Http2Protocol"]
 
 _JOIN_BYTES = 4096  # up to this a copy is cheaper than a list of buffers
+_FEW_BUFFERS = 4
 
 C = TypeVar("C", bound=Connection)
 
@@ -48,12 +49,13 @@ class Http2Protocol(asyncio.BufferedProtocol, ABC, Generic[C]):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        while not self._paused:
-            buffers = self.connection.take_buffers(self._clock.monotonic())
+        connection = self.connection
+        while not self._paused and connection.has_output:
+            buffers = connection.take_buffers(self._clock.monotonic())
             if not buffers:
                 break
             _write(transport, buffers)
-        if self.connection.end_reason is not None:
+        if connection.end_reason is not None:
             self._close_transport(transport)
 
     def close(self) -> None:
@@ -127,5 +129,24 @@ class Http2Protocol(asyncio.BufferedProtocol, ABC, Generic[C]):
 def _write(transport: asyncio.Transport, buffers: list[Buffer]) -> None:
     if sum(map(len, buffers)) <= _JOIN_BYTES:
         transport.write(b"".join(buffers))
-    else:
+    elif len(buffers) <= _FEW_BUFFERS:
         transport.writelines(buffers)
+    else:
+        transport.writelines(_joined(buffers))
+
+
+def _joined(buffers: list[Buffer]) -> list[Buffer]:
+    """Join small neighbours: answers of many small calls that leave at once."""
+    joined: list[Buffer] = []
+    small: list[Buffer] = []
+    for buffer in buffers:
+        if len(buffer) <= _JOIN_BYTES:
+            small.append(buffer)
+            continue
+        if small:
+            joined.append(b"".join(small))
+            small = []
+        joined.append(buffer)
+    if small:
+        joined.append(b"".join(small))
+    return joined
