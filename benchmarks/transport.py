@@ -1,0 +1,218 @@
+"""Calls over our HTTP/2 beside bare TCP and others: ``python benchmarks/transport.py``.
+
+Each stack has one server process and one client process on loopback, and answers the
+same bytes with the same bytes: nothing is looked up or computed. See README.md beside
+this file.
+"""
+
+import asyncio
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import AsyncExitStack
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from harness import Ratio, Suite, in_turns, run_script
+from paramfleet_shared.config import read_environment
+from paramfleet_worker.core.environment import runtime_environment
+from peer.children import Child, start_child
+from wires.cases import CASES
+
+BUDGET_S = 70.0
+
+STACKS = ("raw", "ours", "grpc_aio", "grpc_sync", "http1")
+"""Each a module of ``wires``."""
+
+LOADS = (("small", 1), ("small", 32), ("medium", 1), ("medium", 8), ("pull", 1), ("push", 1))
+"""Cases, and calls in flight."""
+
+TLS_LOADS = (("pull", 1),)
+SECURITY = ("tls", "mutual_tls")
+
+SLOWNESS = {"raw": 0.5, "ours": 1.0, "grpc_aio": 6.0, "grpc_sync": 6.0, "http1": 4.0}
+"""How many times fewer calls a burst has, so that bursts take alike long."""
+
+NEEDED = {"grpc_aio": "grpc", "grpc_sync": "grpc"}
+"""The modules without which a stack can't be measured."""
+
+METHOD = (
+    "Every stack answers a request of fixed size with an answer of fixed size: small is "
+    "64 B each way, medium 64 KiB, pull 0.8 MB and 6.4 MB, push 7 MB and 64 B. 'raw' is "
+    "uvloop TCP with a length before each message, received straight into an array; "
+    "'ours' is Channel.call to a handler of RpcServer, with messages, deadlines and errors. "
+    "A round runs a burst of every stack for every load; a ratio is the time of raw's call "
+    "divided by the stack's, of one round: 1 is as fast as the limit. Under TLS the limit "
+    "is raw TCP under the same TLS, with the same certificates."
+)
+
+
+class Burst(NamedTuple):
+    """What one turn measures."""
+
+    stack: str
+    security: str
+    case: str
+    in_flight: int
+
+
+class Missing(Exception):  # noqa: N818 (a reason, which the method's text gives)
+    """A stack that cannot be measured here."""
+
+
+def measure(*, budget_s: float = BUDGET_S) -> Suite:
+    """Measure all stacks that are installed, for about ``budget_s`` seconds."""
+    return asyncio.run(_measure(budget_s))
+
+
+async def _measure(budget_s: float) -> Suite:
+    with tempfile.TemporaryDirectory(prefix="transport-") as name:
+        async with AsyncExitStack() as stack:
+            wires = Wires(Path(name), stack)
+            missing = await wires.start_all()
+            bursts = list(_bursts(wires.clients))
+            seconds: dict[Burst, list[float]] = {burst: [] for burst in bursts}
+            names = {repr(burst): burst for burst in bursts}
+            for turn in in_turns(list(names), budget_s=budget_s):
+                burst = names[turn]
+                seconds[burst].append(await wires.run(burst))
+    return {
+        "benchmark": "transport",
+        "rows": [_row(burst, seconds) for burst in bursts],
+        "summary": _summary(seconds),
+        "method": " ".join([METHOD, *missing]),
+    }
+
+
+class Wires:
+    """The processes of all stacks.
+
+    Args:
+        folder: For logs and certificates.
+        stack: Ends the processes.
+    """
+
+    def __init__(self, folder: Path, stack: AsyncExitStack) -> None:
+        self.clients: dict[tuple[str, str], Child] = {}
+        """By stack and security."""
+        self._folder = folder
+        self._stack = stack
+        inherited = read_environment()
+        added = runtime_environment(inherited, num_cores=2, num_local_roles=2)
+        self._environment = {**inherited, **added}
+
+    async def start_all(self) -> list[str]:
+        """Start what can be started; return why the others cannot."""
+        missing = []
+        for name in STACKS:
+            needed = NEEDED.get(name)
+            if needed is not None and find_spec(needed) is None:
+                missing.append(f"{name} needs {needed}, which is not installed.")
+                continue
+            await self._start(name, "plain", {})
+        try:
+            certificate = _make_certificate(self._folder)
+        except Missing as error:
+            return [*missing, f"{error}"]
+        for security in SECURITY:
+            options = {**certificate, "mutual": security == "mutual_tls"}
+            for name in ("raw", "ours"):
+                await self._start(name, security, options)
+        return missing
+
+    async def run(self, burst: Burst) -> float:
+        """Run a burst, and return the seconds of one call."""
+        client = self.clients[burst.stack, burst.security]
+        seconds: float = await client.ask(
+            "burst",
+            case=burst.case,
+            in_flight=burst.in_flight,
+            slowness=SLOWNESS[burst.stack],
+        )
+        return seconds
+
+    async def _start(self, name: str, security: str, options: Mapping[str, Any]) -> None:
+        server = await self._process(name, security, "serve", dict(options))
+        port = await server.ask("port")
+        client = await self._process(name, security, "drive", {**options, "port": port})
+        self.clients[name, security] = client
+
+    async def _process(
+        self, name: str, security: str, act: str, options: dict[str, Any]
+    ) -> Child:
+        arguments = ["-m", "wires.process", name, act, json.dumps(options)]
+        child = await start_child(
+            f"{name}-{security}-{act}", arguments, self._environment, self._folder
+        )
+        self._stack.push_async_callback(child.end)
+        return child
+
+
+def _make_certificate(folder: Path) -> dict[str, str]:
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        raise Missing("TLS was not measured: no openssl to make a certificate with.")
+    key, certificate = folder / "key.pem", folder / "certificate.pem"
+    subprocess.run(
+        [
+            openssl, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
+            "-nodes", "-keyout", str(key), "-out", str(certificate), "-days", "2",
+            "-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1",
+        ],
+        check=True,
+        capture_output=True,
+    )  # fmt: skip
+    return {"certificate": str(certificate), "key": str(key)}
+
+
+def _bursts(clients: Mapping[tuple[str, str], Child]) -> Iterator[Burst]:
+    """Yield every stack's burst of a load beside each other."""
+    for loads, securities in ((LOADS, ("plain",)), (TLS_LOADS, SECURITY)):
+        for case, in_flight in loads:
+            for security in securities:
+                for name in STACKS:
+                    if (name, security) in clients:
+                        yield Burst(name, security, case, in_flight)
+
+
+def _ratio(burst: Burst, seconds: Mapping[Burst, list[float]]) -> Ratio:
+    limits = seconds[burst._replace(stack="raw")]
+    return Ratio.of([a / b for a, b in zip(limits, seconds[burst], strict=True)])
+
+
+def _row(burst: Burst, seconds: Mapping[Burst, list[float]]) -> dict[str, Any]:
+    per_call_s = Ratio.of(seconds[burst]).median
+    return {
+        "case": burst.case,
+        "in_flight": burst.in_flight,
+        "security": burst.security,
+        "stack": burst.stack,
+        "us_per_call": per_call_s * 1e6,
+        "calls_per_s": 1 / per_call_s,
+        "GB_per_s": CASES[burst.case].moved_bytes / per_call_s / 1e9,
+        "vs_raw": list(_ratio(burst, seconds)),
+        "rounds": len(seconds[burst]),
+    }
+
+
+def _summary(seconds: Mapping[Burst, list[float]]) -> dict[str, float | None]:
+    summary: dict[str, float | None] = {}
+    for name, burst in {
+        "transport_pull_vs_raw_tcp": Burst("ours", "plain", "pull", 1),
+        "transport_push_vs_raw_tcp": Burst("ours", "plain", "push", 1),
+        "small_call_vs_raw_tcp": Burst("ours", "plain", "small", 1),
+        "small_calls_32_in_flight_vs_raw_tcp": Burst("ours", "plain", "small", 32),
+        "medium_call_vs_raw_tcp": Burst("ours", "plain", "medium", 1),
+        "tls_pull_vs_raw_tls": Burst("ours", "tls", "pull", 1),
+        "mutual_tls_pull_vs_raw_tls": Burst("ours", "mutual_tls", "pull", 1),
+    }.items():
+        summary[name] = _ratio(burst, seconds).median if burst in seconds else None
+    return summary
+
+
+if __name__ == "__main__":
+    sys.exit(run_script(measure, description=__doc__ or "", budget_s=BUDGET_S))

@@ -1,0 +1,1 @@
+"""One stack a module: a server that answers bytes with bytes, and a client that asks it."""

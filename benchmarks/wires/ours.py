@@ -1,0 +1,46 @@
+"""paramfleet's own: ``Channel.call`` to a handler of ``RpcServer``."""
+
+from paramfleet_shared.clock import SystemClock
+from paramfleet_shared.rpc.client import Channel
+from paramfleet_shared.rpc.server import Handler, Request, RpcServer
+from paramfleet_shared.wire.message import Message
+from wires.cases import CALL_TIMEOUT_S, CASES, Ask, Payloads, Tls, check
+
+__all__ = ["connect", "serve"]
+
+
+async def serve(payloads: Payloads, tls: Tls | None) -> int:
+    """Serve until the process ends; return the port."""
+
+    def handler(case: str) -> Handler:
+        answer = payloads.answers[case]
+
+        def handle(_request: Request) -> Message:
+            return Message(tensors={"bytes": answer})
+
+        return handle
+
+    server = RpcServer(
+        {case: handler(case) for case in CASES},
+        name="server",
+        clock=SystemClock(),
+        ssl=None if tls is None else tls.server(),
+    )
+    return await server.start("127.0.0.1", 0)
+
+
+async def connect(payloads: Payloads, port: int, tls: Tls | None) -> Ask:
+    """Return how to ask the server."""
+    channel = Channel(
+        f"127.0.0.1:{port}",
+        peer="server",
+        clock=SystemClock(),
+        ssl=None if tls is None else tls.client(),
+    )
+
+    async def ask(case: str) -> None:
+        message = Message(tensors={"bytes": payloads.requests[case]})
+        answer = await channel.call(case, message, timeout_s=CALL_TIMEOUT_S)
+        check(answer.tensors["bytes"], case)
+
+    return ask
