@@ -23,7 +23,7 @@ from paramfleet_shared.http2.events import (
     StreamLost,
 )
 from paramfleet_shared.http2.frames import ErrorCode, Flag, FrameType
-from paramfleet_shared.http2.heads import Block, BlockReader, Head, HeadReader
+from paramfleet_shared.http2.heads import BlockReader, Head, HeadReader
 from paramfleet_shared.http2.reader import FrameReader
 from paramfleet_shared.http2.stream import BodyMemory, Stream
 from paramfleet_shared.wire.limits import Limits
@@ -49,6 +49,7 @@ class Connection(ControlFrames):
         self._memory = BodyMemory()
         self._credit = 0
         """Bytes received and not yet given back to the peer's window of the connection."""
+        self._credit_step = max(1, limits.connection_window_bytes // 2)
         self.end_reason: str | None = None
         """Why nothing goes on here; None while it does."""
 
@@ -187,7 +188,12 @@ class Connection(ControlFrames):
         """
         if self._blocks.is_open or not self._greeted or not stream_id:
             raise ProtocolFault("DATA out of place")
-        self._take_from_connection_window(num_controlled)
+        self._receive_window -= num_controlled
+        self._credit += num_controlled
+        if self._receive_window < 0:
+            raise ProtocolFault("DATA over the connection", ErrorCode.FLOW_CONTROL_ERROR)
+        if self._credit >= self._credit_step:
+            self._open_connection_window()
         stream = self._streams.get(stream_id)
         if stream is None:
             self._on_data_of_no_stream(stream_id)
@@ -212,8 +218,12 @@ class Connection(ControlFrames):
         return self._place(stream, num_bytes)
 
     def _place(self, stream: Stream, num_bytes: int) -> memoryview | None:
+        place: memoryview | None
         if stream.discarding or not num_bytes:
             return None
+        if num_bytes == stream.declared:  # the whole body in one frame: most are small
+            stream.body = place = self._memory.allocate(num_bytes)
+            return place
         if stream.declared is None and not self._has_room_for(stream, num_bytes):
             return None
         place = stream.place(num_bytes, self._limits.max_body_bytes, self._memory)
@@ -222,25 +232,15 @@ class Connection(ControlFrames):
             self._body_too_large(stream, stream.num_received + num_bytes)
         return place
 
-    def _take_from_connection_window(self, num_bytes: int) -> None:
-        """Account for a payload, and open the window again.
+    def _open_connection_window(self) -> None:
+        """Open the connection's window again by what has come.
 
-        It is opened on receipt: memory is bounded by admission, and a window opened
+        That is done on receipt: memory is bounded by admission, and a window opened
         only when bodies are done could stop two half-received ones for ever.
-
-        Raises:
-            ProtocolFault: if the peer has sent more than it was allowed.
         """
-        self._receive_window -= num_bytes
-        if self._receive_window < 0:
-            raise ProtocolFault(
-                "DATA over the connection's window", ErrorCode.FLOW_CONTROL_ERROR
-            )
-        self._credit += num_bytes
-        if self._credit >= self._limits.connection_window_bytes // 2 and num_bytes:
-            self._write(frames.window_update(0, self._credit))
-            self._receive_window += self._credit
-            self._credit = 0
+        self._write(frames.window_update(0, self._credit))
+        self._receive_window += self._credit
+        self._credit = 0
 
     def _give_stream_credit(self, stream: Stream) -> None:
         """Open a stream's window again, as far as its body may still go on."""
@@ -269,19 +269,19 @@ class Connection(ControlFrames):
             ProtocolFault: if it may not come here.
             ConnectionFault: if it is one too many.
         """
-        block = None
-        if self._blocks.is_open:
-            block = self._blocks.go_on(frame_type, flags, stream_id, payload)
+        blocks = self._blocks
+        if blocks.is_open:
+            if blocks.go_on(frame_type, flags, stream_id, payload):
+                self._on_block(blocks)
         elif not self._greeted and frame_type != FrameType.SETTINGS:
             raise ProtocolFault("the first frame is not SETTINGS")
         elif frame_type == _HEADERS:
-            block = self._blocks.begin(flags, stream_id, payload)
+            if blocks.begin(flags, stream_id, payload):
+                self._on_block(blocks)
         else:
             self._take_control_frame(frame_type, flags, stream_id, payload)
-        if block is not None:
-            self._on_block(block)
 
-    def _on_block(self, block: Block) -> None:
+    def _on_block(self, block: BlockReader) -> None:
         head = self._heads.read(block.fragments)  # always: it moves HPACK's state
         stream_id = block.stream_id
         if block.depends_on_itself:

@@ -11,12 +11,13 @@ from paramfleet_shared.http2.events import ConnectionFault, ProtocolFault
 from paramfleet_shared.http2.frames import ErrorCode, Flag, FrameType, read_u31
 from paramfleet_shared.http2.hpack_memo import Header, MemoDecoder
 
-__all__ = ["Block", "BlockReader", "Head", "HeadReader"]
+__all__ = ["BlockReader", "Head", "HeadReader"]
 
 _END_STREAM = int(Flag.END_STREAM)
 _END_HEADERS = int(Flag.END_HEADERS)
 _PADDED = int(Flag.PADDED)
 _PRIORITY = int(Flag.PRIORITY)
+_PADDED_OR_PRIORITY = _PADDED | _PRIORITY
 _PRIORITY_BYTES = 5
 _MAX_CONTINUATIONS = 64
 _MEMO_ENTRIES = 512
@@ -55,7 +56,7 @@ class HeadReader:
         self._requests = requests
         self._decoder = MemoDecoder()
         self._decoder.max_header_list_size = max_list_bytes
-        self._memo: dict[bytes, tuple[list[Header], Head]] = {}
+        self._memo: dict[bytes, tuple[int | None, Head]] = {}
 
     def read(self, block: bytes) -> Head:
         """Return what a block says.
@@ -64,6 +65,9 @@ class HeadReader:
             ConnectionFault: if it is longer than the limit.
             ProtocolFault: if it cannot be decoded.
         """
+        known = self._memo.get(block)
+        if known is not None and (known[0] is None or known[0] == self._decoder.generation):
+            return known[1]
         try:
             headers = self._decoder.decode(block, raw=True)
         except OversizedHeaderListError as error:
@@ -72,27 +76,19 @@ class HeadReader:
             ) from error
         except (HPACKError, IndexError) as error:
             raise ProtocolFault(repr(error), ErrorCode.COMPRESSION_ERROR) from error
-        known = self._memo.get(block)
-        if known is not None and known[0] is headers:  # the decoder remembered it too
-            return known[1]
         head = _judge(headers, requests=self._requests)
-        if len(self._memo) >= _MEMO_ENTRIES:
-            self._memo.clear()
-        self._memo[block] = (headers, head)
+        remembered = self._decoder.memory_of(block)
+        if remembered is not None:
+            if len(self._memo) >= _MEMO_ENTRIES:
+                self._memo.clear()
+            self._memo[block] = (remembered[0], head)
         return head
-
-
-class Block(NamedTuple):
-    """A header block, with what its first frame said."""
-
-    stream_id: int
-    fragments: bytes
-    end_stream: bool
-    depends_on_itself: bool
 
 
 class BlockReader:
     """Puts blocks together: HEADERS, then CONTINUATION frames with nothing between them.
+
+    Its attributes are those of the block that has come last.
 
     Args:
         max_bytes: Longest block, for CVE-2024-27316.
@@ -100,66 +96,67 @@ class BlockReader:
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
-        self._begun: Block | None = None
         self._num_continuations = 0
+        self.is_open = False
+        """Whether only a CONTINUATION may come now."""
+        self.stream_id = 0
+        self.fragments = b""
+        self.end_stream = False
+        self.depends_on_itself = False
 
-    @property
-    def is_open(self) -> bool:
-        """Return whether only a CONTINUATION may come now."""
-        return self._begun is not None
-
-    def begin(self, flags: int, stream_id: int, payload: memoryview) -> Block | None:
-        """Take a HEADERS frame, and return its block if that is whole.
+    def begin(self, flags: int, stream_id: int, payload: memoryview) -> bool:
+        """Take a HEADERS frame, and return whether the block is whole.
 
         Raises:
             ProtocolFault: if the frame is malformed.
         """
         if not stream_id:
             raise ProtocolFault("HEADERS of no stream")
-        begin, end = 0, len(payload)
-        if flags & _PADDED:
-            if not end or payload[0] >= end:
-                raise ProtocolFault("a frame that is all padding")
-            begin, end = 1, end - payload[0]
-        depends_on = None
-        if flags & _PRIORITY:
-            if end - begin < _PRIORITY_BYTES:
-                raise ProtocolFault("HEADERS too short", ErrorCode.FRAME_SIZE_ERROR)
-            depends_on = read_u31(payload, begin)
-            begin += _PRIORITY_BYTES
-        block = Block(
-            stream_id,
-            bytes(payload[begin:end]),
-            bool(flags & _END_STREAM),
-            depends_on == stream_id,
-        )
-        if flags & _END_HEADERS:
-            return block
-        self._begun = block
+        self.stream_id = stream_id
+        self.end_stream = bool(flags & _END_STREAM)
+        self.depends_on_itself = False
+        if flags & _PADDED_OR_PRIORITY:
+            payload = self._strip(flags, payload)
+        self.fragments = bytes(payload)
+        self.is_open = not flags & _END_HEADERS
         self._num_continuations = 0
-        return None
+        return not self.is_open
 
-    def go_on(
-        self, frame_type: int, flags: int, stream_id: int, payload: memoryview
-    ) -> Block | None:
-        """Take the next frame of an open block, and return the block if it is whole.
+    def go_on(self, frame_type: int, flags: int, stream_id: int, payload: memoryview) -> bool:
+        """Take the next frame of an open block, and return whether it is whole now.
 
         Raises:
             ConnectionFault: if the block gets too long.
             ProtocolFault: if it is another frame.
         """
-        block = self._begun
-        assert block is not None, "asked before"
-        if frame_type != FrameType.CONTINUATION or stream_id != block.stream_id:
+        if frame_type != FrameType.CONTINUATION or stream_id != self.stream_id:
             raise ProtocolFault("a frame inside a header block")
         self._num_continuations += 1
-        num_bytes = len(block.fragments) + len(payload)
-        if num_bytes > self._max_bytes or self._num_continuations > _MAX_CONTINUATIONS:
+        self.fragments += payload
+        if (
+            len(self.fragments) > self._max_bytes
+            or self._num_continuations > _MAX_CONTINUATIONS
+        ):
             raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "header block too long")
-        block = block._replace(fragments=block.fragments + payload)
-        whole = bool(flags & _END_HEADERS)
-        self._begun = None if whole else block
-        return block if whole else None
+        self.is_open = not flags & _END_HEADERS
+        return not self.is_open
+
+    def _strip(self, flags: int, payload: memoryview) -> memoryview:
+        """Take padding and priority off.
+
+        Raises:
+            ProtocolFault: if they are longer than the frame.
+        """
+        if flags & _PADDED:
+            if not payload or payload[0] >= len(payload):
+                raise ProtocolFault("a frame that is all padding")
+            payload = payload[1 : len(payload) - payload[0]]
+        if flags & _PRIORITY:
+            if len(payload) < _PRIORITY_BYTES:
+                raise ProtocolFault("HEADERS too short", ErrorCode.FRAME_SIZE_ERROR)
+            self.depends_on_itself = read_u31(payload) == self.stream_id
+            payload = payload[_PRIORITY_BYTES:]
+        return payload
 
 
 def _judge(fields: list[Header], *, requests: bool) -> Head:

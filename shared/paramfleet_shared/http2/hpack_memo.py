@@ -76,6 +76,18 @@ class MemoDecoder(Decoder):
         self.header_table = self._table = _CountedTable()
         self._memo: dict[bytes, tuple[int | None, list[Any]]] = {}
 
+    @property
+    def generation(self) -> int:
+        """Return how often the dynamic table has changed."""
+        return self._table.generation
+
+    def memory_of(self, block: bytes) -> tuple[int | None, list[Any]] | None:
+        """Return the headers of a block that was decoded, if they are remembered.
+
+        With them comes the generation that they hold in; None: in every one.
+        """
+        return self._memo.get(block)
+
     @override
     def decode(self, data: bytes, raw: bool = False) -> list[Any]:
         """Return the headers of a block, pairs of bytes."""

@@ -62,7 +62,12 @@ class Sender:
         out.append(header + block)
         if not num_bytes:
             return True
-        if num_bytes <= min(_SMALL_BYTES, self._frame_bytes, stream.send_window, self.window):
+        if (
+            num_bytes <= _SMALL_BYTES
+            and num_bytes <= self._frame_bytes
+            and num_bytes <= stream.send_window
+            and num_bytes <= self.window
+        ):
             stream.send_window -= num_bytes
             self.window -= num_bytes
             out.append(

@@ -83,11 +83,24 @@ class Stream:
         now: The time.
     """
 
-    __slots__ = (
-        "answered", "body", "credit", "declared", "discarding", "ends_by_itself", "headers",
-        "num_received", "num_reserved", "outgoing", "progress_at", "receive_window",
-        "received_all", "send_window", "stream_id",
-    )  # fmt: skip
+    headers: dict[bytes, bytes] | None = None
+    """Those of the peer; None until they came."""
+    declared: int | None = None
+    """The peer's content-length."""
+    num_reserved = 0
+    """Bytes of memory that the incoming body has or will have."""
+    body: memoryview | None = None
+    num_received = 0
+    received_all = False
+    ends_by_itself = False
+    """The peer can send all of its body without another window."""
+    answered = False
+    """Our last byte has left, and the peer's has not come."""
+    discarding = False
+    """The body is over a limit: what comes of it is thrown away."""
+    credit = 0
+    """Bytes received and not yet given back to the peer's window."""
+    outgoing: OutgoingBody | None = None
 
     def __init__(
         self, stream_id: int, receive_window: int, send_window: int, now: float
@@ -95,24 +108,6 @@ class Stream:
         self.stream_id = stream_id
         self.receive_window = receive_window
         self.send_window = send_window
-        self.headers: dict[bytes, bytes] | None = None
-        """Those of the peer; None until they came."""
-        self.declared: int | None = None
-        """The peer's content-length."""
-        self.num_reserved = 0
-        """Bytes of memory that the incoming body has or will have."""
-        self.body: memoryview | None = None
-        self.num_received = 0
-        self.received_all = False
-        self.ends_by_itself = False
-        """The peer can send all of its body without another window."""
-        self.answered = False
-        """Our last byte has left, and the peer's has not come."""
-        self.discarding = False
-        """The body is over a limit: what comes of it is thrown away."""
-        self.credit = 0
-        """Bytes received and not yet given back to the peer's window."""
-        self.outgoing: OutgoingBody | None = None
         self.progress_at = now
         """When a byte of either body last moved."""
 

@@ -169,13 +169,15 @@ class Channel:
         attempt = _Call(op, encode(message), self._clock.monotonic(), timeout_s)
         link = self._link
         if link is not None and link.free and self._faults is NO_FAULTS:  # most calls
+            attempt.begin(link)
             try:
                 return self._read(
-                    await attempt.send_now(link, self._block(link, attempt), timeout_s)
+                    await link.request(self._block(link, attempt), attempt.body, timeout_s)
                 )
             except DeadlinePassedError:
                 raise self._too_late(attempt) from None
             except CallLostError as lost:
+                attempt.link = None
                 self._note(attempt, lost, idempotent=idempotent)
         return await self._ask_in_time(attempt, idempotent=idempotent)
 
@@ -361,21 +363,14 @@ class _Call:
 
     async def send(self, link: Link, block: bytes) -> ResponseReceived:
         await link.wait_turn()
-        return await self.send_now(link, block, None)
-
-    async def send_now(
-        self, link: Link, block: bytes, timeout_s: float | None
-    ) -> ResponseReceived:
-        """Send without waiting for a turn: the link must be free.
-
-        Raises:
-            CallLostError: if the attempt ended without an answer.
-            DeadlinePassedError: if there is no answer after ``timeout_s``; None: never.
-        """
-        self.link = link
-        self.num_received_before = link.num_received
+        self.begin(link)
         try:
-            return await link.request(block, self.body, timeout_s)
+            return await link.request(block, self.body)
         except CallLostError:
             self.link = None
             raise
+
+    def begin(self, link: Link) -> None:
+        """Take note of where the call is sent now."""
+        self.link = link
+        self.num_received_before = link.num_received

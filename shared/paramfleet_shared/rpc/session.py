@@ -39,8 +39,7 @@ _JSON_HEADERS = ((b"content-type", b"application/json"),)
 _TEXT_HEADERS = ((b"content-type", b"text/plain"),)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Request:
+class Request(NamedTuple):
     """One call, as its handler sees it."""
 
     op: str
@@ -84,6 +83,9 @@ class _Answer(NamedTuple):
     status: int
     headers: tuple[Header, ...]
     body: list[Buffer]
+
+
+_NO_ANSWER = _Answer(500, _ERROR_HEADERS, [])
 
 
 class Session(Http2Protocol[ServerConnection]):
@@ -147,7 +149,7 @@ class Session(Http2Protocol[ServerConnection]):
                 pass
 
     def _serve(self, stream_id: int, headers: dict[bytes, bytes], body: memoryview) -> None:
-        path, method = headers.get(b":path", b""), headers[b":method"]
+        path, method = headers[b":path"], headers[b":method"]
         if path == b"/healthz" and method in {b"GET", b"HEAD"}:
             self._answer_health(stream_id, head=method == b"HEAD")
         elif not path.startswith(_PREFIX):
@@ -157,13 +159,13 @@ class Session(Http2Protocol[ServerConnection]):
         elif len(self._running) >= 2 * self._limits.max_streams:
             self.connection.refuse(stream_id)  # handlers outlive the streams a peer resets
         else:
-            op = path[len(_PREFIX) :].decode(errors="replace")
-            self._call(stream_id, op, headers.get(DEADLINE_HEADER), body)
+            self._call(stream_id, path, headers.get(DEADLINE_HEADER), body)
 
     def _call(
-        self, stream_id: int, op: str, deadline_ms: bytes | None, body: memoryview
+        self, stream_id: int, path: bytes, deadline_ms: bytes | None, body: memoryview
     ) -> None:
         service = self._service
+        op = path[len(_PREFIX) :].decode(errors="replace")
         try:
             handler = service.handlers.get(op)
             if handler is None:
@@ -173,13 +175,8 @@ class Session(Http2Protocol[ServerConnection]):
         except FleetError as error:
             self._answer(stream_id, _answer_of_error(error))
             return
-        now = service.clock.monotonic()
-        request = Request(
-            op=op,
-            message=message,
-            peer=self._peer,
-            deadline=None if remaining_s is None else now + remaining_s,
-        )
+        deadline = None if remaining_s is None else service.clock.monotonic() + remaining_s
+        request = Request(op, message, self._peer, deadline)
         if service.faults is not NO_FAULTS:
             self._start(stream_id, self._finish_with_faults(stream_id, request, handler), None)
             return
@@ -189,7 +186,8 @@ class Session(Http2Protocol[ServerConnection]):
             if not isinstance(result, Message):
                 self._start(stream_id, self._finish(stream_id, request, result), result)
                 return
-            outcome.succeed(result)
+            self.connection.respond(stream_id, 200, _NO_HEADERS, encode(result))
+            return
         self._answer(stream_id, outcome.answer)
 
     def _start(
@@ -278,7 +276,7 @@ class _Outcome:
 
     def __init__(self, op: str) -> None:
         self._op = op
-        self.answer = _Answer(500, _ERROR_HEADERS, [])
+        self.answer = _NO_ANSWER
 
     def succeed(self, reply: Message) -> None:
         self.answer = _Answer(200, _NO_HEADERS, encode(reply))
