@@ -6,6 +6,7 @@ from typing import Protocol
 from h2 import events as h2_events
 from h2.config import H2Configuration
 from h2.connection import H2Connection
+from h2.errors import ErrorCodes
 from h2.exceptions import StreamClosedError
 from h2.settings import SettingCodes
 
@@ -99,8 +100,14 @@ class PlainEnd:
             self._unsent[stream_id] = body
         return stream_id
 
+    def give_up(self, stream_id: int) -> None:
+        """Reset a stream, as a client."""
+        self._unsent.pop(stream_id, None)
+        self.h2.reset_stream(stream_id, ErrorCodes.CANCEL)
+
     def feed(self, data: bytes) -> None:
         """Receive, acknowledge, and answer what has ended."""
+        asked = []
         for event in self.h2.receive_data(data):
             match event:
                 case h2_events.DataReceived():
@@ -112,8 +119,7 @@ class PlainEnd:
                     self.status[event.stream_id] = int(dict(event.headers)[b":status"])
                 case h2_events.StreamEnded():
                     self.ended.append(event.stream_id)
-                    if not self.h2.config.client_side:
-                        self._respond(event.stream_id)
+                    asked.append(event.stream_id)
                 case h2_events.StreamReset():
                     self.reset[event.stream_id] = event.error_code
                     self._unsent.pop(event.stream_id, None)
@@ -122,6 +128,9 @@ class PlainEnd:
                     self._unsent.clear()
                 case _:
                     pass
+        for stream_id in asked:
+            if not self.h2.config.client_side and stream_id not in self.reset:
+                self._respond(stream_id)
 
     def take(self) -> bytes:
         """Return what windows allow."""

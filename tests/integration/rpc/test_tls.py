@@ -61,6 +61,26 @@ async def test_a_message_comes_back_under_tls(
     assert reply.tensors["rows"].ctypes.data % 64 == 0
 
 
+async def test_a_server_may_ask_its_clients_for_certificates(
+    house: Any, certificate: tuple[Path, Path]
+) -> None:
+    demanding, showing = server_context(certificate), client_context(certificate)
+    demanding.verify_mode = ssl.CERT_REQUIRED
+    demanding.load_verify_locations(certificate[0])
+    showing.load_cert_chain(*certificate)
+    _, endpoint = await house.serve({"echo": lambda request: request.message}, ssl=demanding)
+
+    reply = await house.channel(endpoint, ssl=showing).call(
+        "echo", Message(fields={"step": 3}), timeout_s=5
+    )
+
+    assert reply.fields == {"step": 3}
+    with pytest.raises(PeerUnreachableError):
+        await house.channel(endpoint, ssl=client_context(certificate)).call(
+            "echo", Message(), timeout_s=0.5
+        )
+
+
 async def test_a_certificate_nobody_vouches_for_is_refused(
     house: Any, certificate: tuple[Path, Path]
 ) -> None:

@@ -1,8 +1,10 @@
 """Our connection against itself and against plain h2, in every odd way to chop bytes."""
 
 import random
+import weakref
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -202,6 +204,142 @@ def test_calls_given_up_at_random_leave_nothing_behind(seed: int) -> None:
     assert {s: answers[s] for s in kept} == {s: body[::-1] for s, body in kept.items()}
     assert client.num_streams == server.num_streams == 0
     assert client.end_reason is server.end_reason is None
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+@given(
+    st.integers(0, 10_000),
+    st.sampled_from([1_000, 16_384, 65_535, 1 << 24]),
+    st.sampled_from([1_000, 65_535, 16 << 20]),
+)
+@settings(deadline=None, max_examples=20)
+def test_a_plain_client_that_gives_calls_up_gets_the_others(
+    seed: int, window: int, our_window: int
+) -> None:
+    rng = random.Random(seed)
+    server, right = server_end(Limits(stream_window_bytes=our_window, chunk_bytes=7_000))
+    left = PlainEnd(client_side=True, window_bytes=window)
+    exchange(left, right)
+    kept: dict[int, bytes] = {}
+    answered: set[int] = set()
+
+    for _ in range(12):
+        body = rng.randbytes(rng.randint(1, 40_000))
+        stream = left.request(body)
+        for _ in range(rng.randint(0, 6)):
+            right.feed(left.take())
+            left.feed(right.take())
+            if rng.random() < 0.5:
+                answer_requests(server, right, answered)
+        if rng.random() < 0.5 and stream not in left.ended:
+            left.give_up(stream)
+        else:
+            kept[stream] = body
+    converse(left, right, lambda: answer_requests(server, right, answered), chopper(seed, 9000))
+
+    assert {s: bytes(left.received[s]) for s in kept} == {s: b[::-1] for s, b in kept.items()}
+    assert server.num_streams == 0
+    assert (server.end_reason, left.goaway) == (None, None)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+@given(st.integers(0, 10_000), st.sampled_from([1_000, 65_535, 1 << 24]))
+@settings(deadline=None, max_examples=20)
+def test_calls_to_a_plain_server_may_be_given_up(seed: int, window: int) -> None:
+    rng = random.Random(seed)
+    client, left = client_end(Limits(stream_window_bytes=rng.choice([1_000, 65_535, 1 << 20])))
+    right = PlainEnd(client_side=False, window_bytes=window, answer=reversed_bytes)
+    exchange(left, right)
+    kept: dict[int, bytes] = {}
+
+    for _ in range(12):
+        body = rng.randbytes(rng.randint(1, 40_000))
+        stream = client.request(with_length(body), [body], 0.0)
+        for _ in range(rng.randint(0, 6)):
+            right.feed(left.take())
+            left.feed(right.take())
+        if rng.random() < 0.5:
+            client.reset(stream, ErrorCode.CANCEL)
+        else:
+            kept[stream] = body
+    exchange(left, right, cut=chopper(seed, 9000))
+
+    answers = {
+        e.stream_id: bytes(e.body) for e in left.events if isinstance(e, ResponseReceived)
+    }
+    assert {s: answers[s] for s in kept} == {s: body[::-1] for s, body in kept.items()}
+    assert client.num_streams == 0
+    assert client.end_reason is None
+
+
+def test_a_call_that_is_given_up_lets_go_of_its_arrays() -> None:
+    server, right = server_end()
+    left = PlainEnd(client_side=True, window_bytes=0)
+    exchange(left, right)
+    answer = np.zeros(100_000, np.uint8)
+    views: list[weakref.ref[object]] = []
+
+    for _ in range(3):
+        stream = left.request(b"x")
+        exchange(left, right)
+        view = answer.copy()
+        views.append(weakref.ref(view))
+        server.respond(stream, 200, [], [view.data])
+        del view
+        exchange(left, right)  # no window: nothing of it leaves
+        left.give_up(stream)
+        exchange(left, right)
+
+    assert [view() for view in views] == [None] * 3
+    assert server.num_streams == 0
+
+
+def test_small_bodies_in_one_slab_are_each_their_owners() -> None:
+    client, left = client_end()
+    _, right = server_end(Limits(max_streams=200))
+    exchange(left, right)
+    bodies = [bytes([i]) * (50 + i) for i in range(200)]
+
+    for batch in range(0, 200, 100):
+        for body in bodies[batch : batch + 100]:
+            client.request(with_length(body), [body], 0.0)
+        exchange(left, right)
+    requests = [e for e in right.events if isinstance(e, RequestReceived)]
+    requests[7].body[:] = bytes(len(requests[7].body))
+
+    addresses = [np.frombuffer(e.body, np.uint8).ctypes.data for e in requests]
+    assert all(address % 64 == 0 for address in addresses)
+    assert [bytes(e.body) for e in requests if e is not requests[7]] == [
+        body for i, body in enumerate(bodies) if i != 7
+    ]
+
+
+def test_a_peer_that_has_not_seen_our_settings_may_use_the_default_window() -> None:
+    server, right = server_end(Limits(stream_window_bytes=100))
+    left = PlainEnd(client_side=True)
+
+    stream = left.request(bytes(60_000))
+    while sent := left.take():
+        right.feed(sent)
+
+    assert server.end_reason is None
+    assert [e.stream_id for e in right.events if isinstance(e, RequestReceived)] == [stream]
+
+
+def test_padding_does_not_use_a_declared_bodys_window_up() -> None:
+    server, right = server_end(Limits(stream_window_bytes=4_000))
+    left = PlainEnd(client_side=True)
+    exchange(left, right)
+    left.h2.send_headers(1, with_length(bytes(3_000)))
+
+    for number in range(30):
+        left.h2.send_data(1, bytes(100), end_stream=number == 29, pad_length=200)
+        exchange(left, right)
+
+    assert [e.stream_id for e in right.events if isinstance(e, RequestReceived)] == [1]
+    assert server.end_reason is None
 
 
 def test_nothing_is_copied_on_the_way_out_nor_moved_on_the_way_in() -> None:
