@@ -118,7 +118,8 @@ class PaddleJob:
                 stdout=subprocess.PIPE,
                 stderr=words,
                 env={**self._environment(), **role},
-                start_new_session=True,
+                cwd=self._folder,  # Paddle leaves files where it runs
+                process_group=0,  # not a session: a scheduler may weigh those apart
             )
         started = _Process(f"Paddle's {name}", process, log)
         self._stack.callback(started.kill)

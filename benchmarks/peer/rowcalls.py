@@ -14,7 +14,8 @@ from peer.work import CALL_TIMEOUT_S, SEED, Pulled, Work
 
 __all__ = ["RowCalls", "driver"]
 
-NUM_BATCHES = 8
+MAX_BATCHES, MAX_ROWS = 64, 2_000_000
+"""Different batches: Paddle merges pushes that wait, and less when their rows differ."""
 MAX_PUSHES = 2
 """Pushes that are on their way at most, as in async training with its default."""
 
@@ -82,7 +83,7 @@ class RowCalls:
                 rng.permutation(self._work.table_rows)[:rows].astype(np.int64),
                 rng.standard_normal((rows, self._work.dim), np.float32) * np.float32(2.0**-12),
             )
-            for _ in range(NUM_BATCHES)
+            for _ in range(min(MAX_BATCHES, MAX_ROWS // rows))
         ]
 
 
