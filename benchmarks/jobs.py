@@ -19,6 +19,7 @@ from delay_proxy import DelayProxy
 from nursery.client import Fork, Nursery
 from paramfleet_shared.clock import SystemClock
 from paramfleet_shared.discovery.embedded import EmbeddedRedis
+from peer.children import cpu_s
 
 __all__ = ["WORK", "JobShape", "TrainingJob", "free_port", "training_jobs"]
 
@@ -84,13 +85,15 @@ class TrainingJob:
         """Run a window of so many ``steps``, or of about so many ``seconds``.
 
         Returns:
-            The job's rate, seconds and steps; of a distant job also ``bytes``, both ways.
+            The job's rate, seconds and steps; ``cpu_s`` of all its workers and pservers; of a
+            distant job also ``bytes``, both ways.
 
         Raises:
             ChildFailedError: if a worker fails.
         """
-        before = self._num_bytes
+        before, cpu_before_s = self._num_bytes, self._cpu_s
         figures: dict[str, float] = (await self._ask("window", **length))[0]
+        figures["cpu_s"] = self._cpu_s - cpu_before_s
         if self.shape.distant:
             figures["bytes"] = self._num_bytes - before
         return figures
@@ -118,6 +121,10 @@ class TrainingJob:
             "servers": [fork.pid for fork in self._servers],
             "workers": [fork.pid for fork in self._workers],
         }
+
+    @property
+    def _cpu_s(self) -> float:
+        return sum(cpu_s(fork.pid) for fork in (*self._workers, *self._servers))
 
     @property
     def _num_bytes(self) -> int:

@@ -107,12 +107,15 @@ def _row(
 ) -> dict[str, Any]:
     rates = {each: [window["samples_per_s"] for window in found[each]] for each in MODES}
     ratios = [mine / one for mine, one in zip(rates[mode], rates["single"], strict=True)]
+    num_samples = sum(each["samples_per_s"] * each["seconds"] for each in found[mode])
+    cpu_s = sum(each["cpu_s"] for each in found[mode])
     return {
         "work": name,
         "mode": mode,
         "workers": 1 if mode == "single" else 2,
         "samples_per_s": [round(value) for value in Ratio.of(rates[mode])],
         "vs_single": [round(value, 2) for value in Ratio.of(ratios)],
+        "cpu_us_per_sample": round(cpu_s / num_samples * 1e6, 1),
         "rounds": len(ratios),
         "auc": round(quality["auc"], 4),
     }
