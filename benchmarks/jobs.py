@@ -7,13 +7,14 @@ in turns on one machine, and what else the machine does disturbs all of them ali
 
 import asyncio
 import itertools
+import signal
 import socket
 import tempfile
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from delay_proxy import DelayProxy
 from nursery.client import Fork, Nursery
@@ -21,10 +22,12 @@ from paramfleet_shared.clock import SystemClock
 from paramfleet_shared.discovery.embedded import EmbeddedRedis
 from peer.children import cpu_s
 
-__all__ = ["WORK", "JobShape", "TrainingJob", "free_port", "training_jobs"]
+__all__ = ["WORK", "JobShape", "TrainingJob", "free_port", "run_jobs", "training_jobs"]
 
 WORK = Path(__file__).parent / "work"
 """Folder of the workloads."""
+
+T = TypeVar("T")
 
 _NUMBERS = itertools.count(1)
 
@@ -196,6 +199,23 @@ async def training_jobs(
         async with asyncio.TaskGroup() as group:
             for job in jobs:
                 group.create_task(job.end())
+
+
+def run_jobs(work: Coroutine[Any, Any, T]) -> T:
+    """Run what uses jobs; SIGTERM ends their processes too.
+
+    Raises:
+        CancelledError: after SIGTERM.
+        ChildFailedError: if a process failed.
+    """
+
+    async def interruptible() -> T:
+        task = asyncio.current_task()
+        assert task is not None, "a coroutine runs in a task"
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        return await work
+
+    return asyncio.run(interruptible())
 
 
 def free_port() -> int:

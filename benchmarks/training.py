@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from harness import Ratio, Suite, in_turns, run_script
-from jobs import JobShape, training_jobs
+from jobs import JobShape, run_jobs, training_jobs
 
 __all__ = ["measure", "run_training"]
 
@@ -36,6 +36,9 @@ _WORK = {
 }
 """By name: the workload, steps of a window, and options."""
 
+_SHARES = {"dnn": 0.65, "flights": 0.35}
+"""Of the time."""
+
 _TINY = {
     "dnn": (
         "ctr",
@@ -50,7 +53,8 @@ def measure(*, budget_s: float = BUDGET_S) -> Suite:
     work = _TINY if budget_s < QUICK_S else _WORK
     rows: list[dict[str, Any]] = []
     for name in work:
-        rows += asyncio.run(_measure(name, quick=work is _TINY, budget_s=budget_s / len(work)))
+        share_s = budget_s * (1.0 if work is _TINY else _SHARES[name])
+        rows += run_jobs(_measure(name, quick=work is _TINY, budget_s=share_s))
     heads = {row["mode"]: row["vs_single"] for row in rows if row["work"] == "dnn"}
     return {
         "benchmark": "training",
@@ -71,7 +75,7 @@ def run_training(
     Raises:
         ChildFailedError: if a process fails.
     """
-    return asyncio.run(_run_one(shape, warm_steps, seconds, windows))
+    return run_jobs(_run_one(shape, warm_steps, seconds, windows))
 
 
 async def _run_one(

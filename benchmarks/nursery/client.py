@@ -114,6 +114,7 @@ class Nursery:
                 stderr=words,
                 cwd=_FOLDER,
                 env={**inherited, **added, "OMP_NUM_THREADS": "1"},
+                start_new_session=True,  # a signal to our group must not orphan its forks
             )
         await self._answer()
         return self

@@ -24,6 +24,7 @@ import paramfleet as fleet
 
 __all__ = ["Task", "command_line", "main"]
 
+WIRE_DTYPES = ("float32", "float16", "bfloat16", "int8")
 MODES = ("single", "sync", "async", "geo")
 
 
@@ -60,6 +61,7 @@ def command_line(description: str) -> argparse.ArgumentParser:
     parser.add_argument("--optimizer", choices=("sgd", "adagrad", "adam"))
     parser.add_argument("--lr", type=float, help="instead of what the optimizer has here")
     parser.add_argument("--send_queue_size", type=int, default=2, help="async: steps that wait")
+    parser.add_argument("--wire_dtype", choices=WIRE_DTYPES, default="float32")
     parser.add_argument("--warm", type=int, default=150, help="steps before the window")
     parser.add_argument("--steps", type=int, help="steps of the window; instead of --seconds")
     parser.add_argument("--seconds", type=float, default=5.0, help="of the window, about")
@@ -202,8 +204,9 @@ def _optimizer(name: str, model: torch.nn.Module, lr: float) -> torch.optim.Opti
 def _strategy(options: argparse.Namespace) -> fleet.DistributedStrategy:
     chosen = fleet.DistributedStrategy()
     chosen.a_sync = options.mode != "sync"
+    chosen.a_sync_configs = {"wire_dtype": options.wire_dtype}
     if options.mode == "geo":
-        chosen.a_sync_configs = {"k_steps": options.k_steps}
+        chosen.a_sync_configs["k_steps"] = options.k_steps
     elif options.mode == "async":
-        chosen.a_sync_configs = {"send_queue_size": options.send_queue_size}
+        chosen.a_sync_configs["send_queue_size"] = options.send_queue_size
     return chosen
