@@ -55,12 +55,17 @@ def measure(*, budget_s: float = BUDGET_S) -> Suite:
     for name in work:
         share_s = budget_s * (1.0 if work is _TINY else _SHARES[name])
         rows += run_jobs(_measure(name, quick=work is _TINY, budget_s=share_s))
-    heads = {row["mode"]: row["vs_single"] for row in rows if row["work"] == "dnn"}
+    spread = {
+        f"{row['mode']}_train_vs_single": row["vs_single"]
+        for row in rows
+        if row["work"] == "dnn" and row["mode"] in {"async", "geo"}
+    }
     return {
         "benchmark": "training",
         "rows": rows,
-        "summary": {f"{mode}_train_vs_single": heads[mode][0] for mode in ("async", "geo")},
+        "summary": {name: values[0] for name, values in spread.items()},
         "method": METHOD,
+        "details": {"spread": spread},
     }
 
 
