@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from paramfleet.optimizer import DistributedOptimizer
+from paramfleet.traffic import Traffic
 from paramfleet_shared.admin import AdminServer
 from paramfleet_shared.clock import Clock
 from paramfleet_shared.discovery.records import Member
@@ -23,6 +24,9 @@ _GAUGES = {
     "examples_per_s": "Examples a second between the last two reports.",
     "staleness": "Batches that this worker leads the slowest push it has seen by.",
 }
+
+_OPERATIONS = ("pull", "push", "exchange")
+"""Those that a worker's traffic consists of."""
 
 
 class Progress:
@@ -45,6 +49,14 @@ class Progress:
         for name, sentence in _GAUGES.items():
             gauge = self._metrics.gauge(f"worker_{name}", sentence)
             gauge.set_function(partial(self._measure, name))
+        self._traffic = Traffic()
+        for name, sentence in (
+            ("sent", "Bytes of requests to the pservers."),
+            ("received", "Bytes of the pservers' answers."),
+        ):
+            gauge = self._metrics.gauge(f"worker_{name}_bytes", sentence, ["operation"])
+            for op in _OPERATIONS:
+                gauge.labels(op).set_function(partial(self._measure_bytes, name, op))
         self._examples = self._metrics.counter(
             "worker_examples", "Examples that were reported as trained on."
         )
@@ -52,6 +64,10 @@ class Progress:
     def watch(self, optimizer: DistributedOptimizer) -> None:
         """Count the steps of this optimizer."""
         self._optimizer = optimizer
+
+    def watch_traffic(self, traffic: Traffic) -> None:
+        """Show the bytes that this counts."""
+        self._traffic = traffic
 
     def report(self, *, loss: float, examples: int) -> None:
         """Note what the training script says of its last batches."""
@@ -72,6 +88,8 @@ class Progress:
             "examples_per_s": self._examples_per_s,
             "staleness": 0 if optimizer is None else optimizer.staleness,
             "mode": None if optimizer is None else optimizer.mode.name,
+            "sent_bytes": sum(self._traffic.sent_bytes.copy().values()),
+            "received_bytes": sum(self._traffic.received_bytes.copy().values()),
         }
 
     def admin(self) -> AdminServer:
@@ -86,6 +104,7 @@ class Progress:
             "incarnation": None if member is None else member.incarnation,
             "uptime_s": round(self._clock.monotonic() - self._started_at, 3),
             **self.facts(),
+            "table_bytes": self._traffic.table_bytes.copy(),
         }
 
     def _ready(self) -> tuple[bool, str]:
@@ -98,3 +117,8 @@ class Progress:
     def _measure(self, name: str) -> float:
         value = self.facts()[name]
         return math.nan if value is None else float(value)
+
+    def _measure_bytes(self, name: str, op: str) -> float:
+        sent = name == "sent"
+        counts = self._traffic.sent_bytes if sent else self._traffic.received_bytes
+        return float(counts.get(op, 0))

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from paramfleet.requests import ReadPlan
+from paramfleet.traffic import Traffic
 from paramfleet_shared import served_errors  # noqa: F401 - known by their codes
 from paramfleet_shared.clock import Clock
 from paramfleet_shared.placement import Placement
@@ -38,6 +39,7 @@ class PServers:
         self.placement = placement
         self.call_timeout_s = call_timeout_s
         self.step_timeout_s = step_timeout_s
+        self.traffic = Traffic()
         self._channels = [
             Channel(endpoint, peer=f"pserver {index}", clock=clock)
             for index, endpoint in enumerate(placement.endpoints)
@@ -54,6 +56,13 @@ class PServers:
         Raises:
             FleetError: the first error of a pserver, once all have answered or failed.
         """
+        answers = await self._call(op, messages, timeout_s)
+        self.traffic.note(op, messages, answers)
+        return answers
+
+    async def _call(
+        self, op: str, messages: Sequence[Message], timeout_s: float | None
+    ) -> list[Message]:
         limit_s = self.call_timeout_s if timeout_s is None else timeout_s
         if len(self._channels) == 1:  # needs no task of its own
             return [await self._channels[0].call(op, messages[0], timeout_s=limit_s)]

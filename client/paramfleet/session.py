@@ -291,6 +291,7 @@ class Session:
             )
 
         pservers = communicator.wait(connect())
+        self._progress.watch_traffic(pservers.traffic)
         member = communicator.session.member
         author = Author(rank=member.index, incarnation=member.incarnation)
         job = Job(
@@ -366,8 +367,9 @@ class Session:
     def job_progress(self) -> list[dict[str, Any]]:
         """Return what each worker last reported, by rank.
 
-        Each is ``rank``, ``step``, ``loss``, ``examples_per_s``, ``staleness`` and
-        ``mode``; a worker that hasn't reported yet is left out.
+        Each is ``rank``, ``step``, ``loss``, ``examples_per_s``, ``staleness``, ``mode``,
+        ``sent_bytes`` and ``received_bytes``, which count what went to the pservers and
+        came from them; a worker that hasn't reported yet is left out.
         """
         if self._communicator is None:
             said = {0: self._progress.facts()}

@@ -31,6 +31,7 @@ __all__ = [
     "Message",
     "UnencodableMessageError",
     "WireVersionError",
+    "body_bytes",
     "decode",
     "encode",
 ]
@@ -120,29 +121,13 @@ def encode(message: Message) -> list[Buffer]:
         UnencodableMessageError: if a field is not a plain value, or a tensor
             has a dtype the wire does not know.
     """
-    arrays: list[NDArray[Any]] = []
-    described: list[tuple[str, str, tuple[int, ...]]] = []
-    for name, array in message.tensors.items():
-        dtype = _NAMES.get(array.dtype)
-        if dtype is None:
-            raise UnencodableMessageError(
-                where=f"tensor {name!r}",
-                rule=f"has dtype {array.dtype.str}; the wire knows {', '.join(_DTYPES)}",
-            )
-        described.append((name, dtype, array.shape))
-        arrays.append(array)
-    try:
-        header: bytes = msgpack.packb((message.fields, described))
-    except (TypeError, ValueError, OverflowError) as error:
-        raise UnencodableMessageError(
-            where="fields", rule=f"must be plain values: {error}"
-        ) from error
+    header = _header(message)
     before = (
         _PREFIX.pack(_MAGIC, _VERSION, len(header)) + header
     )  # what the next piece begins with
     position = len(before)
     buffers: list[Buffer] = []
-    for array in arrays:
+    for array in message.tensors.values():
         num_bytes = array.nbytes
         if not num_bytes:
             continue
@@ -157,6 +142,38 @@ def encode(message: Message) -> list[Buffer]:
     if before:
         buffers.append(before)
     return buffers
+
+
+def _header(message: Message) -> bytes:
+    described: list[tuple[str, str, tuple[int, ...]]] = []
+    for name, array in message.tensors.items():
+        dtype = _NAMES.get(array.dtype)
+        if dtype is None:
+            raise UnencodableMessageError(
+                where=f"tensor {name!r}",
+                rule=f"has dtype {array.dtype.str}; the wire knows {', '.join(_DTYPES)}",
+            )
+        described.append((name, dtype, array.shape))
+    try:
+        header: bytes = msgpack.packb((message.fields, described))
+    except (TypeError, ValueError, OverflowError) as error:
+        raise UnencodableMessageError(
+            where="fields", rule=f"must be plain values: {error}"
+        ) from error
+    return header
+
+
+def body_bytes(message: Message) -> int:
+    """Return how long the message is in bytes, once encoded.
+
+    Raises:
+        UnencodableMessageError: if it can't be.
+    """
+    position = _PREFIX.size + len(_header(message))
+    for array in message.tensors.values():
+        if array.nbytes:
+            position += -position % ALIGNMENT_BYTES + array.nbytes
+    return position
 
 
 def decode(body: bytes | bytearray | memoryview, limits: Limits = DEFAULT_LIMITS) -> Message:

@@ -1,0 +1,41 @@
+"""Bytes between this worker and the pservers, by operation and by table.
+
+The communicator's loop counts, other threads read: a value is replaced as a whole.
+"""
+
+from collections.abc import Sequence
+
+from paramfleet_shared.wire.message import Message, body_bytes
+
+__all__ = ["Traffic"]
+
+_TABLES_OF = frozenset({"pull", "push", "exchange"})
+"""Operations whose parts are tables."""
+
+
+class Traffic:
+    """Counts the bodies of requests and answers; retries and HTTP/2's framing are not in."""
+
+    def __init__(self) -> None:
+        self.sent_bytes: dict[str, int] = {}
+        """By operation: bodies of requests, headers included."""
+        self.received_bytes: dict[str, int] = {}
+        """By operation: bodies of answers."""
+        self.table_bytes: dict[str, int] = {}
+        """By table: ids and numbers of pulls, pushes and exchanges, both ways."""
+
+    def note(self, op: str, messages: Sequence[Message], answers: Sequence[Message]) -> None:
+        """Count a call to every pserver."""
+        _add(self.sent_bytes, op, sum(map(body_bytes, messages)))
+        _add(self.received_bytes, op, sum(map(body_bytes, answers)))
+        if op in _TABLES_OF:
+            for message, answer in zip(messages, answers, strict=True):
+                tables = [part["table"] for part in message.fields["parts"]]
+                for one in (message, answer):
+                    for name, array in one.tensors.items():
+                        table = tables[int(name.partition(".")[0])]
+                        _add(self.table_bytes, table, array.nbytes)
+
+
+def _add(counts: dict[str, int], key: str, more: int) -> None:
+    counts[key] = counts.get(key, 0) + more

@@ -1,0 +1,54 @@
+"""What a worker counts of its messages."""
+
+import asyncio
+import urllib.request
+
+import numpy as np
+
+from paramfleet.progress import Progress
+from paramfleet.traffic import Traffic
+from paramfleet_shared.testing.clock import FakeClock
+from paramfleet_shared.wire.message import Message, body_bytes, encode
+
+PULL = Message(
+    fields={"parts": [{"table": "deep"}, {"table": "flat"}]},
+    tensors={"0.ids": np.arange(3), "0.offsets": np.arange(9)},
+)
+ANSWER = Message(
+    tensors={"0.rows": np.zeros((3, 4), np.float32), "1.rows": np.zeros(7, np.float32)}
+)
+
+
+def test_a_body_is_as_long_as_it_says() -> None:
+    for message in (PULL, ANSWER, Message(), Message(tensors={"e": np.empty(0)})):
+        assert body_bytes(message) == sum(map(len, encode(message)))
+
+
+def test_bytes_are_counted_by_operation_and_by_table() -> None:
+    traffic = Traffic()
+
+    traffic.note("pull", [PULL, PULL], [ANSWER, ANSWER])
+    traffic.note("leave", [Message()], [Message()])
+
+    assert traffic.sent_bytes == {"pull": 2 * body_bytes(PULL), "leave": body_bytes(Message())}
+    assert traffic.received_bytes["pull"] == 2 * body_bytes(ANSWER)
+    assert traffic.table_bytes == {"deep": 2 * (24 + 72 + 48), "flat": 2 * 28}
+
+
+async def test_the_admin_address_shows_them() -> None:
+    progress, traffic = Progress(FakeClock(), lambda: None), Traffic()
+    progress.watch_traffic(traffic)
+    traffic.note("pull", [PULL], [ANSWER])
+    admin = progress.admin()
+    port = await admin.start("127.0.0.1", 0)
+
+    def get(path: str) -> str:
+        return str(urllib.request.urlopen(f"http://127.0.0.1:{port}{path}").read().decode())
+
+    metrics = await asyncio.to_thread(get, "/metrics")
+    status = await asyncio.to_thread(get, "/status")
+    await admin.close()
+
+    size = float(body_bytes(ANSWER))
+    assert f'paramfleet_worker_received_bytes{{operation="pull"}} {size}' in metrics
+    assert '"deep"' in status
