@@ -11,6 +11,9 @@ keeps it, so that it is sent with later deltas and the total tends to the sum of
 all workers' progress (Fleet's rule; see also Wu et al., GEO-SGD, in Fleet's
 documentation). ``average`` drops it: ``cur = old`` after taking a delta.
 
+A delta that is sent as narrow numbers is sent rounded: ``give_back`` takes what that loses
+out of ``old`` again, so that it goes with a later delta.
+
 At the end of training ``take_rest`` sends all that is left, undivided.
 """
 
@@ -67,6 +70,10 @@ class DenseReplica:
         delta = cur - self.old
         self.old += delta
         return delta, self.old.copy()
+
+    def give_back(self, lost: NDArray[np.float32]) -> None:
+        """Count a part of the delta that was taken, float32 [P], as unsent again."""
+        self.old -= lost
 
     def reset(self, values_P: NDArray[np.float32]) -> None:
         """Agree on ``values_P``."""
@@ -147,11 +154,27 @@ class RowReplica:
         num = differing(self.store.flat, count, slots, self._layout)
         return self._take(slots[:num], np.float32(1.0), drops=True)
 
+    def give_back(self, ids: NDArray[np.int64], lost: NDArray[np.float32]) -> None:
+        """Count a part of the deltas that were taken as unsent again.
+
+        Args:
+            ids: int64 [U], each once.
+            lost: float32 [U, D]: what narrow numbers lost of each row's delta.
+        """
+        slots = self.store.slots(ids)
+        self.store.column(_OLD)[slots] -= lost
+
     def hear(self, ids: NDArray[np.int64], served: NDArray[np.float32]) -> None:
         """Take in rows that others changed: ids int64 [U], values float32 [U, D]."""
         slots = self.store.slots_to_overwrite(ids)  # a new row has nothing unsent
         rows = as_input(served, np.float32).reshape(-1)
         hear_rows(self.store.flat, slots, rows, self._layout)
+
+    def install(self, ids: NDArray[np.int64], served: NDArray[np.float32]) -> None:
+        """Take rows as the servers hold them, int64 [U] and float32 [U, D], for good."""
+        slots = self.store.slots(ids)
+        self.store.values[slots] = served
+        self.store.column(_OLD)[slots] = served
 
     def forget(self) -> None:
         """Drop all progress: every row is what it was at first."""

@@ -22,12 +22,14 @@ from paramfleet_shared.placement import Placement, range_of_shard
 from paramfleet_shared.tables.encoding import (
     Encoded,
     WireDtype,
+    are_bounds,
     decode_rows,
     pack_ids,
     sort_within_shards,
+    unpack_ids,
 )
 from paramfleet_shared.tables.rowstore import check_array, scatter_rows
-from paramfleet_shared.wire.message import Message
+from paramfleet_shared.wire.message import MalformedMessageError, Message
 
 __all__ = [
     "Author",
@@ -37,6 +39,7 @@ __all__ = [
     "Write",
     "decoded_part",
     "dense_slice",
+    "heard_ids",
     "write_messages",
 ]
 
@@ -225,6 +228,23 @@ def decoded_part(answer: Message, index: int, wire: WireDtype) -> NDArray[np.flo
     """Return the rows [n, D] or values [n] of part ``index`` of an answer."""
     encoded = Encoded(answer.tensors[f"{index}.rows"], answer.tensors.get(f"{index}.scales"))
     return decode_rows(encoded, wire)
+
+
+def heard_ids(answer: Message, index: int) -> NDArray[np.int64]:
+    """Return the ids of part ``index`` of an exchange's answer, int64 [n], one a row.
+
+    Raises:
+        MalformedMessageError: if they are packed, but not as they should be.
+    """
+    found = answer.tensors[f"{index}.ids"]
+    if answer.fields["parts"][index].get("ids") != "delta":
+        return found
+    offsets = answer.tensors[f"{index}.offsets"]
+    fits = are_bounds(offsets, len(answer.tensors[f"{index}.rows"]))
+    ids = unpack_ids(found, offsets) if fits else None
+    if ids is None:
+        raise MalformedMessageError(where=f"tensor '{index}.ids'", rule="must be packed ids")
+    return ids
 
 
 def _wire_field(wire: WireDtype) -> dict[str, str]:

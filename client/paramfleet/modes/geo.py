@@ -24,13 +24,31 @@ from paramfleet.job import (
 from paramfleet.modes.base import ModelTables, check_gradients
 from paramfleet.modes.rowstep import RowStepper, step_rows
 from paramfleet.replica import DenseReplica, RowReplica
-from paramfleet.requests import Rows, Write, write_messages
+from paramfleet.requests import (
+    Read,
+    ReadPlan,
+    Rows,
+    Write,
+    decoded_part,
+    dense_slice,
+    heard_ids,
+    write_messages,
+)
 from paramfleet.rowstore import RowStore, spec_of
 from paramfleet.strategy import TrainingMode
+from paramfleet_shared.tables.encoding import (
+    Encoded,
+    WireDtype,
+    decode_rows,
+    encode_rows,
+    narrowest,
+)
+from paramfleet_shared.tables.partition import partition
 from paramfleet_shared.tables.spec import OptimizerSpec
 from paramfleet_shared.wire.message import Message
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from concurrent.futures import Future
 
 __all__ = ["GeoMode"]
@@ -59,6 +77,11 @@ class _Delta(NamedTuple):
     table: str
     values: NDArray[np.float32]
     rows: Rows | None = None
+    wire: WireDtype = "float32"
+    """How it travels, and what is answered."""
+    encoded: tuple[Encoded, ...] = ()
+    """What travels instead of ``values`` if that isn't float32: all rows, or each
+    pserver's part of a dense table."""
 
 
 class GeoMode:
@@ -96,6 +119,13 @@ class GeoMode:
         self._sequence = 0
         self._acks: dict[tuple[int, str], int] = {}
         self._flying: Future[_Heard] | None = None
+        self._slices = {
+            block.name: [
+                dense_slice(block.size, job.placement, server)
+                for server in range(job.placement.num_servers)
+            ]
+            for block in self._blocks
+        }
 
     def start(self) -> None:
         """Start from worker 0's dense parameters, and from loaded rows if there are any."""
@@ -130,7 +160,9 @@ class GeoMode:
             self.wait_exchanged()
         if self._due and self._flying is None:
             self._due = False
-            self._send(self._take_deltas())
+            deltas = self._take_deltas()
+            wire = self._mode.wire_dtype
+            self._send([self._narrowed(d) for d in deltas] if wire != "float32" else deltas)
 
     def wait_exchanged(self) -> None:
         """Wait for the exchange in flight, if any, and take in what it brought.
@@ -177,6 +209,41 @@ class GeoMode:
         self._job.barrier("fleet.geo_rest", timeout_s=FINISH_TIMEOUT_S)
         self._send(self._no_deltas())
         self.wait_exchanged()
+        if self._mode.wire_dtype != "float32":
+            self._pull_replicas()
+
+    def _pull_replicas(self) -> None:
+        """Take every row anew: what was heard and added before was rounded."""
+        placement = self._job.placement
+        for name, replica in self._rows.items():
+            ids, dim = replica.store.ids().copy(), replica.store.spec.dim
+            for start in range(0, len(ids), self._max_rows(name)):
+                some, _, offsets = partition(
+                    ids[start : start + self._max_rows(name)], placement.num_shards
+                )
+                plan = ReadPlan(
+                    [Read(table=name, rows=Rows(some, offsets), dim=dim)], placement
+                )
+                answers = self._job.communicator.wait(
+                    self._job.pservers.pull(plan, rank=self._job.author.rank, min_step=0)
+                )
+                replica.install(some, plan.join(answers)[0])
+
+    def _narrowed(self, delta: _Delta) -> _Delta:
+        """Return a delta as it travels; what that loses of it counts as unsent again."""
+        name, wire = delta.table, self._mode.wire_dtype
+        if delta.rows is None:
+            parts = [encode_rows(delta.values[part], wire) for part in self._slices[name]]
+            sent = np.concatenate([decode_rows(part, wire) for part in parts])
+            self._dense[name].give_back(delta.values - sent)
+            return delta._replace(wire=wire, encoded=tuple(parts))
+        replica = self._rows[name]
+        wire = narrowest(wire, replica.store.spec.dim)
+        rows, order = delta.rows.sorted()
+        values = delta.values[order]
+        encoded = encode_rows(values, wire)
+        replica.give_back(rows.ids_U, values - decode_rows(encoded, wire))
+        return _Delta(name, values, rows, wire, (encoded,))
 
     def _take_deltas(self, *, rest: bool = False) -> list[_Delta]:
         """Return what this worker has to send; with ``rest``, all of it."""
@@ -197,11 +264,12 @@ class GeoMode:
         dense = [_Delta(block.name, np.zeros(block.size, np.float32)) for block in self._blocks]
         return [self._listening(name) for name in self._rows] + dense
 
-    def _listening(self, name: str) -> _Delta:
+    def _listening(self, name: str, wire: WireDtype = "float32") -> _Delta:
         dim = self._rows[name].store.spec.dim
         offsets = np.zeros(self._job.placement.num_shards + 1, np.int64)
         rows = Rows(np.empty(0, np.int64), offsets)
-        return _Delta(name, np.empty((0, dim), np.float32), rows)
+        nothing = np.empty((0, dim), np.float32)
+        return _Delta(name, nothing, rows, wire, (encode_rows(nothing, wire),))
 
     def _max_rows(self, name: str) -> int:
         """Rows of a table in one message."""
@@ -224,7 +292,8 @@ class GeoMode:
             more = await self._exchange_once(now, step, heard, listens=not later)
             sending = {delta.table for delta in later}
             listening = (self._rows.keys() if later else more) - sending
-            deltas = later + [self._listening(name) for name in sorted(listening)]
+            wires = {delta.table: delta.wire for delta in now}
+            deltas = later + [self._listening(n, wires[n]) for n in sorted(listening)]
         return heard
 
     def _divide(self, deltas: list[_Delta]) -> tuple[list[_Delta], list[_Delta]]:
@@ -245,10 +314,7 @@ class GeoMode:
     ) -> set[str]:
         """Send one message to each pserver; return the tables that have more to tell."""
         self._sequence += 1
-        writes = [
-            Write(table=d.table, sequence=self._sequence, values=d.values, rows=d.rows)
-            for d in deltas
-        ]
+        writes = [self._write(delta) for delta in deltas]
         fields = {**self._job.author.fields(), "step": max(step - 1, 0)}
         messages = write_messages(
             writes,
@@ -260,6 +326,23 @@ class GeoMode:
         answers = await self._job.pservers.call("exchange", messages)
         return self._collect(writes, answers, heard, listens=listens)
 
+    def _write(self, delta: _Delta) -> Write:
+        encoded: Sequence[Encoded] | None = None
+        if delta.wire != "float32":
+            encoded = delta.encoded
+            if delta.rows is not None:
+                placement = self._job.placement
+                parts = [delta.rows.of(placement, s)[0] for s in range(placement.num_servers)]
+                encoded = [delta.encoded[0].part(part) for part in parts]
+        return Write(
+            table=delta.table,
+            sequence=self._sequence,
+            values=delta.values,
+            rows=delta.rows,
+            wire=delta.wire,
+            encoded=encoded,
+        )
+
     def _collect(
         self, writes: list[Write], answers: list[Message], heard: _Heard, *, listens: bool
     ) -> set[str]:
@@ -270,7 +353,7 @@ class GeoMode:
         heard.slowest = slowest_of(answers)
         more: set[str] = set()
         for index, write in enumerate(writes):
-            rows = [answer.tensors[f"{index}.rows"] for answer in answers]
+            rows = [decoded_part(answer, index, write.wire) for answer in answers]
             if write.rows is None:
                 heard.dense[write.table] = np.concatenate(rows)
                 continue
@@ -279,7 +362,7 @@ class GeoMode:
             for server, answer in enumerate(answers):
                 facts = answer.fields["parts"][index]
                 self._acks[server, write.table] = int(facts["batch"])
-                ids = answer.tensors[f"{index}.ids"]
+                ids = heard_ids(answer, index)
                 heard.rows.setdefault(write.table, []).append((ids, rows[server]))
                 if facts["more"]:
                     more.add(write.table)
@@ -295,6 +378,6 @@ def _part_of(delta: _Delta, part: slice) -> _Delta:
     assert delta.rows is not None, "only rows are divided"
     ids, offsets = delta.rows
     bounds = np.clip(offsets, part.start, part.stop) - part.start
-    return _Delta(
-        delta.table, delta.values[part], Rows(ids[part], np.minimum(bounds, len(ids[part])))
-    )
+    rows = Rows(ids[part], np.minimum(bounds, len(ids[part])))
+    encoded = tuple(each.part(part) for each in delta.encoded)
+    return delta._replace(values=delta.values[part], rows=rows, encoded=encoded)

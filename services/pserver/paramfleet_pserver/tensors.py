@@ -9,6 +9,7 @@ from paramfleet_pserver.tablestore import SparseTable, Table
 from paramfleet_shared.tables.encoding import (
     Encoded,
     WireDtype,
+    are_bounds,
     scale_shape,
     stored_dtype,
     unpack_ids,
@@ -93,8 +94,7 @@ def ids_of(
     bounds = (table.blocks[-1].shards.stop + 1,)
     offsets = tensor_of(message, f"{index}.offsets", table, dtype="int64", shape=bounds)
     num = int(offsets[-1]) if packed else len(found)
-    rises = offsets[0] == 0 and offsets[-1] == num and not np.any(offsets[1:] < offsets[:-1])
-    if not rises or num > max(MAX_PACKED_IDS, len(found)):
+    if not are_bounds(offsets, num) or num > max(MAX_PACKED_IDS, len(found)):
         raise MalformedMessageError(
             where=f"tensor '{index}.offsets'",
             rule="must rise from 0 to the number of ids "

@@ -28,6 +28,7 @@ __all__ = [
     "WIRE_DTYPES",
     "Encoded",
     "WireDtype",
+    "are_bounds",
     "decode_rows",
     "encode_rows",
     "is_finite",
@@ -208,6 +209,13 @@ def pack_ids(ids: NDArray[np.int64], offsets: NDArray[np.int64]) -> NDArray[np.u
     return packed
 
 
+def are_bounds(offsets: NDArray[np.int64], num: int) -> bool:
+    """Return whether offsets, at least one, rise from 0 to ``num``."""
+    return bool(
+        offsets[0] == 0 and offsets[-1] == num and not np.any(offsets[1:] < offsets[:-1])
+    )
+
+
 def unpack_ids(
     packed: NDArray[np.uint8], offsets: NDArray[np.int64]
 ) -> NDArray[np.int64] | None:
@@ -215,7 +223,7 @@ def unpack_ids(
 
     Args:
         packed: uint8 [bytes], of any content.
-        offsets: int64 [shards + 1], rising from 0 to n; the caller has seen to it, and
+        offsets: int64 [shards + 1], ``are_bounds`` of n; the caller has seen to it, and
             to n being a number of ids that it has memory for.
     """
     ids = np.empty(int(offsets[-1]), np.uint64)

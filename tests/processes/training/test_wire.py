@@ -18,7 +18,7 @@ def far(a: dict[str, Any], b: dict[str, Any], key: str) -> float:
 def test_sync_stays_near_one_process_and_all_workers_hold_the_same(
     jobs: Any, wire: str
 ) -> None:
-    args = ["--mode", "sync", "--steps", "40"]
+    args = ["--mode", "sync", "--steps", "20"]
     alone = jobs.local(SCRIPT, *args)
 
     first, second = jobs.run(SCRIPT, *args, "--wire_dtype", wire).results
@@ -33,6 +33,28 @@ def test_sync_stays_near_one_process_and_all_workers_hold_the_same(
 @pytest.mark.parametrize("wire", ["float16", "bfloat16", "int8"])
 def test_async_learns_and_ends_with_the_same_values(jobs: Any, wire: str) -> None:
     args = ["--mode", "async", "--steps", "150", "--wire_dtype", wire]
+
+    first, second = jobs.run(SCRIPT, *args).results
+
+    assert np.mean(first["losses"][-20:]) < np.mean(first["losses"][:20]) - 0.01
+    assert first["dense"] == second["dense"]
+    assert first["rows"] == second["rows"]
+
+
+@pytest.mark.parametrize(
+    ("wire", "merge"),
+    [
+        ("float16", "remainder"),
+        ("bfloat16", "remainder"),
+        ("int8", "remainder"),
+        ("int8", "average"),
+    ],
+)
+def test_geo_learns_and_all_workers_end_with_exactly_the_same(
+    jobs: Any, wire: str, merge: str
+) -> None:
+    args = ["--mode", "geo", "--steps", "100", "--wire_dtype", wire, "--geo_merge", merge]
+    args += ["--message_values", "512"]
 
     first, second = jobs.run(SCRIPT, *args).results
 

@@ -148,3 +148,35 @@ def test_forgetting_brings_back_first_values() -> None:
 
     assert replica.store.values[slots].tolist() == [[1.0]]
     assert replica.take_rest()[0].size == 0
+
+
+def test_what_narrow_numbers_lost_is_sent_with_a_later_delta() -> None:
+    dense = DenseReplica(vector(0, 0), worker_num=2, merge="remainder")
+    cur = vector(4, 8)
+    delta, cur = dense.take_delta(cur)
+
+    dense.give_back(delta - vector(1.5, 4))
+
+    assert (cur - dense.old).tolist() == [2.5, 4.0]
+    rows = row_replica(2)
+    ids = np.array([5, 3])
+    slots = rows.store.slots(ids)
+    first = rows.store.values[slots].copy()
+    rows.store.values[slots] += 4
+    rows.touch(slots)
+    taken = rows.take_delta()
+    rows.give_back(taken.ids, np.full_like(taken.values, 0.5))
+    rows.touch(slots)
+    assert rows.take_delta().values == pytest.approx(np.full_like(first, 1.25))
+
+
+def test_rows_are_installed_as_they_are_served() -> None:
+    rows = row_replica(2)
+    slots = rows.store.slots(np.array([5, 3]))
+    rows.store.values[slots] += 4
+    rows.touch(slots)
+
+    rows.install(np.array([3, 5]), np.full((2, rows.store.spec.dim), 7, np.float32))
+
+    assert (rows.store.values[slots] == 7).all()
+    assert not rows.take_delta().values.any()

@@ -5,12 +5,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paramfleet.requests import Read, ReadPlan, Rows, Write, dense_slice, write_messages
+from paramfleet.requests import (
+    Read,
+    ReadPlan,
+    Rows,
+    Write,
+    dense_slice,
+    heard_ids,
+    write_messages,
+)
 from paramfleet_shared.placement import Placement
-from paramfleet_shared.tables.encoding import WireDtype, encode_rows, unpack_ids
+from paramfleet_shared.tables.encoding import WireDtype, encode_rows, pack_ids, unpack_ids
 from paramfleet_shared.tables.partition import partition
 from paramfleet_shared.tables.rowstore import RowShapeError
-from paramfleet_shared.wire.message import Message
+from paramfleet_shared.wire.message import MalformedMessageError, Message
 
 
 def placement(servers: int, shards: int = 8) -> Placement:
@@ -166,3 +174,32 @@ def test_neighbouring_ids_travel_packed_only_beside_narrow_numbers() -> None:
 
     assert sizes["float32"] == 3200
     assert sizes["bfloat16"] < 500
+
+
+def heard(ids: list[int], **changes: np.ndarray) -> Message:
+    """Return an answer of an exchange with packed ids."""
+    batch = np.array(ids, np.int64)
+    offsets = np.array([0, 20, len(ids)], np.int64)
+    packed = pack_ids(batch, offsets)
+    assert packed is not None
+    rows = np.zeros((len(ids), 2), np.float32)
+    tensors: dict[str, np.ndarray] = {"0.ids": packed, "0.offsets": offsets, "0.rows": rows}
+    return Message(fields={"parts": [{"ids": "delta"}]}, tensors={**tensors, **changes})
+
+
+def test_packed_ids_of_an_answer_are_read() -> None:
+    assert heard_ids(heard(list(range(50))), 0).tolist() == list(range(50))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"0.ids": np.zeros(9, np.uint8)},
+        {"0.offsets": np.array([0, 1 << 50], np.int64)},
+        {"0.offsets": np.array([0, 60, 50], np.int64)},
+        {"0.rows": np.zeros((49, 2))},
+    ],
+)
+def test_packed_ids_that_are_none_are_refused(changes: dict[str, np.ndarray]) -> None:
+    with pytest.raises(MalformedMessageError, match="must be packed ids"):
+        heard_ids(heard(list(range(50)), **changes), 0)
