@@ -109,6 +109,9 @@ def train(case: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
         loss = criterion(model(batch.wide_ids, batch.deep_ids, batch.dense), batch.labels)
         optimizer.minimize(loss)
         steps += 1
+    if case["mode"] == "async":
+        optimizer.running.flush()  # what waits to be sent belongs to the steps
+    optimizer.wait_exchanged()
     moved = traffic() - begun
     fleet.finish_training()
     auc = evaluate(model, dataset.test).auc

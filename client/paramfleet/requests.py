@@ -86,6 +86,11 @@ class Read:
     create: bool = False
     wire: WireDtype = "float32"
     """How the answer travels."""
+    order: NDArray[np.int64] | None = None
+    """Where each of ``rows`` stands in the answer's order, int64 [U], if they are sorted
+    inside their shard already."""
+    keep: int | None = None
+    """By which number a push will name the ids; None if none will."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,6 +108,8 @@ class Write:
     encoded: Sequence[Encoded] | None = None
     """What travels instead of ``values`` if that isn't float32: one for each pserver. The
     rows are sorted inside their shard then."""
+    pulled: int | None = None
+    """The pull that had the same rows, so that their ids needn't travel again."""
 
 
 def dense_slice(size: int, placement: Placement, server: int) -> slice:
@@ -121,8 +128,8 @@ class ReadPlan:
         self._orders: list[NDArray[np.int64] | None] = []
         self._reads: list[Read] = []
         for read in reads:
-            rows, order = read.rows, None
-            if rows is not None and read.wire != "float32":
+            rows, order = read.rows, read.order
+            if rows is not None and order is None and read.wire != "float32":
                 rows, order = rows.sorted()
             self._reads.append(replace(read, rows=rows))
             self._orders.append(order)
@@ -164,6 +171,8 @@ class ReadPlan:
                 part, offsets = read.rows.of(self._placement, server)
                 ids = read.rows.ids_U[part]
                 about |= _put_ids(tensors, index, ids, offsets, pack=read.wire != "float32")
+                if read.keep is not None:
+                    about["keep"] = read.keep
             parts.append(about)
         fields = {"rank": rank, "min_version": min_step, "parts": parts}
         return Message(fields=fields, tensors=tensors)
@@ -210,9 +219,12 @@ def write_messages(
                 part = dense_slice(len(write.values), placement, server)
             else:
                 part, offsets = write.rows.of(placement, server)
-                ids = write.rows.ids_U[part]
-                about |= _put_ids(tensors, index, ids, offsets, pack=write.wire != "float32")
                 about["unique"] = True
+                if write.pulled is not None:
+                    about |= {"ids": "pulled", "pulled": write.pulled}
+                else:
+                    ids, pack = write.rows.ids_U[part], write.wire != "float32"
+                    about |= _put_ids(tensors, index, ids, offsets, pack=pack)
             encoded = Encoded(write.values[part])
             if write.encoded is not None:
                 encoded = write.encoded[server]

@@ -17,6 +17,7 @@ __all__ = [
     "NotAMemberError",
     "OperationModeError",
     "ParkedStepError",
+    "PulledIdsGoneError",
     "PushRepeatedError",
     "SequenceExpiredError",
     "StepIncompleteError",
@@ -122,6 +123,21 @@ class StepTooEarlyError(ContractError):
         self.step = step
         self.next_step = next_step
         self.max_ahead_steps = max_ahead_steps
+
+
+class PulledIdsGoneError(ContractError):
+    """A push names a pull whose ids the pserver doesn't keep any more; nothing was changed."""
+
+    code = "contract.pulled_ids_gone"
+
+    def __init__(self, *, table: str, rank: int, pull: int) -> None:
+        super().__init__(
+            f"table {table!r}: the ids of worker {rank}'s pull {pull} aren't kept any more: "
+            "push again with the ids",
+            table=table,
+            rank=rank,
+            pull=pull,
+        )
 
 
 class PushRepeatedError(ContractError):

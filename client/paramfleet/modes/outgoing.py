@@ -3,13 +3,18 @@
 One thread at a time writes; in async that is the communicator's loop.
 """
 
+from collections import deque
 from collections.abc import Iterator, Sequence
+from itertools import count
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from paramfleet.modes.sender import TableGradient
-from paramfleet.requests import Rows, Write, dense_slice
+from paramfleet.requests import Read, Rows, Write, dense_slice
 from paramfleet.residuals import DenseResidual, RowResiduals
+from paramfleet.sparse import SparseTable
 from paramfleet_shared.placement import Placement
 from paramfleet_shared.tables.encoding import WireDtype, narrowest
 from paramfleet_shared.tables.partition import partition
@@ -21,6 +26,20 @@ _REST_VALUES = 1 << 22
 """Floats of a sparse table that one push of residuals carries: 16 MiB."""
 
 
+_PULLS = 32
+"""Pulls of one table whose rows a push may name: more than steps wait to be sent."""
+
+
+class _Pull(NamedTuple):
+    """Rows that were pulled, sorted inside their shard."""
+
+    asked: Rows
+    """As the model asked for them."""
+    rows: Rows
+    order: NDArray[np.int64]
+    number: int
+
+
 class Outgoing:
     """Makes writes of gradients, and keeps what a narrow format loses of them.
 
@@ -28,11 +47,19 @@ class Outgoing:
         specs: The tables, sparse and dense.
         placement: Who hosts what.
         wire: How gradients travel.
+        incarnation: Of this worker, so that its pulls differ from its former self's.
     """
 
     def __init__(
-        self, specs: Sequence[TableSpec], placement: Placement, wire: WireDtype
+        self,
+        specs: Sequence[TableSpec],
+        placement: Placement,
+        wire: WireDtype,
+        *,
+        incarnation: int = 0,
     ) -> None:
+        self._numbers = count(incarnation << 32)
+        self._pulls: dict[str, deque[_Pull]] = {}
         self._placement = placement
         self._specs = {spec.name: spec for spec in specs}
         self._wires = {
@@ -62,15 +89,33 @@ class Outgoing:
         """Return how a table's numbers travel."""
         return self._wires[table]
 
+    def read(self, table: SparseTable, rows: Rows) -> Read:
+        """Return what is pulled of rows whose gradient will be pushed."""
+        name = table.name
+        wire = self._wires[name]
+        if wire == "float32":
+            return Read(table=name, rows=rows, dim=table.dim, create=True)
+        pull = _Pull(rows, *rows.sorted(), next(self._numbers))
+        self._pulls.setdefault(name, deque(maxlen=_PULLS)).append(pull)
+        return Read(
+            table=name,
+            rows=pull.rows,
+            dim=table.dim,
+            create=True,
+            wire=wire,
+            order=pull.order,
+            keep=pull.number,
+        )
+
     def write(self, gradient: TableGradient, *, sequence: int) -> Write:
         """Return what is pushed of a table for a gradient."""
         name, rows, values = gradient.name, gradient.rows, gradient.grads
         self._rates[name] = gradient.lr
-        encoded = None
+        encoded, pulled = None, None
         if name in self._dense:
             encoded = self._dense[name].encode(values, self._parts[name])
         elif name in self._rows and rows is not None:
-            rows, order = rows.sorted()
+            rows, order, pulled = self._sorted(name, rows)
             values = values[order]
             whole = self._rows[name].encode(rows.ids_U, values)
             servers = range(self._placement.num_servers)
@@ -83,7 +128,15 @@ class Outgoing:
             lr=gradient.lr,
             wire=self._wires[name],
             encoded=encoded,
+            pulled=pulled,
         )
+
+    def _sorted(self, table: str, rows: Rows) -> tuple[Rows, NDArray[np.int64], int | None]:
+        """Return rows sorted inside their shard, their order, and the pull that had them."""
+        for pull in tuple(self._pulls.get(table, ())):
+            if pull.asked.ids_U is rows.ids_U:
+                return pull.rows, pull.order, pull.number
+        return *rows.sorted(), None
 
     def take_rest(self) -> Iterator[TableGradient]:
         """Yield what is left of all gradients, to be pushed as float32.

@@ -6,6 +6,7 @@ nothing but room in a bounded queue.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -29,7 +30,8 @@ from paramfleet.rowstore import spec_of
 from paramfleet.rules import RuleChangedError, server_rule
 from paramfleet.sparse import Pending, SparseTable
 from paramfleet.strategy import TrainingMode
-from paramfleet_shared.tables.encoding import WireDtype, narrowest
+from paramfleet_shared.served_errors import PulledIdsGoneError
+from paramfleet_shared.tables.encoding import WireDtype
 from paramfleet_shared.wire.message import Message
 
 __all__ = ["AsyncMode", "SyncMode"]
@@ -62,7 +64,9 @@ class _ServedMode:
         self._noted = -1
         self._blocks = [block for block, _ in tables.dense]
         self._wire = mode.wire_dtype
-        self._outgoing = Outgoing(self._specs, job.placement, mode.wire_dtype)
+        self._outgoing = Outgoing(
+            self._specs, job.placement, mode.wire_dtype, incarnation=job.author.incarnation
+        )
 
     def start(self) -> None:
         """Declare the tables, and start from worker 0's dense parameters."""
@@ -86,8 +90,10 @@ class _ServedMode:
     ) -> NDArray[np.float32]:
         """Pull rows, as ``RowSource`` promises."""
         rows = Rows(ids_U, offsets)
-        wire = narrowest(self._wire, table.dim) if create else "float32"
-        read = Read(table=table.name, rows=rows, dim=table.dim, create=create, wire=wire)
+        if create:
+            read = self._outgoing.read(table, rows)
+        else:  # nothing will be pushed of rows that are only looked at
+            read = Read(table=table.name, rows=rows, dim=table.dim)
         plan = ReadPlan([read], self._job.placement)
         rank, min_step = self._job.author.rank, self._min_step()
         answers = self._job.communicator.wait(
@@ -173,13 +179,19 @@ class _ServedMode:
             np.zeros(self.num_shards + 1, np.int64),
         )
 
-    def _messages(self, gradients: StepGradients) -> list[Message]:
-        """Return one push a pserver; each call is a new push with a new identity."""
+    def _writes(self, gradients: StepGradients) -> list[Write]:
+        """Return what a step pushes; each call is a new push with a new identity."""
         self._sequence += 1
-        writes = [
-            self._outgoing.write(part, sequence=self._sequence) for part in gradients.parts
-        ]
-        return self._push_messages(gradients, writes)
+        return [self._outgoing.write(part, sequence=self._sequence) for part in gradients.parts]
+
+    async def _push(self, gradients: StepGradients, writes: list[Write]) -> None:
+        """Push, and once more with all ids if a pserver doesn't keep those of a pull."""
+        call = self._job.pservers.call
+        try:
+            await call("push", self._push_messages(gradients, writes))
+        except PulledIdsGoneError:
+            writes = [replace(write, pulled=None) for write in writes]
+            await call("push", self._push_messages(gradients, writes))
 
     def _push_messages(self, gradients: StepGradients, writes: list[Write]) -> list[Message]:
         fields = {
@@ -195,8 +207,9 @@ class SyncMode(_ServedMode):
 
     def step(self, *, examples: int) -> None:
         """Push, wait until every worker's push is applied, and take the new dense values."""
-        messages = self._messages(self._gradients(examples=examples))
-        self._job.communicator.wait(self._job.pservers.call("push", messages))
+        gradients = self._gradients(examples=examples)
+        writes = self._writes(gradients)
+        self._job.communicator.wait(self._push(gradients, writes))
         self._step += 1
         self.refresh(wire=self._wire)
 
@@ -212,7 +225,7 @@ class AsyncMode(_ServedMode):
         super().start()
         self._sender = Sender(
             mode=self._mode,
-            push=self._push,
+            push=self._send,
             refresh=partial(fetch_dense, self._job, self._blocks, wire=self._wire),
         )
         self._job.communicator.wait(self._sender.start(self._job.communicator))
@@ -254,8 +267,8 @@ class AsyncMode(_ServedMode):
             for block, values in zip(self._blocks, fresh, strict=True):
                 block.install(values)
 
-    async def _push(self, gradients: StepGradients) -> None:
-        await self._job.pservers.call("push", self._messages(gradients))
+    async def _send(self, gradients: StepGradients) -> None:
+        await self._push(gradients, self._writes(gradients))
 
     async def _push_rest(self) -> None:
         for gradient in self._outgoing.take_rest():
@@ -268,4 +281,4 @@ class AsyncMode(_ServedMode):
                 rows=gradient.rows,
                 lr=gradient.lr,
             )
-            await self._job.pservers.call("push", self._push_messages(rest, [write]))
+            await self._push(rest, [write])

@@ -51,8 +51,8 @@ Mode = Literal["sync", "async", "geo"]
 MODES: tuple[Mode, ...] = ("sync", "async", "geo")
 
 _Choice = TypeVar("_Choice", bound=str)
-_Ids = Literal["plain", "delta"]
-_IDS: tuple[_Ids, ...] = ("plain", "delta")
+_Ids = Literal["plain", "delta", "pulled"]
+_IDS: tuple[_Ids, ...] = ("plain", "delta", "pulled")
 
 
 class Fields:
@@ -140,6 +140,8 @@ class PullPart:
     create: bool
     wire: WireDtype = "float32"
     """How the numbers of the answer travel."""
+    keep: int | None = None
+    """By which number a push may name the ids; None keeps them not."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -243,11 +245,19 @@ def pull_request(message: Message, store: TableStore) -> PullRequest:
         wire = part.choice("wire", WIRE_DTYPES, "float32")
         rows = None
         if isinstance(table, SparseTable):
-            ids, offsets = ids_of(message, index, table, packed=_packed(part))
+            packed = part.choice("ids", _IDS[:2], "plain") == "delta"
+            ids, offsets = ids_of(message, index, table, packed=packed)
             room = room_for((len(ids), table.spec.dim), wire)
             rows = SparsePart(ids, offsets, room, wire)
-        create = part.flag("create")
-        parts.append(PullPart(table=table, rows=rows, create=create, wire=wire))
+        parts.append(
+            PullPart(
+                table=table,
+                rows=rows,
+                create=part.flag("create"),
+                wire=wire,
+                keep=part.optional_integer("keep"),
+            )
+        )
     return PullRequest(
         rank=Rank(fields.integer("rank")),
         min_version=fields.integer("min_version"),
@@ -262,6 +272,7 @@ def push_request(message: Message, store: TableStore) -> PushRequest:
         MalformedMessageError: if a field or the bounds of ids are wrong, a tensor is
             missing, or a table is named twice.
         UnknownTableError: if a table wasn't declared.
+        PulledIdsGoneError: if a part names a pull whose ids aren't kept any more.
         RowShapeError: if a tensor's dtype or shape is wrong.
     """
     fields = Fields(message.fields, where="push")
@@ -362,14 +373,15 @@ class _Changes:
         wire = part.choice("wire", WIRE_DTYPES, "float32")
         name = f"{index}.{self._tensor}"
         if isinstance(table, SparseTable):
-            ids, offsets = ids_of(self._message, index, table, packed=_packed(part))
+            coded = part.choice("ids", _IDS, "plain")
+            if coded == "pulled":
+                ids, offsets = table.pulled.find(self.rank, part.integer("pulled"))
+            else:
+                packed = coded == "delta"
+                ids, offsets = ids_of(self._message, index, table, packed=packed)
             rows = change_of(
                 self._message, name, table, wire=wire, shape=(len(ids), table.spec.dim)
             )
             return SparsePart(ids, offsets, rows, wire, unique=part.flag("unique"))
         values = change_of(self._message, name, table, wire=wire, shape=(table.num_rows,))
         return DensePart(values, wire)
-
-
-def _packed(part: Fields) -> bool:
-    return part.choice("ids", _IDS, "plain") == "delta"

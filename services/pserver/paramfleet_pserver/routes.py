@@ -322,6 +322,9 @@ def _reading(pull: PullRequest) -> tuple[list[Job], dict[str, NDArray[Any]]]:
         if isinstance(part.table, SparseTable) and part.rows is not None:
             jobs += part.table.pull_jobs(part.rows, create=part.create)
             tensors |= _tensors(index, part.rows.rows)
+            if part.keep is not None:
+                ids, offsets = part.rows.ids, part.rows.offsets
+                part.table.pulled.keep(pull.rank, part.keep, ids, offsets)
         elif isinstance(part.table, DenseTable):
             room = room_for((part.table.num_rows,), part.wire)
             jobs.append(part.table.pull_job(room, part.wire))

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from paramfleet_pserver.core.pulled import PulledIds
 from paramfleet_pserver.owners import Job
 from paramfleet_shared.placement import range_of_shard
 from paramfleet_shared.served_errors import UnknownTableError
@@ -171,6 +172,8 @@ class SparseTable(Table):
 
     def __init__(self, spec: TableSpec, shards: Sequence[range]) -> None:
         super().__init__(spec)
+        self.pulled = PulledIds(spec.name)
+        """Ids of the latest pulls, for the pushes that follow them."""
         self.blocks = tuple(
             Block(owner, own, SparseShard(spec)) for owner, own in enumerate(shards)
         )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from paramfleet_shared.served_errors import NonFiniteGradientError
+from paramfleet_shared.served_errors import NonFiniteGradientError, PulledIdsGoneError
 from paramfleet_shared.tables.encoding import (
     Encoded,
     WireDtype,
@@ -234,3 +234,32 @@ async def test_a_number_that_is_none_is_refused_in_every_encoding(
     with pytest.raises(NonFiniteGradientError) as caught:
         await worker.call(0, "push", smaller(message, wire, name="grads"))
     assert caught.value.facts["count"] == 1
+
+
+async def test_a_push_may_name_the_pull_that_had_its_ids(start_servers: Start) -> None:
+    worker = (await start_servers(1)).worker()
+    await worker.declare(ROWS)
+    asking = reading(worker, "bfloat16", IDS)
+    del asking.fields["parts"][1]
+    asking.fields["parts"][0]["keep"] = 77
+    await worker.call(0, "pull", asking)
+    before = await worker.pull("rows", IDS.tolist())
+    order, _ = worker.part_of(0, 0, "rows", IDS)
+    grads = np.random.default_rng(2).standard_normal((len(IDS), 5)).astype(np.float32)
+    part = {"table": "rows", "sequence": 1, "lr": 1.0, "ids": "pulled", "pulled": 77}
+    head = {"rank": 0, "incarnation": 1, "step": 0, "weight": 1.0}
+
+    def push(**changes: Any) -> Message:
+        parts = [{**part, **changes}]
+        return Message(fields={**head, "parts": parts}, tensors={"0.grads": grads[order]})
+
+    with pytest.raises(PulledIdsGoneError) as caught:
+        await worker.call(0, "push", push(pulled=78))
+    assert caught.value.facts == {"table": "rows", "rank": 0, "pull": 78}
+    with pytest.raises(MalformedMessageError, match="'pulled' must be a whole number"):
+        await worker.call(0, "push", push(pulled="77"))
+    await worker.call(0, "push", push())
+    again = await worker.call(0, "push", push())
+
+    assert again.fields["duplicate"] == [True]
+    assert np.array_equal(await worker.pull("rows", IDS.tolist()), before - grads)

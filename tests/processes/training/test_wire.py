@@ -61,3 +61,12 @@ def test_geo_learns_and_all_workers_end_with_exactly_the_same(
     assert np.mean(first["losses"][-20:]) < np.mean(first["losses"][:20]) - 0.01
     assert first["dense"] == second["dense"]
     assert first["rows"] == second["rows"]
+
+
+def test_ids_that_the_pservers_forgot_are_sent_again(jobs: Any) -> None:
+    args = ["--mode", "sync", "--steps", "5", "--wire_dtype", "int8"]
+
+    kept = jobs.run(SCRIPT, *args).results
+    forgotten = jobs.run(SCRIPT, *args, "--max_pulls", "0").results
+
+    assert forgotten == kept

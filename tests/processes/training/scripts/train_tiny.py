@@ -8,6 +8,7 @@ import torch
 
 import paramfleet as fleet
 from paramfleet.modes import geo
+from paramfleet_pserver.core.pulled import PulledIds
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--optimizer", default="sgd")
@@ -26,10 +27,16 @@ parser.add_argument("--skip", type=int, default=0)
 parser.add_argument("--uneven", type=int, default=0)
 parser.add_argument("--message_values", type=int)
 parser.add_argument("--wire_dtype", default="float32")
+parser.add_argument("--max_pulls", type=int)
 args = parser.parse_args()
 
 if args.message_values:
     geo._MESSAGE_VALUES = args.message_values
+
+if args.max_pulls is not None:
+    defaults = PulledIds.__init__.__kwdefaults__
+    assert defaults is not None
+    defaults["max_pulls"] = args.max_pulls
 
 OPTIMIZERS: dict[str, Any] = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.5),
