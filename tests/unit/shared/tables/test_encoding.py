@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
@@ -54,6 +54,7 @@ def unpacked(packed: NDArray[np.uint8], bounds: NDArray[np.int64]) -> list[int]:
 
 @pytest.mark.parametrize("dtype", WIRE_DTYPES)
 @given(rows=ROWS)
+@settings(deadline=None)
 def test_what_is_encoded_is_finite_and_has_the_shape_of_the_rows(
     dtype: WireDtype, rows: NDArray[np.float32]
 ) -> None:
@@ -94,6 +95,7 @@ def test_bfloat16_is_the_nearest_and_even_of_two() -> None:
 
 
 @given(rows=ROWS)
+@settings(deadline=None)
 def test_int8_is_within_half_a_step_of_a_scale_that_fits_the_row(
     rows: NDArray[np.float32],
 ) -> None:
@@ -190,6 +192,7 @@ def test_narrow_rows_are_no_smaller_in_int8() -> None:
 
 
 @given(ids=IDS, cuts=st.lists(st.integers(0, 100), max_size=6), is_sorted=st.booleans())
+@settings(deadline=None)
 def test_ids_that_were_packed_are_the_same_again(
     ids: list[int], cuts: list[int], is_sorted: bool
 ) -> None:
@@ -223,6 +226,7 @@ def test_ids_far_apart_are_not_packed() -> None:
 
 
 @given(data=st.binary(max_size=300), num=st.integers(0, 400), cut=st.integers(0, 400))
+@settings(deadline=None)
 def test_bytes_that_are_not_packed_ids_are_refused_or_read_within_bounds(
     data: bytes, num: int, cut: int
 ) -> None:
