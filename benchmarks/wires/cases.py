@@ -42,7 +42,7 @@ class Case(NamedTuple):
     request_bytes: int
     answer_bytes: int
     calls: int
-    """Calls of a burst, for a fast stack about a tenth of a second."""
+    """Calls of a burst, for a fast stack about a twentieth of a second."""
 
     @property
     def moved_bytes(self) -> int:
@@ -51,10 +51,10 @@ class Case(NamedTuple):
 
 
 CASES = {
-    "small": Case(64, 64, 2_000),
-    "medium": Case(64 << 10, 64 << 10, 800),
-    "pull": Case(800_000, 6_400_000, 40),
-    "push": Case(7_000_000, 64, 40),
+    "small": Case(64, 64, 1_000),
+    "medium": Case(64 << 10, 64 << 10, 400),
+    "pull": Case(800_000, 6_400_000, 20),
+    "push": Case(7_000_000, 64, 20),
 }
 """By name, which is also the operation's."""
 

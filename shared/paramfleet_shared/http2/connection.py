@@ -255,7 +255,9 @@ class Connection(ControlFrames):
     def _on_data_of_no_stream(self, stream_id: int) -> None:
         if self._is_idle(stream_id):
             raise ProtocolFault("DATA of a stream that was never opened")
-        if stream_id not in self._reset_by_us:  # else it was on its way
+        if stream_id in self._reset_by_us:  # it was on its way
+            self._floods.count_control(self._now)
+        else:
             self._stream_fault(stream_id, ErrorCode.STREAM_CLOSED, "DATA after the end")
 
     # the reader's sink: other frames
@@ -318,6 +320,7 @@ class Connection(ControlFrames):
         if self.end_reason is not None:
             return
         self.end_reason = reason
+        self._reader.stop()
         for stream in list(self._streams.values()):
             self._forget(stream)
             self._events.append(StreamLost(stream.stream_id, reason, processed=True))

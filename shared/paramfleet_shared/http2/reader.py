@@ -59,6 +59,13 @@ class FrameReader:
         self._scratch = memoryview(bytearray(max(_MIN_SCRATCH_BYTES, 2 * self._frame_room)))
         self._start = self._end = 0  # unread bytes of the scratch
         self._payload: _Payload | None = None
+        self._stopped = False
+
+    def stop(self) -> None:
+        """Take no more frames: whatever still comes is thrown away."""
+        self._stopped = True
+        self._payload = None
+        self._start = self._end = 0
 
     def get_buffer(self) -> memoryview:
         """Return where to put the next bytes; never empty."""
@@ -89,7 +96,7 @@ class FrameReader:
         if self._expect_preface and not self._take_preface():
             return
         scratch, start, end = self._scratch, self._start, self._end
-        while end - start >= _HEADER_BYTES:
+        while end - start >= _HEADER_BYTES and not self._stopped:
             high, low, frame_type, flags, stream_id = FRAME_HEADER.unpack_from(scratch, start)
             num_bytes = high << 8 | low
             if num_bytes > self._max_frame_bytes:
@@ -151,7 +158,7 @@ class FrameReader:
 
     def _make_room(self, start: int) -> None:
         """Forget what was read before ``start``; keep room for one whole frame behind it."""
-        if start == self._end:
+        if start == self._end or self._stopped:
             start = self._end = 0
         elif len(self._scratch) - start < self._frame_room:
             unread = bytes(self._scratch[start : self._end])
