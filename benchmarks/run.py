@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import load_average, machine_facts, markdown_table, write_json
+from peer.jobs import compile_kernels
 from report import page, plot, summary_of
 
 __all__ = ["SUITES", "Plan", "main"]
@@ -161,6 +162,7 @@ def write_results(folder: Path) -> Mapping[str, float | None]:
 def main() -> int:
     """Run the suites; returns 1 if one failed."""
     options = parse_arguments()
+    compile_kernels()
     plan = Plan(options.suites, TOTAL_S)
     begin, num_failed = time.perf_counter(), 0
     print(f"{machine_facts()['processor']}, load average {load_average()}", flush=True)

@@ -34,7 +34,7 @@ TABLE = "rows"
 STEPS = 8
 """Steps of a burst: what a worker does between two questions."""
 
-WARM_UP = 0.2
+WARM_UP = 0.3
 """The share of the samples, from the first on, that tells nothing of growth."""
 
 NUM_BLOCKS = 12
@@ -47,7 +47,7 @@ METHOD = (
     "waking_p99_ms is how late the asking process itself woke from its pauses, which is what "
     "the machine's load adds to any answer. Each process's resident memory is looked at every "
     "second. The slope is a straight line through the medians of 12 pieces of the time after "
-    "the first fifth; its noise is twice its standard error. At the end every row must be, bit "
+    "the first third; its noise is twice its standard error. At the end every row must be, bit "
     "for bit, what all steps make of zeros: each push counted once, cut or not."
 )
 
@@ -75,7 +75,7 @@ class Trend:
     slope: float
     """Units a minute."""
     noise: float
-    """Twice the slope's standard error."""
+    """Twice the slope's standard error, with neighbours alike."""
 
     @property
     def is_growth(self) -> bool:
@@ -107,7 +107,11 @@ def trend_of(seconds: Sequence[float], values: Sequence[float]) -> Trend:
     slope = float(centred @ medians / (centred @ centred))
     rest = medians - medians.mean() - slope * centred
     variance = float(rest @ rest) / (len(medians) - 2) / float(centred @ centred)
-    return Trend(slope, 2.0 * variance**0.5)
+    # Memory is taken in stairs: what one piece is above the line, the next is too, so that
+    # there is less to learn from them than their number says (an AR(1) process).
+    alike = float(rest[1:] @ rest[:-1]) / max(float(rest @ rest), 1e-12)
+    alike = min(max(alike, 0.0), 0.9)
+    return Trend(slope, 2.0 * (variance * (1.0 + alike) / (1.0 - alike)) ** 0.5)
 
 
 class Samples:

@@ -1,8 +1,11 @@
 """Jobs and peers as processes: what the benchmarks start, ask, and end."""
 
+import asyncio
 import json
 import os
 import socket
+import subprocess
+import sys
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import asdict
@@ -16,7 +19,7 @@ from paramfleet_worker.core.environment import runtime_environment
 from peer.children import Child, start_child
 from peer.work import Work
 
-__all__ = ["Environments", "Job", "Processes", "environments"]
+__all__ = ["Environments", "Job", "Processes", "compile_kernels", "environments"]
 
 
 class Environments(NamedTuple):
@@ -34,6 +37,16 @@ class Environments(NamedTuple):
             side: {name: environment[name] for name in names if name in environment}
             for side, environment in self._asdict().items()
         }
+
+
+def compile_kernels() -> None:
+    """Compile what is not in the disk's cache yet: a cold server's first answer takes minutes.
+
+    Raises:
+        CalledProcessError: if that fails.
+    """
+    command = [sys.executable, "-m", "paramfleet_shared.tables.warm"]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
 def environments() -> Environments:
@@ -85,6 +98,7 @@ class Processes:
     async def start_job(self, name: str, *, servers: int = 1, workers: int = 1) -> Job:
         """Start a job as the launcher does: registry, coordinator, pservers; no worker yet."""
         if self._registry is None:
+            await asyncio.to_thread(compile_kernels)
             self._registry = await self.start_redis("registry")
         job = [f"--job={name}", f"--redis={self._registry.url}", "--log-level=WARNING"]
         sizes = [f"--worker-num={workers}", f"--server-num={servers}"]

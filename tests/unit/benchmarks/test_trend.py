@@ -24,7 +24,7 @@ def test_restlessness_is_no_growth() -> None:
 
 
 def test_what_the_start_takes_is_no_growth() -> None:
-    filling = np.minimum(SECONDS, 100.0)  # within the first fifth
+    filling = np.minimum(SECONDS, 100.0)  # within the warm-up
 
     trend = trend_of(SECONDS.tolist(), filling.tolist())
 
