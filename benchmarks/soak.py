@@ -47,8 +47,8 @@ METHOD = (
     "waking_p99_ms is how late the asking process itself woke from its pauses, which is what "
     "the machine's load adds to any answer. Each process's resident memory is looked at every "
     "second. The slope is a straight line through the medians of 12 pieces of the time after "
-    "the first third; its noise is twice its standard error. At the end every row must be, bit "
-    "for bit, what all steps make of zeros: each push counted once, cut or not."
+    "the first three tenths; its noise is twice its standard error. At the end every row must "
+    "be, bit for bit, what all steps make of zeros: each push counted once, cut or not."
 )
 
 
