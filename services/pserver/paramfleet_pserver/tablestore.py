@@ -377,7 +377,8 @@ def _push_rows(block: SparseShard, parts: list[SparsePart], lr: float, step: int
         rows = np.concatenate([_numbers(part) for part in parts])
     else:
         rows = _numbers(parts[0])
-    block.push(ids, rows, lr=lr, step=step)
+    differ = len(parts) == 1 and parts[0].unique
+    block.push(ids, rows, lr=lr, step=step, unique=differ)
 
 
 def _push_values(dense: DenseRange, parts: Sequence[DensePart], lr: float, step: int) -> None:

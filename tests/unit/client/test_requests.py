@@ -42,6 +42,7 @@ def answer(message: Message, dim: int) -> Message:
     ids=st.lists(st.integers(0, 1 << 20), unique=True, max_size=60),
     dim=st.integers(1, 4),
 )
+@settings(deadline=None)
 def test_every_row_comes_back_to_its_id(servers: int, ids: list[int], dim: int) -> None:
     wanted = sorted_rows(ids)
     plan = ReadPlan([Read(table="t", rows=wanted, dim=dim)], placement(servers))
@@ -70,6 +71,7 @@ def test_an_answer_of_another_shape_is_refused() -> None:
 
 
 @given(servers=st.integers(1, 8), size=st.integers(0, 50))
+@settings(deadline=None)
 def test_dense_slices_cover_a_table_once(servers: int, size: int) -> None:
     slices = [dense_slice(size, placement(servers), server) for server in range(servers)]
 
@@ -80,6 +82,7 @@ def test_dense_slices_cover_a_table_once(servers: int, size: int) -> None:
 @given(
     servers=st.integers(1, 4), ids=st.lists(st.integers(0, 1 << 24), unique=True, max_size=40)
 )
+@settings(deadline=None)
 def test_a_write_reaches_each_row_once_and_every_server(servers: int, ids: list[int]) -> None:
     rows = sorted_rows(ids)
     values = rows.ids_U[:, None].astype(np.float32)
