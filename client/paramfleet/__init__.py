@@ -48,6 +48,7 @@ __all__ = [  # noqa: RUF022 - grouped as a user meets them
     "DistributedOptimizer",
     "distributed_model",
     "distributed_optimizer",
+    "prefetch",
     "report",
     "job_progress",
     # saving
@@ -81,6 +82,7 @@ server_endpoints = _session.server_endpoints
 barrier_worker = _session.barrier_worker
 distributed_model = _session.distributed_model
 distributed_optimizer = _session.distributed_optimizer
+prefetch = _session.prefetch
 report = _session.report
 job_progress = _session.job_progress
 save_persistables = _saving.save_persistables

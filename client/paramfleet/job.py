@@ -23,6 +23,7 @@ __all__ = [
     "Staleness",
     "agree_on_dense",
     "declare",
+    "dense_plan",
     "fetch_dense",
     "pull_dense",
     "slowest_of",
@@ -133,9 +134,16 @@ async def fetch_dense(
     wire: WireDtype = "float32",
 ) -> list[NDArray[np.float32]]:
     """Do what ``pull_dense`` does, on the communicator's loop."""
-    reads = [Read(table=block.name, size=block.size, wire=wire) for block in blocks]
-    plan = ReadPlan(reads, job.placement)
+    plan = dense_plan(job, blocks, wire=wire)
     return plan.join(await job.pservers.pull(plan, rank=job.author.rank, min_step=min_step))
+
+
+def dense_plan(
+    job: Job, blocks: Sequence[DenseBlock], *, wire: WireDtype = "float32"
+) -> ReadPlan:
+    """Describe a pull of dense tables."""
+    reads = [Read(table=block.name, size=block.size, wire=wire) for block in blocks]
+    return ReadPlan(reads, job.placement)
 
 
 def slowest_of(answers: Sequence[Message]) -> int | None:

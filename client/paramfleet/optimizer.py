@@ -12,6 +12,7 @@ import torch
 from typing_extensions import override
 
 from paramfleet.job import Staleness
+from paramfleet.modes.ahead import Ahead
 from paramfleet.modes.base import Mode, collect_tables
 from paramfleet.modes.local import LocalMode
 from paramfleet.rowstore import RowStore
@@ -142,9 +143,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
     @override
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients; the rows of the last batch are let go in any case."""
-        super().zero_grad(set_to_none=set_to_none)
         for table, _ in self.tables.sparse:
-            table.weight.grad = None
+            table.weight.grad = None  # first: its numbers may still be on their way
+        super().zero_grad(set_to_none=set_to_none)
 
     def wait_exchanged(self) -> None:
         """GEO: wait for the exchange in flight and take in what it brought."""
@@ -160,6 +161,16 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def staleness(self) -> int:
         """This worker's newest lead over the slowest push it had seen, in batches."""
         return self._staleness.last
+
+    @property
+    def ahead(self) -> Ahead | None:
+        """Where the mode takes requests for rows to come; None where none travel."""
+        return getattr(self._mode, "ahead", None)
+
+    @property
+    def prefetch_misses(self) -> int:
+        """Lookups under ``fleet.prefetch`` whose rows were not at hand."""
+        return 0 if self.ahead is None else self.ahead.num_misses
 
     @override
     def state_dict(self) -> dict[str, Any]:

@@ -57,6 +57,11 @@ class Progress:
             gauge = self._metrics.gauge(f"worker_{name}_bytes", sentence, ["operation"])
             for op in _OPERATIONS:
                 gauge.labels(op).set_function(partial(self._measure_bytes, name, op))
+        misses = self._metrics.gauge(
+            "worker_prefetch_misses",
+            "Lookups under fleet.prefetch whose rows were not at hand.",
+        )
+        misses.set_function(self._prefetch_misses)
         self._examples = self._metrics.counter(
             "worker_examples", "Examples that were reported as trained on."
         )
@@ -113,6 +118,9 @@ class Progress:
         if self._optimizer is None or not self._optimizer.started:
             return False, "waiting for fleet.init_worker()"
         return True, "training"
+
+    def _prefetch_misses(self) -> float:
+        return 0 if self._optimizer is None else self._optimizer.prefetch_misses
 
     def _measure(self, name: str) -> float:
         value = self.facts()[name]

@@ -24,6 +24,7 @@ TRAINING = [
     "DistributedOptimizer",
     "distributed_model",
     "distributed_optimizer",
+    "prefetch",
     "report",
     "job_progress",
 ]

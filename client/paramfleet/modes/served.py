@@ -5,7 +5,8 @@ step waits for: in sync for every worker's push of the same step, in async for
 nothing but room in a bounded queue.
 """
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Coroutine, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -18,10 +19,12 @@ from paramfleet.job import (
     Job,
     agree_on_dense,
     declare,
+    dense_plan,
     fetch_dense,
     pull_dense,
     slowest_of,
 )
+from paramfleet.modes.ahead import Ahead, Wanted, When
 from paramfleet.modes.base import ModelTables, check_gradients, learning_rate
 from paramfleet.modes.outgoing import Outgoing
 from paramfleet.modes.sender import Sender, StepGradients, TableGradient
@@ -67,6 +70,17 @@ class _ServedMode:
         self._outgoing = Outgoing(
             self._specs, job.placement, mode.wire_dtype, incarnation=job.author.incarnation
         )
+        when: When = "now" if mode.max_staleness is None else "next"
+        if mode.name == "sync":
+            when = "step"
+        self.ahead = Ahead(
+            placement=job.placement,
+            read=self._read,
+            pull=lambda plan, step: job.communicator.submit(self._pull_ahead(plan, step)),
+            step=lambda: self._step,
+            when=when,
+        )
+        """Where rows of batches to come are asked for."""
 
     def start(self) -> None:
         """Declare the tables, and start from worker 0's dense parameters."""
@@ -89,30 +103,30 @@ class _ServedMode:
         create: bool,
     ) -> NDArray[np.float32]:
         """Pull rows, as ``RowSource`` promises."""
-        rows = Rows(ids_U, offsets)
-        if create:
-            read = self._outgoing.read(table, rows)
-        else:  # nothing will be pushed of rows that are only looked at
-            read = Read(table=table.name, rows=rows, dim=table.dim)
-        plan = ReadPlan([read], self._job.placement)
-        rank, min_step = self._job.author.rank, self._min_step()
-        answers = self._job.communicator.wait(
-            self._job.pservers.pull(plan, rank=rank, min_step=min_step)
-        )
+        found = self.ahead.take(table, ids_U, create=create)
+        if found is None:
+            read = self._read(Wanted(table, Rows(ids_U, offsets), create))
+            plan = ReadPlan([read], self._job.placement)
+            pulling = self._pull(plan, self._min_step())
+            answers = self._job.communicator.wait(pulling)
+            found = plan.join(answers)[0], answers
+        rows, answers = found
         if create:
             self._note(answers)
-        return plan.join(answers)[0]
+        return rows
 
     def flush(self) -> None:
         """A push is with the servers when ``step`` returns."""
 
     def reload(self) -> None:
         """Rows are pulled anyway; take the dense parameters."""
+        self.ahead.forget()
         self._job.communicator.wait(self._forget_rest())
         self.refresh()
 
     def finish(self) -> None:
         """Push what waits, leave so that workers with more data go on, and wait for them."""
+        self.ahead.forget()
         self.flush()
         fields = {"rank": self._job.author.rank, "step": self._step}
         self._job.communicator.wait(self._job.pservers.call_all("leave", fields))
@@ -122,7 +136,25 @@ class _ServedMode:
     def refresh(self, *, wire: WireDtype = "float32") -> None:
         """Install the pservers' dense parameters."""
         min_step = self._min_step()
-        values = pull_dense(self._job, self._blocks, min_step=min_step, wire=wire)
+        self._install(pull_dense(self._job, self._blocks, min_step=min_step, wire=wire))
+
+    def _read(self, wanted: Wanted) -> Read:
+        """Describe one table's part of a pull."""
+        table, rows, create = wanted
+        if create:
+            return self._outgoing.read(table, rows)
+        # Nothing will be pushed of rows that are only looked at.
+        return Read(table=table.name, rows=rows, dim=table.dim)
+
+    async def _pull(self, plan: ReadPlan, min_step: int) -> list[Message]:
+        rank = self._job.author.rank
+        return await self._job.pservers.pull(plan, rank=rank, min_step=min_step)
+
+    async def _pull_ahead(self, plan: ReadPlan, step: int) -> list[Message]:
+        """Pull the rows of a batch that begins after ``step`` steps."""
+        return await self._pull(plan, step)
+
+    def _install(self, values: list[NDArray[np.float32]]) -> None:
         for block, flat in zip(self._blocks, values, strict=True):
             block.install(flat)
 
@@ -206,12 +238,33 @@ class SyncMode(_ServedMode):
     """Every step is one step of the whole job: equal to one process with the whole batch."""
 
     def step(self, *, examples: int) -> None:
-        """Push, wait until every worker's push is applied, and take the new dense values."""
+        """Push, wait until every worker's push is applied, and take the new dense values.
+
+        What is pulled for the next step goes out right behind the push: it names the step
+        that it needs, and the pservers answer when they are so far.
+        """
         gradients = self._gradients(examples=examples)
         writes = self._writes(gradients)
-        self._job.communicator.wait(self._push(gradients, writes))
-        self._step += 1
-        self.refresh(wire=self._wire)
+        plan = dense_plan(self._job, self._blocks, wire=self._wire)
+        step = self._step + 1
+        stepping = self._job.communicator.submit(
+            self._push_and_pull(self._push(gradients, writes), plan, step)
+        )
+        self.ahead.send_next(step=step)
+        answers = stepping.result()
+        self._step = step
+        self._install(plan.join(answers))
+
+    async def _push_and_pull(
+        self, push: Coroutine[None, None, None], plan: ReadPlan, step: int
+    ) -> list[Message]:
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(push)
+                pulling = group.create_task(self._pull(plan, step))
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        return pulling.result()
 
     def _min_step(self) -> int:
         return self._step
@@ -235,9 +288,11 @@ class AsyncMode(_ServedMode):
         gradients = self._gradients(examples=examples)
         self._job.communicator.wait(self._sender.put(gradients))
         self._step += 1
-        self._install(self._sender.take_fresh())
+        fresh = self._sender.take_fresh()
+        if fresh is not None:
+            self._install(fresh)
         if self._mode.max_staleness is not None:
-            self._wait_turn()
+            self._job.communicator.wait(self._wait_turn(self._step))
 
     def flush(self) -> None:
         """Return when every queued gradient is applied."""
@@ -254,18 +309,16 @@ class AsyncMode(_ServedMode):
         self._sender.forget_fresh()
         super().reload()
 
-    def _wait_turn(self) -> None:
-        """Wait while this worker leads the slowest by more than ``max_staleness`` (SSP)."""
-        fields = {"rank": self._job.author.rank, "step": self._step}
+    async def _wait_turn(self, step: int) -> None:
+        """Wait while this worker led the slowest by more than ``max_staleness`` (SSP)."""
+        fields = {"rank": self._job.author.rank, "step": step}
         timeout_s = self._job.pservers.step_timeout_s
-        self._job.communicator.wait(
-            self._job.pservers.call_one(0, "wait_turn", fields, timeout_s=timeout_s)
-        )
+        await self._job.pservers.call_one(0, "wait_turn", fields, timeout_s=timeout_s)
 
-    def _install(self, fresh: list[NDArray[np.float32]] | None) -> None:
-        if fresh is not None:
-            for block, values in zip(self._blocks, fresh, strict=True):
-                block.install(values)
+    async def _pull_ahead(self, plan: ReadPlan, step: int) -> list[Message]:
+        if self._mode.max_staleness is not None:  # as stale as if they were pulled at ``step``
+            await self._wait_turn(step)
+        return await self._pull(plan, 0)
 
     async def _send(self, gradients: StepGradients) -> None:
         await self._push(gradients, self._writes(gradients))

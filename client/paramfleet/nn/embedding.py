@@ -18,7 +18,7 @@ from paramfleet.nn.lookups import bags_of_rows, rows_of_ids
 from paramfleet.rowstore import RowStore
 from paramfleet.sparse import SparseTable
 from paramfleet_shared.errors import ContractError
-from paramfleet_shared.tables.partition import partition
+from paramfleet_shared.tables.partition import Partitioned, partition
 from paramfleet_shared.tables.spec import InitializerSpec
 
 __all__ = [
@@ -117,21 +117,33 @@ class SparseModule(torch.nn.Module):
         self.table = table
         self.weight = table.weight
 
-    def _rows(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, int | None]:
-        """Return rows float [R, D], each id's row int64 [n], and the row of padding.
+    def different(self, ids: torch.Tensor) -> tuple[Partitioned, NDArray[np.bool_] | None]:
+        """Return the ids that a forward looks up, and which of ``ids`` are padding.
 
-        Where there is padding, the last row is its zeros; else that is None.
+        Returns:
+            The different ids without padding, with the way back to those that aren't; and
+            bool [n], or None if there is no padding.
+
+        Raises:
+            IdError: on a dtype that isn't an id's, or a negative id.
         """
         flat = self._checked(ids)
         padding = flat == self.padding_idx if self.padding_idx is not None else None
         if padding is not None and not padding.any():
             padding = None
         batch = flat if padding is None else flat[~padding]
-        unique, index, offsets = partition(batch, self.table.source.num_shards)
+        return partition(batch, self.table.source.num_shards), padding
+
+    def _rows(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, int | None]:
+        """Return rows float [R, D], each id's row int64 [n], and the row of padding.
+
+        Where there is padding, the last row is its zeros; else that is None.
+        """
+        (unique, index, offsets), padding = self.different(ids)
         rows = self.table.rows(unique, offsets, training=self.training)
         if padding is None:
             return rows, torch.from_numpy(index).to(rows.device), None
-        whole = np.full(len(flat), len(unique), np.int64)
+        whole = np.full(len(padding), len(unique), np.int64)
         whole[~padding] = index
         rows = torch.cat([rows, rows.new_zeros((1, self.embedding_dim))])
         return rows, torch.from_numpy(whole).to(rows.device), len(unique)

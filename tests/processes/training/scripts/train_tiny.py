@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -28,6 +29,8 @@ parser.add_argument("--uneven", type=int, default=0)
 parser.add_argument("--message_values", type=int)
 parser.add_argument("--wire_dtype", default="float32")
 parser.add_argument("--max_pulls", type=int)
+parser.add_argument("--depth", type=int, default=1)
+parser.add_argument("--prefetch", default="", help="watch, name, or wrong")
 args = parser.parse_args()
 
 if args.message_values:
@@ -96,12 +99,28 @@ for _ in range(args.skip):
     torch.randint(0, 200, (args.batch, 3), generator=data)
     scheduler.step()
 losses = []
-for _ in range(args.steps + (args.uneven if rank == 0 else 0)):
-    ids = torch.randint(0, 200, (args.batch, 3), generator=data)
-    label = ((ids % 7).sum(1) > 9).float()
-    mine = slice(rank * args.batch // size, (rank + 1) * args.batch // size)
-    logits = model(ids[mine])
-    loss = torch.nn.functional.binary_cross_entropy_with_logits(logits, label[mine])
+
+
+def batches() -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    for _ in range(args.steps + (args.uneven if rank == 0 else 0)):
+        ids = torch.randint(0, 200, (args.batch, 3), generator=data)
+        label = ((ids % 7).sum(1) > 9).float()
+        mine = slice(rank * args.batch // size, (rank + 1) * args.batch // size)
+        yield ids[mine], label[mine]
+
+
+def wanted(batch: tuple[torch.Tensor, torch.Tensor]) -> dict[Any, torch.Tensor]:
+    wrong = args.prefetch == "wrong"
+    return {model.wide: batch[0], "deep": batch[0][1:] if wrong else batch[0]}
+
+
+loader: Iterable[tuple[torch.Tensor, torch.Tensor]] = batches()
+if args.prefetch:
+    ids_of = None if args.prefetch == "watch" else wanted
+    loader = fleet.prefetch(loader, model, ids=ids_of, depth=args.depth)
+for ids, label in loader:
+    logits = model(ids)
+    loss = torch.nn.functional.binary_cross_entropy_with_logits(logits, label)
     optimizer.minimize(loss)
     scheduler.step()
     if args.uneven:
@@ -128,6 +147,7 @@ print(
             "dense": dense.tolist(),
             "rows": rows.tolist(),
             "staleness_p99": optimizer.staleness_p99(),
+            "prefetch_misses": optimizer.prefetch_misses,
         }
     )
 )

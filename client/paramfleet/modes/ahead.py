@@ -1,0 +1,185 @@
+"""Rows asked for before the forward that needs them: one request a pserver and batch.
+
+The training thread asks for the rows of batches to come, and begins each batch; a lookup
+takes what was asked for its ids, or finds nothing and pulls. What a mode promises stays:
+
+* ``now``: they are asked for at once; whatever the pservers hold will do.
+* ``next``: only those of the next batch are on their way, since a worker waits for one
+  turn at a time; of another step than theirs they would be too old.
+* ``step``: those that will be trained are asked for with the step before, and name the
+  version that they need; those of another step are never taken.
+
+Everything here runs in the training thread; the calls run on the communicator's loop.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paramfleet.requests import Read, ReadPlan, Rows
+from paramfleet.sparse import SparseTable
+from paramfleet_shared.placement import Placement
+from paramfleet_shared.wire.message import Message
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+__all__ = ["Ahead", "AskedRows", "Wanted", "When"]
+
+When = Literal["now", "next", "step"]
+
+
+class Wanted(NamedTuple):
+    """What one lookup of a batch to come will ask for."""
+
+    table: SparseTable
+    rows: Rows
+    create: bool
+
+
+class AskedRows:
+    """The rows of one batch.
+
+    Args:
+        wanted: What its lookups will ask for.
+        plan: The request for all of them.
+        step: Steps that will have been taken when the batch begins.
+    """
+
+    def __init__(self, wanted: Sequence[Wanted], plan: ReadPlan, *, step: int) -> None:
+        self.step = step
+        self.plan = plan
+        self._left: list[Wanted | None] = list(wanted)
+        self._answers: Future[list[Message]] | None = None
+        self._found: list[NDArray[np.float32]] | None = None
+
+    @property
+    def is_sent(self) -> bool:
+        """Whether the request is on its way, or needn't be."""
+        return self._answers is not None or not self._left
+
+    @property
+    def creates(self) -> bool:
+        """Whether any of the rows will be trained."""
+        return any(each is not None and each.create for each in self._left)
+
+    def sent(self, answers: "Future[list[Message]]") -> None:
+        """Note that the request is on its way."""
+        self._answers = answers
+
+    def take(
+        self, table: SparseTable, ids_U: NDArray[np.int64], *, create: bool
+    ) -> tuple[NDArray[np.float32], list[Message]] | None:
+        """Return the rows [U, D] of ids, once, and the answers they came in.
+
+        None if they weren't asked for, or are taken.
+
+        Raises:
+            FleetError: why the request failed.
+        """
+        for place, each in enumerate(self._left):
+            if each is None or each.table is not table or each.create != create:
+                continue
+            if not np.array_equal(each.rows.ids_U, ids_U):
+                continue
+            assert self._answers is not None, "a batch is sent when it begins"
+            answers = self._answers.result()
+            if self._found is None:
+                self._found = self.plan.join(answers)
+            self._left[place] = None
+            return self._found[place], answers
+        return None
+
+    def drop(self) -> None:
+        """Take no rows any more; a request on its way is called back."""
+        self._left = []
+        self._found = None
+        if self._answers is not None:
+            self._answers.cancel()
+
+
+class Ahead:
+    """What is asked for and not used up.
+
+    Args:
+        placement: Who hosts what.
+        read: Describes one table's part of a request.
+        pull: Starts a request for the rows of a step.
+        step: Returns the steps taken.
+        when: When rows are asked for.
+    """
+
+    def __init__(
+        self,
+        *,
+        placement: Placement,
+        read: Callable[[Wanted], Read],
+        pull: "Callable[[ReadPlan, int], Future[list[Message]]]",
+        step: Callable[[], int],
+        when: When,
+    ) -> None:
+        self._placement = placement
+        self._read = read
+        self._pull = pull
+        self._step = step
+        self._when = when
+        self._current: AskedRows | None = None
+        self._coming: deque[AskedRows] = deque()
+        self.num_misses = 0
+        """Lookups of begun batches whose rows were not at hand."""
+
+    def ask(self, wanted: Sequence[Wanted]) -> None:
+        """Ask for the rows of the batch after those asked for already."""
+        plan = ReadPlan([self._read(each) for each in wanted], self._placement)
+        before = len(self._coming) + (self._current is not None)
+        asked = AskedRows(wanted, plan, step=self._step() + before)
+        self._coming.append(asked)
+        if not asked.creates:  # no step is to come before
+            asked.step = self._step()
+        elif self._when == "step" or (self._when == "next" and len(self._coming) > 1):
+            return
+        self._send(asked)
+
+    def begin(self) -> None:
+        """Let lookups take the rows of the next batch asked for; those of the last go."""
+        if self._current is not None:
+            self._current.drop()
+        self._current = self._coming.popleft()
+        if not self._current.is_sent:
+            self._current.step = self._step()
+            self._send(self._current)
+        if self._when == "next" and self._coming:
+            self._send(self._coming[0])
+
+    def send_next(self, *, step: int) -> None:
+        """Send what waited for this step, which is on its way to the pservers."""
+        if self._coming and not self._coming[0].is_sent:
+            self._coming[0].step = step
+            self._send(self._coming[0])
+
+    def take(
+        self, table: SparseTable, ids_U: NDArray[np.int64], *, create: bool
+    ) -> tuple[NDArray[np.float32], list[Message]] | None:
+        """Return what ``AskedRows.take`` does for the batch that began; None without one."""
+        if self._current is None:
+            return None
+        fits = self._when == "now" or self._current.step == self._step()
+        found = self._current.take(table, ids_U, create=create) if fits else None
+        self.num_misses += found is None
+        return found
+
+    def forget(self) -> None:
+        """Drop everything that was asked for: it is of before, or nobody comes for it."""
+        for asked in self._coming:
+            asked.drop()
+        self._coming.clear()
+        if self._current is not None:
+            self._current.drop()
+            self._current = None
+
+    def _send(self, asked: AskedRows) -> None:
+        if not asked.is_sent:
+            asked.sent(self._pull(asked.plan, asked.step))

@@ -1,0 +1,222 @@
+"""``fleet.prefetch``: a loader's batches, their rows on the way before they are asked for.
+
+Which rows a batch needs is what its ids say, and those come from ``ids``, or from watching
+the first batch: which of its tensors, or views of them, reached which module of
+``fleet.nn``. A tensor that is computed on the way there is nobody's view; its rows are
+pulled when the forward asks, as without prefetching.
+
+The loader stays in the training thread.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import torch
+
+from paramfleet.modes.ahead import Ahead, Wanted
+from paramfleet.nn.embedding import IdError, SparseModule
+from paramfleet.requests import Rows
+from paramfleet_shared.errors import ContractError
+
+__all__ = ["PrefetchError", "Prefetcher"]
+
+B = TypeVar("B")
+
+IdsOfBatch = Callable[[Any], Mapping[Any, torch.Tensor | Sequence[torch.Tensor]]]
+
+
+class PrefetchError(ContractError):
+    """``fleet.prefetch`` was given something that it can't use."""
+
+    code = "contract.prefetch"
+
+    def __init__(self, *, option: str, value: str, rule: str) -> None:
+        super().__init__(f"{option} = {value}: {rule}", option=option, value=value, rule=rule)
+
+
+class Prefetcher(Generic[B]):
+    """Yields a loader's batches unchanged; made by ``fleet.prefetch``, iterated each epoch.
+
+    Args:
+        loader: The batches.
+        model: Whose modules of ``fleet.nn`` will look the rows up.
+        ids: Returns the ids of a batch by module; None to watch the first batch.
+        depth: Batches to be ahead by.
+        ahead: Returns where rows are asked for; None where none travel.
+
+    Raises:
+        PrefetchError: if ``depth`` is less than 1.
+    """
+
+    def __init__(
+        self,
+        loader: Iterable[B],
+        model: torch.nn.Module,
+        *,
+        ids: IdsOfBatch | None,
+        depth: int,
+        ahead: Callable[[], Ahead | None],
+    ) -> None:
+        if depth < 1:
+            rule = "must be at least 1"
+            raise PrefetchError(option="depth", value=repr(depth), rule=rule)
+        self._loader = loader
+        self._model = model
+        self._ids = ids
+        self._depth = depth
+        self._ahead = ahead
+        self._views: list[_View] | None = None
+
+    def __len__(self) -> int:
+        """Return the number of batches, if the loader knows it."""
+        return len(self._loader)  # type: ignore[arg-type]  # TypeError, as of the loader
+
+    def __iter__(self) -> Iterator[B]:
+        """Yield the batches of one pass over the loader.
+
+        Raises:
+            PrefetchError: if ``ids`` names a module that the model doesn't have.
+        """
+        ahead = self._ahead()
+        if ahead is None:
+            yield from self._loader
+            return
+        batches = iter(self._loader)
+        coming: deque[B] = deque()
+        try:
+            if self._ids is None and self._views is None:
+                yield from self._watched(batches)
+            while self._fill(batches, coming, ahead, upto=1):
+                ahead.begin()
+                batch = coming.popleft()
+                self._fill(batches, coming, ahead, upto=self._depth)
+                yield batch
+        finally:
+            ahead.forget()
+
+    def _fill(self, batches: Iterator[B], coming: deque[B], ahead: Ahead, *, upto: int) -> bool:
+        """Load batches and ask for their rows; return whether there is a next one."""
+        while len(coming) < upto:
+            try:
+                batch = next(batches)
+            except StopIteration:
+                break
+            ahead.ask(self._wanted(batch))
+            coming.append(batch)
+        return bool(coming)
+
+    def _wanted(self, batch: B) -> list[Wanted]:
+        found = self._found(batch) if self._ids is None else self._named(self._ids(batch))
+        wanted = []
+        for module, ids in found:
+            try:
+                unique, _, offsets = module.different(ids)[0]
+            except IdError:  # the forward will say so, of its own batch
+                continue
+            wanted.append(Wanted(module.table, Rows(unique, offsets), module.training))
+        return wanted
+
+    def _named(
+        self, by_module: Mapping[Any, torch.Tensor | Sequence[torch.Tensor]]
+    ) -> Iterator[tuple[SparseModule, torch.Tensor]]:
+        modules: dict[Any, SparseModule] = {}
+        for path, module in self._model.named_modules():
+            if isinstance(module, SparseModule):
+                modules[module] = modules[path] = module
+                modules.setdefault(module.table.name, module)
+        for key, ids in by_module.items():
+            if key not in modules:
+                rule = "is neither a fleet.nn module of the model, its path, nor its table"
+                raise PrefetchError(option="ids", value=repr(key), rule=rule)
+            for each in (ids,) if isinstance(ids, torch.Tensor) else ids:
+                yield modules[key], each
+
+    def _watched(self, batches: Iterator[B]) -> Iterator[B]:
+        """Yield the first batch, and note which views of it reach which module."""
+        for batch in batches:
+            tensors = dict(_tensors(batch, ()))
+            views: dict[_View, None] = {}
+
+            def note(module: Any, args: Any, kwargs: Any) -> None:
+                ids = args[0] if args else kwargs.get("input")
+                found = _View.of(module, ids, tensors)  # noqa: B023 - unhooked before the next
+                if found is not None:
+                    views[found] = None  # noqa: B023 - as above
+
+            with ExitStack() as hooks:
+                for module in self._model.modules():
+                    if isinstance(module, SparseModule):
+                        handle = module.register_forward_pre_hook(note, with_kwargs=True)
+                        hooks.callback(handle.remove)
+                yield batch
+            self._views = list(views)
+            return
+
+    def _found(self, batch: B) -> Iterator[tuple[SparseModule, torch.Tensor]]:
+        tensors = dict(_tensors(batch, ()))
+        for view in self._views or ():
+            ids = view.seen_in(tensors)
+            if ids is not None:
+                yield view.module, ids
+
+
+class _View(NamedTuple):
+    """Part of a tensor of every batch that a module looks up."""
+
+    module: SparseModule
+    path: tuple[Any, ...]
+    """Where in the batch the tensor is."""
+    whole: tuple[tuple[int, ...], tuple[int, ...]]
+    """Shape and strides of the tensor."""
+    part: tuple[tuple[int, ...], tuple[int, ...]]
+    """Shape and strides of the view."""
+    start: int
+    """Where in the tensor it starts, in elements."""
+
+    @classmethod
+    def of(
+        cls, module: SparseModule, ids: Any, tensors: Mapping[tuple[Any, ...], torch.Tensor]
+    ) -> "_View | None":
+        """Return how ``ids`` is seen in the batch; None if it isn't a view of it."""
+        if not isinstance(ids, torch.Tensor):
+            return None
+        for path, tensor in tensors.items():
+            same = tensor.untyped_storage().data_ptr() == ids.untyped_storage().data_ptr()
+            if same and tensor.dtype == ids.dtype and tensor.numel():
+                start = int(ids.storage_offset() - tensor.storage_offset())
+                whole, part = (tensor.shape, tensor.stride()), (ids.shape, ids.stride())
+                return cls(module, path, whole, part, start)
+        return None
+
+    def seen_in(self, tensors: Mapping[tuple[Any, ...], torch.Tensor]) -> torch.Tensor | None:
+        """Return the view of another batch; None if that is built otherwise.
+
+        A batch may have another number of examples: their dimension is the first.
+        """
+        tensor = tensors.get(self.path)
+        if tensor is None:
+            return None
+        (shape, strides), (part, part_strides) = self.whole, self.part
+        if (tensor.shape, tensor.stride()) != self.whole:
+            examples = shape[:1] == part[:1] and strides[:1] == part_strides[:1]
+            if (tensor.shape[1:], tensor.stride()) != (shape[1:], strides) or not examples:
+                return None
+            part = (tensor.shape[0], *part[1:])
+        return tensor.as_strided(part, part_strides, tensor.storage_offset() + self.start)
+
+
+def _tensors(
+    batch: Any, path: tuple[Any, ...]
+) -> Iterator[tuple[tuple[Any, ...], torch.Tensor]]:
+    """Yield the tensors in nested containers, each with the way to it."""
+    if isinstance(batch, torch.Tensor):
+        if batch.layout == torch.strided:
+            yield path, batch
+    elif isinstance(batch, Mapping):
+        for key, part in batch.items():
+            yield from _tensors(part, (*path, key))
+    elif isinstance(batch, (list, tuple)):
+        for key, part in enumerate(batch):
+            yield from _tensors(part, (*path, key))
