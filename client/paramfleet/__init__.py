@@ -16,6 +16,7 @@ from paramfleet import nn
 from paramfleet.collectives import Util
 from paramfleet.job_metrics import Metrics
 from paramfleet.optimizer import DistributedOptimizer
+from paramfleet.prefetch import Prefetching
 from paramfleet.roles import PaddleCloudRoleMaker, Role, UserDefinedRoleMaker
 from paramfleet.saving import Saving
 from paramfleet.session import Session
@@ -82,7 +83,7 @@ server_endpoints = _session.server_endpoints
 barrier_worker = _session.barrier_worker
 distributed_model = _session.distributed_model
 distributed_optimizer = _session.distributed_optimizer
-prefetch = _session.prefetch
+prefetch = Prefetching(_session).prefetch
 report = _session.report
 job_progress = _session.job_progress
 save_persistables = _saving.save_persistables

@@ -18,9 +18,10 @@ import torch
 from paramfleet.modes.ahead import Ahead, Wanted
 from paramfleet.nn.embedding import IdError, SparseModule
 from paramfleet.requests import Rows
+from paramfleet.session import CallOrderError, Session
 from paramfleet_shared.errors import ContractError
 
-__all__ = ["PrefetchError", "Prefetcher"]
+__all__ = ["PrefetchError", "Prefetcher", "Prefetching"]
 
 B = TypeVar("B")
 
@@ -220,3 +221,50 @@ def _tensors(
     elif isinstance(batch, (list, tuple)):
         for key, part in enumerate(batch):
             yield from _tensors(part, (*path, key))
+
+
+class Prefetching:
+    """What a session offers of this.
+
+    Args:
+        session: Whose optimizer says where rows come from.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def prefetch(
+        self,
+        loader: Iterable[B],
+        model: torch.nn.Module,
+        *,
+        ids: IdsOfBatch | None = None,
+        depth: int = 1,
+    ) -> Prefetcher[B]:
+        """Iterate over a loader while the rows of coming batches are on their way.
+
+        The batches come unchanged. What a mode promises stays: in sync the rows are those of
+        the step, so that they travel between ``step()`` and the next forward; in async they
+        travel beside the training and may be ``depth`` steps older, which counts as staleness
+        and keeps to ``max_staleness``. Alone and in GEO nothing travels. A forward that looks
+        up other ids pulls them, as without.
+
+        Args:
+            loader: The batches; run through once for each iteration, in this thread.
+            model: Whose modules of ``fleet.nn`` look the rows up.
+            ids: Returns the ids of a batch: tensors by module, by its path in the model, or
+                by its table's name. If not given, the first batch is watched: which of its
+                tensors, or views of them, reach which module.
+            depth: Batches that are loaded, and in async pulled for, before they are used.
+
+        Raises:
+            PrefetchError: if ``depth`` is less than 1, or ``ids`` names no module.
+            CallOrderError: if iterated before ``distributed_optimizer``.
+        """
+        return Prefetcher(loader, model, ids=ids, depth=depth, ahead=self._ahead)
+
+    def _ahead(self) -> Ahead | None:
+        if self._session.optimizer is None:
+            remedy = "call fleet.distributed_optimizer() before iterating"
+            raise CallOrderError(function="prefetch", remedy=remedy)
+        return self._session.optimizer.ahead

@@ -7,7 +7,6 @@ other workers; ``stop_worker`` does that too, says that this worker is done, and
 leaves. A script that ends without it ends the job with this worker's name.
 """
 
-import gc
 import importlib.metadata
 import logging
 from pathlib import Path
@@ -23,7 +22,6 @@ from paramfleet.modes.geo import GeoMode
 from paramfleet.modes.served import AsyncMode, SyncMode
 from paramfleet.naming import TableConflictError, check_covered, share_tables
 from paramfleet.optimizer import DistributedOptimizer
-from paramfleet.prefetch import Prefetcher
 from paramfleet.progress import Progress
 from paramfleet.pservers import PServers
 from paramfleet.requests import Author
@@ -34,18 +32,15 @@ from paramfleet_shared.config import JobSettings, read_environment, resolve
 from paramfleet_shared.errors import ContractError, FleetError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
-    from paramfleet.modes.ahead import Ahead
     from paramfleet.modes.base import Mode
-    from paramfleet.prefetch import IdsOfBatch
     from paramfleet_shared.discovery.records import Member
 
 __all__ = ["CallOrderError", "Session", "TableConflictError"]
 
 log = logging.getLogger(__name__)
 
-B = TypeVar("B")
 M = TypeVar("M", bound=torch.nn.Module)
 
 
@@ -313,44 +308,6 @@ class Session:
         mode.start()
         self._job = job
         optimizer.bind(mode, job.staleness)
-        gc.collect()
-        gc.freeze()  # modules and model stay: looking through them again costs 0.1 s and more
-
-    def prefetch(
-        self,
-        loader: "Iterable[B]",
-        model: torch.nn.Module,
-        *,
-        ids: "IdsOfBatch | None" = None,
-        depth: int = 1,
-    ) -> Prefetcher[B]:
-        """Iterate over a loader while the rows of coming batches are on their way.
-
-        The batches come unchanged. What a mode promises stays: in sync the rows are those of
-        the step, so that they travel between ``step()`` and the next forward; in async they
-        travel beside the training and may be ``depth`` steps older, which counts as staleness
-        and keeps to ``max_staleness``. Alone and in GEO nothing travels. A forward that looks
-        up other ids pulls them, as without.
-
-        Args:
-            loader: The batches; run through once for each iteration, in this thread.
-            model: Whose modules of ``fleet.nn`` look the rows up.
-            ids: Returns the ids of a batch: tensors by module, by its path in the model, or
-                by its table's name. If not given, the first batch is watched: which of its
-                tensors, or views of them, reach which module.
-            depth: Batches that are loaded, and in async pulled for, before they are used.
-
-        Raises:
-            PrefetchError: if ``depth`` is less than 1, or ``ids`` names no module.
-            CallOrderError: if iterated before ``distributed_optimizer``.
-        """
-        return Prefetcher(loader, model, ids=ids, depth=depth, ahead=self._ahead)
-
-    def _ahead(self) -> "Ahead | None":
-        if self.optimizer is None:
-            remedy = "call fleet.distributed_optimizer() before iterating"
-            raise CallOrderError(function="prefetch", remedy=remedy)
-        return self.optimizer.ahead
 
     def finish_training(self) -> None:
         """Take no more steps: send what waits, and wait until every worker is so far.

@@ -37,6 +37,7 @@ def answer(message: Message, dim: int) -> Message:
     return Message(fields={}, tensors={"0.rows": rows})
 
 
+@settings(deadline=None)  # a kernel may have to be compiled
 @given(
     servers=st.integers(1, 8),
     ids=st.lists(st.integers(0, 1 << 20), unique=True, max_size=60),
@@ -70,6 +71,7 @@ def test_an_answer_of_another_shape_is_refused() -> None:
         plan.join([answer(message, 3)])
 
 
+@settings(deadline=None)  # a kernel may have to be compiled
 @given(servers=st.integers(1, 8), size=st.integers(0, 50))
 @settings(deadline=None)
 def test_dense_slices_cover_a_table_once(servers: int, size: int) -> None:
@@ -79,6 +81,7 @@ def test_dense_slices_cover_a_table_once(servers: int, size: int) -> None:
     assert covered == list(range(size))
 
 
+@settings(deadline=None)  # a kernel may have to be compiled
 @given(
     servers=st.integers(1, 4), ids=st.lists(st.integers(0, 1 << 24), unique=True, max_size=40)
 )
@@ -135,6 +138,7 @@ def test_dense_and_sparse_tables_travel_in_one_pull() -> None:
     assert plan.join(answers)[1] == pytest.approx([0, 0, 1, 1])
 
 
+@settings(deadline=None)  # a kernel may have to be compiled
 @given(
     servers=st.integers(1, 4),
     ids=st.lists(st.integers(-(2**63), 2**63 - 1), unique=True, max_size=60),
