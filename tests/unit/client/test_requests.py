@@ -144,7 +144,6 @@ def test_dense_and_sparse_tables_travel_in_one_pull() -> None:
     ids=st.lists(st.integers(-(2**63), 2**63 - 1), unique=True, max_size=60),
     wire=st.sampled_from(["float16", "bfloat16", "int8"]),
 )
-@settings(deadline=None)
 def test_a_narrow_answer_comes_back_to_the_ids_as_they_were_asked(
     servers: int, ids: list[int], wire: WireDtype
 ) -> None:
