@@ -157,9 +157,8 @@ def check_gradients(tables: ModelTables, *, step: int) -> None:
         if not math.isfinite(rate):
             raise LearningRateError(table=name, step=step, rate=rate)
     for table, _ in tables.sparse:
-        pending = table.pending()
-        gradients = [] if pending is None else [torch.from_numpy(pending.grads)]
-        _check_finite(gradients, table=table.name, step=step)
+        gradient = table.weight.grad
+        _check_finite([] if gradient is None else [gradient], table=table.name, step=step)
     for block, _ in tables.dense:
         gradients = [p.grad for p in block.parameters if p.grad is not None]
         _check_finite(gradients, table=block.name, step=step)

@@ -182,6 +182,30 @@ async def test_geo_workers_hear_of_loaded_rows(
         assert (await worker.exchange(nothing))[ROWS.name].rows == {}
 
 
+async def test_an_acknowledgement_from_before_a_load_forgets_no_loaded_row(
+    start_servers: Start, tmp_path: Path
+) -> None:
+    rows = replace(ROWS, optimizer=OptimizerSpec(rule="sum"))
+    nothing = {ROWS.name: (np.empty(0, np.int64), np.empty((0, 4), np.float32))}
+    cluster = await start_servers(1)
+    ada, bob = cluster.worker(0), cluster.worker(1)
+    for worker in (ada, bob):
+        await worker.declare(rows, mode="geo", worker_num=2)
+    ones = np.ones((len(IDS), 4), np.float32)
+    await ada.exchange({ROWS.name: (np.array(IDS, np.int64), ones)})
+    await save(ada, tmp_path)
+    for _ in range(2):
+        await bob.exchange(nothing)
+    acks = dict(bob.acks)
+
+    await ada.ask("load", dirname=str(tmp_path))
+
+    for _ in range(4):  # its answers are lost: it goes on acknowledging the old one
+        bob.acks.update(acks)
+        heard = (await bob.exchange(nothing))[ROWS.name].rows
+        assert sorted(heard) == sorted(IDS)
+
+
 async def test_a_table_loaded_and_declared_otherwise_is_named(
     start_servers: Start, tmp_path: Path
 ) -> None:
