@@ -29,8 +29,10 @@ QUICK_S = 20.0
 """A smaller budget trains on few examples: it shows that everything works, and no loss."""
 
 WIRES = ("float32", "float16", "bfloat16", "int8")
+REPEATED = ("float32", "bfloat16", "int8")
+"""Trained with every seed, for the headlines; float16 with the first alone."""
 MODES = ("async", "geo")
-ROWS = {"flights": 60_000, "criteo": 0}
+ROWS = {"flights": 40_000, "criteo": 0}
 """Examples to train on; 0 for all."""
 QUICK_ROWS = 8_000
 MAX_SEEDS = 10
@@ -78,6 +80,8 @@ def measure(*, budget_s: float = BUDGET_S) -> Suite:
         turns = in_turns(list(cases), budget_s=budget_s, max_rounds=MAX_SEEDS)
         for number, name in enumerate(turns):
             case, seed = cases[name], number // len(cases)
+            if seed and case.wire not in REPEATED:
+                continue
             asked = {**case._asdict(), "seed": seed, "rows": rows[case.data]}
             asked |= {"job": f"narrow{number}", "redis": redis}
             found.setdefault(case, {})[seed] = jobs.ask(asked)
@@ -88,7 +92,7 @@ def measure(*, budget_s: float = BUDGET_S) -> Suite:
         "rows": table,
         "summary": summary_of(table),
         "method": METHOD + missing,
-        "details": {"seeds": len(next(iter(found.values())))},
+        "details": {"seeds": max(map(len, found.values()))},
     }
 
 
