@@ -108,6 +108,7 @@ def train(case: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
         batch = examples.batch(rows)
         loss = criterion(model(batch.wide_ids, batch.deep_ids, batch.dense), batch.labels)
         optimizer.minimize(loss)
+        optimizer.wait_exchanged()  # else a busy machine would exchange less often
         steps += 1
     if case["mode"] == "async":
         optimizer.running.flush()  # what waits to be sent belongs to the steps
