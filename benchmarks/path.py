@@ -7,6 +7,7 @@ SGD. See README.md beside this file.
 
 import asyncio
 import signal
+import statistics
 import sys
 import tempfile
 import time
@@ -60,7 +61,8 @@ METHOD = (
     "path_vs_limits is (bare transport + bare kernels) / ours with 1 in flight, of the same "
     "round: the time of the step's bytes through raw uvloop TCP between two processes (ids "
     "there, rows back; ids and gradients there, 64 bytes back), plus the time of the same "
-    "pull and push on a shard in one thread of one process, divided by our time a step. "
+    "pull and push on a shard in one thread of one process, divided by our time a step; each "
+    "is the median of its burst. "
     "'redis_c' is redis-py with hiredis, 'ours_bf16' is ours with bfloat16 rows and gradients, "
     "and error feedback. At the end every table is equal, bit for bit, to what numpy makes of "
     "the steps, and rows that travel as bfloat16 are the nearest to it."
@@ -207,10 +209,15 @@ def better_depth(bursts: dict[Case, list[Burst]], system: str) -> Case | None:
     return max(cases, key=lambda case: Ratio.of(rates(bursts[case])).median, default=None)
 
 
+def typical_ms(bursts: list[Burst]) -> list[float]:
+    """Return the median step of each burst: short bursts must not count one interruption."""
+    return [statistics.median(burst.step_ms) for burst in bursts]
+
+
 def limit_ms(bursts: dict[Case, list[Burst]]) -> list[float]:
     """Return what a step can't be faster than with 1 in flight, round by round."""
-    halves = [rates(bursts[Case(LIMITS, half)]) for half in HALVES]
-    return [sum(1e3 / rate for rate in pair) for pair in zip(*halves, strict=True)]
+    halves = [typical_ms(bursts[Case(LIMITS, half)]) for half in HALVES]
+    return [sum(pair) for pair in zip(*halves, strict=True)]
 
 
 def rows_of(bursts: dict[Case, list[Burst]], work: Work) -> list[dict[str, Any]]:
@@ -252,7 +259,7 @@ def summary_of(bursts: dict[Case, list[Burst]]) -> dict[str, Ratio | None]:
         times(bursts[narrow], bursts[torch_rpc]) if narrow and torch_rpc else None
     )
     found["path_bf16_vs_float32"] = times(bursts[narrow], bursts[ours]) if narrow else None
-    step_ms = [1e3 / rate for rate in rates(bursts[Case(OURS, 1)])]
+    step_ms = typical_ms(bursts[Case(OURS, 1)])
     found["path_vs_limits"] = quotients(limit_ms(bursts), step_ms)
     return found
 
