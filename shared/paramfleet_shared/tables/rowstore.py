@@ -33,14 +33,24 @@ from paramfleet_shared.tables.reservation import (
 from paramfleet_shared.tables.spec import TableSpec
 
 __all__ = [
+    "STORAGE_TYPES",
     "RowColumn",
     "RowShapeError",
     "SlotIndex",
+    "as_floats",
     "check_array",
     "gather_rows",
     "initial_rows",
     "scatter_rows",
 ]
+
+
+STORAGE_TYPES: dict[str, np.dtype[Any]] = {
+    "float32": np.dtype(np.float32),
+    "float16": np.dtype(np.int16),
+    "bfloat16": np.dtype(np.uint16),
+}
+"""What arrays of a storage hold; 16 bits as integers, as kernels take them."""
 
 
 class RowShapeError(ContractError):
@@ -187,9 +197,18 @@ def initial_rows(spec: TableSpec, ids: NDArray[np.int64]) -> NDArray[np.float32]
     """Return the first value of each id's row: float32 [n, dim], as a pserver makes it."""
     check_array(ids, np.int64, (-1,), table=spec.name)
     keys = as_input(ids, np.int64).view(np.uint64)
-    rows = np.empty((keys.size, spec.dim), np.float32)
+    rows = np.empty((keys.size, spec.dim), STORAGE_TYPES[spec.storage])
     fill_firsts(firsts_of(spec), keys, rows.reshape(-1), (spec.dim, spec.dim))
-    return rows
+    return rows if spec.storage == "float32" else as_floats(rows)
+
+
+def as_floats(values: NDArray[Any]) -> NDArray[np.float32]:
+    """Return a copy of what a storage holds (see ``STORAGE_TYPES``) as float32."""
+    if values.dtype == np.int16:
+        return values.copy().view(np.float16).astype(np.float32)
+    if values.dtype == np.uint16:
+        return (values.astype(np.uint32) << 16).view(np.float32)
+    return values.copy()
 
 
 def gather_rows(

@@ -1,21 +1,22 @@
 """A shard of a sparse table: rows addressed by 64-bit ids, made at first touch.
 
 A row is its value and, beside it, its optimizer's state. Rows stand in order of
-creation; the index says where each id's row lies.
+creation; the index says where each id's row lies. Values may be kept in 16 bits, but all
+computing is in float32: what is read is exactly what is kept.
 """
 
 import numpy as np
 from numpy.typing import NDArray
 
 from paramfleet_shared.tables.kernels.compiled import as_input
-from paramfleet_shared.tables.kernels.firsts import fill_firsts, fill_states, firsts_of
+from paramfleet_shared.tables.kernels.firsts import firsts_of
 from paramfleet_shared.tables.kernels.index import DONE
-from paramfleet_shared.tables.kernels.reads import Table, pull_rows
+from paramfleet_shared.tables.kernels.reads import Table, fill_rows, pull_rows
 from paramfleet_shared.tables.kernels.rows import Layout, scatter
 from paramfleet_shared.tables.kernels.rules import step_of
 from paramfleet_shared.tables.kernels.steps import Chains, chain, step_chains, step_rows
 from paramfleet_shared.tables.reservation import default_max_rows, reserve
-from paramfleet_shared.tables.rowstore import SlotIndex, check_array
+from paramfleet_shared.tables.rowstore import STORAGE_TYPES, SlotIndex, as_floats, check_array
 from paramfleet_shared.tables.spec import TableSpec
 
 __all__ = ["SparseShard"]
@@ -36,15 +37,21 @@ class SparseShard:
         assert spec.kind == "sparse", spec
         self.spec = spec
         self._dim = spec.dim
-        num_states = spec.optimizer.num_state_columns
-        self._pitch = spec.dim * (1 + num_states)
-        self._layout = Layout(self._dim, self._pitch, num_states)
-        limit = default_max_rows(4 * self._pitch) if max_rows is None else max_rows
+        num_states, value_type = spec.optimizer.num_state_columns, STORAGE_TYPES[spec.storage]
+        value_floats = -(-spec.dim * value_type.itemsize // 4)
+        pitch = value_floats + spec.dim * num_states
+        value_pitch = pitch * 4 // value_type.itemsize
+        limit = default_max_rows(4 * pitch) if max_rows is None else max_rows
         self._index = SlotIndex(max_rows=limit, table=spec.name, shard=shard)
-        self._flat = reserve(limit * self._pitch, np.float32)
-        self._table = self._flat.reshape(limit, self._pitch)
-        self._firsts = firsts_of(spec)
-        self._rows = Table(self._index.arrays, self._firsts, self._flat, self._layout)
+        floats = reserve(limit * pitch, np.float32)
+        self._rows = Table(
+            self._index.arrays,
+            firsts_of(spec),
+            floats.view(value_type),
+            floats,
+            Layout(spec.dim, value_pitch, pitch, value_floats),
+        )
+        self._num_pushes = 0
         self._slots = np.empty(0, np.int64)
         self._chains = _chains_for(0)
 
@@ -56,7 +63,7 @@ class SparseShard:
     @property
     def num_bytes(self) -> int:
         """Return the memory in use by rows and index."""
-        return 4 * self._pitch * self.num_rows + self._index.num_bytes
+        return 4 * self._rows.layout.pitch * self.num_rows + self._index.num_bytes
 
     def pull(self, ids: NDArray[np.int64], out: NDArray[np.float32], *, create: bool) -> None:
         """Copy the values of ids to ``out``.
@@ -105,9 +112,10 @@ class SparseShard:
         """
         check_array(grads, np.float32, (len(ids), self._dim), table=self.spec.name)
         numbers = step_of(self.spec.optimizer, sparse=True, lr=lr, step=step)
+        numbers = numbers._replace(salt=self._next_salt())
         flat_grads = as_input(grads, np.float32).reshape(-1)
+        keys = self._keys(ids, create=True)
         if unique:
-            keys = self._keys(ids, create=True)
             outcome = step_rows(numbers, self._rows, keys, flat_grads)
             if outcome != DONE:
                 raise self._index.full()
@@ -119,7 +127,7 @@ class SparseShard:
         places = self._chains.places[: 2 * _power_of_2(slots.size)]
         chains = self._chains._replace(places=places)
         counts = chain(chains, slots)
-        step_chains(numbers, chains, counts, self._flat, flat_grads, self._layout)
+        step_chains(numbers, self._rows, chains, counts, keys, flat_grads)
 
     def assign(
         self,
@@ -131,7 +139,7 @@ class SparseShard:
 
         Args:
             ids: int64 [n].
-            values: float32 [n, D].
+            values: float32 [n, D], rounded to nearest where the table keeps less.
             states: float32 [n, S * D].
 
         Raises:
@@ -140,24 +148,14 @@ class SparseShard:
         """
         name = self.spec.name
         check_array(values, np.float32, (len(ids), self._dim), table=name)
-        check_array(states, np.float32, (len(ids), self._pitch - self._dim), table=name)
+        dim, value_pitch, pitch, first_state = self._rows.layout
+        check_array(states, np.float32, (len(ids), pitch - first_state), table=name)
         slots = self._find(ids)
-        for rows, columns in ((values, (0, self._dim)), (states, (self._dim, self._pitch))):
-            if rows.size:
-                flat_rows = as_input(rows, np.float32).reshape(-1)
-                scatter(self._flat, self._pitch, slots, flat_rows, columns)
-
-    def find(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the numbers of ids' rows, in order of creation, or -1: int64 [n].
-
-        Raises:
-            RowShapeError: if ``ids`` are not int64 [n].
-        """
-        return self._index.find(ids, create=False)
-
-    def ids(self) -> NDArray[np.int64]:
-        """Return the id of each row, in order of creation: int64 [num_rows], a view."""
-        return self._index.ids()
+        flat_values = as_input(values, np.float32).reshape(-1)
+        scatter(self._rows.values, value_pitch, slots, flat_values, (0, dim))
+        if states.size:
+            flat_states = as_input(states, np.float32).reshape(-1)
+            scatter(self._rows.floats, pitch, slots, flat_states, (first_state, pitch))
 
     def export(
         self, start: int, count: int
@@ -169,9 +167,20 @@ class SparseShard:
             count: How many, fewer where the rows end.
         """
         stop = min(start + count, self.num_rows)
-        rows = self._table[start:stop]
+        dim, value_pitch, pitch, first_state = self._rows.layout
+        values = self._rows.values.reshape(-1, value_pitch)[start:stop, :dim]
+        states = self._rows.floats.reshape(-1, pitch)[start:stop, first_state:]
         ids = self._index.ids()[start:stop].copy()
-        return ids, rows[:, : self._dim].copy(), rows[:, self._dim :].copy()
+        return ids, as_floats(values), states.copy()
+
+    def _next_salt(self) -> np.uint64:
+        """Return by what the next push rounds: 0 where values lose nothing, or to nearest."""
+        self._num_pushes += 1
+        if self.spec.storage == "float32" or self.spec.rounding == "nearest":
+            return np.uint64(0)
+        # Not the step's number: in GEO all pushes have the same, and would round alike.
+        salt = int(self._rows.firsts.seed) ^ (self._num_pushes * 0x9E3779B97F4A7C15)
+        return np.uint64(salt & (2**64 - 1) | 1)
 
     def _keys(self, ids: NDArray[np.int64], *, create: bool) -> NDArray[np.uint64]:
         """Return ids as kernels take them, if there is room for as many new rows.
@@ -191,9 +200,7 @@ class SparseShard:
         finally:  # a row exists from the moment its id does
             if self.num_rows > before:
                 new = slice(before, self.num_rows)
-                rows, keys = self._table[new].reshape(-1), self._index.arrays.ids[new]
-                fill_firsts(self._firsts, keys, rows, (self._dim, self._pitch))
-                fill_states(self._firsts.state, rows, (self._dim, self._pitch, self._pitch))
+                fill_rows(self._rows, new.start, new.stop)
 
 
 def _chains_for(num: int) -> Chains:

@@ -9,6 +9,7 @@ from paramfleet_shared.errors import ContractError
 __all__ = [
     "InitializerSpec",
     "OptimizerSpec",
+    "Storage",
     "TableMismatchError",
     "TableSpec",
     "TableSpecError",
@@ -17,6 +18,8 @@ __all__ = [
 _InitializerKind = Literal["zeros", "constant", "uniform", "normal"]
 _Rule = Literal["sgd", "momentum", "adagrad", "adam", "sum"]
 _TableKind = Literal["dense", "sparse"]
+Storage = Literal["float32", "float16", "bfloat16"]
+_Rounding = Literal["stochastic", "nearest"]
 
 MAX_NUM_SHARDS = 65_536
 """``route`` takes a shard from 16 bits of the hash."""
@@ -202,6 +205,13 @@ class TableSpec:
     initializer: InitializerSpec = InitializerSpec()
     optimizer: OptimizerSpec = OptimizerSpec()
 
+    storage: Storage = "float32"
+    """How the pservers keep a sparse table's values; the optimizer's state is float32."""
+
+    rounding: _Rounding = "stochastic"
+    """How an updated value is rounded to less than float32. Rounded to nearest, updates
+    below half a step of the value are lost; stochastically, none is on average."""
+
     def __post_init__(self) -> None:
         sparse = self.kind == "sparse"
         known = get_args(_TableKind)
@@ -231,8 +241,24 @@ class TableSpec:
             value=self.num_shards,
             rule=f"must be in 1..{MAX_NUM_SHARDS}",
         )
+        self._demand_storage()
         if sparse:
             self._demand_lazy_rule()
+
+    def _demand_storage(self) -> None:
+        for field, known in (
+            ("storage", get_args(Storage)),
+            ("rounding", get_args(_Rounding)),
+        ):
+            value = getattr(self, field)
+            rule = f"must be one of {', '.join(known)}"
+            _demand(true=value in known, field=field, value=value, rule=rule)
+        _demand(
+            true=self.kind == "sparse" or self.storage == "float32",
+            field="storage",
+            value=self.storage,
+            rule="is float32 in a dense table",
+        )
 
     def _demand_lazy_rule(self) -> None:
         _demand(

@@ -5,6 +5,7 @@ or a launcher calls this once, so that no member of a job compiles while others 
 """
 
 import sys
+from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,7 +71,8 @@ def _warm_replica(rows: NDArray[np.float32], slots: NDArray[np.int64]) -> None:
 def main() -> None:
     """Compile every kernel."""
     warm(TableSpec(name="warm", kind="dense", size=1))
-    warm(TableSpec(name="warm", kind="sparse"))
+    for storage in get_args(Storage):
+        warm(TableSpec(name="warm", kind="sparse", storage=storage))
     sys.stdout.write("the table kernels are compiled\n")
 
 

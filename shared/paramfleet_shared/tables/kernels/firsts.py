@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from paramfleet_shared.tables.kernels.compiled import inlined, kernel
 from paramfleet_shared.tables.kernels.hashing import counter_bits, mix
+from paramfleet_shared.tables.kernels.lanes import store_float
 from paramfleet_shared.tables.spec import TableSpec
 
 __all__ = ["Firsts", "fill_firsts", "firsts_of"]
@@ -96,7 +97,7 @@ def _normal(bits: np.uint64) -> Any:
 
 @kernel
 def fill_firsts(
-    firsts: Firsts, ids: NDArray[np.uint64], rows: NDArray[np.float32], shape: tuple[int, int]
+    firsts: Firsts, ids: NDArray[np.uint64], rows: NDArray[Any], shape: tuple[int, int]
 ) -> None:
     """Fill the beginning of each row with its id's first value.
 
@@ -110,15 +111,15 @@ def fill_firsts(
         row = i * pitch
         if firsts.kind == CONSTANT:
             for j in range(dim):
-                rows[row + j] = offset
+                store_float(rows, row + j, offset)
         elif firsts.kind == UNIFORM:
             for j in range(dim):
                 number = np.float32(np.int32(counter_bits(base, j) >> _TO_24)) * unit
-                rows[row + j] = offset + number * scale
+                store_float(rows, row + j, offset + number * scale)
         else:
             for j in range(dim):
                 number = np.float32(_normal(counter_bits(base, j)))
-                rows[row + j] = offset + number * scale
+                store_float(rows, row + j, offset + number * scale)
 
 
 @kernel

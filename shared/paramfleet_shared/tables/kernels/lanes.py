@@ -8,6 +8,7 @@ uncontracted: a vector gives the same bits as its floats would.
 
 import operator
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from llvmlite import ir  # type: ignore[import-untyped]  # llvmlite ships no types
@@ -15,7 +16,7 @@ from numba import types
 from numba.core.typing.templates import AbstractTemplate, infer_global
 from numba.extending import intrinsic, lower_builtin, models, register_model
 
-from paramfleet_shared.tables.kernels.compiled import inlined
+from paramfleet_shared.tables.kernels.halves import narrowed, widened
 
 __all__ = [
     "LANES",
@@ -23,6 +24,8 @@ __all__ = [
     "load_lanes",
     "match_line",
     "prefetch",
+    "round_float",
+    "round_lanes",
     "square_root",
     "store_float",
     "store_lanes",
@@ -31,7 +34,8 @@ __all__ = [
 LANES = 8
 """Floats in a vector: one AVX2 register, two NEON registers."""
 
-_FLOAT, _I8, _I32, _I64 = ir.FloatType(), ir.IntType(8), ir.IntType(32), ir.IntType(64)
+_FLOAT = ir.FloatType()
+_I8, _I16, _I32, _I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 _VECTOR = ir.VectorType(_FLOAT, LANES)
 _INFER: Any = infer_global  # numba leaves them untyped
 _LOWER: Any = lower_builtin
@@ -112,27 +116,78 @@ def _declared(builder: Any, name: str, result: Any, arguments: list[Any]) -> Any
     return known or ir.Function(builder.module, ir.FunctionType(result, arguments), name)
 
 
+def _is_bfloat(array_type: Any) -> bool | None:
+    """Return whether an array's 16-bit numbers are bfloat16, None where it has floats."""
+    return {types.float32: None, types.uint16: True, types.int16: False}[array_type.dtype]
+
+
+def _load(context: Any, builder: Any, sig: Any, args: Any, lanes: int | None) -> Any:
+    """Generate the float32 of ``lanes`` numbers, None for one."""
+    pointer = _element(context, builder, sig.args[0], args[0], args[1])
+    is_bfloat = _is_bfloat(sig.args[0])
+    if lanes is not None:
+        of = _FLOAT if is_bfloat is None else _I16
+        pointer = builder.bitcast(pointer, ir.VectorType(of, lanes).as_pointer())
+    bits = builder.load(pointer, align=4 if is_bfloat is None else 2)
+    return bits if is_bfloat is None else widened(builder, bits, lanes, is_bfloat=is_bfloat)
+
+
+def _store(context: Any, builder: Any, sig: Any, args: Any, lanes: int | None) -> Any:
+    """Generate the store of ``lanes`` float32, None for one; args[3:] = (noise, column)."""
+    pointer = _element(context, builder, sig.args[0], args[0], args[1])
+    is_bfloat, number = _is_bfloat(sig.args[0]), args[2]
+    if is_bfloat is not None:
+        dither = args[3:] or (_I32(0), _I64(0))
+        number = narrowed(builder, number, dither, lanes, is_bfloat=is_bfloat)
+    pointer = builder.bitcast(pointer, number.type.as_pointer())
+    builder.store(number, pointer, align=4 if is_bfloat is None else 2)
+    return context.get_dummy_value()
+
+
 @_instruction
 def load_lanes(_typing: Any, array: Any, _offset: Any) -> Any:
-    """Return ``array.flat[offset : offset + LANES]``."""
-
-    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        pointer = _element(context, builder, sig.args[0], *args)
-        return builder.load(builder.bitcast(pointer, _VECTOR.as_pointer()), align=4)
-
+    """Return ``array.flat[offset : offset + LANES]`` as float32."""
+    generate = partial(_load, lanes=LANES)
     return _LANES_TYPE(array, types.int64), generate
 
 
 @_instruction
 def store_lanes(_typing: Any, array: Any, _offset: Any, _lanes: Any) -> Any:
-    """Put ``lanes`` into ``array.flat[offset : offset + LANES]``."""
-
-    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        pointer = _element(context, builder, sig.args[0], args[0], args[1])
-        builder.store(args[2], builder.bitcast(pointer, _VECTOR.as_pointer()), align=4)
-        return context.get_dummy_value()
-
+    """Put ``lanes`` into ``array.flat[offset : offset + LANES]``, rounded to nearest."""
+    generate = partial(_store, lanes=LANES)
     return types.void(array, types.int64, _LANES_TYPE), generate
+
+
+@_instruction
+def round_lanes(
+    _typing: Any, array: Any, _offset: Any, _lanes: Any, _noise: Any, _column: Any
+) -> Any:
+    """As ``store_lanes``, rounded as ``noise`` says; floats stay as they are."""
+    generate = partial(_store, lanes=LANES)
+    return types.void(array, types.int64, _LANES_TYPE, types.uint32, types.int64), generate
+
+
+@_instruction
+def load_float(_typing: Any, array: Any, _offset: Any) -> Any:
+    """Return ``array[offset]`` as float32: ``load_lanes`` for what is left of a row."""
+    generate = partial(_load, lanes=None)
+    return types.float32(array, types.int64), generate
+
+
+@_instruction
+def store_float(_typing: Any, array: Any, _offset: Any, _value: Any) -> Any:
+    """Put ``value`` into ``array[offset]``, rounded to nearest."""
+    generate = partial(_store, lanes=None)
+    return types.void(array, types.int64, types.float32), generate
+
+
+@_instruction
+def round_float(
+    _typing: Any, array: Any, _offset: Any, _value: Any, _noise: Any, _column: Any
+) -> Any:
+    """As ``store_float``, rounded as ``noise`` says."""
+    generate = partial(_store, lanes=None)
+    return types.void(array, types.int64, types.float32, types.uint32, types.int64), generate
 
 
 @_instruction
@@ -147,18 +202,6 @@ def square_root(_typing: Any, lanes: Any) -> Any:
 
     kind = _LANES_TYPE if vector else types.float32
     return kind(kind), generate
-
-
-@inlined
-def load_float(array: Any, offset: int) -> Any:
-    """Return ``array[offset]``: ``load_lanes`` for what is left of a row."""
-    return array[offset]
-
-
-@inlined
-def store_float(array: Any, offset: int, value: Any) -> None:
-    """Put ``value`` into ``array[offset]``."""
-    array[offset] = value
 
 
 @_instruction

@@ -30,7 +30,7 @@ from paramfleet_shared.tables.kernels.index import (
 )
 from paramfleet_shared.tables.kernels.rows import Layout, copy_span, prefetch_row
 
-__all__ = ["Table", "create_rows", "pull_rows"]
+__all__ = ["Table", "create_rows", "fill_rows", "pull_rows"]
 
 
 class Table(NamedTuple):
@@ -38,9 +38,23 @@ class Table(NamedTuple):
 
     arrays: Index
     firsts: Firsts
+    values: NDArray[Any]
+    """Flat, row by row: float32, or 16 bits each (see ``halves``)."""
     floats: NDArray[np.float32]
-    """Flat: row by row."""
+    """The same memory as floats, for the states."""
     layout: Layout
+
+
+@kernel
+def fill_rows(table: Table, start: int, stop: int) -> None:
+    """Give the rows of new slots their first values and state."""
+    index, firsts, values, floats, layout = table
+    dim, value_pitch, pitch, first_state = layout
+    new = values[start * value_pitch : stop * value_pitch]
+    fill_firsts(firsts, index.ids[start:stop], new, (dim, value_pitch))
+    if first_state < pitch:
+        shape = (first_state, pitch, pitch)
+        fill_states(firsts.state, floats[start * pitch : stop * pitch], shape)
 
 
 @kernel
@@ -48,32 +62,29 @@ def create_rows(
     table: Table, keys: NDArray[np.uint64], absent: NDArray[np.int64], slots: NDArray[np.int64]
 ) -> int:
     """Make rows of the keys at ``absent``, as ``create_slots`` does slots."""
-    index, firsts, floats, layout = table
-    before = index.counts[ROWS]
-    outcome = create_slots(index, keys, absent, slots)
-    after = index.counts[ROWS]
-    if after > before:
-        dim, pitch, num_states = layout
-        new = floats[before * pitch : after * pitch]
-        fill_firsts(firsts, index.ids[before:after], new, (dim, pitch))
-        if num_states:
-            fill_states(firsts.state, new, (dim, pitch, pitch))
+    counts = table.arrays.counts
+    before = counts[ROWS]
+    outcome = create_slots(table.arrays, keys, absent, slots)
+    if counts[ROWS] > before:
+        fill_rows(table, before, counts[ROWS])
     return outcome
 
 
 @kernel
 def _read_firsts(
-    firsts: Firsts,
+    table: Table,
     keys: NDArray[np.uint64],
     slots: NDArray[np.int64],
     out: NDArray[np.float32],
-    where: tuple[int, int, int],
+    where: tuple[int, int],
 ) -> None:
-    """Fill rows of ``out`` whose slot is -1; ``where`` = (start, stop, dim)."""
-    start, stop, dim = where
-    for i in range(start, stop):
+    """Fill rows of ``out`` whose slot is -1; ``where`` = (start, stop)."""
+    dim = table.layout.dim
+    first = np.empty(dim, table.values.dtype)  # rounded as it will be kept
+    for i in range(where[0], where[1]):
         if slots[i & IN_RING] < 0:
-            fill_firsts(firsts, keys[i : i + 1], out[i * dim : (i + 1) * dim], (dim, dim))
+            fill_firsts(table.firsts, keys[i : i + 1], first, (dim, dim))
+            copy_span(out, i * dim, first, 0, dim)
 
 
 @kernel
@@ -85,9 +96,9 @@ def pull_rows(
     ``out`` is flat. With ``create`` (a bool) new keys become rows, for which there must be
     room; without, they read as what they would begin with.
     """
-    index, firsts, floats, layout = table
+    index, _firsts, values, floats, layout = table
     lines, words, _ids, counts, _moving = index
-    dim, pitch, _num_states = layout
+    dim, value_pitch, pitch, width = layout
     homes, slots = np.empty(RING, np.int64), np.empty(RING, np.int64)
     missed, before = np.empty(STRIP, np.int64), np.empty(STRIP, np.int64)
     holes = np.zeros(RING // STRIP, np.int64)  # rows that aren't there, of each strip
@@ -97,7 +108,7 @@ def pull_rows(
         here, stop, ahead = min(start, num), min(start + STRIP, num), min(start + AIMED, num)
         num_missed = match(lines, keys, (here, stop), (homes, slots, missed))
         for i in range(here, stop):
-            prefetch_row(floats, max(slots[i & IN_RING], 0) * pitch, dim)
+            prefetch_row(floats, max(slots[i & IN_RING], 0) * pitch, width)
         aim(lines, counts, keys, (min(start + LEAD, num), ahead), homes)
         num_absent = match_beyond(lines, words, keys, num_before, (homes, slots, before))
         holes[((start - STRIP) & IN_RING) // STRIP] = num_absent
@@ -109,11 +120,11 @@ def pull_rows(
             if counts[PAGES] != pages:
                 aim(lines, counts, keys, (here, ahead), homes)
         for j in range(num_before):
-            prefetch_row(floats, max(slots[before[j] & IN_RING], 0) * pitch, dim)
+            prefetch_row(floats, max(slots[before[j] & IN_RING], 0) * pitch, width)
         first, end = max(start - LEAD, 0), min(start + STRIP - LEAD, num)
         for i in range(first, end):
-            copy_span(out, i * dim, floats, max(slots[i & IN_RING], 0) * pitch, dim)
+            copy_span(out, i * dim, values, max(slots[i & IN_RING], 0) * value_pitch, dim)
         if not create and holes[((start - LEAD) & IN_RING) // STRIP]:
-            _read_firsts(firsts, keys, slots, out, (first, end, dim))
+            _read_firsts(table, keys, slots, out, (first, end))
         missed, before, num_before = before, missed, num_missed
     return DONE

@@ -6,7 +6,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paramfleet_shared.tables.kernels.compiled import inlined, kernel
-from paramfleet_shared.tables.kernels.lanes import LANES, load_lanes, prefetch, store_lanes
+from paramfleet_shared.tables.kernels.lanes import (
+    LANES,
+    load_float,
+    load_lanes,
+    prefetch,
+    store_float,
+    store_lanes,
+)
 
 __all__ = ["Layout", "copy_span", "gather", "prefetch_row", "scatter"]
 
@@ -22,19 +29,22 @@ class Layout(NamedTuple):
 
     dim: int
     """Numbers of a value, and of each state."""
+    value_pitch: int
+    """Numbers of the values' type from row to row."""
     pitch: int
     """Floats from row to row."""
-    num_states: int
+    first_state: int
+    """Floats from a row's beginning to its states."""
 
 
 @inlined
 def copy_span(target: Any, to: Any, source: Any, start: Any, count: Any) -> None:
-    """Copy ``count`` floats between flat offsets."""
+    """Copy ``count`` numbers between flat offsets; into 16 bits they are rounded to nearest."""
     whole = count - count % LANES
     for j in range(0, whole, LANES):
         store_lanes(target, to + j, load_lanes(source, start + j))
     for j in range(whole, count):
-        target[to + j] = source[start + j]
+        store_float(target, to + j, load_float(source, start + j))
 
 
 @inlined

@@ -12,17 +12,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paramfleet_shared.tables.kernels.compiled import inlined, kernel
+from paramfleet_shared.tables.kernels.hashing import mix
 from paramfleet_shared.tables.kernels.lanes import (
     LANES,
     load_float,
     load_lanes,
+    round_float,
+    round_lanes,
     square_root,
     store_float,
     store_lanes,
 )
 from paramfleet_shared.tables.spec import OptimizerSpec
 
-__all__ = ["Step", "step_of", "step_range", "step_span"]
+__all__ = ["Step", "noise_of", "step_of", "step_range", "step_row", "step_span"]
 
 SUM, SGD, MOMENTUM, NESTEROV, ADAGRAD, ADAM, LAZY_ADAM = range(7)
 
@@ -45,6 +48,8 @@ class Step(NamedTuple):
     """How far Adam's mean moves to the gradient."""
     correction: np.float32
     """What Adam's root is divided by."""
+    salt: np.uint64
+    """With a row's key it makes the noise that its new value is rounded by; 0 for none."""
 
 
 def step_of(
@@ -75,7 +80,7 @@ def step_of(
         correction = math.sqrt(1.0 - spec.beta2**step)
         rate = lr / (1.0 - spec.beta1**step) * (correction if sparse else 1.0)
     numbers = (rate, spec.weight_decay, spec.eps, keep, take, take_mean, correction)
-    return Step(rule, *(np.float32(number) for number in numbers))
+    return Step(rule, *(np.float32(number) for number in numbers), np.uint64(0))
 
 
 @inlined
@@ -103,41 +108,63 @@ def _two_states(step: Step, value: Any, states: Any, grad: Any) -> Any:
 
 
 @inlined
-def _advance(step: Step, table: Any, grads: Any, at: Any, take: Any, put: Any) -> None:
-    """Step what lies at ``at`` = offsets of (value, state, second state, gradient)."""
-    value, grad = take(table, at[0]), take(grads, at[3])
+def _advance(step: Step, arrays: Any, at: Any, functions: Any, dither: Any) -> None:
+    """Step what lies at ``at`` = offsets of (value, state, second state, gradient).
+
+    ``functions`` take a number, put one, and round one; ``dither`` = (noise, column).
+    """
+    values, states, grads = arrays
+    take, put, round_off = functions
+    noise, column = dither
+    value, grad = take(values, at[0]), take(grads, at[3])
     if step.weight_decay != 0:
         grad = grad + value * step.weight_decay
     if step.rule == SUM:
-        put(table, at[0], value + grad)
+        round_off(values, at[0], value + grad, noise, column)
     elif step.rule == SGD:
-        put(table, at[0], value - grad * step.rate)
+        round_off(values, at[0], value - grad * step.rate, noise, column)
     elif step.rule in (MOMENTUM, NESTEROV, ADAGRAD):
-        value, state = _one_state(step, value, take(table, at[1]), grad)
-        put(table, at[0], value)
-        put(table, at[1], state)
+        value, state = _one_state(step, value, take(states, at[1]), grad)
+        round_off(values, at[0], value, noise, column)
+        put(states, at[1], state)
     else:
-        states = take(table, at[1]), take(table, at[2])
-        value, state, second = _two_states(step, value, states, grad)
-        put(table, at[0], value)
-        put(table, at[1], state)
-        put(table, at[2], second)
+        both = take(states, at[1]), take(states, at[2])
+        value, state, second = _two_states(step, value, both, grad)
+        round_off(values, at[0], value, noise, column)
+        put(states, at[1], state)
+        put(states, at[2], second)
 
 
 @inlined
-def step_span(step: Step, table: Any, grads: Any, at: Any, count: int) -> None:
+def step_row(step: Step, arrays: Any, at: Any, count: int, noise: Any) -> None:
     """Step ``count`` neighbours from ``at`` = offsets of (value, state, second, gradient).
 
-    ``table`` (values and states) and ``grads`` are flat.
+    ``arrays`` = (values, states, gradients), flat; the first two may be one.
     """
     value, state, second, grad = at
     whole = count - count % LANES
     for j in range(0, whole, LANES):
         here = (value + j, state + j, second + j, grad + j)
-        _advance(step, table, grads, here, load_lanes, store_lanes)
+        functions = (load_lanes, store_lanes, round_lanes)
+        _advance(step, arrays, here, functions, (noise, j))
     for j in range(whole, count):
         here = (value + j, state + j, second + j, grad + j)
-        _advance(step, table, grads, here, load_float, store_float)
+        functions = (load_float, store_float, round_float)
+        _advance(step, arrays, here, functions, (noise, j))
+
+
+@inlined
+def step_span(step: Step, table: Any, grads: Any, at: Any, count: int) -> None:
+    """As ``step_row``, where values and states are floats of one array."""
+    step_row(step, (table, table, grads), at, count, np.uint32(0))
+
+
+@inlined
+def noise_of(step: Step, key: np.uint64) -> Any:
+    """Return by what a row's new numbers are rounded: 0 for to nearest."""
+    if step.salt == 0:
+        return np.uint32(0)
+    return np.uint32(mix(key ^ step.salt)) | np.uint32(1)
 
 
 @kernel

@@ -21,8 +21,8 @@ from paramfleet_shared.tables.kernels.index import (
     match_beyond,
 )
 from paramfleet_shared.tables.kernels.reads import Table, create_rows
-from paramfleet_shared.tables.kernels.rows import AHEAD, Layout, copy_span, prefetch_row
-from paramfleet_shared.tables.kernels.rules import Step, step_span
+from paramfleet_shared.tables.kernels.rows import AHEAD, copy_span, prefetch_row
+from paramfleet_shared.tables.kernels.rules import Step, noise_of, step_row
 
 __all__ = ["Chains", "chain", "step_chains", "step_rows"]
 
@@ -79,35 +79,40 @@ def chain(chains: Chains, batch: NDArray[np.int64]) -> tuple[int, int]:
 @kernel
 def step_chains(
     step: Step,
+    table: Table,
     chains: Chains,
     counts: tuple[int, int],
-    table: NDArray[np.float32],
+    keys: NDArray[np.uint64],
     grads: NDArray[np.float32],
-    layout: Layout,
 ) -> None:
     """Step the row of each group with the sum of its gradients.
 
-    ``counts`` are what ``chain`` returned; ``table`` and ``grads`` are flat.
+    ``counts`` are what ``chain`` returned; ``keys`` are the batch's, ``grads`` is flat.
     """
-    dim, pitch, _num_states = layout
+    _index, _firsts, values, floats, layout = table
+    dim, value_pitch, pitch, first_state = layout
     _places, slots, heads, _tails, repeats, nexts = chains
     for i in range(counts[0]):
         if i + AHEAD < counts[0]:
-            prefetch_row(table, slots[i + AHEAD] * pitch, pitch)
+            prefetch_row(floats, slots[i + AHEAD] * pitch, pitch)
             prefetch_row(grads, np.int64(heads[i + AHEAD]) * dim, dim)
-        if nexts[heads[i]] < 0:
-            row, grad = slots[i] * pitch, np.int64(heads[i]) * dim
-            step_span(step, table, grads, (row, row + dim, row + 2 * dim, grad), dim)
+        head = np.int64(heads[i])
+        if nexts[head] < 0:
+            state = slots[i] * pitch + first_state
+            at = (slots[i] * value_pitch, state, state + dim, head * dim)
+            step_row(step, (values, floats, grads), at, dim, noise_of(step, keys[head]))
     total = np.empty(dim, np.float32)
     for i in range(counts[1]):
         group = np.int64(repeats[i])
-        copy_span(total, 0, grads, np.int64(heads[group]) * dim, dim)
-        follower = np.int64(nexts[heads[group]])
+        head = np.int64(heads[group])
+        copy_span(total, 0, grads, head * dim, dim)
+        follower = np.int64(nexts[head])
         while follower >= 0:
             add_span(total, 0, grads, follower * dim, dim)
             follower = np.int64(nexts[follower])
-        row = slots[group] * pitch
-        step_span(step, table, total, (row, row + dim, row + 2 * dim, 0), dim)
+        state = slots[group] * pitch + first_state
+        at = (slots[group] * value_pitch, state, state + dim, np.int64(0))
+        step_row(step, (values, floats, total), at, dim, noise_of(step, keys[head]))
 
 
 @kernel
@@ -118,9 +123,9 @@ def step_rows(
 
     ``grads`` is flat. A key that comes twice steps twice.
     """
-    index, _firsts, floats, layout = table
+    index, _firsts, values, floats, layout = table
     lines, words, _ids, counts, _moving = index
-    dim, pitch, _num_states = layout
+    dim, value_pitch, pitch, first_state = layout
     homes, slots = np.empty(RING, np.int64), np.empty(RING, np.int64)
     missed, before = np.empty(STRIP, np.int64), np.empty(STRIP, np.int64)
     num, num_before = keys.size, 0
@@ -142,7 +147,9 @@ def step_rows(
         for j in range(num_before):
             prefetch_row(floats, max(slots[before[j] & IN_RING], 0) * pitch, pitch)
         for i in range(max(start - LEAD, 0), min(start + STRIP - LEAD, num)):
-            row, grad = slots[i & IN_RING] * pitch, i * dim
-            step_span(step, floats, grads, (row, row + dim, row + 2 * dim, grad), dim)
+            slot = slots[i & IN_RING]
+            state = slot * pitch + first_state
+            at = (slot * value_pitch, state, state + dim, i * dim)
+            step_row(step, (values, floats, grads), at, dim, noise_of(step, keys[i]))
         missed, before, num_before = before, missed, num_missed
     return DONE
