@@ -157,6 +157,18 @@ class SparseShard:
             flat_states = as_input(states, np.float32).reshape(-1)
             scatter(self._rows.floats, pitch, slots, flat_states, (first_state, pitch))
 
+    def find(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the numbers of ids' rows, in order of creation, or -1: int64 [n].
+
+        Raises:
+            RowShapeError: if ``ids`` are not int64 [n].
+        """
+        return self._index.find(ids, create=False)
+
+    def ids(self) -> NDArray[np.int64]:
+        """Return the id of each row, in order of creation: int64 [num_rows], a view."""
+        return self._index.ids()
+
     def export(
         self, start: int, count: int
     ) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.float32]]:

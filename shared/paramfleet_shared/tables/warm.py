@@ -25,7 +25,7 @@ from paramfleet_shared.tables.partition import partition
 from paramfleet_shared.tables.routing import all_finite, merge_by_inverse, route
 from paramfleet_shared.tables.rowstore import gather_rows, scatter_rows
 from paramfleet_shared.tables.sparse import SparseShard
-from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
+from paramfleet_shared.tables.spec import OptimizerSpec, Storage, TableSpec
 
 __all__ = ["main", "warm"]
 

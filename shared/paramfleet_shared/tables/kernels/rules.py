@@ -80,7 +80,8 @@ def step_of(
         correction = math.sqrt(1.0 - spec.beta2**step)
         rate = lr / (1.0 - spec.beta1**step) * (correction if sparse else 1.0)
     numbers = (rate, spec.weight_decay, spec.eps, keep, take, take_mean, correction)
-    return Step(rule, *(np.float32(number) for number in numbers), np.uint64(0))
+    floats = [np.float32(number) for number in numbers]
+    return Step._make((rule, *floats, np.uint64(0)))
 
 
 @inlined
