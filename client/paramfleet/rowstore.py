@@ -32,6 +32,8 @@ def spec_of(table: "SparseTable", *, rule: OptimizerSpec, num_shards: int = 1) -
         seed=table.seed,
         initializer=table.initializer,
         optimizer=rule,
+        storage=table.kept_as.storage,
+        rounding=table.kept_as.rounding,
     )
 
 

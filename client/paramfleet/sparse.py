@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.tables.partition import partition
 from paramfleet_shared.tables.routing import merge_by_inverse
-from paramfleet_shared.tables.spec import InitializerSpec
+from paramfleet_shared.tables.spec import InitializerSpec, Rounding, Storage
 
 __all__ = [
+    "KeptAs",
     "Pending",
     "RowSource",
     "SparseTable",
@@ -90,6 +91,13 @@ def merge_pending(parts: Sequence[Pending]) -> Pending:
     return Pending(ids, grads, offsets)
 
 
+class KeptAs(NamedTuple):
+    """How pservers keep a table's values; what a worker holds itself is float32."""
+
+    storage: Storage = "float32"
+    rounding: Rounding = "stochastic"
+
+
 class SparseTable:
     """One table, shared by every module that names it.
 
@@ -98,7 +106,8 @@ class SparseTable:
         dim: Row width D.
         initializer: First value of a row.
         seed: Seeds the initializer; a row's first value depends on seed, name and id alone.
-        source: Where the rows come from until ``fleet.init_worker`` binds another.
+        make_source: Makes where the rows come from until ``fleet.init_worker`` binds another.
+        kept_as: How the pservers keep the values.
     """
 
     def __init__(
@@ -109,11 +118,13 @@ class SparseTable:
         initializer: InitializerSpec,
         seed: int,
         make_source: Callable[["SparseTable"], RowSource],
+        kept_as: KeptAs = KeptAs(),  # noqa: B008 - a tuple
     ) -> None:
         self.name = name
         self.dim = dim
         self.initializer = initializer
         self.seed = seed
+        self.kept_as = kept_as
         self.weight = torch.nn.Parameter(torch.empty(0, dim))
         """Placeholder, float32 [U, D] while a step's gradients are pending."""
         self.weight._fleet_table = self  # type: ignore[attr-defined]  # noqa: SLF001 - how an optimizer's parameter is known again

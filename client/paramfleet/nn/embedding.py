@@ -8,7 +8,7 @@ literally (so -1 may be padding), never counted from the end.
 
 import itertools
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from paramfleet.nn.lookups import bags_of_rows, rows_of_ids
 from paramfleet.rowstore import RowStore
-from paramfleet.sparse import SparseTable
+from paramfleet.sparse import KeptAs, SparseTable
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.tables.partition import Partitioned, partition
-from paramfleet_shared.tables.spec import InitializerSpec
+from paramfleet_shared.tables.spec import InitializerSpec, Rounding, Storage
 
 __all__ = [
     "Embedding",
@@ -77,6 +77,23 @@ class _TableOptions:
     name: str | None
     initializer: InitializerSpec | None
     seed: int
+    kept_as: KeptAs
+
+
+def _kept_as(storage: Storage, rounding: Rounding) -> KeptAs:
+    """Return both as one.
+
+    Raises:
+        EmbeddingOptionError: if one is none of those there are.
+    """
+    for option, value, known in (
+        ("storage", storage, get_args(Storage)),
+        ("rounding", rounding, get_args(Rounding)),
+    ):
+        if value not in known:
+            rule = f"must be one of {', '.join(known)}"
+            raise EmbeddingOptionError(option=option, value=repr(value), rule=rule)
+    return KeptAs(storage, rounding)
 
 
 class SparseModule(torch.nn.Module):
@@ -108,6 +125,7 @@ class SparseModule(torch.nn.Module):
             dim=embedding_dim,
             initializer=table.initializer or normal(),
             seed=table.seed,
+            kept_as=table.kept_as,
             make_source=RowStore.of,
         )
         self.weight = self.table.weight
@@ -196,9 +214,15 @@ class Embedding(SparseModule):
         initializer: First value of a row: ``fleet.nn.normal`` (torch's default),
             ``uniform`` or ``constant``.
         seed: Seeds the initializer.
+        storage: How the pservers keep the values: ``float32``, or ``float16`` or
+            ``bfloat16`` in half the memory. The optimizer's state and all computing are
+            float32, and so is every row that a worker holds: alone, or as a replica in GEO.
+        rounding: How an updated value is brought to 16 bits: ``stochastic``, right on
+            average, or ``nearest``, which loses what is smaller than half a step.
 
     Raises:
-        EmbeddingOptionError: on an option that sparse tables don't have.
+        EmbeddingOptionError: on an option that sparse tables don't have, or a value that
+            an option of theirs doesn't.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 - torch's signature
@@ -214,12 +238,19 @@ class Embedding(SparseModule):
         name: str | None = None,
         initializer: InitializerSpec | None = None,
         seed: int = 0,
+        storage: Storage = "float32",
+        rounding: Rounding = "stochastic",
     ) -> None:
         super().__init__(
             num_embeddings,
             embedding_dim,
             padding_idx=padding_idx,
-            table=_TableOptions(name=name, initializer=initializer, seed=seed),
+            table=_TableOptions(
+                name=name,
+                initializer=initializer,
+                seed=seed,
+                kept_as=_kept_as(storage, rounding),
+            ),
             unsupported={"max_norm": max_norm, "scale_grad_by_freq": scale_grad_by_freq},
         )
 
@@ -249,9 +280,12 @@ class EmbeddingBag(SparseModule):
         name: See ``Embedding``.
         initializer: See ``Embedding``.
         seed: See ``Embedding``.
+        storage: See ``Embedding``.
+        rounding: See ``Embedding``.
 
     Raises:
-        EmbeddingOptionError: on an option that sparse tables don't have.
+        EmbeddingOptionError: on an option that sparse tables don't have, or a value that
+            an option of theirs doesn't.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 - torch's signature
@@ -269,12 +303,19 @@ class EmbeddingBag(SparseModule):
         name: str | None = None,
         initializer: InitializerSpec | None = None,
         seed: int = 0,
+        storage: Storage = "float32",
+        rounding: Rounding = "stochastic",
     ) -> None:
         super().__init__(
             num_embeddings,
             embedding_dim,
             padding_idx=padding_idx,
-            table=_TableOptions(name=name, initializer=initializer, seed=seed),
+            table=_TableOptions(
+                name=name,
+                initializer=initializer,
+                seed=seed,
+                kept_as=_kept_as(storage, rounding),
+            ),
             unsupported={"max_norm": max_norm, "scale_grad_by_freq": scale_grad_by_freq},
         )
         if mode not in {"sum", "mean", "max"}:

@@ -9,6 +9,7 @@ from paramfleet_shared.errors import ContractError
 __all__ = [
     "InitializerSpec",
     "OptimizerSpec",
+    "Rounding",
     "Storage",
     "TableMismatchError",
     "TableSpec",
@@ -19,7 +20,7 @@ _InitializerKind = Literal["zeros", "constant", "uniform", "normal"]
 _Rule = Literal["sgd", "momentum", "adagrad", "adam", "sum"]
 _TableKind = Literal["dense", "sparse"]
 Storage = Literal["float32", "float16", "bfloat16"]
-_Rounding = Literal["stochastic", "nearest"]
+Rounding = Literal["stochastic", "nearest"]
 
 MAX_NUM_SHARDS = 65_536
 """``route`` takes a shard from 16 bits of the hash."""
@@ -208,7 +209,7 @@ class TableSpec:
     storage: Storage = "float32"
     """How the pservers keep a sparse table's values; the optimizer's state is float32."""
 
-    rounding: _Rounding = "stochastic"
+    rounding: Rounding = "stochastic"
     """How an updated value is rounded to less than float32. Rounded to nearest, updates
     below half a step of the value are lost; stochastically, none is on average."""
 
@@ -248,7 +249,7 @@ class TableSpec:
     def _demand_storage(self) -> None:
         for field, known in (
             ("storage", get_args(Storage)),
-            ("rounding", get_args(_Rounding)),
+            ("rounding", get_args(Rounding)),
         ):
             value = getattr(self, field)
             rule = f"must be one of {', '.join(known)}"

@@ -441,12 +441,18 @@ async def test_a_large_push_does_not_hold_small_requests(start_servers: Start) -
     await worker.declare(big, ROWS)
     (message,) = worker.push_messages({"big": np.ones(8_000_000, np.float32)}, step=0)
 
+    owners, gate = cluster.routes[0]._owners, threading.Event()
+
+    def wait() -> None:
+        gate.wait(timeout=10)
+
+    held = owners.start(Job(owner, 1 << 20, wait) for owner in range(len(owners)))
     async with asyncio.TaskGroup() as tasks:
         pushing = tasks.create_task(worker.call(0, "push", message))
-        await cluster.until(lambda facts: facts["tables"][0]["pushes"])
-        answered = 0
-        while not pushing.done():
+        for _ in range(3):
             await worker.ask("status")
-            answered += 1
+        assert not pushing.done()
+        gate.set()
+    await held
 
-    assert answered >= 3
+    assert cluster.routes[0].facts()["tables"][0]["pushes"] == 1

@@ -129,6 +129,8 @@ def test_what_is_no_id_is_refused_by_table_and_place(ids: torch.Tensor, message:
         lambda: fleet.nn.Embedding(5, 4, max_norm=1.0),
         lambda: fleet.nn.Embedding(5, 4, scale_grad_by_freq=True),
         lambda: fleet.nn.Embedding(5, 0),
+        lambda: fleet.nn.Embedding(5, 4, storage="int8"),  # type: ignore[arg-type]
+        lambda: fleet.nn.EmbeddingBag(5, 4, rounding="up"),  # type: ignore[arg-type]
         lambda: fleet.nn.EmbeddingBag(5, 4, mode="median"),
     ],
 )

@@ -37,13 +37,12 @@ def answer(message: Message, dim: int) -> Message:
     return Message(fields={}, tensors={"0.rows": rows})
 
 
-@settings(deadline=None)  # a kernel may have to be compiled
 @given(
     servers=st.integers(1, 8),
     ids=st.lists(st.integers(0, 1 << 20), unique=True, max_size=60),
     dim=st.integers(1, 4),
 )
-@settings(deadline=None)
+@settings(deadline=None)  # a kernel may have to be compiled
 def test_every_row_comes_back_to_its_id(servers: int, ids: list[int], dim: int) -> None:
     wanted = sorted_rows(ids)
     plan = ReadPlan([Read(table="t", rows=wanted, dim=dim)], placement(servers))

@@ -28,6 +28,7 @@ parser.add_argument("--skip", type=int, default=0)
 parser.add_argument("--uneven", type=int, default=0)
 parser.add_argument("--message_values", type=int)
 parser.add_argument("--wire_dtype", default="float32")
+parser.add_argument("--storage", default="float32")
 parser.add_argument("--max_pulls", type=int)
 parser.add_argument("--depth", type=int, default=1)
 parser.add_argument("--prefetch", default="", help="watch, name, or wrong")
@@ -54,8 +55,9 @@ class Tiny(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
         start = fleet.nn.uniform(-0.1, 0.1)
-        self.wide = fleet.nn.EmbeddingBag(0, 1, mode="sum", initializer=start)
-        self.deep = fleet.nn.Embedding(0, 4, initializer=start)
+        kept: dict[str, Any] = {"initializer": start, "storage": args.storage}
+        self.wide = fleet.nn.EmbeddingBag(0, 1, mode="sum", **kept)
+        self.deep = fleet.nn.Embedding(0, 4, **kept)
         self.mlp = torch.nn.Sequential(
             torch.nn.Linear(12, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1)
         )

@@ -58,9 +58,7 @@ def test_what_is_assigned_is_rounded_to_nearest_whatever_its_size(storage: Stora
     rng = np.random.default_rng(1)
     sizes = np.float32(2.0) ** rng.integers(-27, 18, (500, 19)).astype(np.float32)
     values = rng.standard_normal((500, 19), np.float32) * sizes
-    values[0] = np.float32(
-        [0.0, -0.0, 65504, 65519.9, 65520, 1e30, -1e30, 2**-24, 2**-25] + [1] * 10
-    )
+    values[0] = [0.0, -0.0, 65504, 65519.9, 65520, 1e30, -1e30, 2**-24, 2**-25] + [1] * 10
 
     read = kept(table(storage), values)
 
