@@ -72,7 +72,6 @@ def test_an_answer_of_another_shape_is_refused() -> None:
 
 @settings(deadline=None)  # a kernel may have to be compiled
 @given(servers=st.integers(1, 8), size=st.integers(0, 50))
-@settings(deadline=None)
 def test_dense_slices_cover_a_table_once(servers: int, size: int) -> None:
     slices = [dense_slice(size, placement(servers), server) for server in range(servers)]
 
@@ -84,7 +83,6 @@ def test_dense_slices_cover_a_table_once(servers: int, size: int) -> None:
 @given(
     servers=st.integers(1, 4), ids=st.lists(st.integers(0, 1 << 24), unique=True, max_size=40)
 )
-@settings(deadline=None)
 def test_a_write_reaches_each_row_once_and_every_server(servers: int, ids: list[int]) -> None:
     rows = sorted_rows(ids)
     values = rows.ids_U[:, None].astype(np.float32)
