@@ -1,8 +1,9 @@
 """One pserver, from its start to the end of its job.
 
-Start, in this order: the owner threads; the data plane, whose requests wait; the admin
-address; the job (join, then heartbeats without a pause); the tables' shards, known from
-the index; the checkpoint, if one is asked for; then the requests go on.
+Start, in this order: the owner threads; the admin address; the tables' kernels, where this
+machine lacks them; the data plane, whose requests wait; the job (join, then heartbeats
+without a pause); the tables' shards, known from the index; the checkpoint, if one is asked
+for; then the requests go on.
 
 Stop, in this order: requests that wait are answered with the job's failure, if there is
 one; the data plane drains and closes; the member leaves the job; the admin address
@@ -35,6 +36,7 @@ from paramfleet_shared.errors import FleetError
 from paramfleet_shared.placement import Placement
 from paramfleet_shared.rpc.endpoint import join_endpoint
 from paramfleet_shared.rpc.server import Handler, Request, RpcServer
+from paramfleet_shared.tables.readiness import COMPILING, compiling, is_cold
 from paramfleet_shared.telemetry import MetricRegistry, setup_logging
 from paramfleet_shared.wire.message import Message
 
@@ -44,6 +46,17 @@ log = logging.getLogger(__name__)
 
 PUBLISH_PERIOD_S = 1.0
 """Seconds between two looks at the tables for the job's status."""
+
+COMPILE_POLL_S = 0.05
+"""Seconds between two looks at whether the kernels are compiled."""
+
+STATES = {
+    "compiling": "compiling the table kernels",
+    "joining": "joining the job",
+    "loading": "loading the tables",
+    "serving": "serving",
+}
+"""What a server does, by the name its status has for it."""
 
 TABLE_GAUGES = {
     "rows": "Rows (dense: values) of a table on this server.",
@@ -110,6 +123,7 @@ class PServer:
             fact: self._metrics.gauge(f"table_{fact}", sentence, ["table"])
             for fact, sentence in TABLE_GAUGES.items()
         }
+        self._is_compiling = False
         self._is_stopping = False
 
     async def run(self) -> None:
@@ -140,6 +154,7 @@ class PServer:
         member = self._session.member if self._session is not None else None
         return {
             "role": "pserver",
+            "state": self._state,
             "index": member.index if member is not None else None,
             "incarnation": member.incarnation if member is not None else None,
             "uptime_s": round(self._clock.monotonic() - self._started_at, 3),
@@ -148,9 +163,15 @@ class PServer:
 
     def ready(self) -> tuple[bool, str]:
         """Return whether requests are answered, and why not."""
+        return self._state == "serving", STATES[self._state]
+
+    @property
+    def _state(self) -> str:
         if self._routes is not None:
-            return True, "serving"
-        return False, "joining the job" if self._session is None else "loading the tables"
+            return "serving"
+        if self._is_compiling:
+            return "compiling"
+        return "joining" if self._session is None else "loading"
 
     async def _serve(self) -> None:
         settings = self._settings
@@ -174,8 +195,10 @@ class PServer:
             stack.push_async_callback(server.close)
             stack.push_async_callback(server.drain, settings.drain_timeout_s)
             bind = settings.bind or settings.host
-            port = await server.start(bind, settings.port)
             admin_port = await admin.start(bind, settings.admin_port)
+            if is_cold():
+                await self._compile()
+            port = await server.start(bind, settings.port)
             self._session = await JobSession.join(
                 settings,
                 role="pserver",
@@ -186,6 +209,18 @@ class PServer:
             )
             setup_logging("pserver", self._session.member.index, settings.log_level)
             await self._live(self._session, owners)
+
+    async def _compile(self) -> None:
+        """Let the kernels be compiled before anybody counts on this server.
+
+        In another process, because compiling would hold this one's event loop up.
+        """
+        log.warning("pserver.compiling", extra={"doing": COMPILING})
+        self._is_compiling = True
+        with compiling() as process:
+            while process.poll() is None:
+                await self._clock.sleep(COMPILE_POLL_S)
+        self._is_compiling = False
 
     async def _live(self, session: JobSession, owners: Owners) -> None:
         """Be a member until the job ends.

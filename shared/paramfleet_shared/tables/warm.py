@@ -4,6 +4,7 @@ Kernels are compiled once a machine, into the cache beside their source. An imag
 or a launcher calls this once, so that no member of a job compiles while others wait.
 """
 
+import contextlib
 import sys
 from typing import get_args
 
@@ -22,6 +23,7 @@ from paramfleet_shared.tables.kernels.replica import (
 from paramfleet_shared.tables.kernels.rules import step_of
 from paramfleet_shared.tables.kernels.waiting import append_waiting, forget_told
 from paramfleet_shared.tables.partition import partition
+from paramfleet_shared.tables.readiness import alone, is_cold, note_compiled
 from paramfleet_shared.tables.routing import all_finite, merge_by_inverse, route
 from paramfleet_shared.tables.rowstore import gather_rows, scatter_rows
 from paramfleet_shared.tables.sparse import SparseShard
@@ -69,10 +71,12 @@ def _warm_replica(rows: NDArray[np.float32], slots: NDArray[np.int64]) -> None:
 
 
 def main() -> None:
-    """Compile every kernel."""
-    warm(TableSpec(name="warm", kind="dense", size=1))
-    for storage in get_args(Storage):
-        warm(TableSpec(name="warm", kind="sparse", storage=storage))
+    """Compile every kernel that this machine lacks, and load them all."""
+    with alone() if is_cold() else contextlib.nullcontext():
+        warm(TableSpec(name="warm", kind="dense", size=1))
+        for storage in get_args(Storage):
+            warm(TableSpec(name="warm", kind="sparse", storage=storage))
+        note_compiled()
     sys.stdout.write("the table kernels are compiled\n")
 
 

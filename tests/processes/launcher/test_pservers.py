@@ -1,11 +1,21 @@
 """Jobs whose servers are real pservers, as ``fleet.run_server()`` starts them."""
 
+import itertools
+import json
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
+
+from paramfleet_shared.config import read_environment
+from paramfleet_worker.core.topology import Host
+from paramfleet_worker.process.ports import PortReservations
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
@@ -78,3 +88,40 @@ def test_ctrl_c_ends_pservers_too(launch: Callable[..., Any]) -> None:
 
     assert launched.read_to_end() == 130
     assert launched.survivors(0.0) == []
+
+
+def test_a_cold_machine_compiles_once_and_says_so(
+    launch: Callable[..., Any], tmp_path: Path
+) -> None:
+    launched = launch(BODY, *LOCAL, environment={"NUMBA_CACHE_DIR": str(tmp_path / "cold")})
+    launched.read_until("compiling the table kernels for this machine")
+
+    launched.process.send_signal(signal.SIGINT)
+
+    assert launched.read_to_end() == 130
+    assert not launched.pids
+
+
+def test_a_pserver_that_compiles_says_so_and_joins_only_then(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "paramfleet_pserver", "--redis=redis://127.0.0.1:1/0"]
+    with PortReservations() as reservations:
+        port = reservations.reserve(Host("127.0.0.1")).port
+    process = subprocess.Popen(
+        [*command, f"--admin-port={port}"],
+        env={**read_environment(), "NUMBA_CACHE_DIR": str(tmp_path)},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    with process, process.stderr as lines:
+        (warning,) = itertools.islice((line for line in lines if "WARNING" in line), 1)
+        assert "pserver.compiling" in warning
+        assert "about a minute, once" in warning
+        with urlopen(f"http://127.0.0.1:{port}/status") as answer:
+            status = json.load(answer)
+        process.terminate()
+        rest = lines.read()
+
+    assert (status["state"], status["index"]) == ("compiling", None)
+    assert "Redis" not in rest
+    assert process.returncode == 0

@@ -1,9 +1,9 @@
 """The launcher at work: starts the processes of a plan and carries out the supervisor's word.
 
-Order of start: the signal handlers, the keeper, Redis and its first answer, then
-coordinator, pservers and workers at once; they find each other in any order. Order of
-the end: every process but Redis, Redis, the keeper. ``Launcher.run`` returns when all
-that it started has ended.
+Order of start: the signal handlers, the keeper, the tables' kernels where this machine
+lacks them, Redis and its first answer, then coordinator, pservers and workers at once;
+they find each other in any order. Order of the end: every process but Redis, Redis, the
+keeper. ``Launcher.run`` returns when all that it started has ended.
 """
 
 import asyncio
@@ -47,6 +47,9 @@ LAST_OUTPUT_WITHIN_S = 0.3
 """How long the output of a process that ended may take to come through its pipe."""
 
 REDIS_READY_WITHIN_S = 10.0
+
+COMPILE_POLL_S = 0.05
+"""Seconds between two looks at whether the kernels are compiled."""
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -103,6 +106,7 @@ class Launcher:
             stack.callback(keeper.close)
             stack.callback(self._close)
             try:
+                await self._compile()
                 if await self._start_redis(keeper):
                     await self._records.note_past()
                     self._start_members(keeper)
@@ -116,6 +120,21 @@ class Launcher:
                 await self._records.close()
 
     # -- the start
+
+    async def _compile(self) -> None:
+        """Compile the kernels once, where every member would; an interrupt ends it."""
+        from paramfleet_shared.tables.readiness import (  # noqa: PLC0415 -- slow
+            COMPILING,
+            compiling,
+            is_cold,
+        )
+
+        if not is_cold():
+            return
+        self._console.say(COMPILING)
+        with compiling() as process:
+            while self._events.empty() and process.poll() is None:
+                await self._clock.sleep(COMPILE_POLL_S)
 
     async def _start_redis(self, keeper: Keeper) -> bool:
         """Start our Redis, if it is ours, and wait for its answer.

@@ -1,0 +1,91 @@
+"""Whether this machine's kernels are compiled, and compiling them beside a process.
+
+Kernels are kept on disk (``cache_folders``); compiling all of them takes about a minute,
+loading them less than a second. Once all are there, a mark lies beside them, named after
+what they were compiled for: this Python, numba and processor.
+
+One process compiles at a time (``alone``), so that a job's members that start at once
+don't all do the same work.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numba
+from llvmlite import binding  # type: ignore[import-untyped]  # llvmlite ships no types
+
+from paramfleet_shared.tables.kernels.compiled import cache_folders
+
+__all__ = ["COMPILING", "alone", "compiling", "is_cold", "note_compiled"]
+
+COMPILING = "compiling the table kernels for this machine: about a minute, once"
+"""What is said to whoever waits."""
+
+
+def is_cold() -> bool:
+    """Return whether there are kernels to be compiled, and kept for the next process.
+
+    Where nothing can be kept, each process compiles what it needs when it needs it.
+    """
+    folder = _folder()
+    return folder is not None and not (folder / _mark()).exists()
+
+
+def note_compiled() -> None:
+    """Remember that every kernel has been compiled."""
+    folder = _folder()
+    if folder is not None:
+        (folder / _mark()).touch()
+
+
+@contextlib.contextmanager
+def alone() -> Iterator[None]:
+    """Wait until no other process compiles, and hold the others up."""
+    folder = _folder()
+    if folder is None:
+        yield
+        return
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+@contextlib.contextmanager
+def compiling() -> Iterator[subprocess.Popen[bytes]]:
+    """Compile every kernel in a process of its own, which ends with the context at latest."""
+    command = [sys.executable, "-m", "paramfleet_shared.tables.warm"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)  # noqa: S603 - a fixed command
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _folder() -> Path | None:
+    """Return where kernels are kept: the first folder that can be written, if any."""
+    for folder in cache_folders():
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=folder):
+                return folder
+        except OSError:
+            continue
+    return None
+
+
+def _mark() -> str:
+    facts = (
+        sys.implementation.cache_tag,
+        numba.__version__,
+        binding.get_host_cpu_name(),
+        binding.get_host_cpu_features().flatten(),
+    )
+    digest = hashlib.blake2b("\n".join(map(str, facts)).encode(), digest_size=8)
+    return f"complete-{digest.hexdigest()}"

@@ -1,0 +1,70 @@
+"""Whether the kernels are compiled, and who compiles them."""
+
+import threading
+from pathlib import Path
+
+import numba
+import pytest
+
+from paramfleet_shared.tables import readiness
+from paramfleet_shared.tables.readiness import alone, compiling, is_cold, note_compiled
+
+
+@pytest.fixture
+def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Return a folder for kernels in which there are none."""
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+    return tmp_path
+
+
+def test_a_machine_is_cold_until_every_kernel_is_compiled(cache: Path) -> None:
+    assert is_cold()
+
+    note_compiled()
+
+    assert not is_cold()
+    assert [folder.name[:8] for folder in cache.iterdir()] == ["kernels-"]
+
+
+@pytest.mark.usefixtures("cache")
+def test_another_numba_needs_kernels_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    note_compiled()
+
+    monkeypatch.setattr(numba, "__version__", "0.0.0")
+
+    assert is_cold()
+
+
+def test_where_no_kernel_can_be_kept_nobody_compiles_ahead(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(readiness, "cache_folders", lambda: (tmp_path / "file" / "kernels",))
+
+    note_compiled()
+    with alone():
+        assert not is_cold()
+
+
+@pytest.mark.usefixtures("cache")
+def test_one_compiles_at_a_time() -> None:
+    order: list[str] = []
+
+    def second() -> None:
+        with alone():
+            order.append("second")
+
+    thread = threading.Thread(target=second)
+    with alone():
+        thread.start()
+        order.append("first")
+    thread.join()
+
+    assert order == ["first", "second"]
+
+
+def test_compiling_ends_with_whoever_waits_for_it() -> None:
+    with compiling() as process:
+        assert process.poll() is None
+
+    assert process.poll() is not None
