@@ -13,7 +13,7 @@ from paramfleet.communicator import Communicator
 from paramfleet.modes.outgoing import Outgoing
 from paramfleet.modes.sender import TableGradient
 from paramfleet.pservers import PServers
-from paramfleet.requests import Author, Read, ReadPlan, Rows, write_messages
+from paramfleet.requests import Author, ReadPlan, Rows, write_messages
 from paramfleet_shared.config import JobSettings
 from paramfleet_shared.discovery.session import JobSession
 from paramfleet_shared.tables.encoding import WireDtype
@@ -127,10 +127,10 @@ class OursTable:
 
     def pull(self, ids: NDArray[np.int64]) -> Pulled:
         """Return the rows of ids, sorted by shard."""
-        unique, _, offsets = partition(ids, self._pservers.placement.num_shards)
-        rows, name, dim = Rows(unique, offsets), self._spec.name, self._spec.dim
-        read = Read(table=name, rows=rows, dim=dim, create=True, wire=self._wire)
-        plan = ReadPlan([read], self._pservers.placement)
+        placement, by_id = self._pservers.placement, self._wire != "float32"
+        unique, _, offsets = partition(ids, placement.num_shards, by_id=by_id)
+        rows = Rows(unique, offsets)
+        plan = ReadPlan([self._outgoing.read(self._spec.name, rows)], placement)
         messages = plan.messages(rank=self._worker.author.rank, min_step=0)
         answers = self._call("pull", messages)
         return Pulled(unique, plan.join(answers)[0], rows)

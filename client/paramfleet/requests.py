@@ -23,6 +23,7 @@ from paramfleet_shared.tables.encoding import (
     Encoded,
     WireDtype,
     are_bounds,
+    are_sorted_within_shards,
     decode_rows,
     pack_ids,
     sort_within_shards,
@@ -69,8 +70,13 @@ class Rows(NamedTuple):
         bounds = self.offsets[shards.start : shards.stop + 1]
         return slice(int(bounds[0]), int(bounds[-1])), bounds - bounds[0]
 
-    def sorted(self) -> tuple["Rows", NDArray[np.int64]]:
-        """Return the rows sorted by id inside each shard, and where each of them stood."""
+    def sorted(self) -> tuple["Rows", NDArray[np.int64] | None]:
+        """Return the rows sorted by id inside each shard, and where each of them stood.
+
+        Of rows that are sorted already, themselves and None.
+        """
+        if are_sorted_within_shards(self.ids_U, self.offsets):
+            return self, None
         order = sort_within_shards(self.ids_U, self.offsets)
         return Rows(self.ids_U[order], self.offsets), order
 
@@ -87,8 +93,8 @@ class Read:
     wire: WireDtype = "float32"
     """How the answer travels."""
     order: NDArray[np.int64] | None = None
-    """Where each of ``rows`` stands in the answer's order, int64 [U], if they are sorted
-    inside their shard already."""
+    """Where each of ``rows`` was asked for, int64 [U], if they were sorted inside their
+    shard since; None if they stand as they were asked for."""
     keep: int | None = None
     """By which number a push will name the ids; None if none will."""
 

@@ -14,8 +14,14 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from paramfleet_shared.tables.encoding import Encoded, WireDtype, decode_rows, encode_rows
-from paramfleet_shared.tables.rowstore import RowColumn, SlotIndex, gather_rows, scatter_rows
+from paramfleet_shared.tables.encoding import (
+    Encoded,
+    WireDtype,
+    decode_rows,
+    encode_rows,
+    encode_with_rest,
+)
+from paramfleet_shared.tables.rowstore import RowColumn, SlotIndex
 
 __all__ = ["DenseResidual", "RowResiduals"]
 
@@ -41,16 +47,15 @@ class RowResiduals:
         self._left = RowColumn(self._dim, table=self._table)
 
     def encode(self, ids_U: NDArray[np.int64], grads_UD: NDArray[np.float32]) -> Encoded:
-        """Return the gradients with what was left of these rows, as they travel."""
+        """Return the gradients with what was left of these rows, as they travel.
+
+        Args:
+            ids_U: int64 [U], each id once.
+            grads_UD: float32 [U, D].
+        """
         slots = self._index.find(ids_U, create=True)
         self._left.ensure(self._index.num_rows)
-        total = np.empty_like(grads_UD)
-        gather_rows(self._left.array, slots, total)
-        total += grads_UD
-        encoded = encode_rows(total, self._wire)
-        total -= decode_rows(encoded, self._wire)
-        scatter_rows(self._left.array, slots, total)
-        return encoded
+        return encode_with_rest(grads_UD, self._left.array, slots, self._wire)
 
     def take(self, *, max_rows: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
         """Return all that is left, ids int64 [U] and rows float32 [U, D], and keep nothing.

@@ -46,6 +46,7 @@ class RowStore:
     """
 
     num_shards = 1
+    by_id = False
 
     def __init__(self, spec: TableSpec) -> None:
         self.spec = spec

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from paramfleet_shared.errors import ContractError
-from paramfleet_shared.tables.partition import partition
+from paramfleet_shared.tables.partition import Partitioned, partition
 from paramfleet_shared.tables.routing import merge_by_inverse
 from paramfleet_shared.tables.spec import InitializerSpec, Rounding, Storage
 
@@ -53,6 +53,11 @@ class RowSource(Protocol):
         """Return the shards that ids must be sorted by; 1 for any order."""
         ...
 
+    @property
+    def by_id(self) -> bool:
+        """Return whether ids are to be sorted by value inside their shard."""
+        ...
+
     def lookup(
         self,
         table: "SparseTable",
@@ -65,7 +70,8 @@ class RowSource(Protocol):
 
         Args:
             table: Which table.
-            ids_U: int64 [U], each id once, sorted by shard as ``partition`` does.
+            ids_U: int64 [U], each id once, sorted by shard as ``partition`` does; in
+                any order inside a shard, though ``by_id`` is the one to come in.
             offsets: int64 [S + 1], the shards' bounds in ``ids_U``.
             create: Whether ids without a row get one; otherwise they only read
                 as the value that they would start from.
@@ -83,10 +89,14 @@ class Pending(NamedTuple):
     """int64 [S + 1]: the shards' bounds in ``ids_U``."""
 
 
-def merge_pending(parts: Sequence[Pending]) -> Pending:
-    """Sum gradients in the order of ``parts``; ids that several have become one row."""
+def merge_pending(parts: Sequence[Pending], *, by_id: bool = False) -> Pending:
+    """Sum gradients in the order of ``parts``; ids that several have become one row.
+
+    With ``by_id`` they are sorted by value inside their shard.
+    """
     num_shards = len(parts[0].offsets) - 1
-    ids, inverse, offsets = partition(np.concatenate([p.ids_U for p in parts]), num_shards)
+    both = np.concatenate([p.ids_U for p in parts])
+    ids, inverse, offsets = partition(both, num_shards, by_id=by_id)
     grads = merge_by_inverse(np.concatenate([p.grads for p in parts]), inverse, len(ids))
     return Pending(ids, grads, offsets)
 
@@ -159,6 +169,10 @@ class SparseTable:
             raise TableInUseError(table=self.name)
         self.name = name
 
+    def partition(self, ids: NDArray[np.int64]) -> Partitioned:
+        """Return a batch's ids as ``source`` takes them."""
+        return partition(ids, self.source.num_shards, by_id=self.source.by_id)
+
     def rows(
         self, ids_U: NDArray[np.int64], offsets: NDArray[np.int64], *, training: bool
     ) -> torch.Tensor:
@@ -189,7 +203,7 @@ class SparseTable:
         held = Pending(self._ids_U, _host_rows(self.weight.grad), self._offsets)
         if len(held.offsets) - 1 == self.source.num_shards:
             return held
-        ids, inverse, offsets = partition(held.ids_U, self.source.num_shards)
+        ids, inverse, offsets = self.partition(held.ids_U)
         return Pending(ids, merge_by_inverse(held.grads, inverse, len(ids)), offsets)
 
     def _collect(
@@ -201,8 +215,8 @@ class SparseTable:
         if self.weight.grad is None:
             self._hold(ids_U, offsets, leaf.detach(), grads)
             return
-        num_shards = len(offsets) - 1
-        union, inverse, bounds = partition(np.concatenate([self._ids_U, ids_U]), num_shards)
+        num_shards, ids = len(offsets) - 1, np.concatenate([self._ids_U, ids_U])
+        union, inverse, bounds = partition(ids, num_shards, by_id=self.source.by_id)
         index = torch.from_numpy(inverse).to(grads.device)
         both = torch.cat([self.weight.grad, grads])
         if both.device.type == "cpu" and both.dtype == torch.float32:

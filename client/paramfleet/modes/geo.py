@@ -240,7 +240,7 @@ class GeoMode:
         replica = self._rows[name]
         wire = narrowest(wire, replica.store.spec.dim)
         rows, order = delta.rows.sorted()
-        values = delta.values[order]
+        values = delta.values if order is None else delta.values[order]
         encoded = encode_rows(values, wire)
         replica.give_back(rows.ids_U, values - decode_rows(encoded, wire))
         return _Delta(name, values, rows, wire, (encoded,))

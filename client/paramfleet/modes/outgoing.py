@@ -1,9 +1,12 @@
 """Gradients on their way to the pservers: narrowed, with what was lost of former ones.
 
-One thread at a time writes; in async that is the communicator's loop.
+Rows travel sorted by id inside their shard. Those of a narrow job are so from the start
+(``RowSource.by_id``), and nothing is moved here; others are brought into that order.
+
+One thread at a time writes, in async the communicator's loop, while another one reads.
 """
 
-from collections import deque
+import threading
 from collections.abc import Iterator, Sequence
 from itertools import count
 from typing import NamedTuple
@@ -14,7 +17,6 @@ from numpy.typing import NDArray
 from paramfleet.modes.sender import TableGradient
 from paramfleet.requests import Read, Rows, Write, dense_slice
 from paramfleet.residuals import DenseResidual, RowResiduals
-from paramfleet.sparse import SparseTable
 from paramfleet_shared.placement import Placement
 from paramfleet_shared.tables.encoding import WireDtype, narrowest
 from paramfleet_shared.tables.partition import partition
@@ -36,8 +38,13 @@ class _Pull(NamedTuple):
     asked: Rows
     """As the model asked for them."""
     rows: Rows
-    order: NDArray[np.int64]
+    order: NDArray[np.int64] | None
+    """Where each of ``rows`` was asked for; None if the order is the same."""
     number: int
+
+    def is_of(self, rows: Rows) -> bool:
+        """Return whether these rows were asked for, in this order."""
+        return np.array_equal(self.asked.ids_U, rows.ids_U)
 
 
 class Outgoing:
@@ -59,7 +66,8 @@ class Outgoing:
         incarnation: int = 0,
     ) -> None:
         self._numbers = count(incarnation << 32)
-        self._pulls: dict[str, deque[_Pull]] = {}
+        self._pulls: dict[str, dict[int, _Pull]] = {}
+        self._pulling = threading.Lock()
         self._placement = placement
         self._specs = {spec.name: spec for spec in specs}
         self._wires = {
@@ -89,21 +97,25 @@ class Outgoing:
         """Return how a table's numbers travel."""
         return self._wires[table]
 
-    def read(self, table: SparseTable, rows: Rows) -> Read:
+    def read(self, table: str, rows: Rows) -> Read:
         """Return what is pulled of rows whose gradient will be pushed."""
-        name = table.name
-        wire = self._wires[name]
+        wire, dim = self._wires[table], self._specs[table].dim
         if wire == "float32":
-            return Read(table=name, rows=rows, dim=table.dim, create=True)
-        pull = _Pull(rows, *rows.sorted(), next(self._numbers))
-        self._pulls.setdefault(name, deque(maxlen=_PULLS)).append(pull)
+            return Read(table=table, rows=rows, dim=dim, create=True)
+        in_order, order = rows.sorted()
+        with self._pulling:
+            pull = _Pull(rows, in_order, order, next(self._numbers))
+            pulls = self._pulls.setdefault(table, {})
+            pulls[pull.number] = pull
+            if len(pulls) > _PULLS:
+                del pulls[next(iter(pulls))]
         return Read(
-            table=name,
-            rows=pull.rows,
-            dim=table.dim,
+            table=table,
+            rows=in_order,
+            dim=dim,
             create=True,
             wire=wire,
-            order=pull.order,
+            order=order,
             keep=pull.number,
         )
 
@@ -116,7 +128,8 @@ class Outgoing:
             encoded = self._dense[name].encode(values, self._parts[name])
         elif name in self._rows and rows is not None:
             rows, order, pulled = self._sorted(name, rows)
-            values = values[order]
+            if order is not None:
+                values = values[order]
             whole = self._rows[name].encode(rows.ids_U, values)
             servers = range(self._placement.num_servers)
             encoded = [whole.part(rows.of(self._placement, server)[0]) for server in servers]
@@ -131,10 +144,21 @@ class Outgoing:
             pulled=pulled,
         )
 
-    def _sorted(self, table: str, rows: Rows) -> tuple[Rows, NDArray[np.int64], int | None]:
-        """Return rows sorted inside their shard, their order, and the pull that had them."""
-        for pull in tuple(self._pulls.get(table, ())):
-            if pull.asked.ids_U is rows.ids_U:
+    def _sorted(
+        self, table: str, rows: Rows
+    ) -> tuple[Rows, NDArray[np.int64] | None, int | None]:
+        """Return rows sorted inside their shard, their order, and the pull that had them.
+
+        A pull is named once. Of several of the same ids it is the first, which the
+        pservers have answered if any.
+        """
+        with self._pulling:
+            pulls = self._pulls.get(table, {})
+            same = (pull for pull in pulls.values() if pull.asked.ids_U is rows.ids_U)
+            alike = (pull for pull in pulls.values() if pull.is_of(rows))
+            pull = next(same, None) or next(alike, None)
+            if pull is not None:
+                del pulls[pull.number]
                 return pull.rows, pull.order, pull.number
         return *rows.sorted(), None
 

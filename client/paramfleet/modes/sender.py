@@ -47,16 +47,22 @@ class StepGradients:
         return tuple(part.lr for part in self.parts)
 
 
-def merge(steps: Sequence[StepGradients]) -> StepGradients:
-    """Sum the gradients of steps in order; duplicate ids become one row."""
+def merge(steps: Sequence[StepGradients], *, by_id: bool = False) -> StepGradients:
+    """Sum the gradients of steps in order; duplicate ids become one row.
+
+    Args:
+        steps: At least one.
+        by_id: Whether rows are sorted by id inside their shard.
+    """
     if len(steps) == 1:
         return steps[0]
-    parts = [_merge_parts(same) for same in zip(*(step.parts for step in steps), strict=True)]
+    together = zip(*(step.parts for step in steps), strict=True)
+    parts = [_merge_parts(same, by_id=by_id) for same in together]
     examples = sum(step.examples for step in steps)
     return StepGradients(step=steps[-1].step, examples=examples, parts=tuple(parts))
 
 
-def _merge_parts(same: Sequence[TableGradient]) -> TableGradient:
+def _merge_parts(same: Sequence[TableGradient], *, by_id: bool) -> TableGradient:
     first = same[0]
     if first.rows is None:
         total = np.zeros_like(first.grads)
@@ -64,7 +70,8 @@ def _merge_parts(same: Sequence[TableGradient]) -> TableGradient:
             total += part.grads
         return TableGradient(name=first.name, rows=None, grads=total, lr=first.lr)
     ids, grads, offsets = merge_pending(
-        [Pending(p.rows.ids_U, p.grads, p.rows.offsets) for p in same if p.rows is not None]
+        [Pending(p.rows.ids_U, p.grads, p.rows.offsets) for p in same if p.rows is not None],
+        by_id=by_id,
     )
     return TableGradient(name=first.name, rows=Rows(ids, offsets), grads=grads, lr=first.lr)
 
@@ -128,7 +135,7 @@ class Sender:
     async def _send_forever(self) -> None:
         while True:
             steps = await self._take()
-            await self._push(merge(steps))
+            await self._push(merge(steps, by_id=self._mode.wire_dtype != "float32"))
             self._pushed += 1
             for _ in steps:
                 self._queue.task_done()

@@ -94,6 +94,11 @@ class _ServedMode:
         """Return the shards of every table of the job."""
         return self._job.placement.num_shards
 
+    @property
+    def by_id(self) -> bool:
+        """Return whether ids are sorted inside their shard: narrow jobs pack them."""
+        return self._wire != "float32"
+
     def lookup(
         self,
         table: SparseTable,
@@ -142,7 +147,7 @@ class _ServedMode:
         """Describe one table's part of a pull."""
         table, rows, create = wanted
         if create:
-            return self._outgoing.read(table, rows)
+            return self._outgoing.read(table.name, rows)
         # Nothing will be pushed of rows that are only looked at.
         return Read(table=table.name, rows=rows, dim=table.dim)
 

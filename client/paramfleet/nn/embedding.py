@@ -18,7 +18,7 @@ from paramfleet.nn.lookups import bags_of_rows, rows_of_ids
 from paramfleet.rowstore import RowStore
 from paramfleet.sparse import KeptAs, SparseTable
 from paramfleet_shared.errors import ContractError
-from paramfleet_shared.tables.partition import Partitioned, partition
+from paramfleet_shared.tables.partition import Partitioned
 from paramfleet_shared.tables.spec import InitializerSpec, Rounding, Storage
 
 __all__ = [
@@ -150,7 +150,7 @@ class SparseModule(torch.nn.Module):
         if padding is not None and not padding.any():
             padding = None
         batch = flat if padding is None else flat[~padding]
-        return partition(batch, self.table.source.num_shards), padding
+        return self.table.partition(batch), padding
 
     def _rows(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, int | None]:
         """Return rows float [R, D], each id's row int64 [n], and the row of padding.

@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from paramfleet_shared.tables.kernels import codecs
+from paramfleet_shared.tables.kernels import codecs, feedback, sorting
 from paramfleet_shared.tables.kernels.compiled import as_input
 from paramfleet_shared.tables.routing import all_finite
 from paramfleet_shared.tables.rowstore import check_array
@@ -29,8 +29,10 @@ __all__ = [
     "Encoded",
     "WireDtype",
     "are_bounds",
+    "are_sorted_within_shards",
     "decode_rows",
     "encode_rows",
+    "encode_with_rest",
     "is_finite",
     "narrowest",
     "num_nonfinite",
@@ -157,6 +159,41 @@ def decode_rows(
     return values
 
 
+def encode_with_rest(
+    values: NDArray[np.float32],
+    left: NDArray[np.float32],
+    slots: NDArray[np.int64],
+    dtype: WireDtype,
+) -> Encoded:
+    """Return rows plus what is left of former ones, encoded; keep what is left now.
+
+    The same bits as ``encode_rows`` of the sums; ``left[slots]`` becomes the sums less
+    what they decode to.
+
+    Args:
+        values: float32 [n, D].
+        left: float32 [rows, D], contiguous; changed.
+        slots: int64 [n], from 0, below ``rows``, no two the same.
+        dtype: A lossy one.
+
+    Raises:
+        RowShapeError: if an array has another shape or type.
+    """
+    dim = left.shape[1]
+    check_array(left, np.float32, (-1, -1), table="", in_place=True)
+    check_array(slots, np.int64, (-1,), table="")
+    check_array(values, np.float32, (slots.size, dim), table="")
+    room = room_for(values.shape, dtype)
+    rests, flat = left.reshape(-1), as_input(values, np.float32).reshape(-1)
+    places, rows = as_input(slots, np.int64), room.rows.reshape(-1)
+    if room.scales is not None:
+        feedback.feed_back_int8(rests, places, flat, (rows, room.scales), dim)
+    else:
+        form = (dim, dtype == "float16")
+        feedback.feed_back_halves(rests, places, flat, rows.view(np.uint16), form)
+    return room
+
+
 def is_finite(encoded: Encoded) -> bool:
     """Return whether no number is infinite or NaN."""
     if encoded.rows.dtype == np.float32:
@@ -174,17 +211,22 @@ def num_nonfinite(encoded: Encoded) -> int:
 
 
 def sort_within_shards(ids: NDArray[np.int64], offsets: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the order that sorts ids inside each shard: int64 [n].
+    """Return the order that sorts ids, as if unsigned, inside each shard: int64 [n].
 
     Args:
         ids: int64 [n], sorted by shard.
         offsets: int64 [shards + 1]: the bounds of the shards.
     """
     order = np.empty(ids.size, np.int64)
-    for start, stop in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True):
-        order[start:stop] = np.argsort(ids[start:stop])
-        order[start:stop] += start
+    keys, bounds = as_input(ids, np.int64).view(np.uint64), as_input(offsets, np.int64)
+    sorting.order_within(keys, bounds, order)
     return order
+
+
+def are_sorted_within_shards(ids: NDArray[np.int64], offsets: NDArray[np.int64]) -> bool:
+    """Return whether ids rise inside each shard; arguments as of ``sort_within_shards``."""
+    keys, bounds = as_input(ids, np.int64).view(np.uint64), as_input(offsets, np.int64)
+    return bool(sorting.are_sorted(keys, bounds))
 
 
 def pack_ids(ids: NDArray[np.int64], offsets: NDArray[np.int64]) -> NDArray[np.uint8] | None:
@@ -238,11 +280,15 @@ def warm_codecs() -> None:
     values, bounds = np.zeros((1, 1), np.float32), np.array([0, 0], np.int64)
     for dtype in WIRE_DTYPES:
         decode_rows(encode_rows(values, dtype), dtype)
+        if dtype != "float32":
+            encode_with_rest(values, values, bounds[:1], dtype)
     ids = np.arange(64, dtype=np.int64)
     bounds[1] = ids.size
     packed = pack_ids(ids, bounds)
     assert packed is not None, "neighbours pack well"
     unpack_ids(packed, bounds)
+    sort_within_shards(ids, bounds)
+    are_sorted_within_shards(ids, bounds)
 
 
 def _width(shape: tuple[int, ...]) -> int:

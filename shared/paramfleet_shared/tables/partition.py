@@ -19,7 +19,7 @@ __all__ = ["Partitioned", "partition"]
 
 
 class Partitioned(NamedTuple):
-    """The different ids of a batch, sorted by shard; in a shard by first appearance."""
+    """The different ids of a batch, sorted by shard; in a shard as ``partition`` was asked."""
 
     ids: NDArray[np.int64]
     """[u]"""
@@ -29,12 +29,16 @@ class Partitioned(NamedTuple):
     """[num_shards + 1]: shard ``s`` has ``ids[offsets[s] : offsets[s + 1]]``."""
 
 
-def partition(ids: NDArray[np.int64], num_shards: int) -> Partitioned:
+def partition(
+    ids: NDArray[np.int64], num_shards: int, *, by_id: bool = False
+) -> Partitioned:
     """Take the duplicates out of a batch and sort it by shard, in one pass without the GIL.
 
     Args:
         ids: int64 [n], fewer than 2**31; left as they are.
         num_shards: From 1 to 65,536. An id's shard depends on the id and this alone.
+        by_id: Whether ids are sorted, as if unsigned, inside their shard, so that they pack well;
+            else they stand by first appearance.
 
     Raises:
         RowShapeError: if ``ids`` are not int64 [n].
@@ -44,5 +48,5 @@ def partition(ids: NDArray[np.int64], num_shards: int) -> Partitioned:
     different = np.empty(keys.size, np.uint64)
     inverse = np.empty(keys.size, np.int64)
     offsets = np.empty(num_shards + 1, np.int64)
-    num = partition_ids(keys, different, inverse, offsets)
+    num = partition_ids(keys, different, inverse, offsets, by_id)
     return Partitioned(different[:num].view(np.int64), inverse, offsets)

@@ -25,6 +25,7 @@ class Served:
     """A source of rows (i, i, ...) of every id i, and the requests that were made of it."""
 
     num_shards = 8
+    by_id = False
 
     def __init__(self, when: When = "now") -> None:
         self.step = 0

@@ -7,11 +7,10 @@ from paramfleet.modes.outgoing import Outgoing
 from paramfleet.modes.sender import TableGradient
 from paramfleet.requests import Rows, Write, dense_slice, write_messages
 from paramfleet.residuals import DenseResidual, RowResiduals
-from paramfleet.sparse import SparseTable
 from paramfleet_shared.placement import Placement
 from paramfleet_shared.tables.encoding import WireDtype, decode_rows
 from paramfleet_shared.tables.partition import partition
-from paramfleet_shared.tables.spec import InitializerSpec, OptimizerSpec, TableSpec
+from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
 
 LOSSY: tuple[WireDtype, ...] = ("float16", "bfloat16", "int8")
 TWO = Placement(endpoints=("a:1", "b:1"), num_shards=8)
@@ -172,21 +171,11 @@ def test_before_the_first_push_and_after_a_reload_nothing_is_left() -> None:
     assert not any(gradient.grads.any() for gradient in outgoing.take_rest())
 
 
-def table(name: str, dim: int) -> SparseTable:
-    return SparseTable(
-        name=name,
-        dim=dim,
-        initializer=InitializerSpec(),
-        seed=0,
-        make_source=lambda _: pytest.fail("nothing is looked up"),
-    )
-
-
 def test_a_push_of_rows_that_were_pulled_names_the_pull() -> None:
     outgoing = Outgoing(specs(SGD), TWO, "int8", incarnation=3)
     rows = rows_of(np.random.default_rng(4).permutation(50))
 
-    reads = [outgoing.read(table("deep", 4), rows), outgoing.read(table("wide", 1), rows)]
+    reads = [outgoing.read("deep", rows), outgoing.read("wide", rows)]
     gradient = TableGradient(name="deep", rows=rows, grads=np.ones((50, 4), np.float32), lr=1.0)
     write = outgoing.write(gradient, sequence=1)
 
@@ -208,6 +197,6 @@ def test_the_ids_of_a_float32_pull_are_not_kept() -> None:
     outgoing = Outgoing(specs(SGD), TWO, "float32")
     rows = rows_of(np.arange(50))
 
-    read = outgoing.read(table("deep", 4), rows)
+    read = outgoing.read("deep", rows)
 
     assert (read.keep, read.order, read.wire) == (None, None, "float32")

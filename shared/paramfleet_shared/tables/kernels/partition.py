@@ -1,11 +1,14 @@
 """Duplicates out, sorted by shard, and the way back: what a batch needs before it travels."""
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 from paramfleet_shared.tables.kernels.compiled import kernel
 from paramfleet_shared.tables.kernels.hashing import mix, shard_of
 from paramfleet_shared.tables.kernels.lanes import prefetch
+from paramfleet_shared.tables.kernels.sorting import sort_numbered
 
 __all__ = ["partition_ids"]
 
@@ -19,20 +22,28 @@ def partition_ids(
     ids: NDArray[np.uint64],
     inverse: NDArray[np.int64],
     offsets: NDArray[np.int64],
+    by_id: Any,
 ) -> int:
     """Put the different keys into ``ids``, sorted by shard; return how many there are.
 
     ``ids`` and ``inverse`` are as long as ``keys``; ``offsets`` [num_shards + 1] bound
-    the shards.
+    the shards. With ``by_id`` (a bool) keys are sorted inside their shard, too.
     """
-    if offsets.size == 2:
+    if offsets.size == 2 and not by_id:
         num = _number(keys, ids, inverse)
         offsets[0], offsets[1] = 0, num
         return num
     firsts = np.empty(keys.size, np.uint64)
     num = _number(keys, firsts, inverse)
     places = np.empty(num, np.int32)
-    _sort(firsts[:num], ids, places, offsets)
+    if by_id:
+        numbers, sorted_places = np.empty(num, np.int32), np.empty(num, np.int32)
+        sort_numbered(firsts[:num], numbers)
+        _sort(firsts[:num], ids, sorted_places, offsets)
+        for i in range(num):
+            places[numbers[i]] = sorted_places[i]
+    else:
+        _sort(firsts[:num], ids, places, offsets)
     for i in range(keys.size):
         inverse[i] = places[inverse[i]]
     return num

@@ -257,7 +257,7 @@ def test_ids_are_sorted_inside_their_shard() -> None:
 
     order = sort_within_shards(ids, bounds)
 
-    assert ids[order].tolist() == [-3, 4, 5, 2, 2, 9]
+    assert ids[order].tolist() == [4, 5, -3, 2, 2, 9]
 
 
 def test_the_kernels_can_be_compiled_beforehand() -> None:
