@@ -35,8 +35,11 @@ VALUES_PER_ROW = 64
 """Dense values that cost about as much as one sparse row: what a cache miss streams."""
 
 
-CODED_VALUES = 1 << 14
-"""Floats that are read and then encoded at a time: they stay in the nearest cache."""
+CODED_VALUES = 1 << 15
+"""Floats that are read and then encoded at a time: they stay near."""
+
+DIRECT: tuple[WireDtype, ...] = ("float32", "bfloat16")
+"""How rows travel that a table takes and gives itself."""
 
 
 class SparsePart(NamedTuple):
@@ -358,7 +361,7 @@ class TableStore:
 
 
 def _pull_rows(block: SparseShard, part: SparsePart, *, create: bool) -> None:
-    if part.wire == "float32":
+    if part.wire in DIRECT:
         block.pull(part.ids, part.rows.rows, create=create)
         return
     step = max(1, CODED_VALUES // block.spec.dim)
@@ -371,14 +374,15 @@ def _pull_rows(block: SparseShard, part: SparsePart, *, create: bool) -> None:
 
 
 def _push_rows(block: SparseShard, parts: list[SparsePart], lr: float, step: int) -> None:
-    ids = parts[0].ids
     if len(parts) > 1:
         ids = np.concatenate([part.ids for part in parts])
         rows = np.concatenate([_numbers(part) for part in parts])
-    else:
-        rows = _numbers(parts[0])
-    differ = len(parts) == 1 and parts[0].unique
-    block.push(ids, rows, lr=lr, step=step, unique=differ)
+        block.push(ids, rows, lr=lr, step=step)
+        return
+    part = parts[0]
+    direct = part.unique and part.scale == 1.0 and part.wire in DIRECT
+    rows = part.rows.rows if direct else _numbers(part)
+    block.push(part.ids, rows, lr=lr, step=step, unique=part.unique)
 
 
 def _push_values(dense: DenseRange, parts: Sequence[DensePart], lr: float, step: int) -> None:

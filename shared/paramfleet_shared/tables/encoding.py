@@ -243,12 +243,9 @@ def pack_ids(ids: NDArray[np.int64], offsets: NDArray[np.int64]) -> NDArray[np.u
     """
     keys = as_input(ids, np.int64).view(np.uint64)
     bounds = as_input(offsets, np.int64)
-    num_bytes = int(codecs.packed_bytes(keys, bounds))
-    if num_bytes >= ids.nbytes:
-        return None
-    packed = np.zeros(num_bytes, np.uint8)
-    codecs.pack(keys, bounds, packed)
-    return packed
+    packed = np.empty(ids.nbytes + codecs.ROOM, np.uint8)
+    num_bytes = codecs.pack(keys, bounds, packed)
+    return packed[:num_bytes] if num_bytes else None
 
 
 def are_bounds(offsets: NDArray[np.int64], num: int) -> bool:

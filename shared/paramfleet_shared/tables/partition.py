@@ -29,16 +29,14 @@ class Partitioned(NamedTuple):
     """[num_shards + 1]: shard ``s`` has ``ids[offsets[s] : offsets[s + 1]]``."""
 
 
-def partition(
-    ids: NDArray[np.int64], num_shards: int, *, by_id: bool = False
-) -> Partitioned:
+def partition(ids: NDArray[np.int64], num_shards: int, *, by_id: bool = False) -> Partitioned:
     """Take the duplicates out of a batch and sort it by shard, in one pass without the GIL.
 
     Args:
         ids: int64 [n], fewer than 2**31; left as they are.
         num_shards: From 1 to 65,536. An id's shard depends on the id and this alone.
-        by_id: Whether ids are sorted, as if unsigned, inside their shard, so that they pack well;
-            else they stand by first appearance.
+        by_id: Whether ids are sorted, as if unsigned, inside their shard, so that they
+            pack well; else they stand by first appearance.
 
     Raises:
         RowShapeError: if ``ids`` are not int64 [n].

@@ -5,6 +5,8 @@ creation; the index says where each id's row lies. Values may be kept in 16 bits
 computing is in float32: what is read is exactly what is kept.
 """
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -65,12 +67,13 @@ class SparseShard:
         """Return the memory in use by rows and index."""
         return 4 * self._rows.layout.pitch * self.num_rows + self._index.num_bytes
 
-    def pull(self, ids: NDArray[np.int64], out: NDArray[np.float32], *, create: bool) -> None:
+    def pull(self, ids: NDArray[np.int64], out: NDArray[Any], *, create: bool) -> None:
         """Copy the values of ids to ``out``.
 
         Args:
             ids: int64 [n]; an id may occur many times.
-            out: float32 [n, D], contiguous; filled.
+            out: float32 [n, D], contiguous, or uint16, the bits of bfloat16 rounded to
+                nearest; filled.
             create: Whether unknown ids get rows; either way their first value is given.
 
         Raises:
@@ -78,7 +81,7 @@ class SparseShard:
             CapacityError: if there is no room for the new rows.
         """
         shape = (len(ids), self._dim)
-        check_array(out, np.float32, shape, table=self.spec.name, in_place=True)
+        check_array(out, _type_of(out), shape, table=self.spec.name, in_place=True)
         keys = self._keys(ids, create=create)
         outcome = pull_rows(self._rows, keys, out.reshape(-1), create)
         if outcome != DONE:
@@ -87,7 +90,7 @@ class SparseShard:
     def push(
         self,
         ids: NDArray[np.int64],
-        grads: NDArray[np.float32],
+        grads: NDArray[Any],
         *,
         lr: float,
         step: int,
@@ -100,7 +103,7 @@ class SparseShard:
 
         Args:
             ids: int64 [n].
-            grads: float32 [n, D].
+            grads: float32 [n, D]; of unique ids also uint16, the bits of bfloat16.
             lr: Learning rate of this step.
             step: From 1; what Adam's bias correction and Adagrad's decay count by.
             unique: Whether no id comes twice, which saves looking for those that do. If
@@ -110,10 +113,11 @@ class SparseShard:
             RowShapeError: if an array has the wrong shape or type.
             CapacityError: if there is no room for the new rows.
         """
-        check_array(grads, np.float32, (len(ids), self._dim), table=self.spec.name)
+        kind = _type_of(grads) if unique else np.float32
+        check_array(grads, kind, (len(ids), self._dim), table=self.spec.name)
         numbers = step_of(self.spec.optimizer, sparse=True, lr=lr, step=step)
         numbers = numbers._replace(salt=self._next_salt())
-        flat_grads = as_input(grads, np.float32).reshape(-1)
+        flat_grads = as_input(grads, kind).reshape(-1)
         keys = self._keys(ids, create=True)
         if unique:
             outcome = step_rows(numbers, self._rows, keys, flat_grads)
@@ -213,6 +217,11 @@ class SparseShard:
             if self.num_rows > before:
                 new = slice(before, self.num_rows)
                 fill_rows(self._rows, new.start, new.stop)
+
+
+def _type_of(array: NDArray[Any]) -> type[np.generic]:
+    """Return what rows that come or go must hold: bits of bfloat16 if any, else floats."""
+    return np.uint16 if array.dtype == np.uint16 else np.float32
 
 
 def _chains_for(num: int) -> Chains:

@@ -193,6 +193,58 @@ def test_a_push_of_rows_that_were_pulled_names_the_pull() -> None:
     assert outgoing.write(others, sequence=2).pulled is None
 
 
+def test_rows_looked_up_in_their_order_are_pushed_as_they_are() -> None:
+    parted = partition(np.random.default_rng(5).permutation(50), 8, by_id=True)
+    rows = Rows(parted.ids, parted.offsets)
+    outgoing = Outgoing(specs(SGD), TWO, "bfloat16")
+
+    read = outgoing.read("deep", rows)
+    grads = np.ones((50, 4), np.float32)
+    write = outgoing.write(
+        TableGradient(name="deep", rows=rows, grads=grads, lr=1.0), sequence=1
+    )
+
+    assert read.order is None
+    assert read.rows is rows
+    assert write.rows is rows
+    assert write.values is grads
+
+
+def test_a_push_names_the_pull_that_asked_ahead_for_the_same_ids_and_each_pull_once() -> None:
+    outgoing = Outgoing(specs(SGD), TWO, "int8")
+    ids = np.random.default_rng(6).permutation(50)
+    ahead, looked_up = rows_of(ids), rows_of(ids)
+    reads = [outgoing.read("deep", ahead), outgoing.read("deep", rows_of(ids))]
+    grads = np.random.default_rng(7).standard_normal((50, 4)).astype(np.float32)
+    gradient = TableGradient(name="deep", rows=looked_up, grads=grads, lr=1.0)
+
+    writes = [outgoing.write(gradient, sequence=number) for number in (1, 2, 3)]
+
+    assert [write.pulled for write in writes] == [reads[0].keep, reads[1].keep, None]
+    for write in writes:
+        assert write.rows is not None
+        assert write.rows.ids_U.tolist() == writes[0].rows.ids_U.tolist()  # type: ignore[union-attr]
+    assert writes[0].rows is not None
+    places = {each: place for place, each in enumerate(looked_up.ids_U.tolist())}
+    order = [places[each] for each in writes[0].rows.ids_U.tolist()]
+    np.testing.assert_allclose(sent_rows(writes[0]), grads[order], atol=0.05)
+
+
+def test_only_the_latest_pulls_are_named() -> None:
+    outgoing = Outgoing(specs(SGD), TWO, "int8")
+    batches = [rows_of(np.arange(9) + 100 * number) for number in range(40)]
+    for rows in batches:
+        outgoing.read("deep", rows)
+
+    def pulled(rows: Rows) -> int | None:
+        grads = np.ones((9, 4), np.float32)
+        gradient = TableGradient(name="deep", rows=rows, grads=grads, lr=1.0)
+        return outgoing.write(gradient, sequence=1).pulled
+
+    assert pulled(batches[0]) is None
+    assert pulled(batches[-1]) == 39
+
+
 def test_the_ids_of_a_float32_pull_are_not_kept() -> None:
     outgoing = Outgoing(specs(SGD), TWO, "float32")
     rows = rows_of(np.arange(50))

@@ -22,11 +22,11 @@ from paramfleet_shared.tables.kernels.compiled import inlined, kernel
 __all__ = [
     "BLOCK",
     "PADDING",
+    "ROOM",
     "from_bfloat16",
     "from_float16",
     "from_int8",
     "pack",
-    "packed_bytes",
     "to_bfloat16",
     "to_float16",
     "to_int8",
@@ -37,6 +37,12 @@ BLOCK = 32
 """Differences of one width: the widest of so few exceeds the mean by 2 bits or so."""
 
 PADDING = 8
+
+ROOM = 8 + 1 + 8 * BLOCK + 8 + PADDING
+"""Bytes that a block may take, with a shard's first id, and what is stored behind it."""
+
+_WORD = 64
+"""Bits that are stored at a time."""
 
 _U = np.uint32
 _ABS, _INF = _U(0x7FFFFFFF), _U(0x7F800000)
@@ -175,49 +181,51 @@ def _width_of(ids: NDArray[np.uint64], start: int, stop: int) -> int:
     return width
 
 
-@kernel
-def packed_bytes(ids: NDArray[np.uint64], offsets: NDArray[np.int64]) -> int:
-    """Return how many bytes ``pack`` will write."""
-    total = PADDING
-    for shard in range(offsets.size - 1):
-        start, stop = offsets[shard], offsets[shard + 1]
-        if stop > start:
-            total += 8
-        for block in range(start + 1, stop, BLOCK):
-            end = min(block + BLOCK, stop)
-            total += 1 + ((end - block) * _width_of(ids, block, end) + 7) // 8
-    return total
-
-
 @inlined
-def _put(out: NDArray[np.uint8], place: int, value: np.uint64, num: int) -> None:
-    """Add the lowest ``num`` bytes of ``value``."""
-    for k in range(num):
-        out[place + k] |= np.uint8((value >> np.uint64(8 * k)) & _BYTE)
+def _put(out: NDArray[np.uint8], place: int, value: np.uint64) -> None:
+    """Store a number in 8 bytes, the lowest first."""
+    for k in range(8):
+        out[place + k] = np.uint8((value >> np.uint64(8 * k)) & _BYTE)
 
 
 @kernel
-def pack(ids: NDArray[np.uint64], offsets: NDArray[np.int64], out: NDArray[np.uint8]) -> None:
-    """Pack ids into ``out``, zeroes of ``packed_bytes`` bytes."""
-    place = 0
+def pack(ids: NDArray[np.uint64], offsets: NDArray[np.int64], out: NDArray[np.uint8]) -> int:
+    """Pack ids into ``out``; return how many bytes, or 0 if they need not less than ids do.
+
+    ``out`` has ``ROOM`` bytes more than the ids.
+    """
+    place, most = 0, out.size - ROOM
     for shard in range(offsets.size - 1):
         start, stop = offsets[shard], offsets[shard + 1]
+        if place >= most:
+            return 0
         if stop > start:
-            _put(out, place, ids[start], 8)
+            _put(out, place, ids[start])
             place += 8
         for block in range(start + 1, stop, BLOCK):
+            if place >= most:
+                return 0
             end = min(block + BLOCK, stop)
             width = _width_of(ids, block, end)
             out[place] = width
             place += 1
+            word, filled = np.uint64(0), 0  # what isn't written yet, in so many bits
             for i in range(block, end):
-                bit = (i - block) * width
-                at, shift = place + (bit >> 3), np.uint64(bit & 7)
                 difference = ids[i] - ids[i - 1]
-                _put(out, at, difference << shift, 8)
-                if shift:
-                    out[at + 8] |= np.uint8(difference >> (_64 - shift))
-            place += ((end - block) * width + 7) // 8
+                word |= difference << np.uint64(filled)
+                filled += width
+                if filled >= _WORD:
+                    _put(out, place, word)
+                    place += 8
+                    filled -= _WORD
+                    word = np.uint64(0)
+                    if filled:
+                        word = difference >> np.uint64(width - filled)
+            _put(out, place, word)
+            place += (filled + 7) // 8
+    _put(out, place, np.uint64(0))
+    place += PADDING
+    return place if place < most else 0
 
 
 @inlined

@@ -6,7 +6,8 @@ operations, the same on every machine.
 
 Rounding is to nearest, ties to even, where ``noise`` is 0. Else it is stochastic: up with
 the probability of how far the number lies above the lower neighbour, by random bits that
-are a function of (noise, column). A float16 saturates: what is beyond 65504 becomes that.
+are a function of (noise, column). A float16 saturates: what is beyond 65504 becomes that. A
+bfloat16 does where a finite number would be rounded to infinity.
 """
 
 from typing import Any
@@ -99,7 +100,13 @@ def narrowed(
 
     if is_bfloat:
         kept = builder.or_(builder.lshr(word, c(16)), c(0x40))
-        short = builder.select(is_nan, kept, rounded(word, 16))
+        short = rounded(word, 16)
+        overflows = builder.and_(
+            builder.icmp_unsigned("<", size, c(_INFINITY)),
+            builder.icmp_unsigned("==", builder.and_(short, c(0x7FFF)), c(0x7F80)),
+        )
+        short = builder.select(overflows, builder.sub(short, c(1)), short)
+        short = builder.select(is_nan, kept, short)
         return builder.trunc(short, shape.of(_I16))
     sign = builder.and_(builder.lshr(word, c(16)), c(0x8000))
     too_big = builder.icmp_unsigned(">", size, c(_TOP_16))

@@ -32,7 +32,7 @@ def sort_numbered(keys: NDArray[np.uint64], numbers: NDArray[np.int32]) -> None:
         counts[:] = 0
         for i in range(keys.size):
             counts[np.int64((from_keys[i] >> shift) & _MASK)] += 1
-        place = 0
+        place = np.int64(0)
         for digit in range(_VALUES):
             count = counts[digit]
             counts[digit] = place

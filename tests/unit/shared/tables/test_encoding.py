@@ -1,5 +1,7 @@
 """Rows and ids in fewer bytes, and back."""
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -12,8 +14,10 @@ from paramfleet_shared.tables.encoding import (
     WIRE_DTYPES,
     Encoded,
     WireDtype,
+    are_sorted_within_shards,
     decode_rows,
     encode_rows,
+    encode_with_rest,
     is_finite,
     narrowest,
     num_nonfinite,
@@ -258,6 +262,84 @@ def test_ids_are_sorted_inside_their_shard() -> None:
     order = sort_within_shards(ids, bounds)
 
     assert ids[order].tolist() == [4, 5, -3, 2, 2, 9]
+
+
+@given(ids=IDS, cuts=st.lists(st.integers(0, 100), max_size=4))
+@settings(deadline=None)
+def test_each_shard_is_sorted_as_numpy_sorts_it(ids: list[int], cuts: list[int]) -> None:
+    keys = np.array(ids, np.int64)
+    bounds = bounds_of(keys.size, cuts)
+
+    order = sort_within_shards(keys, bounds)
+
+    parts = [keys.view(np.uint64)[a:b] for a, b in itertools.pairwise(bounds)]
+    expected = np.concatenate([np.sort(part) for part in parts]).view(np.int64)
+    assert keys[order].tolist() == expected.tolist()
+    assert sorted(order.tolist()) == list(range(keys.size))
+    assert are_sorted_within_shards(keys[order], bounds)
+    assert are_sorted_within_shards(keys, bounds) == (keys.tolist() == expected.tolist())
+
+
+def test_ids_with_their_feature_in_the_high_bits_are_sorted() -> None:
+    random = np.random.default_rng(3)
+    keys = (random.integers(0, 26, 50_000) << 52) | random.integers(0, 1 << 30, 50_000)
+
+    order = sort_within_shards(keys, np.array([0, keys.size]))
+
+    np.testing.assert_array_equal(keys[order], np.sort(keys))
+
+
+@pytest.mark.parametrize("dtype", LOSSY)
+@given(
+    num=st.sampled_from([0, 1, 7, 200]),
+    dim=st.sampled_from([1, 3, 8, 16, 100, 5000]),
+    seed=st.integers(0, 99),
+)
+@settings(deadline=None, max_examples=25)
+def test_what_is_left_is_added_and_kept_as_in_numpy(
+    dtype: WireDtype, num: int, dim: int, seed: int
+) -> None:
+    random = np.random.default_rng(seed)
+    values = random.standard_normal((num, dim)).astype(np.float32)
+    values *= np.float32(10.0) ** random.integers(-12, 6, (num, 1)).astype(np.float32)
+    left = random.standard_normal((num + 50, dim)).astype(np.float32)
+    slots = random.permutation(num + 50)[:num]
+    total = left[slots] + values
+    expected = encode_rows(total, dtype)
+    kept = left.copy()
+    kept[slots] = total - decode_rows(expected, dtype)
+
+    encoded = encode_with_rest(values, left, slots, dtype)
+
+    np.testing.assert_array_equal(encoded.rows, expected.rows)
+    assert (encoded.scales is None) == (expected.scales is None)
+    if encoded.scales is not None:
+        np.testing.assert_array_equal(encoded.scales, expected.scales)
+    np.testing.assert_array_equal(left, kept)
+
+
+def test_rows_of_another_number_than_slots_are_refused() -> None:
+    with pytest.raises(RowShapeError):
+        encode_with_rest(
+            np.zeros((2, 3), np.float32), np.zeros((9, 3), np.float32), np.arange(3), "int8"
+        )
+
+
+@pytest.mark.parametrize("width", [0, 1, 31, 32, 33, 62, 63])
+def test_ids_whose_differences_have_a_width_come_back(width: int) -> None:
+    random = np.random.default_rng(width)
+    for num in (1, 2, 32, 33, 34, 100):
+        steps = random.integers(0, 2, num).astype(np.uint64) << np.uint64(width)
+        steps |= random.integers(0, 1 << width, num).astype(np.uint64)
+        ids, bounds = np.cumsum(steps, dtype=np.uint64).view(np.int64), np.array([0, num])
+        packed = pack_ids(ids, bounds)
+        if packed is not None:
+            assert packed.nbytes < ids.nbytes
+            unpacked = unpack_ids(packed, bounds)
+            assert unpacked is not None
+            assert unpacked.tolist() == ids.tolist()
+        else:
+            assert num < 34 or width > 50
 
 
 def test_the_kernels_can_be_compiled_beforehand() -> None:

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from paramfleet_shared.tables.rowstore import initial_rows
+from paramfleet_shared.tables.encoding import decode_rows, encode_rows
+from paramfleet_shared.tables.rowstore import RowShapeError, initial_rows
 from paramfleet_shared.tables.sparse import SparseShard
 from paramfleet_shared.tables.spec import (
     InitializerSpec,
@@ -208,3 +209,48 @@ def test_an_unknown_storage_or_rounding_is_refused(wrong: dict[str, Any]) -> Non
 def test_a_dense_table_keeps_float32() -> None:
     with pytest.raises(TableSpecError, match="dense"):
         TableSpec(name="t", kind="dense", size=3, storage="bfloat16")
+
+
+@pytest.mark.parametrize("rule", ["sgd", "adam"])
+@pytest.mark.parametrize("storage", ["float32", "float16", "bfloat16"])
+def test_rows_come_and_go_as_bfloat16_as_if_they_were_coded_beside_the_table(
+    storage: Any, rule: Any
+) -> None:
+    rng = np.random.default_rng(8)
+    spec = table(storage, rounding="stochastic", rule=rule)
+    one, other = SparseShard(spec, max_rows=3000), SparseShard(spec, max_rows=3000)
+    ids = rng.permutation(2000)
+    floats, coded = np.empty((2000, 19), np.float32), np.empty((2000, 19), np.uint16)
+    for step in (1, 2):
+        grads = encode_rows(rng.standard_normal((2000, 19), np.float32), "bfloat16")
+        one.push(ids, grads.rows, lr=0.1, step=step, unique=True)
+        other.push(ids, decode_rows(grads, "bfloat16"), lr=0.1, step=step, unique=True)
+    for create in (False, True):
+        some = ids + 500  # some of them new
+        one.pull(some, coded, create=create)
+        other.pull(some, floats, create=create)
+
+        np.testing.assert_array_equal(coded, encode_rows(floats, "bfloat16").rows)
+    for mine, its in zip(one.export(0, 3000), other.export(0, 3000), strict=True):
+        np.testing.assert_array_equal(mine, its)
+
+
+def test_what_is_too_large_for_bfloat16_goes_as_its_largest_and_infinity_as_itself() -> None:
+    values = np.array([[3.4e38, -3.4e38, np.inf, -np.inf, np.nan] + [1.5] * 14], np.float32)
+    shard, ids, coded = (
+        SparseShard(table("float32")),
+        np.zeros(1, np.int64),
+        np.empty((1, 19), np.uint16),
+    )
+    shard.assign(ids, values, np.empty((1, 0), np.float32))
+
+    shard.pull(ids, coded, create=False)
+
+    np.testing.assert_array_equal(coded, encode_rows(values, "bfloat16").rows)
+
+
+def test_only_unique_gradients_come_as_bfloat16() -> None:
+    shard, coded = SparseShard(table("float32")), np.zeros((1, 19), np.uint16)
+
+    with pytest.raises(RowShapeError):
+        shard.push(np.zeros(1, np.int64), coded, lr=0.1, step=1)

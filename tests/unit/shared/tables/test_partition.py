@@ -1,5 +1,7 @@
 """Batches as they travel: each id once, sorted by shard, and the way back."""
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
@@ -35,6 +37,23 @@ def test_a_batch_is_each_id_once_sorted_by_shard_with_the_way_back(
     routed = route(first_seen, num_shards)
     np.testing.assert_array_equal(unique, routed.ids, "by first appearance within a shard")
     np.testing.assert_array_equal(offsets, routed.offsets, "the shards pservers know")
+
+
+@given(ids=IDS, num_shards=NUM_SHARDS)
+@example(ids=np.zeros(300, np.int64), num_shards=1)
+@settings(deadline=None)
+def test_inside_a_shard_ids_can_be_sorted_by_value(ids: np.ndarray, num_shards: int) -> None:
+    before = ids.copy()
+
+    unique, inverse, offsets = partition(ids, num_shards, by_id=True)
+
+    np.testing.assert_array_equal(ids, before)
+    np.testing.assert_array_equal(unique[inverse], ids)
+    by_appearance = partition(ids, num_shards)
+    np.testing.assert_array_equal(offsets, by_appearance.offsets)
+    for start, stop in itertools.pairwise(offsets):
+        expected = np.sort(by_appearance.ids[start:stop])
+        np.testing.assert_array_equal(unique[start:stop], expected)
 
 
 @given(ids=IDS, num_shards=NUM_SHARDS)
