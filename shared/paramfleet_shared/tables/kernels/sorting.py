@@ -38,9 +38,9 @@ def sort_numbered(keys: NDArray[np.uint64], numbers: NDArray[np.int32]) -> None:
             counts[digit] = place
             place += count
         for i in range(keys.size):
-            digit = np.int64((from_keys[i] >> shift) & _MASK)
-            place = counts[digit]
-            counts[digit] = place + 1
+            value = np.int64((from_keys[i] >> shift) & _MASK)
+            place = counts[value]
+            counts[value] = place + 1
             to_keys[place] = from_keys[i]
             to_numbers[place] = from_numbers[i]
         from_keys, to_keys = to_keys, from_keys
