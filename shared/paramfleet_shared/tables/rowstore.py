@@ -19,6 +19,7 @@ from paramfleet_shared.tables.kernels.index import (
     MOVING_ENTRIES,
     PAGE_LINES,
     PAGES,
+    RING,
     ROWS,
     Index,
     find_slots,
@@ -129,6 +130,8 @@ class SlotIndex:
             ids=reserve(self.max_rows, np.uint64),
             counts=np.array([0, 1, 2], np.int64),
             moving=np.empty((2, MOVING_ENTRIES), np.uint64),
+            fill=np.empty(4 * PAGE_LINES, np.int64),
+            rings=np.empty((5, RING), np.int64),
         )
         """For kernels that create rows beside ids."""
 

@@ -52,6 +52,8 @@ class SparseShard:
             floats.view(value_type),
             floats,
             Layout(spec.dim, value_pitch, pitch, value_floats),
+            np.empty(spec.dim, value_type),
+            np.empty(spec.dim, np.float32),
         )
         self._num_pushes = 0
         self._slots = np.empty(0, np.int64)

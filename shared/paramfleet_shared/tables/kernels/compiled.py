@@ -9,7 +9,7 @@ import numba
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-__all__ = ["as_input", "cache_folders", "inlined", "kernel"]
+__all__ = ["as_input", "cache_folders", "inlined", "kernel", "uncounted"]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -47,7 +47,22 @@ def kernel(function: _F) -> _F:
 
     Where no folder can be written, each process compiles anew.
     """
-    compiled: Any = numba.njit(function, **_OPTIONS)
+    result: _F = _cached(numba.njit(function, **_OPTIONS))
+    return result
+
+
+def uncounted(function: _F) -> _F:
+    """Make a kernel that counts no references to arrays, and so can't make any.
+
+    A count is an atomic instruction, and numba counts wherever a loop cuts a piece off an
+    array or takes one out of a tuple: that would be half of the time of a short loop.
+    """
+    options = {**_OPTIONS, "_nrt": False}
+    result: _F = _cached(numba.njit(function, **options))
+    return result
+
+
+def _cached(compiled: Any) -> Any:
     users_choice = _SETTINGS.CACHE_DIR
     for folder in _FOLDERS:
         _SETTINGS.CACHE_DIR = str(folder)
@@ -58,8 +73,7 @@ def kernel(function: _F) -> _F:
             continue
         finally:
             _SETTINGS.CACHE_DIR = users_choice
-    result: _F = compiled
-    return result
+    return compiled
 
 
 def inlined(function: _F) -> _F:

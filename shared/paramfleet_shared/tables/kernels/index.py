@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from paramfleet_shared.tables.kernels.compiled import inlined, kernel
+from paramfleet_shared.tables.kernels.compiled import inlined, kernel, uncounted
 from paramfleet_shared.tables.kernels.hashing import mix
 from paramfleet_shared.tables.kernels.lanes import match_line, prefetch
 
@@ -42,6 +42,7 @@ __all__ = [
     "match",
     "match_beyond",
     "pages_for",
+    "strip_of",
 ]
 
 DONE, CROWDED = 0, 1
@@ -96,6 +97,10 @@ class Index(NamedTuple):
     """[3]"""
     moving: NDArray[np.uint64]
     """[2, MOVING_ENTRIES]: ids and values of a group while it is expanded."""
+    fill: NDArray[np.int64]
+    """[4 * PAGE_LINES]: entries in the lines of that group."""
+    rings: NDArray[np.int64]
+    """[5, RING]: homes, slots, missed keys (twice) and holes of the strips of a batch."""
 
 
 def pages_for(num_rows: int) -> int:
@@ -125,7 +130,7 @@ def _next_line(line: int) -> Any:
 @inlined
 def _empty_group(index: Index, group: int, num_pages: int) -> Any:
     """Move a group's entries to ``index.moving``; return their number."""
-    lines, words, _ids, counts, moving = index
+    lines, words, _ids, counts, moving, _fill, _rings = index
     num = 0
     for page in range(num_pages):
         first = (group + page * counts[GROUPS]) << LINE_BITS
@@ -142,12 +147,12 @@ def _empty_group(index: Index, group: int, num_pages: int) -> Any:
 @kernel
 def _expand(index: Index) -> None:
     """Give the round's next group one page more."""
-    lines, words, _ids, counts, moving = index
+    lines, words, _ids, counts, moving, fill, _rings = index
     groups = counts[GROUPS]
     had = counts[PAGES] // groups  # 2 or 3
     num = _empty_group(index, counts[PAGES] - had * groups, had)
     counts[PAGES] += 1
-    fill = np.zeros(4 * PAGE_LINES, np.uint8)  # of the group's lines
+    fill[:] = 0
     for i in range(num):
         key = moving[0, i]
         line = _home(mix(key), groups, counts[PAGES])
@@ -156,8 +161,8 @@ def _expand(index: Index) -> None:
         place = line & (PAGE_LINES - 1)
         while fill[first + place] == LINE_ENTRIES:
             place = (place + 1) & (PAGE_LINES - 1)
-        entry = np.int64(fill[first + place])
-        fill[first + place] += 1
+        entry = fill[first + place]
+        fill[first + place] = entry + 1
         line = (page << LINE_BITS) | place
         lines[line, entry] = key
         words[line, _FIRST_VALUE + entry] = moving[1, i]
@@ -195,19 +200,33 @@ def _probe(lines: Any, words: Any, key: np.uint64, line: int) -> Any:
 
 
 @inlined
+def strip_of(ring: Any, start: int) -> Any:
+    """Return the part of a ring where the strip of keys from ``start`` on has its places."""
+    at = start & IN_RING
+    return ring[at : at + STRIP]
+
+
+@inlined
 def aim(lines: Any, counts: Any, keys: Any, bounds: Any, homes: Any) -> None:
-    """Note the home lines of the keys in ``bounds`` = (start, stop), and ask for them."""
+    """Note the home lines of the keys in ``bounds`` = (start, stop), and ask for them.
+
+    ``start`` is the first key of a strip.
+    """
     start, stop = bounds
     groups, pages = counts[GROUPS], counts[PAGES]
-    for i in range(start, stop):  # no prefetch in here: so it runs in vectors
-        homes[i & IN_RING] = _home(mix(keys[i]), groups, pages)
-    for i in range(start, stop):
-        prefetch(lines, homes[i & IN_RING] << 3)
+    for first in range(start, stop, STRIP):
+        # Strips as arrays of their own: an index that wraps around keeps the compiler
+        # from vectors.
+        strip, mine = keys[first : min(first + STRIP, stop)], strip_of(homes, first)
+        for i in range(strip.size):  # no prefetch in here: so it runs in vectors
+            mine[i] = _home(mix(strip[i]), groups, pages)
+        for i in range(strip.size):
+            prefetch(lines, mine[i] << 3)
 
 
 @inlined
 def match(lines: Any, keys: Any, bounds: Any, ring: Any) -> Any:
-    """Look at the home lines of the keys in ``bounds`` = (start, stop).
+    """Look at the home lines of the strip of keys in ``bounds`` = (start, stop).
 
     ``ring`` = (homes, slots, missed). Return how many keys aren't there: their places are
     in ``missed``, and the lines where they may be instead are on their way.
@@ -215,10 +234,11 @@ def match(lines: Any, keys: Any, bounds: Any, ring: Any) -> Any:
     start, stop = bounds
     homes, slots, missed = ring
     num_missed = 0
-    for i in range(start, stop):
-        slot = match_line(lines, homes[i & IN_RING], keys[i]) - 1
-        slots[i & IN_RING] = slot
-        missed[num_missed] = i  # without a branch, which would be mispredicted
+    strip, mine, found = keys[start:stop], strip_of(homes, start), strip_of(slots, start)
+    for i in range(strip.size):
+        slot = match_line(lines, mine[i], strip[i]) - 1
+        found[i] = slot
+        missed[num_missed] = start + i  # without a branch, which would be mispredicted
         num_missed += slot < 0
     for j in range(num_missed):
         prefetch(lines, _next_line(homes[missed[j] & IN_RING]) << 3)
@@ -257,7 +277,7 @@ def create_slots(
 
     A key that stands there twice gets one slot. It is put into ``slots``, a ring.
     """
-    lines, words, ids, counts, _moving = index
+    lines, words, ids, counts, _moving, _fill, _rings = index
     grow(index, absent.size)
     for i in absent:
         line = _home(mix(keys[i]), counts[GROUPS], counts[PAGES])
@@ -278,7 +298,7 @@ def create_slots(
     return DONE
 
 
-@kernel
+@uncounted
 def find_slots(
     index: Index, keys: NDArray[np.uint64], slots: NDArray[np.int64], create: Any
 ) -> int:
@@ -287,9 +307,8 @@ def find_slots(
     With ``create`` (a bool) new keys get the next slots, in the order they come; there
     must be room for as many rows. Stops at the first key whose page has no place.
     """
-    lines, words, _ids, counts, _moving = index
-    homes, found = np.empty(RING, np.int64), np.empty(RING, np.int64)
-    missed, before = np.empty(STRIP, np.int64), np.empty(STRIP, np.int64)
+    lines, words, _ids, counts, _moving, _fill, rings = index
+    homes, found, missed, before = rings[0], rings[1], rings[2], rings[3]
     num, num_before = keys.size, 0
     aim(lines, counts, keys, (0, min(num, LEAD)), homes)
     for start in range(0, num + LEAD, STRIP):
@@ -303,7 +322,9 @@ def find_slots(
                 return CROWDED
             if counts[PAGES] != pages:
                 aim(lines, counts, keys, (here, ahead), homes)
-        for i in range(max(start - LEAD, 0), min(start + STRIP - LEAD, num)):
-            slots[i] = found[i & IN_RING]
+        first, end = max(start - LEAD, 0), max(min(start + STRIP - LEAD, num), 0)
+        ready = strip_of(found, first)
+        for i in range(end - first):
+            slots[first + i] = ready[i]
         missed, before, num_before = before, missed, num_missed
     return DONE

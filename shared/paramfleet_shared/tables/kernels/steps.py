@@ -1,12 +1,12 @@
 """Stepping rows: from ids and gradients to new values."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from paramfleet_shared.tables.kernels.batches import add_span
-from paramfleet_shared.tables.kernels.compiled import kernel
+from paramfleet_shared.tables.kernels.compiled import inlined, uncounted
 from paramfleet_shared.tables.kernels.index import (
     AIMED,
     CROWDED,
@@ -14,14 +14,20 @@ from paramfleet_shared.tables.kernels.index import (
     IN_RING,
     LEAD,
     PAGES,
-    RING,
     STRIP,
     aim,
     match,
     match_beyond,
+    strip_of,
 )
-from paramfleet_shared.tables.kernels.reads import Table, create_rows
-from paramfleet_shared.tables.kernels.rows import AHEAD, copy_span, prefetch_row
+from paramfleet_shared.tables.kernels.reads import Table, ask_rows, create_rows
+from paramfleet_shared.tables.kernels.rows import (
+    AHEAD,
+    LINE_FLOATS,
+    Layout,
+    copy_span,
+    prefetch_row,
+)
 from paramfleet_shared.tables.kernels.rules import Step, noise_of, step_row
 
 __all__ = ["Chains", "chain", "step_chains", "step_rows"]
@@ -44,7 +50,7 @@ class Chains(NamedTuple):
     """[n]: position of the same group's next row, -1 at its end."""
 
 
-@kernel
+@uncounted
 def chain(chains: Chains, batch: NDArray[np.int64]) -> tuple[int, int]:
     """Group a batch of slots; return (groups, repeated)."""
     # Arrays are taken out of the tuple once: each access would count a reference.
@@ -76,7 +82,7 @@ def chain(chains: Chains, batch: NDArray[np.int64]) -> tuple[int, int]:
     return groups, repeated
 
 
-@kernel
+@uncounted
 def step_chains(
     step: Step,
     table: Table,
@@ -89,7 +95,7 @@ def step_chains(
 
     ``counts`` are what ``chain`` returned; ``keys`` are the batch's, ``grads`` is flat.
     """
-    _index, _firsts, values, floats, layout = table
+    _index, _firsts, values, floats, layout, _first, total = table
     dim, value_pitch, pitch, first_state = layout
     _places, slots, heads, _tails, repeats, nexts = chains
     for i in range(counts[0]):
@@ -101,7 +107,6 @@ def step_chains(
             state = slots[i] * pitch + first_state
             at = (slots[i] * value_pitch, state, state + dim, head * dim)
             step_row(step, (values, floats, grads), at, dim, noise_of(step, keys[head]))
-    total = np.empty(dim, np.float32)
     for i in range(counts[1]):
         group = np.int64(repeats[i])
         head = np.int64(heads[group])
@@ -115,7 +120,23 @@ def step_chains(
         step_row(step, (values, floats, total), at, dim, noise_of(step, keys[head]))
 
 
-@kernel
+@inlined
+def _step_strip(step: Step, arrays: Any, keys: Any, slots: Any, layout: Layout) -> None:
+    """Step the rows at ``slots``; ``arrays`` = (values, states, gradients of these rows)."""
+    dim, value_pitch, pitch, first_state = layout
+    if dim == LINE_FLOATS:  # a known width makes straight code
+        for i in range(slots.size):
+            state = slots[i] * pitch + first_state
+            at = (slots[i] * value_pitch, state, state + LINE_FLOATS, i * LINE_FLOATS)
+            step_row(step, arrays, at, LINE_FLOATS, noise_of(step, keys[i]))
+    else:
+        for i in range(slots.size):
+            state = slots[i] * pitch + first_state
+            at = (slots[i] * value_pitch, state, state + dim, i * dim)
+            step_row(step, arrays, at, dim, noise_of(step, keys[i]))
+
+
+@uncounted
 def step_rows(
     step: Step, table: Table, keys: NDArray[np.uint64], grads: NDArray[np.float32]
 ) -> int:
@@ -123,18 +144,16 @@ def step_rows(
 
     ``grads`` is flat. A key that comes twice steps twice.
     """
-    index, _firsts, values, floats, layout = table
-    lines, words, _ids, counts, _moving = index
-    dim, value_pitch, pitch, first_state = layout
-    homes, slots = np.empty(RING, np.int64), np.empty(RING, np.int64)
-    missed, before = np.empty(STRIP, np.int64), np.empty(STRIP, np.int64)
+    index, _firsts, values, floats, layout, _first, _total = table
+    lines, words, _ids, counts, _moving, _fill, rings = index
+    dim, _value_pitch, pitch, _first_state = layout
+    homes, slots, missed, before = rings[0], rings[1], rings[2], rings[3]
     num, num_before = keys.size, 0
     aim(lines, counts, keys, (0, min(num, LEAD)), homes)
     for start in range(0, num + LEAD, STRIP):
         here, stop, ahead = min(start, num), min(start + STRIP, num), min(start + AIMED, num)
         num_missed = match(lines, keys, (here, stop), (homes, slots, missed))
-        for i in range(here, stop):
-            prefetch_row(floats, max(slots[i & IN_RING], 0) * pitch, pitch)
+        ask_rows(floats, pitch, strip_of(slots, here)[: stop - here], pitch)
         aim(lines, counts, keys, (min(start + LEAD, num), ahead), homes)
         num_absent = match_beyond(lines, words, keys, num_before, (homes, slots, before))
         if num_absent:
@@ -146,10 +165,9 @@ def step_rows(
                 aim(lines, counts, keys, (here, ahead), homes)
         for j in range(num_before):
             prefetch_row(floats, max(slots[before[j] & IN_RING], 0) * pitch, pitch)
-        for i in range(max(start - LEAD, 0), min(start + STRIP - LEAD, num)):
-            slot = slots[i & IN_RING]
-            state = slot * pitch + first_state
-            at = (slot * value_pitch, state, state + dim, i * dim)
-            step_row(step, (values, floats, grads), at, dim, noise_of(step, keys[i]))
+        first, end = max(start - LEAD, 0), max(min(start + STRIP - LEAD, num), 0)
+        stepped = strip_of(slots, first)[: end - first]
+        arrays = (values, floats, grads[first * dim : end * dim])
+        _step_strip(step, arrays, keys[first:end], stepped, layout)
         missed, before, num_before = before, missed, num_missed
     return DONE
