@@ -21,7 +21,14 @@ from numpy.typing import DTypeLike, NDArray
 
 from paramfleet_shared.errors import ContractError
 
-__all__ = ["CapacityError", "ReservationError", "RowColumn", "default_max_rows", "reserve"]
+__all__ = [
+    "SMALL_BYTES",
+    "CapacityError",
+    "ReservationError",
+    "RowColumn",
+    "default_max_rows",
+    "reserve",
+]
 
 DEFAULT_MAX_ROWS = 1 << 28
 """Rows a shard may hold unless told otherwise."""
@@ -29,7 +36,7 @@ DEFAULT_MAX_ROWS = 1 << 28
 MAX_RESERVATION_BYTES = 64 << 30
 """Of one column of one shard, unless told otherwise."""
 
-_SMALL_BYTES = 16 << 20
+SMALL_BYTES = 16 << 20
 """A column's beginning that keeps small pages, so that small tables stay small."""
 
 _LINUX_MAP_NORESERVE = 0x4000
@@ -94,9 +101,9 @@ def reserve(num: int, dtype: DTypeLike) -> NDArray[Any]:
         memory = mmap.mmap(-1, max(num_bytes, mmap.PAGESIZE), flags=flags)
     except (OSError, OverflowError, ValueError) as error:
         raise ReservationError(num_bytes=num_bytes, reason=str(error)) from error
-    if num_bytes > _SMALL_BYTES and hasattr(mmap, "MADV_HUGEPAGE"):
+    if num_bytes > SMALL_BYTES and hasattr(mmap, "MADV_HUGEPAGE"):
         try:
-            memory.madvise(mmap.MADV_HUGEPAGE, _SMALL_BYTES)
+            memory.madvise(mmap.MADV_HUGEPAGE, SMALL_BYTES)
         except OSError:  # a kernel without huge pages
             return np.frombuffer(memory, dtype, count=num)
     return np.frombuffer(memory, dtype, count=num)

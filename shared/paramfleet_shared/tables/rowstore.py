@@ -25,6 +25,7 @@ from paramfleet_shared.tables.kernels.index import (
     find_slots,
     pages_for,
 )
+from paramfleet_shared.tables.prefault import Lookahead
 from paramfleet_shared.tables.reservation import (
     DEFAULT_MAX_ROWS,
     CapacityError,
@@ -52,6 +53,10 @@ STORAGE_TYPES: dict[str, np.dtype[Any]] = {
     "bfloat16": np.dtype(np.uint16),
 }
 """What arrays of a storage hold; 16 bits as integers, as kernels take them."""
+
+
+LINE_BYTES = 64
+"""Of the index."""
 
 
 class RowShapeError(ContractError):
@@ -134,6 +139,7 @@ class SlotIndex:
             rings=np.empty((5, RING), np.int64),
         )
         """For kernels that create rows beside ids."""
+        self._lookaheads = (Lookahead(self.arrays.ids), Lookahead(lines))
 
     @property
     def num_rows(self) -> int:
@@ -143,7 +149,7 @@ class SlotIndex:
     @property
     def num_bytes(self) -> int:
         """Return the memory in use: 8 bytes an id, and the index's pages."""
-        return 8 * self.num_rows + int(self.arrays.counts[PAGES]) * PAGE_LINES * 64
+        return 8 * self.num_rows + int(self.arrays.counts[PAGES]) * PAGE_LINES * LINE_BYTES
 
     def ids(self) -> NDArray[np.int64]:
         """Return the id of each slot: int64 [num_rows], a view that stays valid."""
@@ -165,9 +171,18 @@ class SlotIndex:
         """
         keys = self.keys_of(ids, create=create)
         slots = np.empty(keys.size, np.int64) if out is None else out
-        if find_slots(self.arrays, keys, slots, create) != DONE:
+        outcome = find_slots(self.arrays, keys, slots, create)
+        if create:
+            self.look_ahead()
+        if outcome != DONE:
             raise self.full()
         return slots
+
+    def look_ahead(self) -> None:
+        """Have the pages made that the next ids will need; after each call that creates."""
+        ids, lines = self._lookaheads
+        ids.reach(8 * self.num_rows)
+        lines.reach(int(self.arrays.counts[PAGES]) * PAGE_LINES * LINE_BYTES)
 
     def keys_of(self, ids: NDArray[np.int64], *, create: bool) -> NDArray[np.uint64]:
         """Return ids as kernels take them.

@@ -17,6 +17,7 @@ from paramfleet_shared.tables.kernels.reads import Table, fill_rows, pull_rows
 from paramfleet_shared.tables.kernels.rows import Layout, scatter
 from paramfleet_shared.tables.kernels.rules import step_of
 from paramfleet_shared.tables.kernels.steps import Chains, chain, step_chains, step_rows
+from paramfleet_shared.tables.prefault import Lookahead
 from paramfleet_shared.tables.reservation import default_max_rows, reserve
 from paramfleet_shared.tables.rowstore import STORAGE_TYPES, SlotIndex, as_floats, check_array
 from paramfleet_shared.tables.spec import TableSpec
@@ -55,6 +56,7 @@ class SparseShard:
             np.empty(spec.dim, value_type),
             np.empty(spec.dim, np.float32),
         )
+        self._lookahead = Lookahead(floats)
         self._num_pushes = 0
         self._slots = np.empty(0, np.int64)
         self._chains = _chains_for(0)
@@ -86,6 +88,8 @@ class SparseShard:
         check_array(out, _type_of(out), shape, table=self.spec.name, in_place=True)
         keys = self._keys(ids, create=create)
         outcome = pull_rows(self._rows, keys, out.reshape(-1), create)
+        if create:
+            self._look_ahead()
         if outcome != DONE:
             raise self._index.full()
 
@@ -123,6 +127,7 @@ class SparseShard:
         keys = self._keys(ids, create=True)
         if unique:
             outcome = step_rows(numbers, self._rows, keys, flat_grads)
+            self._look_ahead()
             if outcome != DONE:
                 raise self._index.full()
             return
@@ -219,6 +224,12 @@ class SparseShard:
             if self.num_rows > before:
                 new = slice(before, self.num_rows)
                 fill_rows(self._rows, new.start, new.stop)
+                self._look_ahead()
+
+    def _look_ahead(self) -> None:
+        """Have the pages made that the next rows will need."""
+        self._index.look_ahead()
+        self._lookahead.reach(4 * self._rows.layout.pitch * self.num_rows)
 
 
 def _type_of(array: NDArray[Any]) -> type[np.generic]:
