@@ -13,9 +13,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, Generic, NamedTuple, TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from paramfleet.modes.ahead import Ahead, Wanted
+from paramfleet.modes.ahead import Ahead, Loop, Wanted
 from paramfleet.nn.embedding import IdError, SparseModule
 from paramfleet.requests import Rows
 from paramfleet.session import CallOrderError, Session
@@ -86,25 +88,26 @@ class Prefetcher(Generic[B]):
             return
         batches = iter(self._loader)
         coming: deque[B] = deque()
+        loop = ahead.open()
         try:
             if self._ids is None and self._views is None:
                 yield from self._watched(batches)
-            while self._fill(batches, coming, ahead, upto=1):
-                ahead.begin()
+            while self._fill(batches, coming, loop, upto=1):
+                loop.begin()
                 batch = coming.popleft()
-                self._fill(batches, coming, ahead, upto=self._depth)
+                self._fill(batches, coming, loop, upto=self._depth)
                 yield batch
         finally:
-            ahead.forget()
+            ahead.close(loop)
 
-    def _fill(self, batches: Iterator[B], coming: deque[B], ahead: Ahead, *, upto: int) -> bool:
+    def _fill(self, batches: Iterator[B], coming: deque[B], loop: Loop, *, upto: int) -> bool:
         """Load batches and ask for their rows; return whether there is a next one."""
         while len(coming) < upto:
             try:
                 batch = next(batches)
             except StopIteration:
                 break
-            ahead.ask(self._wanted(batch))
+            loop.ask(self._wanted(batch))
             coming.append(batch)
         return bool(coming)
 
@@ -180,21 +183,32 @@ class _View(NamedTuple):
     def of(
         cls, module: SparseModule, ids: Any, tensors: Mapping[tuple[Any, ...], torch.Tensor]
     ) -> "_View | None":
-        """Return how ``ids`` is seen in the batch; None if it isn't a view of it."""
-        if not isinstance(ids, torch.Tensor):
+        """Return how ``ids`` is seen in the batch; None if it isn't a view of it.
+
+        Parts of one tensor share its memory. So a view is of a tensor that has all of its
+        elements, and of the smallest that does: the very same if that is in the batch.
+        """
+        if not isinstance(ids, torch.Tensor) or ids.layout != torch.strided or not ids.numel():
             return None
-        for path, tensor in tensors.items():
-            same = tensor.untyped_storage().data_ptr() == ids.untyped_storage().data_ptr()
-            if same and tensor.dtype == ids.dtype and tensor.numel():
-                start = int(ids.storage_offset() - tensor.storage_offset())
-                whole, part = (tensor.shape, tensor.stride()), (ids.shape, ids.stride())
-                return cls(module, path, whole, part, start)
-        return None
+        holding = [
+            (path, tensor)
+            for path, tensor in tensors.items()
+            if tensor.dtype == ids.dtype
+            and tensor.untyped_storage().data_ptr() == ids.untyped_storage().data_ptr()
+            and np.isin(_elements(ids), _elements(tensor)).all()
+        ]
+        if not holding:
+            return None
+        path, tensor = min(holding, key=lambda item: item[1].numel())
+        start = int(ids.storage_offset() - tensor.storage_offset())
+        whole, part = (tensor.shape, tensor.stride()), (ids.shape, ids.stride())
+        return cls(module, path, whole, part, start)
 
     def seen_in(self, tensors: Mapping[tuple[Any, ...], torch.Tensor]) -> torch.Tensor | None:
         """Return the view of another batch; None if that is built otherwise.
 
-        A batch may have another number of examples: their dimension is the first.
+        A batch may have another number of examples: their dimension is the first. With the
+        same strides the view is inside the tensor for any number, as it is for the first's.
         """
         tensor = tensors.get(self.path)
         if tensor is None:
@@ -206,6 +220,14 @@ class _View(NamedTuple):
                 return None
             part = (tensor.shape[0], *part[1:])
         return tensor.as_strided(part, part_strides, tensor.storage_offset() + self.start)
+
+
+def _elements(tensor: torch.Tensor) -> NDArray[np.int64]:
+    """Return where in its memory a tensor's elements are, each once."""
+    places = np.array([tensor.storage_offset()], np.int64)
+    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        places = (places[:, None] + np.arange(size) * stride).reshape(-1)
+    return np.unique(places)
 
 
 def _tensors(
@@ -247,7 +269,7 @@ class Prefetching:
         the step, so that they travel between ``step()`` and the next forward; in async they
         travel beside the training and may be ``depth`` steps older, which counts as staleness
         and keeps to ``max_staleness``. Alone and in GEO nothing travels. A forward that looks
-        up other ids pulls them, as without.
+        up other ids pulls them, as without. Loops may be inside each other or side by side.
 
         Args:
             loader: The batches; run through once for each iteration, in this thread.

@@ -3,7 +3,8 @@
 The training thread asks for the rows of batches to come, and begins each batch; a lookup
 takes what was asked for its ids, or finds nothing and pulls. What a mode promises stays:
 
-* ``now``: they are asked for at once; whatever the pservers hold will do.
+* ``now``: they are asked for at once; whatever the pservers hold will do, until the step
+  that the batch began with is over.
 * ``next``: only those of the next batch are on their way, since a worker waits for one
   turn at a time; of another step than theirs they would be too old.
 * ``step``: those that will be trained are asked for with the step before, and name the
@@ -27,7 +28,7 @@ from paramfleet_shared.wire.message import Message
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-__all__ = ["Ahead", "AskedRows", "Wanted", "When"]
+__all__ = ["Ahead", "AskedRows", "Loop", "Wanted", "When"]
 
 When = Literal["now", "next", "step"]
 
@@ -101,8 +102,74 @@ class AskedRows:
             self._answers.cancel()
 
 
+class Loop:
+    """What one loop over a loader asked for and hasn't used up; made by ``Ahead.open``.
+
+    Args:
+        plan: Makes the request of what lookups will ask for.
+        pull: Starts a request for the rows of a step.
+        step: Returns the steps taken.
+        when: When rows are asked for.
+    """
+
+    def __init__(
+        self,
+        *,
+        plan: Callable[[Sequence[Wanted]], ReadPlan],
+        pull: "Callable[[ReadPlan, int], Future[list[Message]]]",
+        step: Callable[[], int],
+        when: When,
+    ) -> None:
+        self._plan = plan
+        self._pull = pull
+        self._step = step
+        self._when = when
+        self._coming: deque[AskedRows] = deque()
+        self.current: AskedRows | None = None
+        """The batch that began."""
+
+    def ask(self, wanted: Sequence[Wanted]) -> None:
+        """Ask for the rows of the batch after those asked for already."""
+        before = len(self._coming) + (self.current is not None)
+        asked = AskedRows(wanted, self._plan(wanted), step=self._step() + before)
+        self._coming.append(asked)
+        if not asked.creates:  # no step is to come before
+            asked.step = self._step()
+        elif self._when == "step" or (self._when == "next" and len(self._coming) > 1):
+            return
+        self._send(asked)
+
+    def begin(self) -> None:
+        """Let lookups take the rows of the next batch asked for; those of the last go."""
+        if self.current is not None:
+            self.current.drop()
+        self.current = self._coming.popleft()
+        if not self.current.is_sent or self._when == "now":
+            self.current.step = self._step()
+        self._send(self.current)
+        if self._when == "next":
+            self.send_next(step=self._step() + 1)
+
+    def send_next(self, *, step: int) -> None:
+        """Send the next batch's request, if it waits yet, for this step."""
+        if self._coming and not self._coming[0].is_sent:
+            self._coming[0].step = step
+            self._send(self._coming[0])
+
+    def drop(self) -> None:
+        """Drop the rows, but not the places of their batches: those pull when they come."""
+        for asked in self._coming:
+            asked.drop()
+        if self.current is not None:
+            self.current.drop()
+
+    def _send(self, asked: AskedRows) -> None:
+        if not asked.is_sent:
+            asked.sent(self._pull(asked.plan, asked.step))
+
+
 class Ahead:
-    """What is asked for and not used up.
+    """The loops that ask ahead. There may be several: one inside another, or side by side.
 
     Args:
         placement: Who hosts what.
@@ -126,60 +193,46 @@ class Ahead:
         self._pull = pull
         self._step = step
         self._when = when
-        self._current: AskedRows | None = None
-        self._coming: deque[AskedRows] = deque()
+        self._loops: list[Loop] = []
         self.num_misses = 0
         """Lookups of begun batches whose rows were not at hand."""
 
-    def ask(self, wanted: Sequence[Wanted]) -> None:
-        """Ask for the rows of the batch after those asked for already."""
-        plan = ReadPlan([self._read(each) for each in wanted], self._placement)
-        before = len(self._coming) + (self._current is not None)
-        asked = AskedRows(wanted, plan, step=self._step() + before)
-        self._coming.append(asked)
-        if not asked.creates:  # no step is to come before
-            asked.step = self._step()
-        elif self._when == "step" or (self._when == "next" and len(self._coming) > 1):
-            return
-        self._send(asked)
+    def open(self) -> Loop:
+        """Begin a loop, to be closed."""
+        loop = Loop(plan=self._plan, pull=self._pull, step=self._step, when=self._when)
+        self._loops.append(loop)
+        return loop
 
-    def begin(self) -> None:
-        """Let lookups take the rows of the next batch asked for; those of the last go."""
-        if self._current is not None:
-            self._current.drop()
-        self._current = self._coming.popleft()
-        if not self._current.is_sent:
-            self._current.step = self._step()
-            self._send(self._current)
-        if self._when == "next" and self._coming:
-            self._send(self._coming[0])
+    def close(self, loop: Loop) -> None:
+        """Drop what a loop asked for: nobody comes for it."""
+        self._loops.remove(loop)
+        loop.drop()
 
     def send_next(self, *, step: int) -> None:
         """Send what waited for this step, which is on its way to the pservers."""
-        if self._coming and not self._coming[0].is_sent:
-            self._coming[0].step = step
-            self._send(self._coming[0])
+        for loop in tuple(self._loops):
+            loop.send_next(step=step)
 
     def take(
         self, table: SparseTable, ids_U: NDArray[np.int64], *, create: bool
     ) -> tuple[NDArray[np.float32], list[Message]] | None:
-        """Return what ``AskedRows.take`` does for the batch that began; None without one."""
-        if self._current is None:
-            return None
-        fits = self._when == "now" or self._current.step == self._step()
-        found = self._current.take(table, ids_U, create=create) if fits else None
-        self.num_misses += found is None
-        return found
+        """Return what ``AskedRows.take`` does for a batch that began; None without one.
+
+        A batch that began at another step hands out nothing: its rows are too old.
+        """
+        begun = [loop.current for loop in reversed(self._loops) if loop.current is not None]
+        for asked in begun:
+            if asked.step == self._step():
+                found = asked.take(table, ids_U, create=create)
+                if found is not None:
+                    return found
+        self.num_misses += bool(begun)
+        return None
 
     def forget(self) -> None:
-        """Drop everything that was asked for: it is of before, or nobody comes for it."""
-        for asked in self._coming:
-            asked.drop()
-        self._coming.clear()
-        if self._current is not None:
-            self._current.drop()
-            self._current = None
+        """Drop everything that was asked for: it is of before."""
+        for loop in tuple(self._loops):
+            loop.drop()
 
-    def _send(self, asked: AskedRows) -> None:
-        if not asked.is_sent:
-            asked.sent(self._pull(asked.plan, asked.step))
+    def _plan(self, wanted: Sequence[Wanted]) -> ReadPlan:
+        return ReadPlan([self._read(each) for each in wanted], self._placement)

@@ -266,6 +266,157 @@ def test_a_loop_that_ends_early_calls_back_what_it_asked_for() -> None:
     assert all(answers.cancelled() for answers in waiting)
 
 
+def prefetched(source: Served, model: Model, *, depth: int = 1, ids: Any = by_name) -> Any:
+    """Return one loop over the batches."""
+    ahead = source.ahead
+    return iter(Prefetcher(batches(), model, ids=ids, depth=depth, ahead=lambda: ahead))
+
+
+@pytest.mark.parametrize("when", ["now", "next", "step"])
+@pytest.mark.parametrize("ids", [None, by_name])
+def test_a_loop_inside_a_loop_leaves_the_outer_ones_rows(when: Any, ids: Any) -> None:
+    source = Served(when)
+    model = Model(source)
+    seen = []
+
+    for batch in prefetched(source, model, ids=ids, depth=2):
+        model.eval()
+        with torch.no_grad():
+            run_inside = [model(inner["x"][0]) for inner in prefetched(source, model, ids=ids)]
+        assert len(run_inside) == 4
+        seen.append(batch)
+        model.train()(batch["x"][0])
+        source.step += 1
+        source.ahead.send_next(step=source.step)
+
+    assert len(seen) == 4
+    watched = ids is None
+    assert source.pulled == ["deep", "wide"] * (5 if watched else 0)
+
+
+def test_two_loops_side_by_side_have_rows_of_their_own() -> None:
+    source = Served("step")
+    model = Model(source)
+    loops = prefetched(source, model, depth=2), prefetched(source, model, depth=1)
+
+    for first, second in zip(*loops, strict=True):
+        model(first["x"][0])
+        model(second["x"][0])
+        source.step += 1
+        source.ahead.send_next(step=source.step)
+
+    assert source.pulled == []
+
+
+@pytest.mark.parametrize("when", ["now", "next", "step"])
+def test_a_loop_goes_on_where_all_that_was_asked_for_was_dropped(when: Any) -> None:
+    source = Served(when)
+    model = Model(source)
+    seen = []
+
+    for number, batch in enumerate(prefetched(source, model, depth=2)):
+        if number == 1:
+            source.ahead.forget()  # as a load does
+        seen.append(batch)
+        model(batch["x"][0])
+        source.step += 1
+        source.ahead.send_next(step=source.step)
+
+    assert len(seen) == 4
+    assert source.pulled == ["deep", "wide"] * 3, "rows of before are not taken"
+
+
+def test_a_loop_that_somebody_keeps_harms_no_other_and_hands_out_nothing_old() -> None:
+    source = Served()
+    model = Model(source)
+    kept = prefetched(source, model)
+    first = next(kept)
+    source.step += 10
+
+    model(first["x"][0])
+    assert source.pulled == ["deep", "wide"], "its rows are ten steps old"
+    for batch in prefetched(source, model):
+        model(batch["x"][0])
+    assert source.pulled == ["deep", "wide"]
+    model(next(kept)["x"][0])
+
+    assert source.pulled == ["deep", "wide"]
+
+
+def test_a_turn_is_never_asked_for_two_steps_ahead() -> None:
+    source = Served("next")
+    model = Model(source)
+
+    for batch in prefetched(source, model, depth=3):  # all gradients make one step
+        model(batch["x"][0])
+
+    assert [step for step, _ in source.asked] == [0, 1, 1, 1]
+
+
+class OneColumn(torch.nn.Module):
+    """Looks up what it is given."""
+
+    def __init__(self, source: Served) -> None:
+        super().__init__()
+        self.deep = fleet.nn.Embedding(0, 3, name="deep")
+        self.deep.table.bind(source)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.deep(ids)
+        return found
+
+
+@pytest.mark.parametrize(
+    "cut",
+    [
+        lambda data, at: (data[at, 0], data[at, 1]),
+        lambda data, at: (data[at, 1], data[at, 0]),
+        lambda data, at: (data[at, :1], data[at, 1]),
+        lambda data, at: (data[at, :2], data[at, 1]),
+        lambda data, at: (data[at, 1], data[at, :2]),
+        lambda data, at: (data[12 - at.start :][:2, 0], data[at, 1]),
+    ],
+)
+def test_parts_of_one_tensor_are_told_apart(cut: Any) -> None:
+    source = Served()
+    model = OneColumn(source)
+    data = torch.arange(42).reshape(14, 3)
+    loader = [cut(data, slice(start, start + 4)) for start in range(0, 14, 4)]
+
+    for _, ids in Prefetcher(loader, model, ids=None, depth=1, ahead=lambda: source.ahead):
+        model(ids)
+
+    assert source.pulled == ["deep"], "the first batch is watched"
+    assert source.ahead.num_misses == 0
+
+
+def test_a_tensor_beside_the_batch_is_no_view_of_it() -> None:
+    source = Served()
+    model = OneColumn(source)
+    data = torch.arange(40)
+    loader = [data[start : start + 4] for start in range(0, 40, 4)]
+
+    for start, _ in enumerate(
+        Prefetcher(loader, model, ids=None, depth=1, ahead=lambda: source.ahead)
+    ):
+        model(data[(4 * start + 4) % 40 :][:4])  # the next batch's
+
+    assert source.asked == []
+
+
+@pytest.mark.parametrize("ids", [torch.empty(0, dtype=torch.int64), [3]])
+def test_what_says_nothing_of_a_batch_is_nobodys_view(ids: Any) -> None:
+    source = Served()
+    model = OneColumn(source)
+    loader = [torch.arange(4)] * 3
+    model.deep.forward = lambda given: given  # type: ignore[method-assign,assignment]
+
+    for _ in Prefetcher(loader, model, ids=None, depth=1, ahead=lambda: source.ahead):
+        model(ids)
+
+    assert source.asked == []
+
+
 def test_a_bad_id_is_refused_by_the_forward_that_meets_it() -> None:
     source = Served()
     model, loader = Model(source), batches()
@@ -311,8 +462,9 @@ def test_wanted_rows_are_asked_for_by_table() -> None:
     model = Model(source)
     unique, _, offsets = model.deep.different(torch.tensor([3, 3, 5]))[0]
 
-    source.ahead.ask([Wanted(model.deep.table, Rows(unique, offsets), create=True)])
-    source.ahead.begin()
+    loop = source.ahead.open()
+    loop.ask([Wanted(model.deep.table, Rows(unique, offsets), create=True)])
+    loop.begin()
     rows = source.lookup(model.deep.table, unique, offsets, create=True)
 
     assert rows[:, 0].tolist() == unique.tolist()
