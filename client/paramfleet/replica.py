@@ -11,8 +11,10 @@ keeps it, so that it is sent with later deltas and the total tends to the sum of
 all workers' progress (Fleet's rule; see also Wu et al., GEO-SGD, in Fleet's
 documentation). ``average`` drops it: ``cur = old`` after taking a delta.
 
-A delta that is sent as narrow numbers is sent rounded: ``give_back`` takes what that loses
-out of ``old`` again, so that it goes with a later delta.
+A delta that is sent as narrow numbers is sent rounded: ``give_back`` counts what that loses
+as unsent, so that it goes with a later delta. With ``remainder`` it is taken out of ``old``
+again. With ``average`` that would divide it by N once more and drop the others; there it is
+kept apart, and goes undivided.
 
 At the end of training ``take_rest`` sends all that is left, undivided.
 """
@@ -38,6 +40,7 @@ from paramfleet_shared.tables.rowstore import initial_rows
 __all__ = ["DenseReplica", "RowDeltas", "RowReplica"]
 
 _OLD = "geo.old"
+_LOST = "geo.lost"
 
 
 class DenseReplica:
@@ -52,6 +55,8 @@ class DenseReplica:
         self.old = values_P.copy()
         self._worker_num = np.float32(worker_num)
         self._merge = merge
+        self._lost: NDArray[np.float32] | None = None
+        """What deltas lost, to go with the next one; None for nothing."""
 
     def take_delta(
         self, cur: NDArray[np.float32]
@@ -59,7 +64,12 @@ class DenseReplica:
         """Return the delta to send and the current values to go on with."""
         delta = (cur - self.old) / self._worker_num
         self.old += delta
-        return delta, self.old.copy() if self._merge == "average" else cur
+        if self._merge == "remainder":
+            return delta, cur
+        if self._lost is not None:
+            delta += self._lost
+            self._lost = None
+        return delta, self.old.copy()
 
     def take_rest(
         self, cur: NDArray[np.float32]
@@ -72,12 +82,16 @@ class DenseReplica:
         return delta, self.old.copy()
 
     def give_back(self, lost: NDArray[np.float32]) -> None:
-        """Count a part of the delta that was taken, float32 [P], as unsent again."""
-        self.old -= lost
+        """Count a part of the delta that was taken last, float32 [P], as unsent again."""
+        if self._merge == "average":
+            self._lost = lost
+        else:
+            self.old -= lost
 
     def reset(self, values_P: NDArray[np.float32]) -> None:
         """Agree on ``values_P``."""
         self.old = values_P.copy()
+        self._lost = None
 
     def hear(
         self, cur: NDArray[np.float32], served: NDArray[np.float32]
@@ -112,10 +126,17 @@ class RowReplica:
         worker_num: N.
         merge: What becomes of the unsent rest.
         num_shards: Of the table on the servers, by which deltas are sorted.
+        narrows: Whether deltas are sent as narrow numbers.
     """
 
     def __init__(
-        self, store: RowStore, *, worker_num: int, merge: GeoMerge, num_shards: int = 1
+        self,
+        store: RowStore,
+        *,
+        worker_num: int,
+        merge: GeoMerge,
+        num_shards: int = 1,
+        narrows: bool = False,
     ) -> None:
         self.store = store
         self._divisor = np.float32(worker_num)
@@ -128,6 +149,9 @@ class RowReplica:
         self._deltas = RowColumn(store.spec.dim, table=store.spec.name)
         """Where deltas are put: memory that comes anew each time costs more than they do."""
         store.add_column(_OLD, None)
+        self._keeps_lost = narrows and self._drops
+        if self._keeps_lost:
+            store.add_column(_LOST, np.zeros(store.spec.dim, np.float32))
 
     def touch(self, slots: NDArray[np.int64]) -> None:
         """Remember that the optimizer moved these rows."""
@@ -147,6 +171,8 @@ class RowReplica:
         They are valid until some are taken again.
         """
         if self._drops:
+            if self._keeps_lost:
+                self.touch(np.flatnonzero(self._lost.any(axis=1)))
             return self.take_delta()
         self._take_touched()
         count = self.store.num_rows
@@ -155,14 +181,19 @@ class RowReplica:
         return self._take(slots[:num], np.float32(1.0), drops=True)
 
     def give_back(self, ids: NDArray[np.int64], lost: NDArray[np.float32]) -> None:
-        """Count a part of the deltas that were taken as unsent again.
+        """Count a part of the deltas that were taken last as unsent again.
+
+        It goes with the row's next delta, or with the rest.
 
         Args:
             ids: int64 [U], each once.
             lost: float32 [U, D]: what narrow numbers lost of each row's delta.
         """
         slots = self.store.slots(ids)
-        self.store.column(_OLD)[slots] -= lost
+        if self._keeps_lost:
+            self._lost[slots] = lost
+        else:
+            self.store.column(_OLD)[slots] -= lost
 
     def hear(self, ids: NDArray[np.int64], served: NDArray[np.float32]) -> None:
         """Take in rows that others changed: ids int64 [U], values float32 [U, D]."""
@@ -182,6 +213,13 @@ class RowReplica:
         count = self.store.num_rows
         self.store.values[:count] = initial_rows(self.store.spec, self.store.ids())
         self.store.column(_OLD)[:count] = self.store.values[:count]
+        if self._keeps_lost:
+            self._lost[:] = 0
+
+    @property
+    def _lost(self) -> NDArray[np.float32]:
+        """Return a view of what each row's delta lost, by slot, [rows, D]."""
+        return self.store.column(_LOST)[: self.store.num_rows]
 
     @property
     def _layout(self) -> tuple[int, int, int]:
@@ -191,13 +229,17 @@ class RowReplica:
         routed = route(self.store.ids()[slots], self._num_shards)
         self._deltas.ensure(len(slots))
         deltas = self._deltas.array[: len(slots)]
+        slots = slots[routed.positions]
         take_deltas(
             self.store.flat,
-            slots[routed.positions],
+            slots,
             deltas.reshape(-1),
             self._layout,
             (divisor, drops),
         )
+        if self._keeps_lost:
+            deltas += self._lost[slots]
+            self._lost[slots] = 0
         return RowDeltas(routed.ids, deltas, routed.offsets)
 
     def _take_touched(self) -> NDArray[np.int64]:

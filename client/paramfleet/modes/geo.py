@@ -106,6 +106,7 @@ class GeoMode:
                 worker_num=job.worker_num,
                 merge=mode.geo_merge,
                 num_shards=job.placement.num_shards,
+                narrows=mode.wire_dtype != "float32",
             )
             for store in stores
         }

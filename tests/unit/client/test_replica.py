@@ -14,7 +14,9 @@ def vector(*values: float) -> NDArray[np.float32]:
     return np.asarray(values, np.float32)
 
 
-def row_replica(worker_num: int, merge: GeoMerge = "remainder") -> RowReplica:
+def row_replica(
+    worker_num: int, merge: GeoMerge = "remainder", *, narrows: bool = False
+) -> RowReplica:
     spec = TableSpec(
         name="t",
         kind="sparse",
@@ -25,7 +27,7 @@ def row_replica(worker_num: int, merge: GeoMerge = "remainder") -> RowReplica:
         initializer=InitializerSpec(kind="constant", value=1.0),
         optimizer=OptimizerSpec(rule="sum"),
     )
-    return RowReplica(RowStore(spec), worker_num=worker_num, merge=merge)
+    return RowReplica(RowStore(spec), worker_num=worker_num, merge=merge, narrows=narrows)
 
 
 def test_two_workers_send_half_and_hear_the_rest() -> None:
@@ -168,6 +170,74 @@ def test_what_narrow_numbers_lost_is_sent_with_a_later_delta() -> None:
     rows.give_back(taken.ids, np.full_like(taken.values, 0.5))
     rows.touch(slots)
     assert rows.take_delta().values == pytest.approx(np.full_like(first, 1.25))
+
+
+def quarters(values: NDArray[np.float32]) -> NDArray[np.float32]:
+    return np.round(values * 4) / np.float32(4)
+
+
+@pytest.mark.parametrize("merge", ["remainder", "average"])
+def test_small_progress_of_a_vector_arrives_through_narrow_numbers(merge: GeoMerge) -> None:
+    served = vector(0.0)
+    replicas = [DenseReplica(served, worker_num=2, merge=merge) for _ in range(2)]
+    current = [served.copy() for _ in replicas]
+    for _ in range(40):
+        for index, replica in enumerate(replicas):
+            delta, current[index] = replica.take_delta(current[index] + vector(0.1))
+            served = served + quarters(delta)
+            replica.give_back(delta - quarters(delta))
+            current[index] = replica.hear(current[index], served)
+    during = float(served[0])
+    for index, replica in enumerate(replicas):
+        rest, current[index] = replica.take_rest(current[index])
+        served = served + rest
+
+    total = 4.0 if merge == "average" else 8.0
+    assert during == pytest.approx(total, abs=0.6)
+    assert served[0] == pytest.approx(total, abs=1e-4)
+
+
+@pytest.mark.parametrize("merge", ["remainder", "average"])
+def test_small_progress_of_rows_arrives_through_narrow_numbers(merge: GeoMerge) -> None:
+    replicas = [row_replica(2, merge, narrows=True) for _ in range(2)]
+    ids = np.arange(5)
+    served = np.ones((5, 1), np.float32)
+    for number in range(40):
+        moved = ids[number % 2 :]  # one row moves half as often
+        for replica in replicas:
+            slots = replica.store.slots(moved)
+            replica.store.values[slots] += np.float32(0.1)
+            replica.touch(slots)
+            sent, deltas, _ = replica.take_delta()
+            served[sent] += quarters(deltas)
+            replica.give_back(sent, deltas - quarters(deltas))
+            replica.hear(sent, served[sent])
+    during = served.copy()
+    for replica in replicas:
+        sent, rest, _ = replica.take_rest()
+        served[sent] += rest
+        assert not replica.take_rest().values.any()
+
+    total = np.array([2.0, 4, 4, 4, 4])[:, None] * (1 if merge == "average" else 2) + 1
+    assert during == pytest.approx(total, abs=0.6)
+    assert served == pytest.approx(total, abs=1e-4)
+
+
+def test_forgetting_drops_what_narrow_numbers_lost() -> None:
+    dense = DenseReplica(vector(0.0), worker_num=2, merge="average")
+    dense.take_delta(vector(1.0))
+    dense.give_back(vector(0.5))
+    rows = row_replica(2, "average", narrows=True)
+    ids = np.array([5])
+    rows.touch(rows.store.slots(ids))
+    rows.take_delta()
+    rows.give_back(ids, np.ones((1, 1), np.float32))
+
+    dense.reset(vector(0.0))
+    rows.forget()
+
+    assert dense.take_rest(vector(0.0))[0].tolist() == [0.0]
+    assert rows.take_rest().ids.size == 0
 
 
 def test_rows_are_installed_as_they_are_served() -> None:
