@@ -7,6 +7,7 @@ that comes due meanwhile starts at the boundary where the former is taken in.
 """
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -322,7 +323,7 @@ class GeoMode:
             self._job.placement,
             fields,
             values_name="deltas",
-            part_fields=self._part_fields,
+            part_fields=partial(self._part_fields, listens=listens),
         )
         answers = await self._job.pservers.call("exchange", messages)
         return self._collect(writes, answers, heard, listens=listens)
@@ -369,8 +370,9 @@ class GeoMode:
                     more.add(write.table)
         return more
 
-    def _part_fields(self, server: int, write: Write) -> dict[str, int]:
-        max_rows = 1 if write.rows is None else self._max_rows(write.table)
+    def _part_fields(self, server: int, write: Write, *, listens: bool) -> dict[str, int]:
+        """Say what was heard, and how much the pserver may tell: little if nobody listens."""
+        max_rows = self._max_rows(write.table) if listens and write.rows is not None else 1
         return {"ack": self._acks.get((server, write.table), 0), "max_rows": max_rows}
 
 

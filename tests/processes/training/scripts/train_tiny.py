@@ -32,6 +32,7 @@ parser.add_argument("--storage", default="float32")
 parser.add_argument("--max_pulls", type=int)
 parser.add_argument("--depth", type=int, default=1)
 parser.add_argument("--prefetch", default="", help="watch, name, or wrong")
+parser.add_argument("--traffic", action="store_true")
 args = parser.parse_args()
 
 if args.message_values:
@@ -142,9 +143,15 @@ with torch.no_grad():
     rows = torch.cat([model.deep(probe), model.wide(probe).unsqueeze(1)], 2).flatten()
 fleet.stop_worker()
 dense = torch.cat([parameter.flatten() for parameter in model.mlp.parameters()])
+traffic = {}
+if args.traffic:
+    assert fleet._session.job is not None
+    counted = fleet._session.job.pservers.traffic
+    traffic = {"sent": counted.sent_bytes, "received": counted.received_bytes}
 print(
     json.dumps(
         {
+            **traffic,
             "losses": losses,
             "dense": dense.tolist(),
             "rows": rows.tolist(),
