@@ -93,10 +93,6 @@ class Outgoing:
                     self._dense[spec.name] = DenseResidual(spec.size, own)
         self._rates: dict[str, float] = {}
 
-    def wire_of(self, table: str) -> WireDtype:
-        """Return how a table's numbers travel."""
-        return self._wires[table]
-
     def read(self, table: str, rows: Rows) -> Read:
         """Return what is pulled of rows whose gradient will be pushed."""
         wire, dim = self._wires[table], self._specs[table].dim
