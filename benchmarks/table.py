@@ -1,77 +1,338 @@
-"""Rows a second through one shard of a sparse table: ``python benchmarks/table.py``.
+"""Rows a second through shards of a sparse table: ``python benchmarks/table.py``.
 
-One thread, 1 M rows of 16 floats, batches of 106,496 ids (4096 examples x 26 features)
-drawn uniformly: the worst case for caches. Figures are medians over the batches.
+Beside the bare limits of memory (``table_limits.c``) and torch's own tables. See README.md
+beside this file.
 """
 
+import ctypes
+import resource
+import shutil
 import statistics
+import subprocess
+import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from paramfleet_shared.tables.routing import dedup, merge_by_inverse, route
+from harness import Rounds, Suite, run_script
+from paramfleet_shared.tables.reservation import reserve
 from paramfleet_shared.tables.sparse import SparseShard
 from paramfleet_shared.tables.spec import InitializerSpec, OptimizerSpec, TableSpec
 from paramfleet_shared.tables.warm import warm
 
-NUM_ROWS = 1_000_000
+BUDGET_S = 100.0
+FULL_FROM_S = 30.0
+"""With less time only the smallest table is measured."""
+
 DIM = 16
 BATCH = 4096 * 26
-NUM_BATCHES = 20
+SIZES = (1_000_000, 10_000_000)
+NUM_BATCHES = 8
+BURST = 4
+"""Batches of a turn; its figure is their median."""
+
+RULES = ("sgd", "momentum", "adagrad", "adam")
+LARGE_RULES = ("sgd", "adam")
+"""Of tables that aren't the smallest."""
+
+METHOD = (
+    "Rows of 16 floats; batches of 106,496 draws, uniform or by Zipf's law of exponent 1.05, "
+    "then made different and shuffled, as clients send them; pushes are told so. A turn runs "
+    "4 batches of a case, its figure is their median in million rows a second; ratios are of "
+    "one round. The limits are C loops that prefetch, and copy (gather) or step (rmw) the 64 "
+    "bytes of rows whose places are known. Two threads own a shard of half the rows each, "
+    "against one thread that does the same one after the other. The worst insert is the "
+    "slowest batch while the table is filled, new pages and all; memory is what the process "
+    "grows by against 4 bytes a number and 8 an id. torch's tables know dense ids only, and "
+    "are measured at the smallest size; it runs with one thread. fbgemm was not measured."
+)
+
+Cases = dict[str, Callable[[], float]]
 
 
-def report(name: str, call: Callable[[int], object]) -> None:
-    """Print the median of ``call`` over the batches, in million rows a second."""
-    times_s = []
-    for i in range(NUM_BATCHES):
-        start = time.perf_counter()
-        call(i)
-        times_s.append(time.perf_counter() - start)
-    median, worst_ms = BATCH / statistics.median(times_s) / 1e6, max(times_s) * 1e3
-    print(f"{name:24} {median:7.1f} M rows/s   slowest batch {worst_ms:6.2f} ms")
+class Filled(NamedTuple):
+    """A shard, and what filling it took."""
+
+    shard: SparseShard
+    worst_ms: float
+    worst_cpu_ms: float
+    memory_ratio: float
 
 
-def measure(spec: TableSpec, universe: NDArray[np.int64], batches: NDArray[np.int64]) -> None:
-    """Fill a shard, then read and step it."""
-    shard = SparseShard(spec, max_rows=2 * NUM_ROWS)
-    out = np.empty((BATCH, DIM), np.float32)
-    grads = np.random.default_rng(1).standard_normal((BATCH, DIM), np.float32)
-    name = spec.optimizer.rule
-    start = time.perf_counter()
-    for ids in np.array_split(universe, NUM_ROWS // BATCH + 1):
-        shard.pull(ids, out[: ids.size], create=True)
-    rate = NUM_ROWS / (time.perf_counter() - start) / 1e6
-    print(f"{name + ' create':24} {rate:7.1f} M rows/s")
-    report(f"{name} pull", lambda i: shard.pull(batches[i], out, create=True))
-    report(f"{name} push", lambda i: shard.push(batches[i], grads, lr=0.01, step=i + 1))
-    print(f"{name + ' memory':24} {shard.num_bytes / shard.num_rows:7.1f} bytes/row")
+def measure(
+    *, budget_s: float = BUDGET_S, sizes: tuple[int, ...] | None = None, batch: int = BATCH
+) -> Suite:
+    """Measure for about ``budget_s`` seconds; ``sizes`` and ``batch`` are for tests."""
+    if sizes is None:
+        sizes = SIZES if budget_s >= FULL_FROM_S else SIZES[:1]
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    rows: list[dict[str, Any]] = []
+    summary: dict[str, float | None] = {}
+    try:
+        with tempfile.TemporaryDirectory(prefix="table-") as folder:
+            limits = _limits(Path(folder))
+            for size in sizes:
+                part_s = 0.8 * budget_s / len(sizes)
+                summary = _measure_size(size, batch, part_s, limits, rows, smallest=sizes[0])
+    finally:
+        torch.set_num_threads(threads)
+    missing = "" if limits else " There is no C compiler, so the limits were not measured."
+    return {"benchmark": "table", "rows": rows, "summary": summary, "method": METHOD + missing}
 
 
-def main() -> None:
-    """Measure each rule, then the batch operations."""
+def _measure_size(
+    size: int,
+    batch: int,
+    budget_s: float,
+    limits: ctypes.CDLL | None,
+    rows: list[dict[str, Any]],
+    *,
+    smallest: int,
+) -> dict[str, float | None]:
+    """Measure tables of one size; append to ``rows`` and return the headlines."""
+    begun = time.perf_counter()
     rng = np.random.default_rng(0)
-    universe = np.unique(rng.integers(0, 2**63, 2 * NUM_ROWS, np.int64))[:NUM_ROWS]
+    universe = np.unique(rng.integers(0, 2**63, size + size // 8, np.int64))[: size + batch]
     rng.shuffle(universe)
-    batches = universe[rng.integers(0, NUM_ROWS, (NUM_BATCHES, BATCH))]
-    initializer = InitializerSpec(kind="uniform", low=-0.01, high=0.01)
-    for rule in ("sgd", "momentum", "adagrad", "adam"):
-        spec = TableSpec(
-            name="rows",
-            kind="sparse",
-            dim=DIM,
-            initializer=initializer,
-            optimizer=OptimizerSpec(rule=rule),
+    unknown, universe = universe[size:], universe[:size]
+    rules = RULES if size == smallest else LARGE_RULES
+    filled = {rule: _fill(rule, universe, batch) for rule in rules}
+    shard = filled["sgd"].shard
+    draws = {"uniform": _uniform(size, batch, rng), "zipf": _zipf(size, batch, rng)}
+    cases: Cases = {}
+    for keys, places in draws.items():
+        batches = [universe[each] for each in places]
+        cases[f"pull hit {keys}"] = _burst(batches, _pull(shard))
+        for rule, each in filled.items():
+            cases[f"push {rule} {keys}"] = _burst(batches, _push(each.shard))
+        if limits is not None:
+            cases |= _limit_cases(limits, size, keys, places)
+    cases["pull miss uniform"] = _burst([unknown[:batch]], _pull(shard))
+    cases |= _thread_cases(universe, draws["uniform"], batch)
+    if size == smallest:
+        cases |= _torch_cases(size, draws["uniform"])
+    rounds = Rounds(list(cases))
+    for case in cases.values():
+        case()  # once, so that all pages and caches are as they will be
+    rounds.run(cases, budget_s=max(0.0, budget_s - (time.perf_counter() - begun)))
+    for name in cases:
+        limit = _limit_of(name)
+        ratio = list(rounds.ratio(name, limit)) if limit in cases and limit != name else None
+        rows.append(
+            {
+                "rows": size,
+                "case": name,
+                "M rows/s": list(rounds.figure(name)),
+                "vs_limit": ratio,
+                "rounds": len(rounds.figures[name]),
+            }
         )
-        warm(spec)
-        measure(spec, universe, batches)
-    grads = rng.standard_normal((BATCH, DIM), np.float32)
-    inverses = [dedup(ids) for ids in batches]
-    report("route, 8 shards", lambda i: route(batches[i], 8))
-    report("dedup", lambda i: dedup(batches[i]))
-    report("merge", lambda i: merge_by_inverse(grads, inverses[i][1], inverses[i][0].size))
+    rows.extend(
+        {
+            "rows": size,
+            "filled": rule,
+            "worst_insert_ms": each.worst_ms,
+            "worst_insert_cpu_ms": each.worst_cpu_ms,
+            "memory_ratio": each.memory_ratio,
+        }
+        for rule, each in filled.items()
+    )
+    return _summary(rounds, filled, _fill("adagrad", universe, batch))
+
+
+def _summary(
+    rounds: Rounds, filled: Mapping[str, Filled], adagrad: Filled
+) -> dict[str, float | None]:
+    def ratio(name: str, other: str) -> float | None:
+        return rounds.ratio(name, other).median if other in rounds.figures else None
+
+    return {
+        "table_pull_vs_gather_limit": ratio("pull hit uniform", "limit gather uniform"),
+        "table_push_sgd_vs_rmw_limit": ratio("push sgd uniform", "limit rmw uniform"),
+        "push_adam_vs_push_sgd": ratio("push adam uniform", "push sgd uniform"),
+        "two_threads_vs_one": ratio("pull by two threads", "pull by one thread"),
+        "worst_insert_batch_ms": filled["sgd"].worst_ms,
+        "memory_ratio_sgd": filled["sgd"].memory_ratio,
+        "memory_ratio_adagrad": adagrad.memory_ratio,
+    }
+
+
+def _limit_of(name: str) -> str:
+    act, keys = name.partition(" ")[0], name.rpartition(" ")[2]
+    return f"limit {'gather' if act == 'pull' else 'rmw'} {keys}"
+
+
+def _spec(rule: Any) -> TableSpec:
+    return TableSpec(
+        name="rows",
+        kind="sparse",
+        dim=DIM,
+        initializer=InitializerSpec(kind="uniform", low=-0.01, high=0.01),
+        optimizer=OptimizerSpec(rule=rule),
+    )
+
+
+def _fill(rule: str, universe: NDArray[np.int64], batch: int) -> Filled:
+    spec = _spec(rule)
+    warm(spec)
+    out = np.zeros((batch, DIM), np.float32)
+    before = _resident_bytes()
+    shard = SparseShard(spec, max_rows=universe.size + 2 * batch)
+    wall_ms, cpu_ms = [], []
+    for start in range(0, universe.size, batch):
+        ids = universe[start : start + batch]
+        wall, cpu = time.perf_counter(), time.thread_time()
+        shard.pull(ids, out[: ids.size], create=True)
+        wall_ms.append(1e3 * (time.perf_counter() - wall))
+        cpu_ms.append(1e3 * (time.thread_time() - cpu))
+    ideal = universe.size * (8 + 4 * DIM * (1 + spec.optimizer.num_state_columns))
+    ratio = (_resident_bytes() - before) / ideal
+    return Filled(shard, max(wall_ms), max(cpu_ms), ratio)
+
+
+def _resident_bytes() -> int:
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    except OSError:  # not Linux: the most so far, which filling raises
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return pages * resource.getpagesize()
+
+
+def _uniform(size: int, batch: int, rng: np.random.Generator) -> list[NDArray[np.int64]]:
+    return [_different(rng.integers(0, size, batch), rng) for _ in range(NUM_BATCHES)]
+
+
+def _zipf(size: int, batch: int, rng: np.random.Generator) -> list[NDArray[np.int64]]:
+    below = np.cumsum(np.arange(1, size + 1, dtype=np.float64) ** -1.05)
+    draws = [np.searchsorted(below, rng.random(batch) * below[-1]) for _ in range(NUM_BATCHES)]
+    return [_different(each, rng) for each in draws]
+
+
+def _different(draws: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
+    return rng.permutation(np.unique(draws).astype(np.int64))
+
+
+def _burst(
+    batches: list[NDArray[np.int64]], act: Callable[[NDArray[np.int64]], object]
+) -> Callable[[], float]:
+    """Return a case that runs ``BURST`` batches, and gives their million rows a second."""
+    turn = 0
+
+    def run() -> float:
+        nonlocal turn
+        rates = []
+        for _ in range(BURST):
+            ids = batches[turn % len(batches)]
+            turn += 1
+            start = time.perf_counter()
+            act(ids)
+            rates.append(ids.size / (time.perf_counter() - start) / 1e6)
+        return statistics.median(rates)
+
+    return run
+
+
+def _pull(shard: SparseShard) -> Callable[[NDArray[np.int64]], None]:
+    out = np.zeros((BATCH, DIM), np.float32)
+    return lambda ids: shard.pull(ids, out[: ids.size], create=False)
+
+
+def _push(shard: SparseShard) -> Callable[[NDArray[np.int64]], None]:
+    grads = np.random.default_rng(1).standard_normal((BATCH, DIM), np.float32)
+    return lambda ids: shard.push(ids, grads[: ids.size], lr=0.01, step=1, unique=True)
+
+
+def _limits(folder: Path) -> ctypes.CDLL | None:
+    """Return the compiled loops; None where nothing compiles C."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        return None
+    library = folder / "limits.so"
+    source = Path(__file__).with_name("table_limits.c")
+    flags = ["-O3", "-march=native", "-shared", "-fPIC"]
+    subprocess.run([compiler, *flags, "-o", str(library), str(source)], check=True)
+    return ctypes.CDLL(str(library))
+
+
+def _limit_cases(
+    limits: ctypes.CDLL, size: int, keys: str, places: list[NDArray[np.int64]]
+) -> Cases:
+    rows = reserve(size * DIM, np.float32)
+    rows[:] = 1.0
+    batch = np.zeros((BATCH, DIM), np.float32)
+
+    def call(function: Any) -> Callable[[NDArray[np.int64]], None]:
+        def act(slots: NDArray[np.int64]) -> None:
+            # The arrays are named here, so that they live as long as this.
+            addresses = [ctypes.c_void_p(each.ctypes.data) for each in (rows, batch, slots)]
+            function(*addresses, ctypes.c_int64(slots.size))
+
+        return act
+
+    return {
+        f"limit gather {keys}": _burst(places, call(limits.gather)),
+        f"limit rmw {keys}": _burst(places, call(limits.step)),
+    }
+
+
+def _thread_cases(
+    universe: NDArray[np.int64], places: list[NDArray[np.int64]], batch: int
+) -> Cases:
+    halves = np.array_split(universe, 2)
+    shards = [_fill("sgd", half, batch).shard for half in halves]
+    out = np.zeros((2, BATCH, DIM), np.float32)
+    pool = ThreadPoolExecutor(2)
+
+    def pull(number: int, slots: NDArray[np.int64]) -> None:
+        ids = halves[number][slots % halves[1].size]
+        shards[number].pull(ids, out[number, : ids.size], create=False)
+
+    def by_one(slots: NDArray[np.int64]) -> None:
+        for number in range(2):
+            pull(number, slots)
+
+    def by_two(slots: NDArray[np.int64]) -> None:
+        list(pool.map(lambda number: pull(number, slots), range(2)))
+
+    return {
+        "pull by one thread": _burst(places, by_one),
+        "pull by two threads": _burst(places, by_two),
+    }
+
+
+def _torch_cases(size: int, places: list[NDArray[np.int64]]) -> Cases:
+    table = torch.zeros(size, DIM)
+    grads = torch.ones(BATCH, DIM)
+    bag = torch.nn.EmbeddingBag(size, DIM, mode="sum", sparse=True)
+    optimizer = torch.optim.SparseAdam(list(bag.parameters()))
+    offsets = torch.arange(BATCH)
+
+    def step(slots: NDArray[np.int64]) -> None:
+        ids = torch.from_numpy(slots)
+        bag(ids, offsets[: ids.numel()]).backward(grads[: ids.numel()])
+        optimizer.step()  # type: ignore[no-untyped-call]  # torch
+        optimizer.zero_grad()
+
+    def select(slots: NDArray[np.int64]) -> None:
+        torch.index_select(table, 0, torch.from_numpy(slots))
+
+    def add(slots: NDArray[np.int64]) -> None:
+        table.index_add_(0, torch.from_numpy(slots), grads[: slots.size], alpha=-0.01)
+
+    return {
+        "torch index_select uniform": _burst(places, select),
+        "torch index_add_ uniform": _burst(places, add),
+        "torch EmbeddingBag, SparseAdam uniform": _burst(places, step),
+    }
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(run_script(measure, description=__doc__ or "", budget_s=BUDGET_S))

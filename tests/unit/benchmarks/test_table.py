@@ -1,0 +1,25 @@
+"""The suite of tables runs over every case. Speed is not judged."""
+
+import pytest
+
+import table
+
+
+@pytest.mark.timeout(120)  # kernels of every rule may have to be compiled
+def test_every_case_has_its_figures() -> None:
+    found = table.measure(budget_s=0.0, sizes=(2_000,), batch=256)
+
+    rates = {row["case"]: row["M rows/s"] for row in found["rows"] if "case" in row}
+    for rule in table.RULES:
+        assert {f"push {rule} uniform", f"push {rule} zipf"} <= rates.keys()
+    assert all(least > 0 for _median, least, _most in rates.values())
+    assert {row["filled"] for row in found["rows"] if "filled" in row} == set(table.RULES)
+    assert set(found["summary"]) == {
+        "table_pull_vs_gather_limit",
+        "table_push_sgd_vs_rmw_limit",
+        "push_adam_vs_push_sgd",
+        "two_threads_vs_one",
+        "worst_insert_batch_ms",
+        "memory_ratio_sgd",
+        "memory_ratio_adagrad",
+    }
