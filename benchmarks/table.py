@@ -125,7 +125,11 @@ def _measure_size(
     rounds.run(cases, budget_s=max(0.0, budget_s - (time.perf_counter() - begun)))
     for name in cases:
         limit = _limit_of(name)
-        ratio = list(rounds.ratio(name, limit)) if limit in cases and limit != name else None
+        ratio = (
+            list(rounds.ratio(name, limit))
+            if limit in cases and name.startswith(("pull", "push"))
+            else None
+        )
         rows.append(
             {
                 "rows": size,
@@ -291,20 +295,21 @@ def _thread_cases(
     out = np.zeros((2, BATCH, DIM), np.float32)
     pool = ThreadPoolExecutor(2)
 
-    def pull(number: int, slots: NDArray[np.int64]) -> None:
-        ids = halves[number][slots % halves[1].size]
-        shards[number].pull(ids, out[number, : ids.size], create=False)
+    batches = [np.stack([half[each % halves[1].size] for half in halves]) for each in places]
 
-    def by_one(slots: NDArray[np.int64]) -> None:
+    def pull(number: int, ids: NDArray[np.int64]) -> None:
+        shards[number].pull(ids[number], out[number, : ids.shape[1]], create=False)
+
+    def by_one(ids: NDArray[np.int64]) -> None:
         for number in range(2):
-            pull(number, slots)
+            pull(number, ids)
 
-    def by_two(slots: NDArray[np.int64]) -> None:
-        list(pool.map(lambda number: pull(number, slots), range(2)))
+    def by_two(ids: NDArray[np.int64]) -> None:
+        list(pool.map(lambda number: pull(number, ids), range(2)))
 
     return {
-        "pull by one thread": _burst(places, by_one),
-        "pull by two threads": _burst(places, by_two),
+        "pull by one thread": _burst(batches, by_one),
+        "pull by two threads": _burst(batches, by_two),
     }
 
 
