@@ -13,6 +13,7 @@ numbers handle some gigabytes of float32 a second on one core.
 Shape legend: n = rows or ids, D = row width, P = values of a vector.
 """
 
+import math
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -37,6 +38,7 @@ __all__ = [
     "narrowest",
     "num_nonfinite",
     "pack_ids",
+    "room_bytes",
     "room_for",
     "scale_shape",
     "sort_within_shards",
@@ -59,6 +61,12 @@ _STORED: dict[WireDtype, str] = {
 
 _ALL_ONES: dict[str, int] = {"float16": 0x7C00, "uint16": 0x7F80}
 """The exponent of an infinity or NaN."""
+
+_SAFE_SCALE = 0x7BFF
+"""The largest scale of which every multiple by an int8 is finite."""
+
+_INFINITE_SCALE = 0x7F80
+"""From here on scales are infinite, NaN, or negative, which ``encode_rows`` makes none."""
 
 
 class Encoded(NamedTuple):
@@ -91,6 +99,12 @@ def stored_dtype(dtype: WireDtype) -> str:
 def scale_shape(shape: tuple[int, ...]) -> tuple[int]:
     """Return the shape of the int8 scales of rows [n, D] or a vector [P]."""
     return (shape[0],) if len(shape) == 2 else (-(-shape[0] // DENSE_WIDTH),)
+
+
+def room_bytes(shape: tuple[int, ...], dtype: WireDtype) -> int:
+    """Return the bytes that rows [n, D] or a vector [P] take as they travel."""
+    scales = 2 * scale_shape(shape)[0] if dtype == "int8" else 0
+    return math.prod(shape) * np.dtype(_STORED[dtype]).itemsize + scales
 
 
 def room_for(shape: tuple[int, ...], dtype: WireDtype) -> Encoded:
@@ -202,8 +216,13 @@ def is_finite(encoded: Encoded) -> bool:
 
 
 def num_nonfinite(encoded: Encoded) -> int:
-    """Return how many numbers (int8: rows) are infinite or NaN."""
-    rows = encoded.rows if encoded.scales is None else encoded.scales
+    """Return how many numbers (int8: rows) are infinite or NaN.
+
+    An int8 row is so, too, if its scale is negative, which no encoder makes.
+    """
+    if encoded.scales is not None:
+        return _num_nonfinite_rows(encoded.rows, encoded.scales)
+    rows = encoded.rows
     if rows.dtype == np.float32:
         return int(np.count_nonzero(~np.isfinite(rows)))
     exponent = np.uint16(_ALL_ONES[rows.dtype.name])
@@ -265,11 +284,11 @@ def unpack_ids(
         offsets: int64 [shards + 1], ``are_bounds`` of n; the caller has seen to it, and
             to n being a number of ids that it has memory for.
     """
-    ids = np.empty(int(offsets[-1]), np.uint64)
+    ids = np.empty(int(offsets[-1]), np.int64)
     bounds = as_input(offsets, np.int64)
-    if not codecs.unpack(as_input(packed, np.uint8), bounds, ids):
+    if not codecs.unpack(as_input(packed, np.uint8), bounds, ids.view(np.uint64)):
         return None
-    return ids.view(np.int64)
+    return ids
 
 
 def warm_codecs() -> None:
@@ -286,6 +305,15 @@ def warm_codecs() -> None:
     unpack_ids(packed, bounds)
     sort_within_shards(ids, bounds)
     are_sorted_within_shards(ids, bounds)
+
+
+def _num_nonfinite_rows(rows: NDArray[np.int8], scales: NDArray[np.uint16]) -> int:
+    if not np.any(scales > _SAFE_SCALE):
+        return 0
+    wrong = scales >= _INFINITE_SCALE
+    values = decode_rows(Encoded(rows, scales), "int8")
+    wrong[np.flatnonzero(~np.isfinite(values)) // _width(rows.shape)] = True
+    return int(np.count_nonzero(wrong))
 
 
 def _width(shape: tuple[int, ...]) -> int:

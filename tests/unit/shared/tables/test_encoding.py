@@ -22,6 +22,7 @@ from paramfleet_shared.tables.encoding import (
     narrowest,
     num_nonfinite,
     pack_ids,
+    room_bytes,
     room_for,
     sort_within_shards,
     unpack_ids,
@@ -151,6 +152,40 @@ def test_infinities_and_nan_are_seen_on_the_other_side(dtype: WireDtype) -> None
         assert np.isnan(decoded[1:]).all()
     else:
         assert np.array_equal(decoded[1:, 0], rows[1:, 0], equal_nan=True)
+
+
+@pytest.mark.parametrize("scale", [0x7C02, 0x7F7F, 0x8000, 0xBF80, 0xFF80])
+def test_an_int8_row_is_judged_by_what_it_stands_for(scale: int) -> None:
+    rows = np.array([[127, -1], [1, -127], [3, 4]], np.int8)
+    encoded = Encoded(rows, np.array([scale, 0x3F80, scale], np.uint16))
+
+    assert not is_finite(encoded)
+    assert num_nonfinite(encoded) == (1 if scale == 0x7C02 else 2)
+
+
+def test_a_vector_of_int8_is_judged_part_by_part() -> None:
+    values = np.full(2 * DENSE_WIDTH + 1, 126, np.int8)
+    values[-1] = 127
+    encoded = Encoded(values, np.full(3, 0x7C02, np.uint16))
+
+    assert np.isinf(decode_rows(encoded, "int8")).sum() == num_nonfinite(encoded) == 1
+
+
+def test_the_largest_numbers_pass_in_int8() -> None:
+    rows = np.full((2, 3), np.finfo(np.float32).max, np.float32)
+
+    assert is_finite(encode_rows(rows, "int8"))
+
+
+@pytest.mark.parametrize("dtype", WIRE_DTYPES)
+@pytest.mark.parametrize("shape", [(0, 3), (5, 3), (0,), (257,)])
+def test_how_much_room_is_needed_is_known_before(
+    dtype: WireDtype, shape: tuple[int, ...]
+) -> None:
+    rows, scales = room_for(shape, dtype)
+
+    taken = rows.nbytes + (0 if scales is None else scales.nbytes)
+    assert room_bytes(shape, dtype) == taken
 
 
 @pytest.mark.parametrize("dtype", WIRE_DTYPES)
