@@ -9,6 +9,7 @@ from typing import Any
 from paramfleet_shared.errors import ContractError, IntegrityError, UnavailableError
 
 __all__ = [
+    "AnswerTooLargeError",
     "BadWeightError",
     "FencedError",
     "GeoRuleError",
@@ -123,6 +124,22 @@ class StepTooEarlyError(ContractError):
         self.step = step
         self.next_step = next_step
         self.max_ahead_steps = max_ahead_steps
+
+
+class AnswerTooLargeError(ContractError):
+    """What is asked for in one request doesn't fit into one answer."""
+
+    code = "contract.answer_too_large"
+
+    def __init__(self, *, table: str, rows: int, num_bytes: int, limit_bytes: int) -> None:
+        super().__init__(
+            f"table {table!r}: with {rows} rows of it the answer would have {num_bytes} bytes, "
+            f"and {limit_bytes} are accepted: ask for less at a time",
+            table=table,
+            rows=rows,
+            num_bytes=num_bytes,
+            limit_bytes=limit_bytes,
+        )
 
 
 class PulledIdsGoneError(ContractError):

@@ -21,11 +21,13 @@ from paramfleet_pserver.tablestore import (
     Table,
     TableStore,
 )
-from paramfleet_pserver.tensors import change_of, ids_of, tensor_of
+from paramfleet_pserver.tensors import PartIds, change_of, tensor_of
 from paramfleet_shared.ids import Rank, Step
-from paramfleet_shared.tables.encoding import WIRE_DTYPES, WireDtype, room_for
+from paramfleet_shared.served_errors import AnswerTooLargeError
+from paramfleet_shared.tables.encoding import WIRE_DTYPES, WireDtype, room_bytes, room_for
 from paramfleet_shared.tables.spec import TableSpec
 from paramfleet_shared.wire.identity import PushIdentity
+from paramfleet_shared.wire.limits import DEFAULT_LIMITS
 from paramfleet_shared.wire.message import MalformedMessageError, Message
 
 __all__ = [
@@ -49,6 +51,9 @@ __all__ = [
 Mode = Literal["sync", "async", "geo"]
 
 MODES: tuple[Mode, ...] = ("sync", "async", "geo")
+
+MAX_ANSWER_BYTES = DEFAULT_LIMITS.max_body_bytes
+"""A worker takes no longer body."""
 
 _Choice = TypeVar("_Choice", bound=str)
 _Ids = Literal["plain", "delta", "pulled"]
@@ -236,9 +241,12 @@ def pull_request(message: Message, store: TableStore) -> PullRequest:
         MalformedMessageError: if a field, a tensor's name or the bounds of ids are wrong.
         UnknownTableError: if a table wasn't declared.
         RowShapeError: if a tensor's dtype or shape is wrong.
+        AnswerTooLargeError: if the answer would be longer than a worker takes.
     """
     fields = Fields(message.fields, where="pull")
+    part_ids = PartIds(message)
     parts = []
+    num_bytes = 0
     for index, about in enumerate(fields.parts("parts")):
         part = Fields(about, where=f"pull part {index}")
         table = store.find(part.text("table"))
@@ -246,9 +254,12 @@ def pull_request(message: Message, store: TableStore) -> PullRequest:
         rows = None
         if isinstance(table, SparseTable):
             packed = part.choice("ids", _IDS[:2], "plain") == "delta"
-            ids, offsets = ids_of(message, index, table, packed=packed)
-            room = room_for((len(ids), table.spec.dim), wire)
-            rows = SparsePart(ids, offsets, room, wire)
+            ids, offsets = part_ids.read(index, table, packed=packed)
+            shape = (len(ids), table.spec.dim)
+            num_bytes = _answer_bytes(num_bytes, table, shape, wire)
+            rows = SparsePart(ids, offsets, room_for(shape, wire), wire)
+        else:
+            num_bytes = _answer_bytes(num_bytes, table, (table.num_rows,), wire)
         parts.append(
             PullPart(
                 table=table,
@@ -335,6 +346,23 @@ def assign_request(message: Message, store: TableStore) -> AssignRequest:
     )
 
 
+def _answer_bytes(before: int, table: Table, shape: tuple[int, ...], wire: WireDtype) -> int:
+    """Return the length of an answer of so many bytes and one more part.
+
+    Raises:
+        AnswerTooLargeError: if no worker would take it.
+    """
+    num_bytes = before + room_bytes(shape, wire)
+    if num_bytes > MAX_ANSWER_BYTES:
+        raise AnswerTooLargeError(
+            table=table.spec.name,
+            rows=shape[0],
+            num_bytes=num_bytes,
+            limit_bytes=MAX_ANSWER_BYTES,
+        )
+    return num_bytes
+
+
 class _Changes:
     """The parts of a push or an exchange, each read as it is asked for."""
 
@@ -342,6 +370,7 @@ class _Changes:
         self, message: Message, store: TableStore, fields: Fields, *, tensor: str
     ) -> None:
         self._message = message
+        self._ids = PartIds(message)
         self._store = store
         self._fields = fields
         self._tensor = tensor
@@ -378,7 +407,7 @@ class _Changes:
                 ids, offsets = table.pulled.find(self.rank, part.integer("pulled"))
             else:
                 packed = coded == "delta"
-                ids, offsets = ids_of(self._message, index, table, packed=packed)
+                ids, offsets = self._ids.read(index, table, packed=packed)
             rows = change_of(
                 self._message, name, table, wire=wire, shape=(len(ids), table.spec.dim)
             )

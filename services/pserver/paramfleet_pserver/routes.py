@@ -10,8 +10,9 @@ from collections.abc import Awaitable, Callable
 from collections.abc import Set as AbstractSet
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import numpy as np
 from numpy.typing import NDArray
 
 from paramfleet_pserver.geo import check_rule
@@ -58,10 +59,15 @@ OPERATIONS = (
 )  # fmt: skip
 """Methods of ``Routes``, by the names they have on the wire."""
 
+_Read = TypeVar("_Read")
+
 ANY_MODE = frozenset({"sync", "async", "geo"})
 
 INLINE_VALUES = 1 << 19
 """Floats that are looked through on the event loop: some 50 microseconds."""
+
+INLINE_PACKED_BYTES = 1 << 14
+"""Packed ids that are unpacked on the event loop: some ten thousand, if they lie close."""
 
 COMPILING_ROWS = 1 << 30
 """What a job counts for that must never run on the event loop."""
@@ -131,7 +137,8 @@ class Routes:
     async def pull(self, request: Request) -> Message:
         """Read rows; in sync not before the version asked for is reached."""
         training = self._trained("pull")
-        pull = pull_request(request.message, self._store)
+        pull = await self._read(pull_request, request.message)
+        training.check_rank(pull.rank)
         if training.steps is not None:
             await training.steps.wait(pull.min_version, deadline=request.deadline)
         versions = [part.table.version for part in pull.parts]
@@ -143,7 +150,7 @@ class Routes:
     async def push(self, request: Request) -> Message:
         """Apply gradients (async), or keep them until their step is whole (sync)."""
         training = self._trained("push", {"sync", "async"})
-        push = push_request(request.message, self._store)
+        push = await self._read(push_request, request.message)
         for part in push.parts:
             await self._check_finite(part, rank=push.rank, step=push.step)
         if training.steps is not None:
@@ -163,7 +170,7 @@ class Routes:
         training = self._trained("exchange", {"geo"})
         geo = training.geo
         assert geo is not None, "the mode is geo"
-        exchange = exchange_request(request.message, self._store)
+        exchange = await self._read(exchange_request, request.message)
         for part in exchange.parts:
             await self._check_finite(part, rank=exchange.rank, step=exchange.step)
         new = [p for p in exchange.parts if training.identities.is_fresh(p.identity)]
@@ -211,7 +218,11 @@ class Routes:
         """Take a worker out of a step and all after; may be repeated."""
         training = self._trained("leave")
         fields = Fields(request.message.fields, where="leave")
-        training.leave(Rank(fields.integer("rank")), Step(fields.integer("step")))
+        rank = Rank(fields.integer("rank"))
+        training.leave(rank, Step(fields.integer("step")))
+        for table in self._store:
+            if isinstance(table, SparseTable):
+                table.pulled.forget(rank)
         return Message()
 
     async def wait_turn(self, request: Request) -> Message:
@@ -251,6 +262,17 @@ class Routes:
         """Answer what an operator may ask."""
         del request
         return Message(fields=self.facts())
+
+    async def _read(
+        self, reader: Callable[[Message, TableStore], _Read], message: Message
+    ) -> _Read:
+        """Take a request apart, on another thread if that means to unpack many ids."""
+        packed = sum(
+            tensor.nbytes for tensor in message.tensors.values() if tensor.dtype == np.uint8
+        )
+        if packed <= INLINE_PACKED_BYTES:
+            return reader(message, self._store)
+        return await asyncio.to_thread(reader, message, self._store)
 
     def _trained(self, operation: str, modes: AbstractSet[str] = ANY_MODE) -> Training:
         if self._training is None:

@@ -18,10 +18,10 @@ from paramfleet_shared.tables.rowstore import RowShapeError
 from paramfleet_shared.wire.limits import DEFAULT_LIMITS
 from paramfleet_shared.wire.message import MalformedMessageError, Message
 
-__all__ = ["MAX_PACKED_IDS", "change_of", "ids_of", "tensor_of"]
+__all__ = ["MAX_PACKED_IDS", "PartIds", "change_of", "tensor_of"]
 
 MAX_PACKED_IDS = DEFAULT_LIMITS.max_body_bytes // 8
-"""Packed ids may stand for so many: what would fit in a body if they weren't packed."""
+"""Packed ids of a request may stand for so many: as many as a body can hold plain."""
 
 
 def tensor_of(
@@ -73,38 +73,54 @@ def change_of(
     return Encoded(rows, bits)
 
 
-def ids_of(
-    message: Message, index: int, table: SparseTable, *, packed: bool
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the ids of a part, int64 [n], and the bounds of this server's shards in them.
+class PartIds:
+    """The ids of a request's parts. What is packed is bounded over all of them.
 
     Args:
         message: The request.
-        index: Which part.
-        table: Whose part it is.
-        packed: Whether the ids travelled as ``pack_ids`` packs them.
-
-    Raises:
-        MalformedMessageError: if a tensor is missing, the bounds don't rise from 0 to the
-            number of ids, or packed ids aren't what they should be.
-        RowShapeError: if a tensor has another dtype or shape.
+        max_packed: Ids that all packed tensors together may stand for.
     """
-    dtype = "uint8" if packed else "int64"
-    found = tensor_of(message, f"{index}.ids", table, dtype=dtype, shape=(None,))
-    bounds = (table.blocks[-1].shards.stop + 1,)
-    offsets = tensor_of(message, f"{index}.offsets", table, dtype="int64", shape=bounds)
-    num = int(offsets[-1]) if packed else len(found)
-    if not are_bounds(offsets, num) or num > max(MAX_PACKED_IDS, len(found)):
-        raise MalformedMessageError(
-            where=f"tensor '{index}.offsets'",
-            rule="must rise from 0 to the number of ids "
-            + (f"(at most {MAX_PACKED_IDS})" if packed else f"({num})"),
+
+    def __init__(self, message: Message, *, max_packed: int = MAX_PACKED_IDS) -> None:
+        self._message = message
+        self._max_packed = max_packed
+        self._num_packed = 0
+
+    def read(
+        self, index: int, table: SparseTable, *, packed: bool
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the ids of a part, int64 [n], and the bounds of this server's shards.
+
+        Args:
+            index: Which part; each is read once.
+            table: Whose part it is.
+            packed: Whether the ids travelled as ``pack_ids`` packs them.
+
+        Raises:
+            MalformedMessageError: if a tensor is missing, the bounds don't rise from 0 to
+                the number of ids, or packed ids aren't what they should be or too many.
+            RowShapeError: if a tensor has another dtype or shape.
+        """
+        dtype = "uint8" if packed else "int64"
+        found = tensor_of(self._message, f"{index}.ids", table, dtype=dtype, shape=(None,))
+        bounds = (table.blocks[-1].shards.stop + 1,)
+        offsets = tensor_of(
+            self._message, f"{index}.offsets", table, dtype="int64", shape=bounds
         )
-    if not packed:
-        return found, offsets
-    ids = unpack_ids(found, offsets)
-    if ids is None:
-        raise MalformedMessageError(
-            where=f"tensor '{index}.ids'", rule=f"must be {num} packed ids"
-        )
-    return ids, offsets
+        num = int(offsets[-1]) if packed else len(found)
+        room = self._max_packed - self._num_packed if packed else num
+        if not are_bounds(offsets, num) or num > room:
+            rule = f"(at most {room} here)" if packed else f"({num})"
+            raise MalformedMessageError(
+                where=f"tensor '{index}.offsets'",
+                rule=f"must rise from 0 to the number of ids {rule}",
+            )
+        if not packed:
+            return found, offsets
+        self._num_packed += num
+        ids = unpack_ids(found, offsets)
+        if ids is None:
+            raise MalformedMessageError(
+                where=f"tensor '{index}.ids'", rule=f"must be {num} packed ids"
+            )
+        return ids, offsets

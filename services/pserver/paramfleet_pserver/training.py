@@ -15,7 +15,11 @@ from paramfleet_pserver.tablestore import TableStore
 from paramfleet_shared.clock import Clock
 from paramfleet_shared.errors import FleetError
 from paramfleet_shared.ids import Rank, Step
-from paramfleet_shared.served_errors import ModeMismatchError, TurnTimeoutError
+from paramfleet_shared.served_errors import (
+    ModeMismatchError,
+    TurnTimeoutError,
+    UnknownWorkerError,
+)
 
 __all__ = ["Terms", "Training"]
 
@@ -78,6 +82,15 @@ class Training:
             )
         elif terms.mode == "geo":
             self.geo = GeoExchange(num_workers=terms.worker_num, store=store, owners=owners)
+
+    def check_rank(self, rank: Rank) -> None:
+        """Refuse a worker that the job can't have.
+
+        Raises:
+            UnknownWorkerError: naming it.
+        """
+        if rank >= self.terms.worker_num:
+            raise UnknownWorkerError(rank=rank)
 
     def check_commit(self, rank: Rank, step: Step) -> None:
         """Refuse a step that can't be committed, and change nothing."""

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from paramfleet_shared.served_errors import NonFiniteGradientError, PulledIdsGoneError
+from paramfleet_pserver.routes import INLINE_PACKED_BYTES
+from paramfleet_pserver.tensors import MAX_PACKED_IDS
+from paramfleet_shared.served_errors import (
+    AnswerTooLargeError,
+    NonFiniteGradientError,
+    PulledIdsGoneError,
+    UnknownWorkerError,
+)
 from paramfleet_shared.tables.encoding import (
     Encoded,
     WireDtype,
@@ -19,6 +26,7 @@ from paramfleet_shared.tables.encoding import (
 )
 from paramfleet_shared.tables.rowstore import RowShapeError
 from paramfleet_shared.tables.spec import InitializerSpec, OptimizerSpec, TableSpec
+from paramfleet_shared.wire.limits import DEFAULT_LIMITS
 from paramfleet_shared.wire.message import MalformedMessageError, Message
 
 if TYPE_CHECKING:
@@ -263,3 +271,100 @@ async def test_a_push_may_name_the_pull_that_had_its_ids(start_servers: Start) -
 
     assert again.fields["duplicate"] == [True]
     assert np.array_equal(await worker.pull("rows", IDS.tolist()), before - grads)
+
+
+async def test_the_ids_of_a_worker_that_left_are_not_kept(start_servers: Start) -> None:
+    worker = (await start_servers(1)).worker()
+    await worker.declare(ROWS)
+    asking = reading(worker, "bfloat16", IDS)
+    asking.fields["parts"][0]["keep"] = 77
+    del asking.fields["parts"][1]
+    await worker.call(0, "pull", asking)
+
+    await worker.ask("leave", step=0)
+
+    part = {"table": "rows", "sequence": 1, "lr": 1.0, "ids": "pulled", "pulled": 77}
+    head = {"rank": 0, "incarnation": 1, "step": 0, "weight": 1.0}
+    grads = {"0.grads": np.zeros((len(IDS), 5), np.float32)}
+    with pytest.raises(PulledIdsGoneError):
+        await worker.call(0, "push", Message(fields={**head, "parts": [part]}, tensors=grads))
+
+
+async def test_a_worker_that_cannot_be_is_kept_nothing_for(start_servers: Start) -> None:
+    worker = (await start_servers(1)).worker()
+    await worker.declare(ROWS, FLAT)
+    asking = reading(worker, "bfloat16", IDS)
+    asking.fields["rank"] = 1
+    asking.fields["parts"][0]["keep"] = 77
+
+    with pytest.raises(UnknownWorkerError):
+        await worker.call(0, "pull", asking)
+
+
+async def test_many_packed_ids_are_read_as_few_are(start_servers: Start) -> None:
+    worker = (await start_servers(1)).worker()
+    await worker.declare(ROWS)
+    ids = np.random.default_rng(4).permutation(60_000).astype(np.int64)
+    before = await worker.pull("rows", ids.tolist(), create=True)
+    grads = np.random.default_rng(5).standard_normal((len(ids), 5)).astype(np.float32)
+    (message,) = worker.push_messages({"rows": (ids, grads)}, step=0)
+    packed = smaller(message, "bfloat16", name="grads")
+    assert packed.tensors["0.ids"].nbytes > INLINE_PACKED_BYTES
+
+    await worker.send("push", [packed])
+
+    took = decode_rows(encode_rows(grads, "bfloat16"), "bfloat16")
+    assert np.array_equal(await worker.pull("rows", ids.tolist()), before - took)
+
+
+WIDE = TableSpec(name="wide", kind="sparse", dim=4096, optimizer=SGD, initializer=NORMAL)
+THIN = TableSpec(name="thin", kind="sparse", dim=1, optimizer=SGD, initializer=NORMAL)
+
+
+async def test_more_than_an_answer_holds_is_refused_by_name(start_servers: Start) -> None:
+    worker = (await start_servers(1)).worker()
+    await worker.declare(WIDE)
+    num = DEFAULT_LIMITS.max_body_bytes // (4096 * 4)
+    _, first = worker.part_of(0, 0, "wide", np.arange(num))
+    _, second = worker.part_of(0, 1, "wide", np.arange(1))
+    parts = [{"table": "wide", "create": True}] * 2
+    fields = {"rank": 0, "min_version": 0, "parts": parts}
+
+    with pytest.raises(AnswerTooLargeError) as caught:
+        await worker.call(0, "pull", Message(fields=fields, tensors=first | second))
+
+    limit = DEFAULT_LIMITS.max_body_bytes
+    facts = {"table": "wide", "rows": 1, "num_bytes": limit + 4096 * 4, "limit_bytes": limit}
+    assert caught.value.facts == facts
+    (facts,) = (await worker.ask("status"))[0].fields["tables"]
+    assert (facts["rows"], facts["pulls"]) == (0, 0)
+
+
+async def test_packed_ids_are_bounded_over_all_parts(start_servers: Start) -> None:
+    worker = (await start_servers(1)).worker()
+    await worker.declare(THIN)
+    num = MAX_PACKED_IDS // 2 + 1
+    _, tensors = worker.part_of(0, 0, "thin", np.arange(0))
+    bounds = tensors["0.offsets"].copy()
+    bounds[-1] = num
+    packed = np.zeros(8 + -(-(num - 1) // 32) + 8, np.uint8)  # one id, over and over
+    tensors = {f"{i}.{n}": t for i in (0, 1) for n, t in (("ids", packed), ("offsets", bounds))}
+    about = {"table": "thin", "create": False, "ids": "delta", "wire": "bfloat16"}
+    fields = {"rank": 0, "min_version": 0, "parts": [about, about]}
+
+    with pytest.raises(MalformedMessageError, match=r"'1.offsets'.*at most"):
+        await worker.call(0, "pull", Message(fields=fields, tensors=tensors))
+
+
+async def test_an_int8_number_that_would_be_infinite_is_refused(start_servers: Start) -> None:
+    worker = (await start_servers(1)).worker()
+    await worker.declare(ROWS)
+    grads = np.ones((len(IDS), 5), np.float32)
+    (message,) = worker.push_messages({"rows": (IDS, grads)}, step=0)
+    push = smaller(message, "int8", name="grads")
+    scales = push.tensors["0.scales"]
+    scales[7] = 0x7F7F
+
+    with pytest.raises(NonFiniteGradientError) as caught:
+        await worker.call(0, "push", push)
+    assert caught.value.facts["count"] == 1
