@@ -28,8 +28,13 @@ _REST_VALUES = 1 << 22
 """Floats of a sparse table that one push of residuals carries: 16 MiB."""
 
 
-_PULLS = 32
-"""Pulls of one table whose rows a push may name: more than steps wait to be sent."""
+_PULLS = 24
+"""Pulls of one table whose rows a push may name: more than steps wait to be sent, and fewer
+than a pserver keeps, since more are pulled while a push is on its way."""
+
+_PUSHES_UNNAMED = 1000
+"""Pushes that carry their ids after a pserver had forgotten those of a pull: what made it
+forget them lasts, and each refused push travels twice."""
 
 
 class _Pull(NamedTuple):
@@ -66,7 +71,9 @@ class Outgoing:
         incarnation: int = 0,
     ) -> None:
         self._numbers = count(incarnation << 32)
-        self._pulls: dict[str, dict[int, _Pull]] = {}
+        self._pulls: dict[str, dict[int, _Pull | None]] = {}
+        """The latest of each table; None for one that was named, which counts still.
+        Others age by it as they do in the pservers."""
         self._pulling = threading.Lock()
         self._placement = placement
         self._specs = {spec.name: spec for spec in specs}
@@ -92,6 +99,7 @@ class Outgoing:
                 else:
                     self._dense[spec.name] = DenseResidual(spec.size, own)
         self._rates: dict[str, float] = {}
+        self._unnamed: dict[str, int] = {}
 
     def read(self, table: str, rows: Rows) -> Read:
         """Return what is pulled of rows whose gradient will be pushed."""
@@ -137,8 +145,19 @@ class Outgoing:
             lr=gradient.lr,
             wire=self._wires[name],
             encoded=encoded,
-            pulled=pulled,
+            pulled=self._named(name, pulled),
         )
+
+    def stop_naming(self, table: str) -> None:
+        """Note that a pserver doesn't keep a pull's ids: the next pushes carry theirs."""
+        self._unnamed[table] = _PUSHES_UNNAMED
+
+    def _named(self, table: str, pulled: int | None) -> int | None:
+        left = self._unnamed.get(table, 0)
+        if not left:
+            return pulled
+        self._unnamed[table] = left - 1
+        return None
 
     def _sorted(
         self, table: str, rows: Rows
@@ -150,11 +169,12 @@ class Outgoing:
         """
         with self._pulling:
             pulls = self._pulls.get(table, {})
-            same = (pull for pull in pulls.values() if pull.asked.ids_U is rows.ids_U)
-            alike = (pull for pull in pulls.values() if pull.is_of(rows))
+            left = [pull for pull in pulls.values() if pull is not None]
+            same = (pull for pull in left if pull.asked.ids_U is rows.ids_U)
+            alike = (pull for pull in left if pull.is_of(rows))
             pull = next(same, None) or next(alike, None)
             if pull is not None:
-                del pulls[pull.number]
+                pulls[pull.number] = None
                 return pull.rows, pull.order, pull.number
         return *rows.sorted(), None
 

@@ -226,7 +226,8 @@ class _ServedMode:
         call = self._job.pservers.call
         try:
             await call("push", self._push_messages(gradients, writes))
-        except PulledIdsGoneError:
+        except PulledIdsGoneError as gone:
+            self._outgoing.stop_naming(gone.facts["table"])
             writes = [replace(write, pulled=None) for write in writes]
             await call("push", self._push_messages(gradients, writes))
 

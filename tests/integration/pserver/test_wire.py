@@ -294,11 +294,11 @@ async def test_a_worker_that_cannot_be_is_kept_nothing_for(start_servers: Start)
     worker = (await start_servers(1)).worker()
     await worker.declare(ROWS, FLAT)
     asking = reading(worker, "bfloat16", IDS)
-    asking.fields["rank"] = 1
     asking.fields["parts"][0]["keep"] = 77
+    stranger = Message(fields={**asking.fields, "rank": 1}, tensors=asking.tensors)
 
     with pytest.raises(UnknownWorkerError):
-        await worker.call(0, "pull", asking)
+        await worker.call(0, "pull", stranger)
 
 
 async def test_many_packed_ids_are_read_as_few_are(start_servers: Start) -> None:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from paramfleet.modes.outgoing import Outgoing
+from paramfleet.modes.outgoing import _PUSHES_UNNAMED, Outgoing
 from paramfleet.modes.sender import TableGradient
 from paramfleet.requests import Rows, Write, dense_slice, write_messages
 from paramfleet.residuals import DenseResidual, RowResiduals
@@ -242,6 +242,39 @@ def test_only_the_latest_pulls_are_named() -> None:
 
     assert pulled(batches[0]) is None
     assert pulled(batches[-1]) == 39
+
+
+def test_pushes_carry_their_ids_for_a_while_after_some_were_forgotten() -> None:
+    outgoing = Outgoing(specs(SGD), TWO, "int8")
+    rows, grads = rows_of(np.arange(50)), np.ones((50, 4), np.float32)
+    gradient = TableGradient(name="deep", rows=rows, grads=grads, lr=1.0)
+
+    def named() -> bool:
+        outgoing.read("deep", rows)
+        return outgoing.write(gradient, sequence=1).pulled is not None
+
+    assert named()
+    outgoing.stop_naming("wide")
+    assert named()
+    outgoing.stop_naming("deep")
+    assert [named() for _ in range(_PUSHES_UNNAMED + 1)] == [False] * _PUSHES_UNNAMED + [True]
+
+
+def test_a_pull_that_was_never_pushed_ages_by_those_that_were() -> None:
+    outgoing = Outgoing(specs(SGD), TWO, "int8")
+    batches = [rows_of(np.arange(9) + 100 * number) for number in range(40)]
+
+    def pulled(rows: Rows) -> int | None:
+        grads = np.ones((9, 4), np.float32)
+        gradient = TableGradient(name="deep", rows=rows, grads=grads, lr=1.0)
+        return outgoing.write(gradient, sequence=1).pulled
+
+    for rows in batches:
+        outgoing.read("deep", rows)
+        if rows is not batches[0]:
+            assert pulled(rows) is not None
+
+    assert pulled(batches[0]) is None
 
 
 def test_the_ids_of_a_float32_pull_are_not_kept() -> None:
