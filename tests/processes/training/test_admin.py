@@ -84,7 +84,10 @@ def test_the_coordinator_adds_up_what_members_say(jobs: Any, tmp_path: Path) -> 
         running.wait_for(f"worker{rank}", "training as")
 
     address = coordinator_admin(running)
-    said = wait_until(address, lambda status: rows_of(status, "deep") > 0)
+    said = wait_until(
+        address,
+        lambda status: rows_of(status, "deep") > 0 and has_stepped(status),
+    )
 
     assert said["state"] == "training"
     assert said["failure"] is None
@@ -126,6 +129,11 @@ def samples(text: str) -> dict[str, float]:
 
 def rows_of(status: dict[str, Any], table: str) -> int:
     return next((t["rows"] for t in status["tables"] if t["name"] == table), 0)
+
+
+def has_stepped(status: dict[str, Any]) -> bool:
+    workers = [member["facts"] for member in status["members"] if member["role"] == "worker"]
+    return all(facts.get("step", 0) > 0 for facts in workers)
 
 
 def wait_until(address: str, holds: Any) -> dict[str, Any]:
