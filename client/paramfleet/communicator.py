@@ -15,8 +15,9 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Coroutine, Mapping
-from concurrent.futures import Future
-from typing import Any, TypeVar
+from concurrent.futures import CancelledError, Future
+from functools import partial
+from typing import Any, Generic, TypeVar
 
 import uvloop
 
@@ -63,6 +64,34 @@ class BackgroundError(IntegrityError):
             f"this worker's background thread failed: {reason}: please report this",
             reason=reason,
         )
+
+
+class _End(Generic[T]):
+    """What one thread waits for: a ``Future`` without all that makes one costly."""
+
+    __slots__ = ("_done", "_error", "_result")
+
+    def __init__(self) -> None:
+        self._done = threading.Lock()
+        self._done.acquire()
+        self._error: BaseException | None = None
+
+    def succeed(self, result: T) -> None:
+        """Let the thread go on."""
+        self._result = result
+        self._done.release()
+
+    def fail(self, error: BaseException) -> None:
+        """Let the thread go on, and raise ``error`` there."""
+        self._error = error
+        self._done.release()
+
+    def wait(self) -> T:
+        """Block until the end, and return or raise what it is."""
+        self._done.acquire()
+        if self._error is not None:
+            raise self._error
+        return self._result
 
 
 class Communicator:
@@ -139,9 +168,12 @@ class Communicator:
         """Run ``work`` on the loop and return its result; the training thread blocks.
 
         Raises:
+            CommunicatorClosedError: after ``close``.
             FleetError: what ``work`` raises, or the failure of the job as soon as it is known.
         """
-        return self.submit(work).result()
+        end: _End[T] = _End()  # one with its type named takes long to make
+        self._open_loop(work).call_soon_threadsafe(self._begin, work, end)
+        return end.wait()
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Run ``work`` on the loop beside the training.
@@ -149,10 +181,8 @@ class Communicator:
         Raises:
             CommunicatorClosedError: after ``close``.
         """
-        if self._loop is None or self._loop.is_closed() or not self.is_own:
-            work.close()
-            raise CommunicatorClosedError
-        return asyncio.run_coroutine_threadsafe(self._interruptible(work), self._loop)
+        loop = self._open_loop(work)
+        return asyncio.run_coroutine_threadsafe(self._interruptible(work), loop)
 
     def say_last(self, work: Coroutine[Any, Any, None]) -> None:
         """Run ``work`` though everything else has failed already, and wait for it.
@@ -212,6 +242,32 @@ class Communicator:
             for task in asyncio.all_tasks():
                 if task is not asyncio.current_task():
                     task.cancel()
+
+    def _open_loop(self, work: Coroutine[Any, Any, Any]) -> asyncio.AbstractEventLoop:
+        if self._loop is None or self._loop.is_closed() or not self.is_own:
+            work.close()
+            raise CommunicatorClosedError
+        return self._loop
+
+    def _begin(self, work: Coroutine[Any, Any, T], end: "_End[T]") -> None:
+        """Run work that a thread waits for; called on the loop."""
+        if self._failure is not None:
+            work.close()
+            end.fail(self._failure.with_traceback(None))
+            return
+        task = asyncio.get_running_loop().create_task(work)
+        self._waiting.add(task)
+        task.add_done_callback(partial(self._finish, end))
+
+    def _finish(self, end: "_End[T]", task: asyncio.Task[T]) -> None:
+        self._waiting.discard(task)
+        if task.cancelled():
+            failure = self._failure
+            end.fail(CancelledError() if failure is None else failure.with_traceback(None))
+        elif (error := task.exception()) is not None:
+            end.fail(error)
+        else:
+            end.succeed(task.result())
 
     async def _interruptible(self, work: Coroutine[Any, Any, T]) -> T:
         if self._failure is not None:

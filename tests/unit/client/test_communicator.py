@@ -2,6 +2,8 @@
 
 import asyncio
 from collections.abc import Iterator
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from threading import Event
 
 import pytest
 
@@ -28,6 +30,14 @@ async def forever() -> None:
 
 async def fail_with(error: Exception) -> None:
     raise error
+
+
+def wait_after_start(communicator: Communicator, started: Event) -> None:
+    async def work() -> None:
+        started.set()
+        await forever()
+
+    communicator.wait(work())
 
 
 def spawn(communicator: Communicator, error: Exception) -> None:
@@ -73,6 +83,29 @@ def test_a_background_task_that_fails_ends_every_wait_now_and_later(
         waiting.result(timeout=5)
     with pytest.raises(raised, match=sentence):
         communicator.raise_failure()
+
+
+def test_a_thread_that_waits_already_hears_of_the_failure(communicator: Communicator) -> None:
+    error = JobFailedError(role="pserver", index=0, reason="dead")
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(wait_after_start, communicator, started := Event())
+        assert started.wait(5)
+
+        spawn(communicator, error)
+
+        with pytest.raises(JobFailedError, match="the job failed: pserver 0: dead"):
+            waiting.result(timeout=5)
+
+
+def test_a_thread_that_waits_at_the_end_goes_on(communicator: Communicator) -> None:
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(wait_after_start, communicator, started := Event())
+        assert started.wait(5)
+
+        communicator.close()
+
+        with pytest.raises(CancelledError):
+            waiting.result(timeout=5)
 
 
 def test_after_the_end_nothing_is_taken_and_the_remedy_is_said(
