@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -123,22 +123,7 @@ def _measure_size(
     for case in cases.values():
         case()  # once, so that all pages and caches are as they will be
     rounds.run(cases, budget_s=max(0.0, budget_s - (time.perf_counter() - begun)))
-    for name in cases:
-        limit = _limit_of(name)
-        ratio = (
-            list(rounds.ratio(name, limit))
-            if limit in cases and name.startswith(("pull", "push"))
-            else None
-        )
-        rows.append(
-            {
-                "rows": size,
-                "case": name,
-                "M rows/s": list(rounds.figure(name)),
-                "vs_limit": ratio,
-                "rounds": len(rounds.figures[name]),
-            }
-        )
+    rows.extend(_case_rows(size, rounds, cases))
     rows.extend(
         {
             "rows": size,
@@ -150,6 +135,24 @@ def _measure_size(
         for rule, each in filled.items()
     )
     return _summary(rounds, filled, _fill("adagrad", universe, batch))
+
+
+def _case_rows(size: int, rounds: Rounds, cases: Cases) -> Iterator[dict[str, Any]]:
+    """Tell each case's figure, and its ratio to the limit that it has."""
+    for name in cases:
+        limit = _limit_of(name)
+        ratio = (
+            list(rounds.ratio(name, limit))
+            if limit in cases and name.startswith(("pull", "push"))
+            else None
+        )
+        yield {
+            "rows": size,
+            "case": name,
+            "M rows/s": list(rounds.figure(name)),
+            "vs_limit": ratio,
+            "rounds": len(rounds.figures[name]),
+        }
 
 
 def _summary(

@@ -4,15 +4,15 @@ Every function takes a message apart and returns plain records, or raises the er
 that says what is wrong with it. Tensors stay views of the message.
 """
 
-import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from paramfleet_pserver.core.identities import FIRST_SEQUENCE
+from paramfleet_pserver.fields import Fields
 from paramfleet_pserver.tablestore import (
     DensePart,
     DenseTable,
@@ -35,7 +35,6 @@ __all__ = [
     "DeclareRequest",
     "ExchangePart",
     "ExchangeRequest",
-    "Fields",
     "Mode",
     "PullPart",
     "PullRequest",
@@ -55,72 +54,8 @@ MODES: tuple[Mode, ...] = ("sync", "async", "geo")
 MAX_ANSWER_BYTES = DEFAULT_LIMITS.max_body_bytes
 """A worker takes no longer body."""
 
-_Choice = TypeVar("_Choice", bound=str)
 _Ids = Literal["plain", "delta", "pulled"]
 _IDS: tuple[_Ids, ...] = ("plain", "delta", "pulled")
-
-
-class Fields:
-    """Typed reading of a message's fields.
-
-    Args:
-        values: The fields.
-        where: What they belong to, for errors.
-    """
-
-    def __init__(self, values: Mapping[str, Any], *, where: str) -> None:
-        self._values = values
-        self._where = where
-
-    def integer(self, name: str, *, least: int = 0) -> int:
-        """Return a whole number of at least ``least``."""
-        value = self._values.get(name)
-        if type(value) is not int or value < least:
-            raise self._wrong(name, f"must be a whole number >= {least}")
-        return value
-
-    def optional_integer(self, name: str) -> int | None:
-        """Return a whole number >= 0, or None if it is absent or None."""
-        return None if self._values.get(name) is None else self.integer(name)
-
-    def number(self, name: str) -> float:
-        """Return a finite number."""
-        value = self._values.get(name)
-        if type(value) not in {int, float} or not math.isfinite(value):  # type: ignore[arg-type]  # narrowed
-            raise self._wrong(name, "must be a finite number")
-        return float(value)  # type: ignore[arg-type]  # narrowed by the test above
-
-    def flag(self, name: str) -> bool:
-        """Return a truth value; absent is False."""
-        value = self._values.get(name, False)
-        if type(value) is not bool:
-            raise self._wrong(name, "must be true or false")
-        return value
-
-    def text(self, name: str) -> str:
-        """Return a string."""
-        value = self._values.get(name)
-        if type(value) is not str:
-            raise self._wrong(name, "must be a string")
-        return value
-
-    def choice(self, name: str, choices: Collection[_Choice], default: _Choice) -> _Choice:
-        """Return one of some strings; absent is ``default``."""
-        value = self._values.get(name, default)
-        known = next((each for each in choices if each == value), None)
-        if known is None:
-            raise self._wrong(name, f"must be one of {', '.join(choices)}")
-        return known
-
-    def parts(self, name: str) -> list[Mapping[str, Any]]:
-        """Return a list of maps."""
-        value = self._values.get(name)
-        if type(value) is not list or not all(isinstance(part, dict) for part in value):
-            raise self._wrong(name, "must be a list of maps")
-        return value
-
-    def _wrong(self, name: str, rule: str) -> MalformedMessageError:
-        return MalformedMessageError(where=f"{self._where} field {name!r}", rule=rule)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

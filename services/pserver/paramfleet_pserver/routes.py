@@ -15,12 +15,12 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from paramfleet_pserver.fields import Fields
 from paramfleet_pserver.geo import check_rule
 from paramfleet_pserver.owners import Job, Owners, when_done
 from paramfleet_pserver.requests import (
     DeclareRequest,
     ExchangePart,
-    Fields,
     PullRequest,
     PushPart,
     PushRequest,

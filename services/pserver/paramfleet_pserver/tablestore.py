@@ -1,7 +1,7 @@
 """The tables of this server: its shards of each, and who owns them.
 
-Nothing here waits: a table says which jobs an operation takes, one for each owner whose
-shards it touches, and the caller hands them to the owners.
+Nothing here waits: a table says which jobs an operation takes, one for each owner, and
+the caller hands them over.
 """
 
 from abc import ABC, abstractmethod
@@ -33,8 +33,6 @@ __all__ = [
 
 VALUES_PER_ROW = 64
 """Dense values that cost about as much as one sparse row: what a cache miss streams."""
-
-
 CODED_VALUES = 1 << 15
 """Floats that are read and then encoded at a time: they stay near."""
 
@@ -258,7 +256,11 @@ class DenseTable(Table):
 
     def pull_job(self, out: Encoded, wire: WireDtype) -> Job:
         """Copy the range's values to ``out``, as they are to travel."""
-        return self.job(partial(_copy_values, self.range, out, wire))
+
+        def copy() -> None:
+            encode_rows(self.range.values, wire, out=out)
+
+        return self.job(copy)
 
     @override
     def update_jobs(
@@ -396,7 +398,3 @@ def _numbers(part: SparsePart | DensePart) -> NDArray[np.float32]:
     """Return a part's numbers as float32, scaled."""
     values = decode_rows(part.numbers, part.wire)
     return values if part.scale == 1.0 else values * np.float32(part.scale)
-
-
-def _copy_values(dense: DenseRange, out: Encoded, wire: WireDtype) -> None:
-    encode_rows(dense.values, wire, out=out)

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from paramfleet_pserver.requests import Fields, declare_request
+from paramfleet_pserver.fields import Fields
+from paramfleet_pserver.requests import declare_request
 from paramfleet_shared.tables.spec import TableSpec, TableSpecError
 from paramfleet_shared.wire.message import MalformedMessageError, Message
 

@@ -1,0 +1,74 @@
+"""Typed reading of the plain values in a message's header."""
+
+import math
+from collections.abc import Collection, Mapping
+from typing import Any, TypeVar
+
+from paramfleet_shared.wire.message import MalformedMessageError
+
+__all__ = ["Fields"]
+
+_Choice = TypeVar("_Choice", bound=str)
+
+
+class Fields:
+    """Typed reading of a message's fields.
+
+    Args:
+        values: The fields.
+        where: What they belong to, for errors.
+    """
+
+    def __init__(self, values: Mapping[str, Any], *, where: str) -> None:
+        self._values = values
+        self._where = where
+
+    def integer(self, name: str, *, least: int = 0) -> int:
+        """Return a whole number of at least ``least``."""
+        value = self._values.get(name)
+        if type(value) is not int or value < least:
+            raise self._wrong(name, f"must be a whole number >= {least}")
+        return value
+
+    def optional_integer(self, name: str) -> int | None:
+        """Return a whole number >= 0, or None if it is absent or None."""
+        return None if self._values.get(name) is None else self.integer(name)
+
+    def number(self, name: str) -> float:
+        """Return a finite number."""
+        value = self._values.get(name)
+        if type(value) not in {int, float} or not math.isfinite(value):  # type: ignore[arg-type]  # narrowed
+            raise self._wrong(name, "must be a finite number")
+        return float(value)  # type: ignore[arg-type]  # narrowed by the test above
+
+    def flag(self, name: str) -> bool:
+        """Return a truth value; absent is False."""
+        value = self._values.get(name, False)
+        if type(value) is not bool:
+            raise self._wrong(name, "must be true or false")
+        return value
+
+    def text(self, name: str) -> str:
+        """Return a string."""
+        value = self._values.get(name)
+        if type(value) is not str:
+            raise self._wrong(name, "must be a string")
+        return value
+
+    def choice(self, name: str, choices: Collection[_Choice], default: _Choice) -> _Choice:
+        """Return one of some strings; absent is ``default``."""
+        value = self._values.get(name, default)
+        known = next((each for each in choices if each == value), None)
+        if known is None:
+            raise self._wrong(name, f"must be one of {', '.join(choices)}")
+        return known
+
+    def parts(self, name: str) -> list[Mapping[str, Any]]:
+        """Return a list of maps."""
+        value = self._values.get(name)
+        if type(value) is not list or not all(isinstance(part, dict) for part in value):
+            raise self._wrong(name, "must be a list of maps")
+        return value
+
+    def _wrong(self, name: str, rule: str) -> MalformedMessageError:
+        return MalformedMessageError(where=f"{self._where} field {name!r}", rule=rule)
