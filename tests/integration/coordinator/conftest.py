@@ -1,7 +1,9 @@
 """A job on one event loop: a real coordinator, real sessions, a real Redis."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import gc
+import warnings
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +28,15 @@ FAST = {
     "outage_grace_s": 15.0,
 }
 """Times short enough for tests, in the proportions of the defaults."""
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_of_the_dead() -> Iterator[None]:
+    """Collect the sockets of members that died without a word, so that no later test does."""
+    yield
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
 
 
 @dataclass

@@ -84,7 +84,7 @@ def test_who_ignores_sigterm_is_killed_in_time(launch: Callable[..., Any]) -> No
 
     launched.read_to_end()
 
-    assert 1 < time.perf_counter() - started < 3
+    assert time.perf_counter() - started < 3
     assert launched.survivors(0.0) == []
 
 
