@@ -10,13 +10,12 @@ from numpy.typing import NDArray
 
 from paramfleet_shared.tables.kernels.batches import (
     add_by_inverse,
-    dedup_ids,
     route_ids,
 )
 from paramfleet_shared.tables.kernels.compiled import as_input
 from paramfleet_shared.tables.rowstore import check_array
 
-__all__ = ["Routed", "all_finite", "dedup", "merge_by_inverse", "route"]
+__all__ = ["Routed", "all_finite", "merge_by_inverse", "route"]
 
 CHECKED_VALUES = 1 << 16
 """Floats looked at together: what is noted of them stays in the cache."""
@@ -46,21 +45,6 @@ def route(ids: NDArray[np.int64], num_shards: int) -> Routed:
     return Routed(routed.view(np.int64), positions, offsets)
 
 
-def dedup(ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the different ids in order of first appearance, and the way back.
-
-    Returns:
-        ``unique`` int64 [u] and ``inverse`` int64 [n]: ``ids == unique[inverse]``.
-    """
-    check_array(ids, np.int64, (-1,), table="")
-    keys = as_input(ids, np.int64).view(np.uint64)
-    places = np.zeros(2 << max(4, keys.size.bit_length()), np.int32)
-    unique = np.empty(keys.size, np.uint64)
-    inverse = np.empty(keys.size, np.int64)
-    num = dedup_ids(keys, places, unique, inverse)
-    return unique[:num].view(np.int64), inverse
-
-
 def merge_by_inverse(
     grads: NDArray[np.float32], inverse: NDArray[np.int64], num_unique: int
 ) -> NDArray[np.float32]:
@@ -68,7 +52,7 @@ def merge_by_inverse(
 
     Args:
         grads: float32 [n, D].
-        inverse: int64 [n] from ``dedup``, below ``num_unique``.
+        inverse: int64 [n] from ``partition``, below ``num_unique``.
         num_unique: u.
 
     Raises:

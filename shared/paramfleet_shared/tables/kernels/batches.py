@@ -15,7 +15,7 @@ from paramfleet_shared.tables.kernels.lanes import (
 )
 from paramfleet_shared.tables.kernels.rows import AHEAD
 
-__all__ = ["add_by_inverse", "add_span", "dedup_ids", "route_ids"]
+__all__ = ["add_by_inverse", "add_span", "route_ids"]
 
 
 @inlined
@@ -51,37 +51,6 @@ def route_ids(
         starts[shards[i]] = place + 1
         routed[place] = keys[i]
         positions[place] = i
-
-
-@kernel
-def dedup_ids(
-    keys: NDArray[np.uint64],
-    places: NDArray[np.int32],
-    unique: NDArray[np.uint64],
-    inverse: NDArray[np.int64],
-) -> int:
-    """Number keys by first appearance; return how many differ.
-
-    ``places`` is a zeroed hash table, a power of 2 of at least 2 n places.
-    """
-    mask = np.uint64(places.size - 1)
-    num = 0
-    for i in range(keys.size):
-        key = keys[i]
-        place = np.int64(mix(key) & mask)
-        while True:
-            known = np.int64(places[place]) - 1
-            if known < 0:
-                places[place] = num + 1
-                unique[num] = key
-                inverse[i] = num
-                num += 1
-                break
-            if unique[known] == key:
-                inverse[i] = known
-                break
-            place = (place + 1) & np.int64(mask)
-    return num
 
 
 @kernel

@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from paramfleet_shared.tables.routing import all_finite, dedup, merge_by_inverse, route
+from paramfleet_shared.tables.partition import partition
+from paramfleet_shared.tables.routing import all_finite, merge_by_inverse, route
 from paramfleet_shared.tables.rowstore import RowShapeError
 
 IDS = hnp.arrays(
@@ -53,8 +54,10 @@ def test_the_shard_of_an_id_never_changes() -> None:
 
 @given(ids=IDS)
 @settings(deadline=None)
-def test_dedup_keeps_the_order_of_first_appearance_and_the_way_back(ids: np.ndarray) -> None:
-    unique, inverse = dedup(ids)
+def test_one_shard_keeps_the_order_of_first_appearance_and_the_way_back(
+    ids: np.ndarray,
+) -> None:
+    unique, inverse, _ = partition(ids, 1)
 
     assert unique.tolist() == list(dict.fromkeys(ids.tolist()))
     np.testing.assert_array_equal(unique[inverse], ids)
@@ -63,7 +66,7 @@ def test_dedup_keeps_the_order_of_first_appearance_and_the_way_back(ids: np.ndar
 @pytest.mark.parametrize("dim", [1, 8, 19])
 def test_merging_sums_the_gradients_of_each_id(dim: int) -> None:
     rng = np.random.default_rng(0)
-    unique, inverse = dedup(rng.integers(0, 50, 400))
+    unique, inverse, _ = partition(rng.integers(0, 50, 400), 1)
     grads = rng.standard_normal((400, dim), np.float32)
 
     sums = merge_by_inverse(grads, inverse, unique.size)
