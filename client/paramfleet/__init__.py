@@ -12,7 +12,7 @@
 A process has one session; every name here works on it.
 """
 
-from paramfleet import nn
+from paramfleet import data, nn
 from paramfleet.collectives import Util
 from paramfleet.job_metrics import Metrics
 from paramfleet.optimizer import DistributedOptimizer
@@ -57,6 +57,7 @@ __all__ = [  # noqa: RUF022 - grouped as a user meets them
     "load_model",
     "save_inference_model",
     # modules
+    "data",
     "metrics",
     "nn",
     "util",

@@ -1,6 +1,7 @@
 """What training code may import: a name is added or taken away on purpose only."""
 
 import paramfleet as fleet
+import paramfleet.data
 import paramfleet.nn
 
 LIFE = ["init", "init_server", "run_server", "init_worker", "finish_training", "stop_worker"]
@@ -29,7 +30,7 @@ TRAINING = [
     "job_progress",
 ]
 SAVING = ["save_persistables", "load_model", "save_inference_model"]
-MODULES = ["metrics", "nn", "util"]
+MODULES = ["data", "metrics", "nn", "util"]
 
 
 def test_the_public_names_are_these() -> None:
@@ -47,6 +48,19 @@ def test_the_public_modules_are_these() -> None:
         "normal",
         "uniform",
     ]
+
+
+def test_the_public_names_of_data_are_these() -> None:
+    assert sorted(paramfleet.data.__all__) == [
+        "Batch",
+        "MultiSlotDataGenerator",
+        "MultiSlotStringDataGenerator",
+        "QueueDataset",
+        "Slot",
+        "SlotValues",
+        "split_files",
+    ]
+    assert all(getattr(paramfleet.data, name).__doc__ for name in paramfleet.data.__all__)
 
 
 def test_public_functions_say_what_they_do() -> None:

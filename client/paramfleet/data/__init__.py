@@ -1,0 +1,53 @@
+"""``fleet.data``: files of MultiSlot text as batches of PyTorch tensors.
+
+What is named here is loaded when it is first used.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from paramfleet.data.batch import Batch, SlotValues
+    from paramfleet.data.files import split_files
+    from paramfleet.data.generator import (
+        MultiSlotDataGenerator,
+        MultiSlotStringDataGenerator,
+    )
+    from paramfleet.data.queue_dataset import QueueDataset
+    from paramfleet.data.slots import Slot
+
+__all__ = [
+    "Batch",
+    "MultiSlotDataGenerator",
+    "MultiSlotStringDataGenerator",
+    "QueueDataset",
+    "Slot",
+    "SlotValues",
+    "split_files",
+]
+
+_ROOMS = {
+    "Batch": "batch",
+    "MultiSlotDataGenerator": "generator",
+    "MultiSlotStringDataGenerator": "generator",
+    "QueueDataset": "queue_dataset",
+    "Slot": "slots",
+    "SlotValues": "batch",
+    "split_files": "files",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load what is asked for.
+
+    Raises:
+        AttributeError: if there is nothing of this name.
+    """
+    if name not in _ROOMS:
+        message = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(message)
+    return getattr(importlib.import_module(f"{__name__}.{_ROOMS[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

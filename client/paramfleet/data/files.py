@@ -1,0 +1,168 @@
+"""Files of data: whose they are, where they lie, and how their bytes come.
+
+Local paths are opened as they are. What names a file system, as ``s3://`` or ``hdfs://``,
+is opened by fsspec, which is imported only then.
+"""
+
+import gzip
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, Any, cast
+
+from paramfleet.data.settings import DatasetSettings
+from paramfleet_shared.errors import ContractError
+
+__all__ = [
+    "CannotReadFileError",
+    "DamagedFileError",
+    "EmptyFileListError",
+    "TooFewFilesError",
+    "located",
+    "open_file",
+    "read_some",
+    "require_files",
+    "split_files",
+]
+
+CHUNK_BYTES = 1 << 20
+"""Text that is parsed at a time."""
+
+_GZIP = ".gz"
+
+
+class EmptyFileListError(ContractError):
+    """A dataset has no files."""
+
+    code = "contract.empty_file_list"
+
+    def __init__(self) -> None:
+        super().__init__("the dataset has no files: call set_filelist() with at least one")
+
+
+class TooFewFilesError(ContractError):
+    """There are more workers than files, so that one would have nothing to read."""
+
+    code = "contract.too_few_files"
+
+    def __init__(self, *, num_files: int, num_workers: int) -> None:
+        super().__init__(
+            f"{num_files} files for {num_workers} workers: split the files into at least as "
+            "many parts, or start fewer workers",
+            num_files=num_files,
+            num_workers=num_workers,
+        )
+        self.num_files = num_files
+        self.num_workers = num_workers
+
+
+class CannotReadFileError(ContractError):
+    """A file of data isn't there, or can't be opened."""
+
+    code = "contract.cannot_read_file"
+
+    def __init__(self, *, file: str, reason: str) -> None:
+        super().__init__(f"cannot read {file}: {reason}", file=file, reason=reason)
+        self.file = file
+        self.reason = reason
+
+
+class DamagedFileError(ContractError):
+    """A compressed file ends too early, or isn't what its name says."""
+
+    code = "contract.damaged_file"
+
+    def __init__(self, *, file: str, reason: str) -> None:
+        super().__init__(
+            f"{file} is damaged: {reason}: make or copy it again", file=file, reason=reason
+        )
+        self.file = file
+        self.reason = reason
+
+
+def split_files(files: Sequence[str], rank: int, num_workers: int) -> list[str]:
+    """Return a worker's contiguous share of the files.
+
+    With ``r = len(files) % num_workers``, the first r workers get one more.
+
+    Raises:
+        EmptyFileListError: if there are no files.
+        TooFewFilesError: if a worker would get none.
+    """
+    if not files:
+        raise EmptyFileListError
+    if len(files) < num_workers:
+        raise TooFewFilesError(num_files=len(files), num_workers=num_workers)
+    each, extra = divmod(len(files), num_workers)
+    begin = rank * each + min(rank, extra)
+    return list(files[begin : begin + each + (rank < extra)])
+
+
+def located(file: str, settings: DatasetSettings) -> str:
+    """Return a file's whole address: a local path, or one with its file system."""
+    if "://" in file or not settings.fs_name:
+        return file
+    scheme, _, host = settings.fs_name.partition("://")
+    return f"{scheme}://{'/'.join([*filter(None, host.split('/')), file.lstrip('/')])}"
+
+
+def require_files(files: Sequence[str], settings: DatasetSettings) -> None:
+    """See that there are files, and that the local ones can be read at all.
+
+    Raises:
+        EmptyFileListError: if there are none.
+        CannotReadFileError: if a local one isn't a file.
+    """
+    if not files:
+        raise EmptyFileListError
+    for file in files:
+        path = located(file, settings)
+        if "://" not in path and not Path(path).exists():
+            raise CannotReadFileError(file=path, reason="there is no such file")
+        if "://" not in path and Path(path).is_dir():
+            raise CannotReadFileError(file=path, reason="it is a folder")
+
+
+def open_file(file: str, settings: DatasetSettings) -> IO[bytes]:
+    """Open a file to read its bytes; those of a ``.gz`` are unpacked.
+
+    Raises:
+        CannotReadFileError: if it isn't there, or its file system can't be reached.
+    """
+    path = located(file, settings)
+    try:
+        raw: IO[bytes]
+        raw = _open_remote(path, settings) if "://" in path else open(path, "rb")  # noqa: SIM115, PTH123 - closed by the caller
+    except (OSError, ImportError, ValueError) as error:
+        raise CannotReadFileError(file=path, reason=f"{error}") from error
+    if not path.endswith(_GZIP):
+        return raw
+    unpacked: Any = gzip.GzipFile(fileobj=raw)
+    unpacked.myfileobj = raw  # what it closes when it is closed
+    return cast("IO[bytes]", unpacked)
+
+
+def read_some(opened: IO[bytes], file: str) -> bytes:
+    """Return the next bytes of a file; none at its end.
+
+    Raises:
+        DamagedFileError: if a compressed file is cut off or broken.
+        CannotReadFileError: if reading fails.
+    """
+    try:
+        return opened.read(CHUNK_BYTES)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise DamagedFileError(file=file, reason=f"{error}") from error
+    except OSError as error:
+        raise CannotReadFileError(file=file, reason=f"{error}") from error
+
+
+def _open_remote(path: str, settings: DatasetSettings) -> IO[bytes]:
+    import fsspec  # noqa: PLC0415 - costs time, and local files don't need it
+
+    user, _, password = settings.fs_ugi.partition(",")
+    options: dict[str, Any] = {"user": user} if user else {}
+    if password:
+        options["password"] = password
+    opened: IO[bytes] = fsspec.open(path, "rb", **options).open()
+    return opened

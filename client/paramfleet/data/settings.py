@@ -1,0 +1,127 @@
+"""What a dataset is told: a frozen record, each field with its sentence."""
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, get_args
+
+from paramfleet.data.bad_lines import OnBadLine
+from paramfleet.data.slots import Layout, Slot
+from paramfleet_shared.config import SettingError, UnknownSettingError
+
+__all__ = ["DatasetSettings", "changed"]
+
+_ONLY: Mapping[str, Any] = {
+    "input_type": 0,
+    "download_cmd": "cat",
+    "data_feed_type": "MultiSlotInMemoryDataFeed",
+    "merge_size": -1,
+    "parse_ins_id": False,
+    "parse_content": False,
+    "fleet_send_sleep_seconds": 0,
+    "fea_eval": True,
+    "candidate_size": 10_000,
+}
+"""Fleet's settings of which only one value means something here."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetSettings:
+    """Settings of both kinds of dataset.
+
+    Raises:
+        SettingError: if a value is outside its documented range.
+    """
+
+    batch_size: int = 1
+    """Samples of a batch; the last one of an epoch has what is left."""
+
+    thread_num: int = 1
+    """Files read at a time. With one, the order of the samples is always the same."""
+
+    use_var: Sequence[Slot] = ()
+    """The slots, in the order of the text."""
+
+    pipe_command: str = "cat"
+    """Run by the shell for each file, which is its input; its output is what is parsed.
+    ``cat`` reads the file itself, without a process."""
+
+    fs_name: str = ""
+    """File system of paths that name none, as ``hdfs://host:port`` or ``s3://bucket``."""
+
+    fs_ugi: str = ""
+    """``user`` or ``user,password`` for that file system."""
+
+    on_bad_line: OnBadLine = "raise"
+    """``raise`` ends the reading, ``skip`` leaves the line out, ``quarantine`` keeps it."""
+
+    quarantine_dir: str | Path = "quarantine"
+    """Folder of the files with bad lines and their reasons."""
+
+    pipe_timeout_s: float = 300.0
+    """Seconds a pipe command may say nothing while a reader waits for it."""
+
+    queue_num: int = -1
+    """Blocks of lines that may wait to be used, of about 1 MiB of text; -1 for two a
+    thread. Readers, and so pipe commands, wait when there are as many."""
+
+    seed: int = 0
+    """Of all shuffles: the same files, seed and calls give the same order."""
+
+    fleet_send_batch_size: int = 1024
+    """Samples of one message of a global shuffle."""
+
+    layout: Layout = field(init=False, repr=False, compare=False)
+    """What ``use_var`` makes."""
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "thread_num", "fleet_send_batch_size"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise SettingError(name=name, value=value, rule="a whole number above 0")
+        if self.queue_num != -1 and self.queue_num < 1:
+            raise SettingError(name="queue_num", value=self.queue_num, rule="above 0, or -1")
+        if self.fs_name and "://" not in self.fs_name:
+            rule = "an address, as hdfs://host:port"
+            raise SettingError(name="fs_name", value=self.fs_name, rule=rule)
+        if not self.pipe_timeout_s > 0:
+            rule = "more than 0"
+            raise SettingError(name="pipe_timeout_s", value=self.pipe_timeout_s, rule=rule)
+        if self.on_bad_line not in get_args(OnBadLine):
+            rule = f"one of {', '.join(get_args(OnBadLine))}"
+            raise SettingError(name="on_bad_line", value=self.on_bad_line, rule=rule)
+        if not self.pipe_command.strip():
+            rule = "a command; cat reads files as they are"
+            raise SettingError(name="pipe_command", value=self.pipe_command, rule=rule)
+        object.__setattr__(self, "layout", Layout(tuple(self.use_var)))
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks that may wait."""
+        return 2 * self.thread_num if self.queue_num == -1 else self.queue_num
+
+
+def changed(before: DatasetSettings | None, given: Mapping[str, Any]) -> DatasetSettings:
+    """Return settings with some values given.
+
+    Args:
+        before: The settings so far; None for the defaults.
+        given: Values by name.
+
+    Raises:
+        UnknownSettingError: if there is no setting of a name; it says the nearest.
+        SettingError: if a value is outside its range, or one that is not offered.
+    """
+    known = [each.name for each in fields(DatasetSettings) if each.init]
+    values = {}
+    for name, value in given.items():
+        if name in known:
+            values[name] = value
+        elif name not in _ONLY:
+            nearest = difflib.get_close_matches(name, [*known, *_ONLY], n=1)
+            raise UnknownSettingError(name=name, nearest=next(iter(nearest), None))
+        elif value != _ONLY[name]:
+            rule = f"{_ONLY[name]!r}: nothing else is offered"
+            raise SettingError(name=name, value=value, rule=rule)
+    return DatasetSettings(**values) if before is None else replace(before, **values)
