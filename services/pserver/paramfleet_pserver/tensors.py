@@ -69,7 +69,7 @@ def change_of(
     if wire != "int8":
         return Encoded(rows)
     scales = f"{name.partition('.')[0]}.scales"
-    bits = tensor_of(message, scales, table, dtype="uint16", shape=scale_shape(shape))
+    bits = tensor_of(message, scales, table, dtype="uint8", shape=scale_shape(shape))
     return Encoded(rows, bits)
 
 

@@ -1,11 +1,12 @@
 """Rows and ids as they travel: in fewer bytes where a job asks for it.
 
 ``float32`` travels as it is. ``float16`` and ``bfloat16`` take half: each value is
-rounded to the nearest, ties to even. ``int8`` takes a quarter and 2 bytes a row: values are
-multiples of the row's scale, a bfloat16 that is at least a 127th of the row's largest
-magnitude. A finite value that a format can't hold becomes the largest finite one of its
-sign; an infinity or NaN stays one, and in int8 makes all of its row NaN. The parts of a
-vector of its own, without rows, are encoded as rows of ``DENSE_WIDTH`` values.
+rounded to the nearest, ties to even. ``int8`` takes a quarter and a byte a row: values are
+multiples of the row's scale, a small float that is at least a 127th of the row's largest
+magnitude (``kernels.int8`` says which). A finite value that a format can't hold becomes the
+largest finite one of its sign; an infinity or NaN stays one, and in int8 makes all of its
+row NaN. The parts of a vector of its own, without rows, are encoded as rows of
+``DENSE_WIDTH`` values.
 
 All of it runs without the GIL and leaves its arguments as they are. Kernels for
 numbers handle some gigabytes of float32 a second on one core.
@@ -19,7 +20,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from paramfleet_shared.tables.kernels import codecs, feedback, sorting
+from paramfleet_shared.tables.kernels import codecs, feedback, int8, sorting
 from paramfleet_shared.tables.kernels.compiled import as_input
 from paramfleet_shared.tables.routing import all_finite
 from paramfleet_shared.tables.rowstore import check_array
@@ -62,20 +63,14 @@ _STORED: dict[WireDtype, str] = {
 _ALL_ONES: dict[str, int] = {"float16": 0x7C00, "uint16": 0x7F80}
 """The exponent of an infinity or NaN."""
 
-_SAFE_SCALE = 0x7BFF
-"""The largest scale of which every multiple by an int8 is finite."""
-
-_INFINITE_SCALE = 0x7F80
-"""From here on scales are infinite, NaN, or negative, which ``encode_rows`` makes none."""
-
 
 class Encoded(NamedTuple):
     """Rows or a vector as they travel."""
 
     rows: NDArray[Any]
     """float32, float16, uint16 (the bits of bfloat16) or int8; [n, D] or [P]."""
-    scales: NDArray[np.uint16] | None = None
-    """int8 only: bits of bfloat16, [n], or [P / ``DENSE_WIDTH`` rounded up]."""
+    scales: NDArray[np.uint8] | None = None
+    """int8 only: codes of scales, [n], or [P / ``DENSE_WIDTH`` rounded up]."""
 
     def part(self, where: slice) -> "Encoded":
         """Return some of the rows, as views."""
@@ -85,10 +80,10 @@ class Encoded(NamedTuple):
 def narrowest(dtype: WireDtype, dim: int) -> WireDtype:
     """Return how rows of ``dim`` values travel best where ``dtype`` was asked for.
 
-    A scale of its own takes 2 bytes: rows of one or two values are no smaller in int8
-    than in bfloat16, which is the more precise.
+    A scale of its own takes a byte: rows of one value are no smaller in int8 than in
+    bfloat16, which is the more precise.
     """
-    return "bfloat16" if dtype == "int8" and dim <= 2 else dtype
+    return "bfloat16" if dtype == "int8" and dim == 1 else dtype
 
 
 def stored_dtype(dtype: WireDtype) -> str:
@@ -103,13 +98,13 @@ def scale_shape(shape: tuple[int, ...]) -> tuple[int]:
 
 def room_bytes(shape: tuple[int, ...], dtype: WireDtype) -> int:
     """Return the bytes that rows [n, D] or a vector [P] take as they travel."""
-    scales = 2 * scale_shape(shape)[0] if dtype == "int8" else 0
+    scales = scale_shape(shape)[0] if dtype == "int8" else 0
     return math.prod(shape) * np.dtype(_STORED[dtype]).itemsize + scales
 
 
 def room_for(shape: tuple[int, ...], dtype: WireDtype) -> Encoded:
     """Return uninitialised memory for rows [n, D] or a vector [P]."""
-    scales = np.empty(scale_shape(shape), np.uint16) if dtype == "int8" else None
+    scales = np.empty(scale_shape(shape), np.uint8) if dtype == "int8" else None
     return Encoded(np.empty(shape, _STORED[dtype]), scales)
 
 
@@ -140,7 +135,7 @@ def encode_rows(
         codecs.to_float16(flat, flat.view(np.uint32), rows.view(np.uint16))
     else:
         assert room.scales is not None, "int8 has scales"
-        codecs.to_int8(flat, rows, room.scales, _width(values.shape))
+        int8.to_int8(flat, rows, room.scales, _width(values.shape))
     return room
 
 
@@ -169,7 +164,7 @@ def decode_rows(
         codecs.from_float16(source.view(np.uint16), flat, flat.view(np.uint32))
     else:
         assert scales is not None, "int8 has scales"
-        codecs.from_int8(source, as_input(scales, np.uint16), flat, _width(rows.shape))
+        int8.from_int8(source, as_input(scales, np.uint8), flat, _width(rows.shape))
     return values
 
 
@@ -201,7 +196,7 @@ def encode_with_rest(
     rests, flat = left.reshape(-1), as_input(values, np.float32).reshape(-1)
     places, rows = as_input(slots, np.int64), room.rows.reshape(-1)
     if room.scales is not None:
-        feedback.feed_back_int8(rests, places, flat, (rows, room.scales), dim)
+        int8.feed_back_int8(rests, places, flat, (rows, room.scales), dim)
     else:
         form = (dim, dtype == "float16")
         feedback.feed_back_halves(rests, places, flat, rows.view(np.uint16), form)
@@ -216,12 +211,9 @@ def is_finite(encoded: Encoded) -> bool:
 
 
 def num_nonfinite(encoded: Encoded) -> int:
-    """Return how many numbers (int8: rows) are infinite or NaN.
-
-    An int8 row is so, too, if its scale is negative, which no encoder makes.
-    """
+    """Return how many numbers (int8: rows) are infinite or NaN."""
     if encoded.scales is not None:
-        return _num_nonfinite_rows(encoded.rows, encoded.scales)
+        return int(np.count_nonzero(encoded.scales == int8.NO_SCALE))
     rows = encoded.rows
     if rows.dtype == np.float32:
         return int(np.count_nonzero(~np.isfinite(rows)))
@@ -305,15 +297,6 @@ def warm_codecs() -> None:
     unpack_ids(packed, bounds)
     sort_within_shards(ids, bounds)
     are_sorted_within_shards(ids, bounds)
-
-
-def _num_nonfinite_rows(rows: NDArray[np.int8], scales: NDArray[np.uint16]) -> int:
-    if not np.any(scales > _SAFE_SCALE):
-        return 0
-    wrong = scales >= _INFINITE_SCALE
-    values = decode_rows(Encoded(rows, scales), "int8")
-    wrong[np.flatnonzero(~np.isfinite(values)) // _width(rows.shape)] = True
-    return int(np.count_nonzero(wrong))
 
 
 def _width(shape: tuple[int, ...]) -> int:

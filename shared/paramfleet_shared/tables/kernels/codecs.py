@@ -3,7 +3,7 @@
 The loops are plain and free of calls, so that LLVM turns them into vectors: they run
 about as fast as memory. What is narrowed is rounded to the nearest, ties to even, and
 what a format can't hold becomes its largest finite value; infinities and NaN stay what
-they are (int8: they make their whole row NaN).
+they are.
 
 Packed ids, shard by shard: nothing for a shard without ids, else its first id in 8
 bytes and then the differences from id to id, modulo 2^64, in blocks of ``BLOCK``: one
@@ -25,11 +25,9 @@ __all__ = [
     "ROOM",
     "from_bfloat16",
     "from_float16",
-    "from_int8",
     "pack",
     "to_bfloat16",
     "to_float16",
-    "to_int8",
     "unpack",
 ]
 
@@ -48,7 +46,6 @@ _U = np.uint32
 _ABS, _INF = _U(0x7FFFFFFF), _U(0x7F800000)
 _1, _13, _16 = _U(1), _U(13), _U(16)
 _BF_HALF, _BF_ABS, _BF_INF, _BF_QUIET = _U(0x7FFF), _U(0x7FFF), _U(0x7F80), _U(0x40)
-_BF_UP, _BF_NAN = _U(0xFFFF), np.uint16(0x7FC0)
 _H_SIGN, _H_QUIET, _H_INF, _H_MAX = _U(0x8000), _U(0x7E00), _U(0x7C00), _U(0x7BFF)
 _H_LEAST = _U(0x38800000)  # 2^-14, the least normal float16
 _H_OVER = _U(0x477FF000)  # 65520, what would round to 65536
@@ -56,9 +53,6 @@ _H_BIAS = _U(0x38000000)  # (127 - 15) << 23
 _H_HALF = _U(0x0FFF)
 _H_STEP, _H_STEPS = np.float32(2.0**-24), np.float32(2.0**24)
 _TO_WHOLE_SMALL = np.float32(2.0**23)
-_TO_WHOLE = np.float32(3 * 2.0**22)  # adding and taking it away rounds to a whole number
-_LEVELS = np.float32(127.0)
-_0F, _1F = np.float32(0.0), np.float32(1.0)
 _64 = np.uint64(64)
 _BYTE = np.uint64(0xFF)
 
@@ -118,54 +112,6 @@ def from_float16(
         if m < _U(0x0400):  # what float16 can only count: 2^-24 times so many
             r = np.float32(np.float32(m) * _H_STEP).view(np.uint32)
         bits[i] = r | ((h & _H_SIGN) << _16)
-
-
-@kernel
-def to_int8(
-    values: NDArray[np.float32],
-    out: NDArray[np.int8],
-    scales: NDArray[np.uint16],
-    width: int,
-) -> None:
-    """Narrow rows of ``width`` floats, the last one perhaps shorter; all flat.
-
-    ``scales`` are bits of bfloat16, a hundred-and-twenty-seventh of the row's largest
-    magnitude, rounded up.
-    """
-    for row in range(scales.size):
-        start = row * width
-        stop = min(start + width, values.size)
-        largest = _U(0)
-        for j in range(start, stop):
-            largest = max(largest, _U(np.float32(values[j]).view(np.uint32) & _ABS))
-        if largest >= _INF:
-            scales[row] = _BF_NAN
-            for j in range(start, stop):
-                out[j] = 0
-            continue
-        exact = np.float32(np.uint32(largest).view(np.float32) / _LEVELS).view(np.uint32)
-        top = (exact + _BF_UP) >> _16
-        scales[row] = np.uint16(top)
-        scale = np.uint32(top << _16).view(np.float32)
-        if scale == _0F:
-            scale = _1F
-        for j in range(start, stop):
-            out[j] = np.int8((values[j] / scale + _TO_WHOLE) - _TO_WHOLE)
-
-
-@kernel
-def from_int8(
-    rows: NDArray[np.int8],
-    scales: NDArray[np.uint16],
-    out: NDArray[np.float32],
-    width: int,
-) -> None:
-    """Widen what ``to_int8`` made; all flat."""
-    for row in range(scales.size):
-        start = row * width
-        scale = np.uint32(_U(scales[row]) << _16).view(np.float32)
-        for j in range(start, min(start + width, out.size)):
-            out[j] = np.float32(rows[j]) * scale
 
 
 @inlined

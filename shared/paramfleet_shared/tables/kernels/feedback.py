@@ -1,4 +1,4 @@
-"""Narrowing rows with what was lost of former ones, in one pass over memory.
+"""Narrowing rows to 16 bits with what was lost of former ones, in one pass over memory.
 
 A strip of rows at a time is added up, narrowed and widened again while it is in the
 nearest cache; what is lost goes back to where the last loss came from.
@@ -12,15 +12,13 @@ from numpy.typing import NDArray
 from paramfleet_shared.tables.kernels.codecs import (
     from_bfloat16,
     from_float16,
-    from_int8,
     to_bfloat16,
     to_float16,
-    to_int8,
 )
 from paramfleet_shared.tables.kernels.compiled import inlined, kernel
 from paramfleet_shared.tables.kernels.rows import gather, scatter
 
-__all__ = ["feed_back_halves", "feed_back_int8"]
+__all__ = ["feed_back_halves"]
 
 STRIP_VALUES = 1 << 12
 """Floats narrowed at a time: sums and what arrives of them take 32 KiB."""
@@ -85,26 +83,4 @@ def feed_back_halves(
         else:
             to_bfloat16(total.view(np.uint32), sent)
             from_bfloat16(sent, arriving.view(np.uint32))
-        _keep_lost(left, some, total, arriving, dim)
-
-
-@kernel
-def feed_back_int8(
-    left: NDArray[np.float32],
-    slots: NDArray[np.int64],
-    grads: NDArray[np.float32],
-    out: tuple[NDArray[np.int8], NDArray[np.uint16]],
-    dim: int,
-) -> None:
-    """Narrow rows to 8 bits and a scale; ``out`` are both, all else as above."""
-    sent, scales = out
-    num = max(1, STRIP_VALUES // dim)
-    room, way = np.empty(num * dim, np.float32), np.empty(num * dim, np.float32)
-    for start in range(0, slots.size, num):
-        stop = min(start + num, slots.size)
-        total, arriving = room[: (stop - start) * dim], way[: (stop - start) * dim]
-        strip, some = sent[start * dim : stop * dim], slots[start:stop]
-        _add_up(left, some, grads[start * dim : stop * dim], total, dim)
-        to_int8(total, strip, scales[start:stop], dim)
-        from_int8(strip, scales[start:stop], arriving, dim)
         _keep_lost(left, some, total, arriving, dim)

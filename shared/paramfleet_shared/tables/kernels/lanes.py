@@ -20,12 +20,17 @@ from paramfleet_shared.tables.kernels.halves import narrowed, widened
 
 __all__ = [
     "LANES",
+    "LANES_TYPE",
+    "declared",
+    "element",
+    "instruction",
     "load_float",
     "load_lanes",
     "match_line",
     "prefetch",
     "round_float",
     "round_lanes",
+    "spread",
     "square_root",
     "store_float",
     "store_lanes",
@@ -49,7 +54,7 @@ class _Lanes(types.Type):
         super().__init__(name="lanes")
 
 
-_LANES_TYPE = _Lanes()
+LANES_TYPE = _Lanes()
 
 
 @register_model(_Lanes)
@@ -65,14 +70,14 @@ class _Arithmetic(AbstractTemplate):
 
     def generic(self, args: Any, _keywords: Any) -> Any:
         """Return the signature if one side is a vector."""
-        allowed = (_LANES_TYPE, types.float32)
-        if _LANES_TYPE in args and all(a in allowed for a in args):
-            return _LANES_TYPE(*args)
+        allowed = (LANES_TYPE, types.float32)
+        if LANES_TYPE in args and all(a in allowed for a in args):
+            return LANES_TYPE(*args)
         return None
 
 
-def _spread(builder: Any, value: Any) -> Any:
-    """Return ``value`` in every lane."""
+def spread(builder: Any, value: Any) -> Any:
+    """Return ``value`` in every lane; a vector is that already."""
     if value.type == _VECTOR:
         return value
     first = builder.insert_element(ir.Constant(_VECTOR, ir.Undefined), value, _I32(0))
@@ -84,12 +89,12 @@ def _define(operation: Any, instruction: str) -> None:
     _INFER(operation)(type(f"_{instruction}", (_Arithmetic,), {}))
 
     def lower(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        return getattr(builder, instruction)(*(_spread(builder, a) for a in args))
+        return getattr(builder, instruction)(*(spread(builder, a) for a in args))
 
     for left, right in (
-        (_LANES_TYPE, _LANES_TYPE),
-        (_LANES_TYPE, types.float32),
-        (types.float32, _LANES_TYPE),
+        (LANES_TYPE, LANES_TYPE),
+        (LANES_TYPE, types.float32),
+        (types.float32, LANES_TYPE),
     ):
         _LOWER(operation, left, right)(lower)
 
@@ -100,18 +105,19 @@ _define(operator.mul, "fmul")
 _define(operator.truediv, "fdiv")
 
 
-def _instruction(function: Callable[..., Any]) -> Callable[..., Any]:
+def instruction(function: Callable[..., Any]) -> Callable[..., Any]:
     """Make kernels compile a call of ``function`` to what it generates."""
     instruction: Callable[..., Any] = intrinsic(function)
     return instruction
 
 
-def _element(context: Any, builder: Any, array_type: Any, array: Any, offset: Any) -> Any:
+def element(context: Any, builder: Any, array_type: Any, array: Any, offset: Any) -> Any:
     """Return a pointer to the flat element ``offset`` of a contiguous array."""
     return builder.gep(context.make_array(array_type)(context, builder, array).data, [offset])
 
 
-def _declared(builder: Any, name: str, result: Any, arguments: list[Any]) -> Any:
+def declared(builder: Any, name: str, result: Any, arguments: list[Any]) -> Any:
+    """Return an external function of the module that is being built."""
     known = builder.module.globals.get(name)
     return known or ir.Function(builder.module, ir.FunctionType(result, arguments), name)
 
@@ -123,7 +129,7 @@ def _is_bfloat(array_type: Any) -> bool | None:
 
 def _load(context: Any, builder: Any, sig: Any, args: Any, lanes: int | None) -> Any:
     """Generate the float32 of ``lanes`` numbers, None for one."""
-    pointer = _element(context, builder, sig.args[0], args[0], args[1])
+    pointer = element(context, builder, sig.args[0], args[0], args[1])
     is_bfloat = _is_bfloat(sig.args[0])
     if lanes is not None:
         of = _FLOAT if is_bfloat is None else _I16
@@ -134,7 +140,7 @@ def _load(context: Any, builder: Any, sig: Any, args: Any, lanes: int | None) ->
 
 def _store(context: Any, builder: Any, sig: Any, args: Any, lanes: int | None) -> Any:
     """Generate the store of ``lanes`` float32, None for one; args[3:] = (noise, column)."""
-    pointer = _element(context, builder, sig.args[0], args[0], args[1])
+    pointer = element(context, builder, sig.args[0], args[0], args[1])
     is_bfloat, number = _is_bfloat(sig.args[0]), args[2]
     if is_bfloat is not None:
         dither = args[3:] or (_I32(0), _I64(0))
@@ -144,44 +150,44 @@ def _store(context: Any, builder: Any, sig: Any, args: Any, lanes: int | None) -
     return context.get_dummy_value()
 
 
-@_instruction
+@instruction
 def load_lanes(_typing: Any, array: Any, _offset: Any) -> Any:
     """Return ``array.flat[offset : offset + LANES]`` as float32."""
     generate = partial(_load, lanes=LANES)
-    return _LANES_TYPE(array, types.int64), generate
+    return LANES_TYPE(array, types.int64), generate
 
 
-@_instruction
+@instruction
 def store_lanes(_typing: Any, array: Any, _offset: Any, _lanes: Any) -> Any:
     """Put ``lanes`` into ``array.flat[offset : offset + LANES]``, rounded to nearest."""
     generate = partial(_store, lanes=LANES)
-    return types.void(array, types.int64, _LANES_TYPE), generate
+    return types.void(array, types.int64, LANES_TYPE), generate
 
 
-@_instruction
+@instruction
 def round_lanes(
     _typing: Any, array: Any, _offset: Any, _lanes: Any, _noise: Any, _column: Any
 ) -> Any:
     """As ``store_lanes``, rounded as ``noise`` says; floats stay as they are."""
     generate = partial(_store, lanes=LANES)
-    return types.void(array, types.int64, _LANES_TYPE, types.uint32, types.int64), generate
+    return types.void(array, types.int64, LANES_TYPE, types.uint32, types.int64), generate
 
 
-@_instruction
+@instruction
 def load_float(_typing: Any, array: Any, _offset: Any) -> Any:
     """Return ``array[offset]`` as float32: ``load_lanes`` for what is left of a row."""
     generate = partial(_load, lanes=None)
     return types.float32(array, types.int64), generate
 
 
-@_instruction
+@instruction
 def store_float(_typing: Any, array: Any, _offset: Any, _value: Any) -> Any:
     """Put ``value`` into ``array[offset]``, rounded to nearest."""
     generate = partial(_store, lanes=None)
     return types.void(array, types.int64, types.float32), generate
 
 
-@_instruction
+@instruction
 def round_float(
     _typing: Any, array: Any, _offset: Any, _value: Any, _noise: Any, _column: Any
 ) -> Any:
@@ -190,35 +196,35 @@ def round_float(
     return types.void(array, types.int64, types.float32, types.uint32, types.int64), generate
 
 
-@_instruction
+@instruction
 def square_root(_typing: Any, lanes: Any) -> Any:
     """Return the square root, lane by lane, or of one float."""
-    vector = lanes == _LANES_TYPE
+    vector = lanes == LANES_TYPE
 
     def generate(_context: Any, builder: Any, _sig: Any, args: Any) -> Any:
         kind = _VECTOR if vector else _FLOAT
         name = f"llvm.sqrt.v{LANES}f32" if vector else "llvm.sqrt.f32"
-        return builder.call(_declared(builder, name, kind, [kind]), args)
+        return builder.call(declared(builder, name, kind, [kind]), args)
 
-    kind = _LANES_TYPE if vector else types.float32
+    kind = LANES_TYPE if vector else types.float32
     return kind(kind), generate
 
 
-@_instruction
+@instruction
 def prefetch(_typing: Any, array: Any, _offset: Any) -> Any:
     """Bring the cache line of ``array.flat[offset]`` near; out of bounds is harmless."""
 
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         byte = _I8.as_pointer()
-        hint = _declared(builder, "llvm.prefetch.p0", ir.VoidType(), [byte, _I32, _I32, _I32])
-        pointer = builder.bitcast(_element(context, builder, sig.args[0], *args), byte)
+        hint = declared(builder, "llvm.prefetch.p0", ir.VoidType(), [byte, _I32, _I32, _I32])
+        pointer = builder.bitcast(element(context, builder, sig.args[0], *args), byte)
         builder.call(hint, [pointer, _I32(0), _I32(3), _I32(1)])
         return context.get_dummy_value()
 
     return types.void(array, types.int64), generate
 
 
-@_instruction
+@instruction
 def match_line(_typing: Any, lines: Any, _line: Any, _key: Any) -> Any:
     """Return the value beside ``key`` in an index's line, 0 if it isn't there.
 
@@ -228,7 +234,7 @@ def match_line(_typing: Any, lines: Any, _line: Any, _key: Any) -> Any:
 
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         start = builder.shl(args[1], _I64(3))
-        pointer = _element(context, builder, sig.args[0], args[0], start)
+        pointer = element(context, builder, sig.args[0], args[0], start)
         words = builder.load(builder.bitcast(pointer, _LINE.as_pointer()), align=32)
         nothing = ir.Constant(_LINE, ir.Undefined)
         first = builder.insert_element(nothing, args[2], _I32(0))
