@@ -14,6 +14,7 @@ A process has one session; every name here works on it.
 
 from paramfleet import data, nn
 from paramfleet.collectives import Util
+from paramfleet.exchange import Exchange
 from paramfleet.job_metrics import Metrics
 from paramfleet.optimizer import DistributedOptimizer
 from paramfleet.prefetch import Prefetching
@@ -95,5 +96,6 @@ util = Util(
     barrier=_session.worker_barrier,
     rank=_session.worker_index,
     size=_session.worker_num,
+    exchange=Exchange(_session).run,
 )
 metrics = Metrics(util.all_reduce)

@@ -1,18 +1,30 @@
 """``fleet.util``: small things that workers do together."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgpack
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from paramfleet.exchange import Outgoing, Receive
 from paramfleet_shared.errors import ContractError
 
 __all__ = ["UnknownModeError", "Util"]
 
 S = TypeVar("S")
+
+
+class ExchangeRun(Protocol):
+    """How messages go from every worker to every other; see ``Exchange.run``."""
+
+    def __call__(
+        self, name: str, outgoing: Outgoing, receive: Receive, *, in_flight: int
+    ) -> None:
+        """Send all messages and return when all that others sent are here."""
+        ...
+
 
 _REDUCE: dict[str, Callable[..., Any]] = {"sum": np.sum, "min": np.min, "max": np.max}
 
@@ -38,6 +50,7 @@ class Util:
         barrier: Waits for every worker.
         rank: Returns this worker's rank.
         size: Returns the number of workers.
+        exchange: Sends messages from every worker to every other; see ``Exchange.run``.
     """
 
     def __init__(
@@ -47,11 +60,18 @@ class Util:
         barrier: Callable[[str], None],
         rank: Callable[[], int],
         size: Callable[[], int],
+        exchange: ExchangeRun,
     ) -> None:
         self._gather = gather
         self._barrier = barrier
         self._rank = rank
         self._size = size
+        self.exchange = exchange
+
+    @property
+    def rank(self) -> int:
+        """This worker's rank."""
+        return self._rank()
 
     def get_file_shard(self, files: Sequence[S]) -> list[S]:
         """Return this worker's contiguous share of ``files``.

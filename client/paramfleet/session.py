@@ -60,8 +60,8 @@ class Session:
     def __init__(self) -> None:
         self._role: RoleMaker | None = None
         self._strategy: DistributedStrategy | None = None
-        self._settings = JobSettings()
-        self._communicator: Communicator | None = None
+        self.settings = JobSettings()
+        self.communicator: Communicator | None = None
         self._job: Job | None = None
         self._examples = ExampleCounter()
         self._load: str | None = None
@@ -89,7 +89,7 @@ class Session:
             CallOrderError: if this process has joined a job already.
             FleetError: if Redis or the coordinator can't be reached in time.
         """
-        if self._communicator is not None:
+        if self.communicator is not None:
             raise CallOrderError(
                 function="init", remedy="this process has joined a job already"
             )
@@ -106,12 +106,12 @@ class Session:
             environment=read_environment(),
             file=None,
         )
-        self._settings = resolved.value
+        self.settings = resolved.value
         communicator = Communicator()
         communicator.start()
         try:
             communicator.join(
-                self._settings,
+                self.settings,
                 index=self._role.index,
                 facts=self._progress.facts,
                 admin=self._progress.admin(),
@@ -119,7 +119,7 @@ class Session:
         except BaseException:
             communicator.close()
             raise
-        self._communicator = communicator
+        self.communicator = communicator
         watch_for_early_end(self._abandon)
 
     @property
@@ -147,20 +147,20 @@ class Session:
 
     def worker_index(self) -> int:
         """Return this worker's rank, from 0."""
-        if self._communicator is not None:
-            return self._communicator.session.member.index
+        if self.communicator is not None:
+            return self.communicator.session.member.index
         return self.role.index or 0
 
     def worker_num(self) -> int:
         """Return how many workers the job has."""
-        if self._communicator is not None:
-            return self._communicator.session.worker_num
+        if self.communicator is not None:
+            return self.communicator.session.worker_num
         return max(1, self.role.worker_num)
 
     def server_num(self) -> int:
         """Return how many pservers the job has; 0 without a job."""
-        if self._communicator is not None:
-            return self._communicator.session.server_num
+        if self.communicator is not None:
+            return self.communicator.session.server_num
         return len(self.role.server_endpoints)
 
     def server_index(self) -> int:
@@ -190,14 +190,14 @@ class Session:
 
     def worker_barrier(self, name: str) -> None:
         """Wait until every worker is at the barrier of this name."""
-        if self._communicator is not None:
-            self._communicator.wait(self._communicator.session.barrier(name))
+        if self.communicator is not None:
+            self.communicator.wait(self.communicator.session.barrier(name))
 
     def gather(self, name: str, payload: bytes) -> list[bytes]:
         """Return every worker's payload by rank; alone, this one's."""
-        if self._communicator is None:
+        if self.communicator is None:
             return [payload]
-        return self._communicator.wait(self._communicator.session.gather(name, payload))
+        return self.communicator.wait(self.communicator.session.gather(name, payload))
 
     def init_server(self, dirname: str | Path | None = None) -> None:
         """Prepare to serve; with ``dirname``, start from the tables saved there.
@@ -269,7 +269,7 @@ class Session:
             TableNotTrainedError: if the optimizer lacks one of the model's tables.
             FleetError: if a table contradicts another worker's, or the job failed.
         """
-        if self._communicator is None:
+        if self.communicator is None:
             return
         if self.optimizer is None:
             remedy = "call fleet.distributed_optimizer() first"
@@ -279,7 +279,7 @@ class Session:
             raise CallOrderError(function="init_worker", remedy=remedy)
         if self.model is not None:
             check_covered(self.model, [table for table, _ in self.optimizer.tables.sparse])
-        communicator, settings = self._communicator, self._settings
+        communicator, settings = self.communicator, self.settings
 
         async def connect() -> PServers:
             placement = await communicator.session.wait_placement()
@@ -332,9 +332,9 @@ class Session:
         Raises:
             FleetError: if the rest couldn't be sent, or the job failed.
         """
-        if self._communicator is None or self._stopped:
+        if self.communicator is None or self._stopped:
             return
-        communicator = self._communicator
+        communicator = self.communicator
         if self._job is not None:
             self.finish_training()
         session = communicator.session
@@ -371,11 +371,11 @@ class Session:
         ``sent_bytes`` and ``received_bytes``, which count what went to the pservers and
         came from them; a worker that hasn't reported yet is left out.
         """
-        if self._communicator is None:
+        if self.communicator is None:
             said = {0: self._progress.facts()}
         else:
-            session = self._communicator.session
-            said = self._communicator.wait(session.read_facts("worker"))
+            session = self.communicator.session
+            said = self.communicator.wait(session.read_facts("worker"))
             said[session.member.index] = self._progress.facts()  # newer than its heartbeat
         return [
             {"rank": rank, **facts}
@@ -384,12 +384,12 @@ class Session:
         ]
 
     def _member(self) -> "Member | None":
-        communicator = self._communicator
+        communicator = self.communicator
         return None if communicator is None else communicator.session.member
 
     def _abandon(self, reason: str) -> None:
         """End the job: this script ended before ``stop_worker``."""
-        communicator = self._communicator
+        communicator = self.communicator
         if communicator is None or self._stopped or not communicator.is_own:
             return
         self._stopped = True

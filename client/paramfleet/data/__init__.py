@@ -13,11 +13,13 @@ if TYPE_CHECKING:
         MultiSlotDataGenerator,
         MultiSlotStringDataGenerator,
     )
+    from paramfleet.data.memory_dataset import InMemoryDataset
     from paramfleet.data.queue_dataset import QueueDataset
     from paramfleet.data.slots import Slot
 
 __all__ = [
     "Batch",
+    "InMemoryDataset",
     "MultiSlotDataGenerator",
     "MultiSlotStringDataGenerator",
     "QueueDataset",
@@ -28,6 +30,7 @@ __all__ = [
 
 _ROOMS = {
     "Batch": "batch",
+    "InMemoryDataset": "memory_dataset",
     "MultiSlotDataGenerator": "generator",
     "MultiSlotStringDataGenerator": "generator",
     "QueueDataset": "queue_dataset",

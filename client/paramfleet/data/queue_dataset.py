@@ -71,7 +71,7 @@ class QueueDataset(DatasetBase):
             for batch in _batches(iter(readers), settings):
                 self._progress.advance(batch.position)
                 yield batch
-            self._progress.end_epoch()
+            self.end_epoch()
         finally:
             readers.close()
 
@@ -85,6 +85,7 @@ class QueueDataset(DatasetBase):
 
     def end_epoch(self) -> None:
         """Count an epoch as ended that other processes' copies have yielded."""
+        self._resumes = False
         self._progress.end_epoch()
 
     @property

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paramfleet.collectives import UnknownModeError, Util
+from paramfleet.exchange import Outgoing, Receive
 from paramfleet.job_metrics import Metrics
 from paramfleet_shared.errors import ContractError
 
@@ -40,7 +41,12 @@ class Meeting:
             barrier=barrier,
             rank=lambda: rank,
             size=lambda: self.size,
+            exchange=refuse_exchange,
         )
+
+
+def refuse_exchange(name: str, outgoing: Outgoing, receive: Receive, *, in_flight: int) -> None:
+    raise AssertionError(name)
 
 
 def together(size: int, act: Callable[[int, Util], Any]) -> list[Any]:
