@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from paramfleet.devices import to_device, to_host
 from paramfleet_shared.tables.spec import InitializerSpec, OptimizerSpec, TableSpec
 
 __all__ = ["DenseBlock"]
@@ -55,7 +56,10 @@ class DenseBlock:
 
     def install(self, values_P: NDArray[np.float32]) -> None:
         """Set the parameters to ``values_P``, float32 [P]."""
+        devices = {parameter.device for parameter in self.parameters}
         flat = torch.from_numpy(values_P)
+        if len(devices) == 1:
+            flat = to_device(flat, devices.pop())
         position = 0
         with torch.no_grad():
             for parameter in self.parameters:
@@ -67,6 +71,8 @@ class DenseBlock:
     def _flat(tensors: Sequence[torch.Tensor]) -> NDArray[np.float32]:
         if not tensors:
             return np.empty(0, np.float32)
-        parts = [t.reshape(-1).to(device="cpu", dtype=torch.float32) for t in tensors]
-        flat: NDArray[np.float32] = torch.cat(parts).numpy()
+        parts = [t.detach().reshape(-1).to(torch.float32) for t in tensors]
+        if len({part.device for part in parts}) > 1:
+            parts = [to_host(part, dtype=torch.float32) for part in parts]
+        flat: NDArray[np.float32] = to_host(torch.cat(parts), dtype=torch.float32).numpy()
         return flat

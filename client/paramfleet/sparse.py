@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from paramfleet.devices import to_device, to_host
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.tables.partition import Partitioned, partition
 from paramfleet_shared.tables.routing import merge_by_inverse
@@ -188,7 +189,7 @@ class SparseTable:
         """
         learns = training and torch.is_grad_enabled() and self.weight.requires_grad
         values = torch.from_numpy(self.source.lookup(self, ids_U, offsets, create=training))
-        rows_UD = values.to(device=self.weight.device, dtype=self.weight.dtype)
+        rows_UD = to_device(values, self.weight.device, dtype=self.weight.dtype)
         if learns:
             rows_UD.requires_grad_()
             rows_UD.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]  # torch leaves it untyped
@@ -217,7 +218,7 @@ class SparseTable:
             return
         num_shards, ids = len(offsets) - 1, np.concatenate([self._ids_U, ids_U])
         union, inverse, bounds = partition(ids, num_shards, by_id=self.source.by_id)
-        index = torch.from_numpy(inverse).to(grads.device)
+        index = to_device(torch.from_numpy(inverse), grads.device)
         both = torch.cat([self.weight.grad, grads])
         if both.device.type == "cpu" and both.dtype == torch.float32:
             total = torch.from_numpy(merge_by_inverse(both.numpy(), inverse, len(union)))
@@ -245,9 +246,7 @@ class SparseTable:
 
 def _host_rows(tensor: torch.Tensor) -> NDArray[np.float32]:
     """Return rows as float32 [U, D] in the host's memory, contiguous; a view if they are."""
-    rows: NDArray[np.float32] = (
-        tensor.detach().to(device="cpu", dtype=torch.float32).contiguous().numpy()
-    )
+    rows: NDArray[np.float32] = to_host(tensor, dtype=torch.float32).numpy()
     return rows
 
 

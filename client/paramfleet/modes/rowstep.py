@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from paramfleet.devices import to_device, to_host
 from paramfleet.modes.base import learning_rate
 from paramfleet.rowstore import RowStore
 from paramfleet.rules import STATE_NAMES, OptimizerNotServedError, server_rule
@@ -99,10 +100,10 @@ class RowStepper:
             weight.grad, self._hidden = self._hidden, None
             return
         slots, self._lent = self._lent, None
-        self.store.values[slots] = weight.detach().to("cpu", torch.float32).numpy()
+        self.store.values[slots] = to_host(weight, dtype=torch.float32).numpy()
         state = self._optimizer.state[weight]
         for name in self._first:
-            self.store.column(name)[slots] = state[name].to("cpu", torch.float32).numpy()
+            self.store.column(name)[slots] = to_host(state[name], dtype=torch.float32).numpy()
 
     def restore(
         self,
@@ -156,15 +157,20 @@ class RowStepper:
         """Put rows and states into the placeholder."""
         weight = self.table.weight
         grads, weight.grad = weight.grad, None
-        weight.data = torch.from_numpy(self.store.values[slots]).to(weight)
+        weight.data = _like(weight, self.store.values[slots])
         weight.grad = grads
         state = self._optimizer.state[weight]
         if state or self._num_steps:
             for name in self._first:
-                state[name] = torch.from_numpy(self.store.column(name)[slots]).to(weight)
+                state[name] = _like(weight, self.store.column(name)[slots])
             if self._counts_steps is not None:
                 state["step"] = self._counts_steps(self._num_steps)
         self._lent = slots
+
+
+def _like(weight: torch.Tensor, rows: NDArray[np.float32]) -> torch.Tensor:
+    """Return rows as a tensor of the weight's device and type."""
+    return to_device(torch.from_numpy(rows), weight.device, dtype=weight.dtype)
 
 
 def step_rows(

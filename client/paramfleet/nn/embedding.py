@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from paramfleet.devices import to_device, to_host
 from paramfleet.nn.lookups import bags_of_rows, rows_of_ids
 from paramfleet.rowstore import RowStore
 from paramfleet.sparse import KeptAs, SparseTable
@@ -160,17 +161,17 @@ class SparseModule(torch.nn.Module):
         (unique, index, offsets), padding = self.different(ids)
         rows = self.table.rows(unique, offsets, training=self.training)
         if padding is None:
-            return rows, torch.from_numpy(index).to(rows.device), None
+            return rows, to_device(torch.from_numpy(index), rows.device), None
         whole = np.full(len(padding), len(unique), np.int64)
         whole[~padding] = index
         rows = torch.cat([rows, rows.new_zeros((1, self.embedding_dim))])
-        return rows, torch.from_numpy(whole).to(rows.device), len(unique)
+        return rows, to_device(torch.from_numpy(whole), rows.device), len(unique)
 
     def _checked(self, ids: torch.Tensor) -> NDArray[np.int64]:
         if ids.dtype not in {torch.int64, torch.int32}:
             rule = "ids must be int64 or int32"
             raise IdError(table=self.table.name, found=f"dtype {ids.dtype}", rule=rule)
-        flat = ids.detach().reshape(-1).to(device="cpu", dtype=torch.int64).numpy()
+        flat: NDArray[np.int64] = to_host(ids.reshape(-1), dtype=torch.int64).numpy()
         if not flat.size or flat.min() >= 0:
             return flat
         negative = flat < 0

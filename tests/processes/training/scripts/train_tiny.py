@@ -33,6 +33,7 @@ parser.add_argument("--max_pulls", type=int)
 parser.add_argument("--depth", type=int, default=1)
 parser.add_argument("--prefetch", default="", help="watch, name, or wrong")
 parser.add_argument("--traffic", action="store_true")
+parser.add_argument("--device", default="cpu")
 args = parser.parse_args()
 
 if args.message_values:
@@ -84,7 +85,7 @@ if args.mode == "geo":
 if args.max_staleness is not None:
     strategy.a_sync_configs = {"max_staleness": args.max_staleness}
 strategy.a_sync_configs["wire_dtype"] = args.wire_dtype
-model = fleet.distributed_model(Tiny())
+model = fleet.distributed_model(Tiny().to(args.device))
 optimizer = fleet.distributed_optimizer(
     OPTIMIZERS[args.optimizer](model.parameters()), strategy
 )
@@ -94,7 +95,8 @@ if args.load:
     fleet.load_model(args.load)
 if args.reload:
     for _ in range(3):
-        optimizer.minimize(model(torch.arange(150, 300).reshape(-1, 3)).sum())
+        others = torch.arange(150, 300, device=args.device)
+        optimizer.minimize(model(others.reshape(-1, 3)).sum())
     fleet.load_model(args.reload)
 
 data = torch.Generator().manual_seed(1)
@@ -109,7 +111,7 @@ def batches() -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         ids = torch.randint(0, 200, (args.batch, 3), generator=data)
         label = ((ids % 7).sum(1) > 9).float()
         mine = slice(rank * args.batch // size, (rank + 1) * args.batch // size)
-        yield ids[mine], label[mine]
+        yield ids[mine].to(args.device), label[mine].to(args.device)
 
 
 def wanted(batch: tuple[torch.Tensor, torch.Tensor]) -> dict[Any, torch.Tensor]:
@@ -138,7 +140,7 @@ if args.save:
 if args.inference:
     fleet.save_inference_model(args.inference)
 model.eval()
-probe = torch.arange(200).reshape(-1, 1)
+probe = torch.arange(200, device=args.device).reshape(-1, 1)
 with torch.no_grad():
     rows = torch.cat([model.deep(probe), model.wide(probe).unsqueeze(1)], 2).flatten()
 fleet.stop_worker()
