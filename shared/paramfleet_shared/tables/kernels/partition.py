@@ -1,19 +1,19 @@
-"""Duplicates out, sorted by shard, and the way back: what a batch needs before it travels."""
+"""Duplicates out, sorted by shard, and the way back: what a batch needs before it travels.
+
+A batch is sorted by shard first, so that the search for duplicates stays in the nearest
+cache.
+"""
 
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from paramfleet_shared.tables.kernels.compiled import kernel
+from paramfleet_shared.tables.kernels.compiled import kernel, uncounted
 from paramfleet_shared.tables.kernels.hashing import mix, shard_of
-from paramfleet_shared.tables.kernels.lanes import prefetch
 from paramfleet_shared.tables.kernels.sorting import sort_numbered
 
 __all__ = ["partition_ids"]
-
-_AHEAD = 16
-"""Keys between the one looked up and the one prefetched."""
 
 
 @kernel
@@ -27,75 +27,143 @@ def partition_ids(
     """Put the different keys into ``ids``, sorted by shard; return how many there are.
 
     ``ids`` and ``inverse`` are as long as ``keys``; ``offsets`` [num_shards + 1] bound
-    the shards. With ``by_id`` (a bool) keys are sorted inside their shard, too.
+    the shards. With ``by_id`` (a bool) keys are sorted inside their shard, too; else they
+    stand by first appearance.
     """
-    if offsets.size == 2 and not by_id:
-        num = _number(keys, ids, inverse)
-        offsets[0], offsets[1] = 0, num
-        return num
-    firsts = np.empty(keys.size, np.uint64)
-    num = _number(keys, firsts, inverse)
-    places = np.empty(num, np.int32)
+    parted, places = np.empty(keys.size, np.uint64), np.empty(keys.size, np.int32)
+    mixed, shards = np.empty(keys.size, np.uint64), np.empty(keys.size, np.uint16)
     if by_id:
-        numbers, sorted_places = np.empty(num, np.int32), np.empty(num, np.int32)
-        sort_numbered(firsts[:num], numbers)
-        _sort(firsts[:num], ids, sorted_places, offsets)
-        for i in range(num):
-            places[numbers[i]] = sorted_places[i]
-    else:
-        _sort(firsts[:num], ids, places, offsets)
+        ordered, numbers = keys.copy(), np.empty(keys.size, np.int32)
+        sort_numbered(ordered, numbers)
+        _shards_of(ordered, mixed, shards, offsets)
+        _by_shard(ordered, shards, offsets, parted, places)
+        for i in range(keys.size):
+            places[i] = numbers[places[i]]
+        return _join_neighbours(parted, places, ids, inverse, offsets)
+    _shards_of(keys, mixed, shards, offsets)
+    _by_shard(keys, shards, offsets, parted, places)
+    homes = np.empty(keys.size, np.uint32)
     for i in range(keys.size):
-        inverse[i] = places[inverse[i]]
-    return num
+        homes[i] = mixed[places[i]]
+    known = np.zeros(_places_for(offsets), np.int32)
+    return _join_alike((parted, places, homes), known, ids, inverse, offsets)
 
 
-@kernel
-def _number(
-    keys: NDArray[np.uint64], firsts: NDArray[np.uint64], inverse: NDArray[np.int64]
-) -> int:
-    """Number keys by first appearance; return how many differ."""
-    num_places = 32
-    while num_places < 2 * keys.size:
-        num_places *= 2
-    mask = np.int64(num_places - 1)
-    known = np.zeros(num_places, np.int32)  # 1 + the number of the key at this place
-    mixed = np.empty(keys.size, np.uint64)
-    for i in range(keys.size):
-        mixed[i] = mix(keys[i])
-    num = 0
-    for i in range(keys.size):
-        if i + _AHEAD < keys.size:
-            prefetch(known, np.int64(mixed[i + _AHEAD]) & mask)
-        place = np.int64(mixed[i]) & mask
-        while known[place] and firsts[known[place] - 1] != keys[i]:
-            place = (place + 1) & mask
-        if not known[place]:
-            firsts[num] = keys[i]
-            num += 1
-            known[place] = num
-        inverse[i] = known[place] - 1
-    return num
-
-
-@kernel
-def _sort(
-    firsts: NDArray[np.uint64],
-    ids: NDArray[np.uint64],
-    places: NDArray[np.int32],
-    offsets: NDArray[np.int64],
+@uncounted
+def _shards_of(
+    keys: NDArray[np.uint64],
+    mixed: NDArray[np.uint64],
+    shards: NDArray[np.uint16],
+    counts: NDArray[np.int64],
 ) -> None:
-    """Sort different keys by shard, stably, and say where each went."""
-    num_shards = offsets.size - 1
-    shards = np.empty(firsts.size, np.uint16)
-    nexts = np.zeros(num_shards + 1, np.int64)
-    for number in range(firsts.size):
-        shards[number] = shard_of(mix(firsts[number]), num_shards)
-        nexts[np.int64(shards[number]) + 1] += 1
-    for shard in range(num_shards):
-        nexts[shard + 1] += nexts[shard]
-    offsets[:] = nexts
-    for number in range(firsts.size):
-        place = nexts[shards[number]]
-        nexts[shards[number]] = place + 1
-        ids[place] = firsts[number]
-        places[number] = place
+    """Fill in what each key mixes to and its shard; ``counts[s]`` becomes shard ``s``' keys."""
+    num_shards = counts.size - 1
+    counts[:] = 0
+    for i in range(keys.size):  # loops of their own run in vectors
+        mixed[i] = mix(keys[i])
+    for i in range(keys.size):
+        shards[i] = shard_of(mixed[i], num_shards)
+    for i in range(keys.size):
+        counts[shards[i]] += 1
+
+
+@uncounted
+def _by_shard(
+    keys: NDArray[np.uint64],
+    shards: NDArray[np.uint16],
+    ends: NDArray[np.int64],
+    parted: NDArray[np.uint64],
+    places: NDArray[np.int32],
+) -> None:
+    """Sort keys by shard, stably, into ``parted``; put into ``places`` where each stood.
+
+    ``ends`` are the keys of each shard, and become where they end.
+    """
+    begin = np.int64(0)
+    for shard in range(ends.size):
+        count = ends[shard]
+        ends[shard] = begin
+        begin += count
+    for i in range(keys.size):
+        place = ends[shards[i]]
+        ends[shards[i]] = place + 1
+        parted[place] = keys[i]
+        places[place] = i
+
+
+@uncounted
+def _places_for(ends: NDArray[np.int64]) -> int:
+    """Return how many places a hash table of the largest shard's keys has.
+
+    Four for each: every key that meets another is a branch that nobody foresees.
+    """
+    begin, largest = np.int64(0), np.int64(0)
+    for shard in range(ends.size - 1):
+        largest = max(largest, ends[shard] - begin)
+        begin = ends[shard]
+    num_places = 32
+    while num_places < 4 * largest:
+        num_places *= 2
+    return num_places
+
+
+@uncounted
+def _join_alike(
+    batch: tuple[NDArray[np.uint64], NDArray[np.int32], NDArray[np.uint32]],
+    known: NDArray[np.int32],
+    ids: NDArray[np.uint64],
+    inverse: NDArray[np.int64],
+    ends: NDArray[np.int64],
+) -> int:
+    """Number the keys of each shard by first appearance; return how many differ.
+
+    ``batch`` is sorted by shard: keys, where they stood, and where they belong in
+    ``known``, a hash table of one shard after the other. That begins as zeros, and holds
+    1 + the number of the key at each place; a number not above the shard's first is of a
+    former one. ``ends`` bound the shards in ``batch``, and then in ``ids``.
+    """
+    parted, places, homes = batch
+    mask = np.int64(known.size - 1)
+    num, begin = np.int64(0), np.int64(0)
+    for shard in range(ends.size - 1):
+        first, end = num, ends[shard]
+        ends[shard] = first
+        for i in range(begin, end):
+            key = parted[i]
+            place = np.int64(homes[i]) & mask
+            number = np.int64(known[place])
+            while number > first and ids[number - 1] != key:
+                place = (place + 1) & mask
+                number = np.int64(known[place])
+            if number <= first:
+                ids[num] = key
+                num += 1
+                number = num
+                known[place] = number
+            inverse[places[i]] = number - 1
+        begin = end
+    ends[-1] = num
+    return int(num)
+
+
+@uncounted
+def _join_neighbours(
+    parted: NDArray[np.uint64],
+    places: NDArray[np.int32],
+    ids: NDArray[np.uint64],
+    inverse: NDArray[np.int64],
+    ends: NDArray[np.int64],
+) -> int:
+    """Number keys that are sorted inside their shard; otherwise as ``_join_alike``."""
+    num, begin = np.int64(0), np.int64(0)
+    for shard in range(ends.size - 1):
+        first, end = num, ends[shard]
+        ends[shard] = first
+        for i in range(begin, end):
+            if num == first or ids[num - 1] != parted[i]:
+                ids[num] = parted[i]
+                num += 1
+            inverse[places[i]] = num - 1
+        begin = end
+    ends[-1] = num
+    return int(num)
