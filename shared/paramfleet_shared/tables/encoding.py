@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from paramfleet_shared.tables.kernels import codecs, feedback, int8, sorting
 from paramfleet_shared.tables.kernels.compiled import as_input
+from paramfleet_shared.tables.kernels.finite import any_all_ones
 from paramfleet_shared.tables.routing import all_finite
 from paramfleet_shared.tables.rowstore import check_array
 
@@ -207,7 +208,11 @@ def is_finite(encoded: Encoded) -> bool:
     """Return whether no number is infinite or NaN."""
     if encoded.rows.dtype == np.float32:
         return all_finite(encoded.rows)
-    return num_nonfinite(encoded) == 0
+    if encoded.scales is not None:
+        return num_nonfinite(encoded) == 0
+    exponent = np.uint16(_ALL_ONES[encoded.rows.dtype.name])
+    bits = as_input(encoded.rows, encoded.rows.dtype).reshape(-1).view(np.uint16)
+    return not any_all_ones(bits, exponent)
 
 
 def num_nonfinite(encoded: Encoded) -> int:
@@ -287,7 +292,9 @@ def warm_codecs() -> None:
     """Compile the kernels of this room, or load them from the cache; idempotent."""
     values, bounds = np.zeros((1, 1), np.float32), np.array([0, 0], np.int64)
     for dtype in WIRE_DTYPES:
-        decode_rows(encode_rows(values, dtype), dtype)
+        encoded = encode_rows(values, dtype)
+        decode_rows(encoded, dtype)
+        is_finite(encoded)
         if dtype != "float32":
             encode_with_rest(values, values, bounds[:1], dtype)
     ids = np.arange(64, dtype=np.int64)
