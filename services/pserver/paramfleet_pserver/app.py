@@ -300,7 +300,8 @@ class PServer:
     async def _handle_later(self, operation: str, request: Request) -> Message:
         await self._opened.wait()
         assert self._routes is not None, "opened"
-        return await self._routes.handle(operation, request)
+        reply = self._routes.handle(operation, request)
+        return reply if isinstance(reply, Message) else await reply
 
 
 def _shards_of(session: JobSession) -> range:

@@ -58,16 +58,19 @@ class Fields:
     def choice(self, name: str, choices: Collection[_Choice], default: _Choice) -> _Choice:
         """Return one of some strings; absent is ``default``."""
         value = self._values.get(name, default)
-        known = next((each for each in choices if each == value), None)
-        if known is None:
-            raise self._wrong(name, f"must be one of {', '.join(choices)}")
-        return known
+        for known in choices:
+            if known == value:
+                return known
+        raise self._wrong(name, f"must be one of {', '.join(choices)}")
 
     def parts(self, name: str) -> list[Mapping[str, Any]]:
         """Return a list of maps."""
         value = self._values.get(name)
-        if type(value) is not list or not all(isinstance(part, dict) for part in value):
+        if type(value) is not list:
             raise self._wrong(name, "must be a list of maps")
+        for part in value:
+            if type(part) is not dict:
+                raise self._wrong(name, "must be a list of maps")
         return value
 
     def _wrong(self, name: str, rule: str) -> MalformedMessageError:

@@ -20,6 +20,10 @@ __all__ = ["Job", "Owners", "when_done"]
 INLINE_ROWS = 512
 """Rows a kernel finishes within about 50 microseconds, each a cache miss or two."""
 
+LONE_ROWS = 1 << 15
+"""As many while nobody else waits for the loop: some 300 microseconds. A hand-over and back
+costs a third of that, and would gain nobody anything."""
+
 
 class Job(NamedTuple):
     """Work on something that an owner owns."""
@@ -48,11 +52,15 @@ class Owners:
     def __len__(self) -> int:
         return len(self._threads)
 
-    def start(self, jobs: Iterable[Job]) -> asyncio.Future[None]:
+    def start(self, jobs: Iterable[Job], *, alone: bool = False) -> asyncio.Future[None]:
         """Hand jobs to their owners; those of one owner run in the order given.
 
         The jobs run to their end even if nobody waits for the future, which must
         not be cancelled: wait through ``run`` or a shield.
+
+        Args:
+            jobs: What to do.
+            alone: Whether nobody else waits for the event loop.
 
         Returns:
             A future that is done when all are, or fails as the first that failed. It
@@ -61,10 +69,11 @@ class Owners:
         by_owner: dict[int, list[Job]] = {}
         for job in jobs:
             by_owner.setdefault(job.owner, []).append(job)
+        room = LONE_ROWS // max(1, len(by_owner)) if alone else INLINE_ROWS
         here = [
             owner
             for owner, own in by_owner.items()
-            if not self._num_pending[owner] and sum(job.rows for job in own) <= INLINE_ROWS
+            if not self._num_pending[owner] and sum(job.rows for job in own) <= room
         ]
         ends = [
             self._submit(owner, own) for owner, own in by_owner.items() if owner not in here
@@ -72,12 +81,12 @@ class Owners:
         ends += [_done_here(by_owner[owner]) for owner in here]
         return ends[0] if len(ends) == 1 else _all_of(ends)
 
-    async def run(self, jobs: Iterable[Job]) -> None:
-        """Hand jobs to their owners and wait for the end.
+    async def run(self, jobs: Iterable[Job], *, alone: bool = False) -> None:
+        """Hand jobs to their owners, as ``start`` does, and wait for the end.
 
         Cancellation: the jobs run nevertheless.
         """
-        await asyncio.shield(self.start(jobs))
+        await asyncio.shield(self.start(jobs, alone=alone))
 
     async def settle(self) -> None:
         """Return when everything that was handed in before has ended."""

@@ -56,14 +56,17 @@ class Parking(Generic[Key]):
             raise self._failure
         start = self._clock.monotonic()
         left = LONGEST_WAIT_S if deadline is None else max(deadline - start, 0.0)
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
         self._parked.setdefault(key, set()).add(future)
+        # Not asyncio.timeout: that takes a task, and a request's first step has none.
+        alarm = loop.call_later(left - min(ANSWER_TIME_S, left / 2), _give_up, future)
         try:
-            async with asyncio.timeout(left - min(ANSWER_TIME_S, left / 2)):
-                await future
+            await future
         except TimeoutError:
             raise late(self._clock.monotonic() - start) from None
         finally:
+            alarm.cancel()
             self._forget(key, future)
 
     def wake(self, keys: Iterable[Key]) -> None:
@@ -87,3 +90,8 @@ class Parking(Generic[Key]):
             same.discard(future)
             if not same:
                 del self._parked[key]
+
+
+def _give_up(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_exception(TimeoutError())

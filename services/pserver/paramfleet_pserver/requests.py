@@ -6,7 +6,7 @@ that says what is wrong with it. Tensors stay views of the message.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,8 +70,7 @@ class DeclareRequest:
     incarnation: int
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PullPart:
+class PullPart(NamedTuple):
     """What to read of one table."""
 
     table: Table
@@ -84,8 +83,7 @@ class PullPart:
     """By which number a push may name the ids; None keeps them not."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PullRequest:
+class PullRequest(NamedTuple):
     """What a worker reads."""
 
     rank: Rank
@@ -93,8 +91,7 @@ class PullRequest:
     parts: tuple[PullPart, ...]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PushPart:
+class PushPart(NamedTuple):
     """Gradients of one table."""
 
     identity: PushIdentity
@@ -103,8 +100,7 @@ class PushPart:
     lr: float
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PushRequest:
+class PushRequest(NamedTuple):
     """What a worker pushes for a step."""
 
     rank: Rank
@@ -114,8 +110,7 @@ class PushRequest:
     parts: tuple[PushPart, ...]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ExchangePart:
+class ExchangePart(NamedTuple):
     """Differences of one table, and what the worker wants to hear in return."""
 
     identity: PushIdentity
@@ -126,8 +121,7 @@ class ExchangePart:
     max_rows: int
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ExchangeRequest:
+class ExchangeRequest(NamedTuple):
     """What a GEO worker tells and asks."""
 
     rank: Rank

@@ -6,7 +6,7 @@ first effect, and goes on to its end even when the caller's time is over.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from collections.abc import Set as AbstractSet
 from functools import partial
 from pathlib import Path
@@ -38,6 +38,7 @@ from paramfleet_shared.clock import Clock
 from paramfleet_shared.errors import FleetError
 from paramfleet_shared.ids import Rank, Step
 from paramfleet_shared.rpc.server import Request
+from paramfleet_shared.rpc.tasks import begun
 from paramfleet_shared.served_errors import (
     NonFiniteGradientError,
     OperationModeError,
@@ -91,10 +92,10 @@ class Routes:
         self._training: Training | None = None
         self._failure: FleetError | None = None
 
-    def handle(self, operation: str, request: Request) -> Awaitable[Message]:
-        """Serve one of ``OPERATIONS``."""
-        handler: Callable[[Request], Awaitable[Message]] = getattr(self, operation)
-        return handler(request)
+    def handle(self, operation: str, request: Request) -> Message | Awaitable[Message]:
+        """Serve one of ``OPERATIONS``, at once if nothing has to be waited for."""
+        handler: Callable[[Request], Coroutine[Any, Any, Message]] = getattr(self, operation)
+        return begun(handler(request))
 
     def fail(self, error: FleetError) -> None:
         """The job failed: answer every request that waits with its error."""
@@ -143,7 +144,7 @@ class Routes:
             await training.steps.wait(pull.min_version, deadline=request.deadline)
         versions = [part.table.version for part in pull.parts]
         jobs, tensors = _reading(pull)
-        await self._owners.run(jobs)
+        await self._owners.run(jobs, alone=request.is_alone)
         slowest = training.slowest_but(pull.rank)
         return Message(fields={"versions": versions, "slowest": slowest}, tensors=tensors)
 
@@ -156,7 +157,7 @@ class Routes:
         if training.steps is not None:
             fresh = self._keep(training, push)
         else:
-            fresh = await self._apply(training, push)
+            fresh = await self._apply(training, push, alone=request.is_alone)
         return Message(
             fields={
                 "versions": [part.table.version for part in push.parts],
@@ -303,7 +304,7 @@ class Routes:
         steps.keep(push.rank, push.step, push.weight, push.parts)
         return fresh
 
-    async def _apply(self, training: Training, push: PushRequest) -> list[bool]:
+    async def _apply(self, training: Training, push: PushRequest, *, alone: bool) -> list[bool]:
         fresh = [training.identities.is_fresh(part.identity) for part in push.parts]
         new = [part for part, is_fresh in zip(push.parts, fresh, strict=True) if is_fresh]
         training.check_commit(push.rank, push.step)
@@ -312,7 +313,7 @@ class Routes:
             training.identities.record(part.identity)
             step = part.table.next_update()
             jobs += part.table.update_jobs([part.content], lr=part.lr, step=step)
-        applied = self._owners.start(jobs)
+        applied = self._owners.start(jobs, alone=alone)
         when_done(applied, partial(_count, new))
         training.commit(push.rank, push.step)
         await asyncio.shield(applied)

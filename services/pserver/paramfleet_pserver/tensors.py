@@ -36,9 +36,10 @@ def tensor_of(
     array = message.tensors.get(name)
     if array is None:
         raise MalformedMessageError(where=f"tensor {name!r}", rule="is missing")
-    fits = len(shape) == array.ndim and all(
-        want is None or want == have for want, have in zip(shape, array.shape, strict=True)
-    )
+    have = array.shape
+    fits = len(shape) == len(have)
+    for want, length in zip(shape, have, strict=False):
+        fits &= want is None or want == length
     if array.dtype != dtype or not fits:
         wanted = ", ".join("any" if length is None else str(length) for length in shape)
         raise RowShapeError(

@@ -14,7 +14,7 @@ from typing import Any
 from paramfleet_shared.clock import Clock
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.rpc.faults import NO_FAULTS, FaultHook
-from paramfleet_shared.rpc.session import Handler, Request, Service, Session
+from paramfleet_shared.rpc.session import Callers, Handler, Request, Service, Session
 from paramfleet_shared.rpc.tasks import TaskSet
 from paramfleet_shared.wire.limits import DEFAULT_LIMITS, Limits
 
@@ -85,6 +85,7 @@ class RpcServer:
         ssl: tls.SSLContext | None = None,
     ) -> None:
         self._tasks = TaskSet()
+        self._callers = Callers()
         self._service = Service(
             name=name,
             handlers=handlers,
@@ -93,12 +94,13 @@ class RpcServer:
             clock=clock,
             faults=faults,
             tasks=self._tasks,
+            callers=self._callers,
         )
         self._ssl = ssl
         if ssl is not None:
             ssl.set_alpn_protocols(["h2"])
         self._listener: asyncio.Server | None = None
-        self._sessions: set[Session] = set()
+        self._sessions = self._callers.sessions
         self._sweep: asyncio.TimerHandle | None = None
 
     async def start(self, host: str, port: int = 0) -> int:

@@ -49,6 +49,9 @@ class Request(NamedTuple):
     """``host:port`` of the caller's socket."""
     deadline: float | None
     """When the caller stops waiting, in the server's ``clock.monotonic()``; None: never."""
+    is_alone: bool = False
+    """Whether nobody else waits for this server, as far as it can see: no other call is
+    here, and the one before came over the same connection."""
 
 
 Handler = Callable[[Request], Message | Awaitable[Message]]
@@ -77,6 +80,23 @@ class Service:
     faults: FaultHook
     tasks: TaskSet
     """Owned by the server, which ends them."""
+    callers: "Callers"
+    """Whose calls there are."""
+
+
+class Callers:
+    """The connections of one server, and who called last."""
+
+    def __init__(self) -> None:
+        self.sessions: set[Session] = set()
+        self._last: Session | None = None
+
+    def is_alone(self, session: "Session") -> bool:
+        """Note that a session calls, and return whether it is the only one that does."""
+        before, self._last = self._last, session
+        return before is session and all(
+            each.num_calls == (each is session) for each in self.sessions
+        )
 
 
 class _Answer(NamedTuple):
@@ -99,6 +119,11 @@ class Session(Http2Protocol[ServerConnection]):
         self._peer = "?"
         self._running: dict[int, asyncio.Task[None]] = {}
         self._draining = False
+
+    @property
+    def num_calls(self) -> int:
+        """Return the number of calls that have begun to come and aren't answered."""
+        return self.connection.num_streams
 
     def drain(self) -> None:
         """Take no new calls, finish those that came, then close."""
@@ -176,7 +201,8 @@ class Session(Http2Protocol[ServerConnection]):
             self._answer(stream_id, _answer_of_error(error))
             return
         deadline = None if remaining_s is None else service.clock.monotonic() + remaining_s
-        request = Request(op, message, self._peer, deadline)
+        is_alone = service.callers.is_alone(self)
+        request = Request(op, message, self._peer, deadline, is_alone)
         if service.faults is not NO_FAULTS:
             self._start(stream_id, self._finish_with_faults(stream_id, request, handler), None)
             return

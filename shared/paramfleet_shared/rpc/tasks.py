@@ -5,10 +5,11 @@ task. This is the only place where ``rpc`` starts tasks.
 """
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Coroutine, Generator
+from types import coroutine
 from typing import Any, TypeVar
 
-__all__ = ["TaskSet"]
+__all__ = ["TaskSet", "begun"]
 
 T = TypeVar("T")
 
@@ -40,3 +41,38 @@ class TaskSet:
             for task in self._tasks:
                 task.cancel()
             await asyncio.wait(self._tasks)
+
+
+def begun(work: Coroutine[Any, Any, T]) -> T | Awaitable[T]:
+    """Run ``work`` until it first waits; return its result, or what is still to await.
+
+    Work that never waits costs no task. What comes before the first wait runs outside of
+    any, and must not ask for one, as ``asyncio.timeout`` does.
+    """
+    try:
+        waits_for = work.send(None)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    return _rest(work, waits_for)
+
+
+async def _rest(work: Coroutine[Any, Any, T], waits_for: Any) -> T:
+    """Go on with work that has begun to wait."""
+    return await _steps(work, waits_for)
+
+
+@coroutine
+def _steps(work: Coroutine[Any, Any, T], waits_for: Any) -> Generator[Any, Any, T]:
+    """Do what ``await work`` would do from here on."""
+    while True:
+        try:
+            try:
+                got = yield waits_for
+            except BaseException as error:  # noqa: BLE001 (whatever it is, it is for the work)
+                waits_for = work.throw(error)
+            else:
+                waits_for = work.send(got)
+        except StopIteration as end:
+            result: T = end.value
+            return result

@@ -96,17 +96,18 @@ def check_array(
     Raises:
         RowShapeError: if the type or the shape differs, or it can't be written in place.
     """
-    fits = array.ndim == len(shape) and all(
-        want in {-1, have} for have, want in zip(array.shape, shape, strict=True)
-    )
+    lengths = array.shape
+    fits = len(lengths) == len(shape)
+    for have, want in zip(lengths, shape, strict=False):
+        fits &= want in {-1, have}
     flags = array.flags
     writable = flags.writeable and flags.c_contiguous and flags.aligned
     if array.dtype != dtype or not fits or (in_place and not writable):
-        lengths = ", ".join("any" if length == -1 else str(length) for length in shape)
+        wanted = ", ".join("any" if length == -1 else str(length) for length in shape)
         suffix = " contiguous and writable" if in_place else ""
         raise RowShapeError(
             table=table,
-            expected=f"{np.dtype(dtype)} [{lengths}]{suffix}",
+            expected=f"{np.dtype(dtype)} [{wanted}]{suffix}",
             got=f"{array.dtype} {list(array.shape)}"
             + (" not so" if in_place and not writable else ""),
         )

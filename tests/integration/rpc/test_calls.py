@@ -323,3 +323,36 @@ async def test_closing_a_server_cancels_its_handlers_and_loses_their_calls(house
     assert isinstance((await call)[0], ConnectionLostError)
     assert ended == ["cancelled"]
     assert server.num_connections == 0
+
+
+async def test_a_handler_knows_whether_its_caller_is_alone(house: Any) -> None:
+    seen: list[bool] = []
+    waiting, gate = asyncio.Event(), asyncio.Event()
+
+    def note(request: Request) -> Message:
+        seen.append(request.is_alone)
+        return Message()
+
+    async def wait(_: Request) -> Message:
+        waiting.set()
+        await gate.wait()
+        return Message()
+
+    _, endpoint = await house.serve({"note": note, "wait": wait})
+    mine, other = house.channel(endpoint), house.channel(endpoint)
+
+    await mine.call("note", Message(), timeout_s=5)
+    await mine.call("note", Message(), timeout_s=5)
+    assert seen == [False, True]  # the first caller may be one of many
+
+    await other.call("note", Message(), timeout_s=5)
+    await mine.call("note", Message(), timeout_s=5)
+    assert seen[2:] == [False, False]
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(other.call("wait", Message(), timeout_s=5))
+        await waiting.wait()
+        await mine.call("note", Message(), timeout_s=5)
+        await mine.call("note", Message(), timeout_s=5)
+        gate.set()
+    assert seen[4:] == [False, False]

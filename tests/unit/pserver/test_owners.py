@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from paramfleet_pserver.owners import INLINE_ROWS, Job, Owners, when_done
+from paramfleet_pserver.owners import INLINE_ROWS, LONE_ROWS, Job, Owners, when_done
 from paramfleet_shared.errors import ContractError, UnavailableError
 
 LONG = INLINE_ROWS + 1
@@ -124,3 +124,18 @@ async def test_a_posted_job_runs(owners: Owners) -> None:
     await owners.run([Job(0, LONG, lambda: None)])
 
     assert ran == [1]
+
+
+async def test_while_nobody_else_waits_longer_jobs_run_on_the_loop(owners: Owners) -> None:
+    ran: list[str] = []
+
+    def act() -> None:
+        ran.append(threading.current_thread().name)
+
+    await owners.run([Job(0, LONG, act)], alone=True)
+    await owners.run([Job(0, LONE_ROWS // 2, act), Job(1, LONE_ROWS // 2, act)], alone=True)
+    await owners.run([Job(0, LONE_ROWS + 1, act)], alone=True)
+
+    here = threading.current_thread().name
+    assert ran[:3] == [here] * 3
+    assert ran[3].startswith("owner-0")
