@@ -94,6 +94,11 @@ class _End(Generic[T]):
         return self._result
 
 
+async def _tell(work: Coroutine[Any, Any, T], end: _End[T]) -> None:
+    """Let a thread go on with the result of ``work``, without a round through the loop."""
+    end.succeed(await work)
+
+
 class Communicator:
     """Runs coroutines for the training thread on a loop of its own."""
 
@@ -255,19 +260,20 @@ class Communicator:
             work.close()
             end.fail(self._failure.with_traceback(None))
             return
-        task = asyncio.get_running_loop().create_task(work)
+        task = asyncio.get_running_loop().create_task(_tell(work, end))
         self._waiting.add(task)
-        task.add_done_callback(partial(self._finish, end))
+        task.add_done_callback(partial(self._finish, work, end))
 
-    def _finish(self, end: "_End[T]", task: asyncio.Task[T]) -> None:
+    def _finish(
+        self, work: Coroutine[Any, Any, T], end: "_End[T]", task: asyncio.Task[None]
+    ) -> None:
         self._waiting.discard(task)
         if task.cancelled():
+            work.close()  # it may not even have begun
             failure = self._failure
             end.fail(CancelledError() if failure is None else failure.with_traceback(None))
         elif (error := task.exception()) is not None:
             end.fail(error)
-        else:
-            end.succeed(task.result())
 
     async def _interruptible(self, work: Coroutine[Any, Any, T]) -> T:
         if self._failure is not None:

@@ -137,7 +137,7 @@ class ReadPlan:
             rows, order = read.rows, read.order
             if rows is not None and order is None and read.wire != "float32":
                 rows, order = rows.sorted()
-            self._reads.append(replace(read, rows=rows))
+            self._reads.append(read if rows is read.rows else replace(read, rows=rows))
             self._orders.append(order)
 
     def messages(self, *, rank: int, min_step: int) -> list[Message]:
