@@ -14,7 +14,7 @@ DATA_DIR = $(PARAMFLEET_DATA)
 ONLY =
 QUICK =
 
-CODE = client shared services tests examples benchmarks scripts
+CODE = client shared services tests examples models benchmarks scripts
 EXAMPLE = examples/wide_and_deep/train.py
 
 # The last line of a demo is its result: make must not say goodbye to a directory after it

@@ -4,11 +4,18 @@ What stands there is what the classes say: names, defaults and the sentence unde
 field. A test compares the page with them.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from paramfleet.runner.not_here import NOT_HERE, SYNC_MODES_NOT_HERE
+from paramfleet.runner.settings import (
+    CtrParameters,
+    HyperParameters,
+    OptimizerSettings,
+    RunnerSettings,
+)
 from paramfleet.strategy import DistributedStrategy, TrainingMode
 from paramfleet_coordinator.config import CoordinatorSettings
 from paramfleet_pserver.config import PServerSettings
@@ -57,6 +64,22 @@ strategy.a_sync_configs = {"k_steps": 100}
 that is unknown, out of range, or without effect in the mode raises `StrategyError`.
 """
 
+RUNNER = """\
+Keys of a model folder's YAML file, which `paramfleet train -m`, `launch -m` and `infer -m`
+read. `-o runner.epochs=3 runner.sync_mode=geo` overrules them; a value is read as its key's
+type. Paths are relative to the YAML's folder, or to `workspace` where that names another one.
+A key that nothing reads is an error that names its file, line and the nearest key.
+"""
+
+PARAMETERS = """\
+A model has the keys of the dataclass that its `Model` names; the first table is of every
+model, the second of models of clicks (`CtrParameters`).
+"""
+
+LATER = """\
+PaddleRec's keys of what isn't here raise by name, unless they are false, 0 or empty.
+"""
+
 FLEET = """\
 These are read too, because training scripts know them. `paramfleet launch` sets them;
 without `TRAINING_ROLE` a script trains in its one process.
@@ -95,6 +118,15 @@ def render() -> str:
         "## Strategy\n",
         STRATEGY,
         _strategy(),
+        "## Runner\n",
+        RUNNER,
+        _keys(RunnerSettings, "runner"),
+        "## Hyper parameters\n",
+        PARAMETERS,
+        _keys(OptimizerSettings, "hyper_parameters.optimizer"),
+        _keys(CtrParameters, "hyper_parameters", base=HyperParameters),
+        LATER,
+        _later(),
         "## Fleet's variables\n",
         FLEET,
         "## Limits\n",
@@ -130,7 +162,34 @@ def _strategy() -> str:
     return _table(("key of `a_sync_configs`", "default", "meaning"), rows)
 
 
+def _keys(cls: type, section: str, base: type | None = None) -> str:
+    inherited = {field.name for field in fields(base)} if base is not None else set()
+    rows = [
+        (f"`{section}.{_key(option.name, section)}`", _shown(option.default), option.help)
+        for option in options_of(cls)
+        if option.name not in inherited
+    ]
+    return _table(("key", "default", "meaning"), rows)
+
+
+def _key(name: str, section: str) -> str:
+    return "class" if (section, name) == ("hyper_parameters.optimizer", "name") else name
+
+
+def _later() -> str:
+    rows = [(f"`runner.{key}`", sentence) for key, sentence in sorted(NOT_HERE.items())]
+    rows += [
+        (f"`runner.sync_mode: {key}`", sentence)
+        for key, sentence in sorted(SYNC_MODES_NOT_HERE.items())
+    ]
+    return _table(("key", "instead"), rows)
+
+
 def _shown(default: Any) -> str:
+    if isinstance(default, tuple):
+        return f"`{list(default)}`"
+    if isinstance(default, Mapping):
+        return f"`{dict(default)}`"
     if default is None or not str(default):
         return "none"
     return f"`{default}`"

@@ -4,7 +4,7 @@ import ast
 from pathlib import Path
 
 CHECKOUT = Path(__file__).parents[2]
-FOLDERS = ("client", "shared", "services", "examples", "benchmarks", "scripts")
+FOLDERS = ("client", "shared", "services", "examples", "models", "benchmarks", "scripts")
 ROOMS = {
     str(path.relative_to(CHECKOUT)): path.read_text(encoding="utf-8")
     for folder in FOLDERS

@@ -20,7 +20,7 @@ from paramfleet_shared.config import (
 from paramfleet_shared.errors import ContractError, FleetError
 from paramfleet_worker.app.launcher import Launcher
 from paramfleet_worker.app.planning import plan_launch
-from paramfleet_worker.app.script import become_worker
+from paramfleet_worker.app.script import become_worker, script_of
 from paramfleet_worker.config import LaunchSettings
 from paramfleet_worker.process.console import Console
 from paramfleet_worker.process.ports import PortReservations
@@ -44,12 +44,14 @@ def main() -> None:
     """Parameter-server training for PyTorch."""
 
 
-def _launch(script: str, arguments: tuple[str, ...], **options: Any) -> None:
+def _launch(
+    arguments: tuple[str, ...], model: Path | None, option: tuple[str, ...], **options: Any
+) -> None:
     """Train on this machine, or on several.
 
-    Starts what the job needs, and runs SCRIPT with ARGS as each of its pservers and
-    workers. Ends with 0 only if every process did. When one dies, the others are stopped
-    and it is named.
+    Starts what the job needs, and runs SCRIPT with ARGS, or the model folder of -m, as each
+    of its pservers and workers. Ends with 0 only if every process did. When one dies, the
+    others are stopped and it is named.
     """
     environment = read_environment()
 
@@ -60,7 +62,7 @@ def _launch(script: str, arguments: tuple[str, ...], **options: Any) -> None:
         with PortReservations() as reservations:
             plan = plan_launch(
                 resolved.value,
-                script=(script, *arguments),
+                script=script_of(arguments, model=model, options=option),
                 pod_ip=environment.get("POD_IP", ""),
                 reservations=reservations,
             )
@@ -77,9 +79,13 @@ def _launch(script: str, arguments: tuple[str, ...], **options: Any) -> None:
 
 
 def _worker(
-    script: str, arguments: tuple[str, ...], config: Path | None, **options: Any
+    arguments: tuple[str, ...],
+    model: Path | None,
+    option: tuple[str, ...],
+    config: Path | None,
+    **options: Any,
 ) -> None:
-    """Run SCRIPT with ARGS as a worker of a job that is started elsewhere."""
+    """Run SCRIPT with ARGS, or the model folder of -m, in a job that is started elsewhere."""
     environment = read_environment()
 
     def run() -> int:
@@ -92,7 +98,8 @@ def _worker(
         )
         for line in resolved.lines():
             click.echo(f"[worker] {line}", err=True)
-        become_worker((script, *arguments), resolved, environment)
+        script = script_of(arguments, model=model, options=option)
+        become_worker(script, resolved, environment)
 
     sys.exit(_told("worker", run))
 
@@ -104,6 +111,24 @@ def _coordinator(arguments: tuple[str, ...]) -> None:
     from paramfleet_coordinator.__main__ import main as command  # noqa: PLC0415 -- slow
 
     _delegate(command, "coordinator", arguments)
+
+
+@main.command("train", **DELEGATE)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def _train(arguments: tuple[str, ...]) -> None:
+    """Train a model folder in this process."""
+    from paramfleet.runner.__main__ import main as command  # noqa: PLC0415 -- slow
+
+    command.main(["train", *arguments], prog_name="paramfleet")
+
+
+@main.command("infer", **DELEGATE)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def _infer(arguments: tuple[str, ...]) -> None:
+    """Score a model folder's checkpoints in this process."""
+    from paramfleet.runner.__main__ import main as command  # noqa: PLC0415 -- slow
+
+    command.main(["infer", *arguments], prog_name="paramfleet")
 
 
 @main.command("pserver", **DELEGATE)
@@ -139,14 +164,24 @@ def _told(name: str, run: Callable[[], int]) -> int:
 def _script_command(
     name: str, settings: type, callback: Callable[..., None], *more: click.Parameter
 ) -> click.Command:
-    """Return a command that takes settings, then a script, then whatever the script takes."""
-    script = click.Argument(
-        ["script"], type=click.Path(exists=True, dir_okay=False), metavar="SCRIPT"
+    """Return a command of settings, then a script and what it takes, or a model folder."""
+    model = click.Option(
+        ["-m", "--model"],
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        help="A model folder's YAML file, instead of a script.",
     )
-    rest = click.Argument(["arguments"], nargs=-1, type=click.UNPROCESSED, metavar="[ARGS]...")
+    option = click.Option(
+        ["-o", "--option"],
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="With -m: overrules a key, as runner.epochs=3; more may follow behind it.",
+    )
+    rest = click.Argument(
+        ["arguments"], nargs=-1, type=click.UNPROCESSED, metavar="[SCRIPT [ARGS]...]"
+    )
     return click.Command(
         name,
-        params=[*map(_option, options_of(settings)), *more, script, rest],
+        params=[*map(_option, options_of(settings)), *more, model, option, rest],
         callback=callback,
         help=callback.__doc__,
         context_settings={"allow_interspersed_args": False},

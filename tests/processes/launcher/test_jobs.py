@@ -148,8 +148,8 @@ def command(*arguments: str, path: str | None = None) -> "subprocess.CompletedPr
     ("arguments", "sentence"),
     [
         (["launch", "--wroker_num=2", __file__], "No such option"),
-        (["launch", "no-such.py"], "'no-such.py' does not exist"),
-        (["launch"], "Missing argument 'SCRIPT'"),
+        (["launch", "no-such.py"], "no-such.py: there is no such script"),
+        (["launch"], "name a training script, or a model's YAML file"),
         (["launch", "--worker_num=0", __file__], "worker_num = 0: must be 1 or more"),
         (["launch", "--worker_num=two", __file__], "'two' is not a valid integer"),
         (["launch", "--servers=h1:1", __file__], "workers = '': must be given"),

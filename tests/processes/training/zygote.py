@@ -18,6 +18,7 @@ import signal
 import sys
 
 import paramfleet  # noqa: F401 - preloaded for the children
+import paramfleet.runner.__main__  # noqa: F401 - preloaded for the children
 import paramfleet_coordinator.__main__
 import paramfleet_pserver.app  # noqa: F401 - preloaded for the children
 from paramfleet_shared.tables.warm import main as warm

@@ -1,14 +1,58 @@
-"""A user's script as a worker of a job that others started."""
+"""What a job's processes run: a user's script, or the runner on a model folder."""
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from pathlib import Path
 from typing import NoReturn
 
 from paramfleet_shared.config import JobSettings, Resolved
+from paramfleet_shared.errors import ContractError
 
-__all__ = ["become_worker", "worker_environment"]
+__all__ = ["ScriptError", "become_worker", "script_of", "worker_environment"]
+
+RUNNER = ("-m", "paramfleet.runner", "train")
+
+
+class ScriptError(ContractError):
+    """It isn't clear what the processes of a job should run."""
+
+    code = "contract.script"
+
+    def __init__(self, *, found: str, rule: str) -> None:
+        super().__init__(f"{found}: {rule}", found=found, rule=rule)
+
+
+def script_of(
+    arguments: Sequence[str], *, model: Path | None, options: Sequence[str]
+) -> tuple[str, ...]:
+    """Return what Python is given: a script with its arguments, or the runner with a model.
+
+    Args:
+        arguments: Script and arguments; with a model more ``key=value``, as PaddleRec
+            takes them behind one ``-o``.
+        model: The YAML file of a model folder.
+        options: ``key=value`` that overrule the file.
+
+    Raises:
+        ScriptError: if there is neither, or something of both.
+    """
+    if model is None:
+        if options:
+            raise ScriptError(found=f"-o {options[0]}", rule="goes with -m and a model's YAML")
+        if not arguments:
+            rule = "name a training script, or a model's YAML file with -m"
+            raise ScriptError(found="nothing to run", rule=rule)
+        if not Path(arguments[0]).is_file():
+            raise ScriptError(found=arguments[0], rule="there is no such script")
+        return tuple(arguments)
+    words = [word for word in arguments if word not in {"-o", "--option"}]
+    for word in words:
+        if "=" not in word:
+            rule = "a script and -m don't go together; what follows -m is key=value"
+            raise ScriptError(found=word, rule=rule)
+    return (*RUNNER, "-m", str(model.absolute()), *(f"-o{word}" for word in (*options, *words)))
 
 
 def worker_environment(

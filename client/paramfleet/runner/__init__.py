@@ -1,0 +1,21 @@
+"""The runner: a model folder with a YAML file, trained by ``paramfleet train -m``.
+
+What ``model.py`` and readers of a model folder import.
+"""
+
+from paramfleet.runner.config import Config
+from paramfleet.runner.metrics import Auc, Mean, Metric
+from paramfleet.runner.model import Feeds, Model
+from paramfleet.runner.settings import CtrParameters, HyperParameters, OptimizerSettings
+
+__all__ = [
+    "Auc",
+    "Config",
+    "CtrParameters",
+    "Feeds",
+    "HyperParameters",
+    "Mean",
+    "Metric",
+    "Model",
+    "OptimizerSettings",
+]

@@ -1,0 +1,93 @@
+"""``python -m paramfleet.runner``: what ``paramfleet train`` and each process of a job run."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+import paramfleet as fleet
+from paramfleet.runner.config import read_config
+from paramfleet.runner.folders import load_model_class
+from paramfleet.runner.inference import infer
+from paramfleet.runner.model import Model
+from paramfleet.runner.outcome import Outcome
+from paramfleet.runner.training import train
+from paramfleet_shared.clock import Clock, SystemClock
+from paramfleet_shared.errors import ContractError, FleetError
+
+__all__ = ["main"]
+
+Work = Callable[[Model[Any], Clock], Outcome]
+
+_PARAMETERS: list[click.Parameter] = [
+    click.Option(
+        ["-m", "--model", "path"],
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        required=True,
+        help="The model's YAML file.",
+    ),
+    click.Option(
+        ["-o", "--option", "options"],
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="Overrules a key, as runner.epochs=3; more may follow behind it.",
+    ),
+    click.Argument(["more"], nargs=-1, metavar="[KEY=VALUE]..."),
+]
+
+
+@click.group()
+def main() -> None:
+    """Train and score model folders."""
+
+
+def _train(path: Path, options: tuple[str, ...], more: tuple[str, ...]) -> None:
+    """Train a model folder: in this process, or as what the environment says of a job.
+
+    The last line on standard output of worker 0 is the result as JSON.
+    """
+    fleet.init()
+    if fleet.is_server():
+        fleet.init_server()
+        fleet.run_server()
+    else:
+        _told("train", train, path, (*options, *more))
+
+
+def _infer(path: Path, options: tuple[str, ...], more: tuple[str, ...]) -> None:
+    """Score a model folder's saved checkpoints on its test files, in this process.
+
+    The last line on standard output is the result of the last one as JSON.
+    """
+    fleet.init(fleet.PaddleCloudRoleMaker(environment={}))
+    _told("infer", infer, path, (*options, *more))
+
+
+def _told(name: str, work: Work, path: Path, options: tuple[str, ...]) -> None:
+    """Run a command on a model; an error is told in one line.
+
+    Raises:
+        UsageError: if the configuration can't be what was meant.
+    """
+    try:
+        raw = read_config(path, options)
+        cls = load_model_class(raw)
+        outcome = work(cls(raw.read_as(cls.parameters)), SystemClock())
+    except ContractError as error:
+        raise click.UsageError(str(error)) from error
+    except FleetError as error:
+        click.echo(f"paramfleet {name}: {error}", err=True)
+        sys.exit(1)
+    if fleet.worker_index() == 0:
+        print(outcome.to_json(), flush=True)
+
+
+for _name, _callback in (("train", _train), ("infer", _infer)):
+    main.add_command(
+        click.Command(_name, params=_PARAMETERS, callback=_callback, help=_callback.__doc__)
+    )
+
+if __name__ == "__main__":
+    main(prog_name="paramfleet")

@@ -1,0 +1,241 @@
+"""From files to batches: the reader's samples, stacked, and shared among the workers."""
+
+import itertools
+import shlex
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from typing_extensions import override
+
+import paramfleet as fleet
+from paramfleet.data.files import split_files
+from paramfleet.data.queue_dataset import QueueDataset
+from paramfleet.runner.config import Config
+from paramfleet.runner.errors import ConfigError
+from paramfleet.runner.folders import load_reader
+from paramfleet.runner.model import Model
+from paramfleet_shared.errors import ContractError
+
+__all__ = [
+    "Batch",
+    "SampleError",
+    "list_files",
+    "open_batches",
+    "stack",
+    "test_share",
+    "train_batches",
+    "train_share",
+]
+
+T = TypeVar("T")
+
+Batch = tuple[torch.Tensor, ...]
+"""A tensor [B, width] for each field of a sample."""
+
+
+class SampleError(ContractError):
+    """Samples of a reader don't fit together."""
+
+    code = "contract.sample"
+
+    def __init__(self, *, field: int, rule: str) -> None:
+        super().__init__(f"the reader's samples, field {field}: {rule}", field=field, rule=rule)
+        self.field = field
+
+
+def list_files(config: Config[Any], key: str) -> list[Path]:
+    """Return the files of ``runner.<key>``, by name: those of a folder, or the one.
+
+    Raises:
+        ConfigError: if the key is empty, or there is no file.
+    """
+    name = getattr(config.runner, key)
+    where, full = str(config.path), f"runner.{key}"
+    if not name:
+        raise ConfigError(where=where, key=full, value="", rule="must be given")
+    path = config.path_of(name)
+    if path.is_file():
+        return [path]
+    if not path.is_dir():
+        rule = f"there is no file or folder {path}"
+        raise ConfigError(where=where, key=full, value=repr(name), rule=rule)
+    files = sorted(p for p in path.iterdir() if p.is_file() and not p.name.startswith("."))
+    if not files:
+        rule = f"the folder {path} has no files"
+        raise ConfigError(where=where, key=full, value=repr(name), rule=rule)
+    return files
+
+
+def open_batches(model: Model[Any], files: Sequence[Path], *, test: bool) -> Iterable[Batch]:
+    """Return the batches of some files; each iteration reads them anew.
+
+    Args:
+        model: Its configuration says which reader, and the size of a batch.
+        files: What to read.
+        test: Whether they are for scoring.
+
+    Raises:
+        ModelFolderError: if the reader can't be found, or the model has no slots for it.
+    """
+    config, runner = model.config, model.config.runner
+    kind = (runner.infer_reader_type if test else None) or runner.reader_type
+    size = (runner.infer_batch_size if test else 0) or runner.train_batch_size
+    reference = (runner.infer_reader_path if test else "") or runner.train_reader_path
+    names = [str(path) for path in files]
+    if kind in {"QueueDataset", "InmemoryDataset"}:
+        threads = (runner.infer_thread_num if test else 0) or runner.thread_num
+        return _Slots(model, names, size=size, threads=threads)
+    reader = load_reader(config, reference)
+    if kind == "DataLoader":
+        samples = _FilesOfProcess(reader, names, config)
+        return torch.utils.data.DataLoader(
+            samples, batch_size=size, num_workers=runner.num_workers, collate_fn=stack
+        )
+    return _Batches(reader, names, config, size)
+
+
+def train_share(config: Config[Any], files: list[Path]) -> list[Path]:
+    """Return this worker's files.
+
+    Raises:
+        TooFewFilesError: if there are fewer files than workers to split them among.
+    """
+    if not config.runner.split_file_list:
+        return files
+    names = [str(path) for path in files]
+    return [Path(n) for n in split_files(names, fleet.worker_index(), fleet.worker_num())]
+
+
+def train_batches(config: Config[Any], batches: Iterable[Batch]) -> Iterator[Batch]:
+    """Yield this worker's share of the training batches; in sync it may be without rows."""
+    rank, workers = fleet.worker_index(), fleet.worker_num()
+    if not config.runner.split_batches:
+        yield from batches
+    elif config.runner.sync_mode == "sync":
+        for batch in batches:
+            yield tuple(torch.tensor_split(field, workers)[rank] for field in batch)
+    else:
+        yield from itertools.islice(batches, rank, None, workers)
+
+
+def test_share(batches: Iterable[T]) -> Iterator[T]:
+    """Yield the batches that this worker scores: of n workers, every n-th."""
+    return itertools.islice(batches, fleet.worker_index(), None, fleet.worker_num())
+
+
+def stack(samples: Sequence[Sequence[Any]]) -> Batch:
+    """Return samples as a batch: whole numbers int64, others float32, each [B, width].
+
+    Raises:
+        SampleError: if samples have different fields, or fields different widths.
+    """
+    widths = {len(sample) for sample in samples}
+    if len(widths) > 1:
+        rule = f"samples have {sorted(widths)} fields; each must have the same"
+        raise SampleError(field=min(widths), rule=rule)
+    return tuple(
+        _field(index, values) for index, values in enumerate(zip(*samples, strict=True))
+    )
+
+
+def _field(index: int, values: Sequence[Any]) -> torch.Tensor:
+    try:
+        array = np.array(values)
+    except ValueError as error:
+        rule = "its width differs from sample to sample; pad it"
+        raise SampleError(field=index, rule=rule) from error
+    if array.dtype.kind in "biu":
+        array = array.astype(np.int64)
+    elif array.dtype.kind == "f":
+        array = array.astype(np.float32)
+    else:
+        rule = f"must be numbers, not {array.dtype}"
+        raise SampleError(field=index, rule=rule)
+    return torch.from_numpy(array.reshape(len(values), -1))
+
+
+def pipe_command(config: Config[Any]) -> str:
+    """Return the command for the shell, run in the model's folder by this Python.
+
+    A Python script gets the YAML and a folder of helpers as arguments, as from PaddleRec.
+    """
+    command = config.runner.pipe_command.strip()
+    if command == "cat":
+        return command
+    if any(word.endswith(".py") for word in command.split()):
+        helpers = Path(__file__).parent / "pipe_helpers"
+        command += f" {shlex.quote(str(config.path))} {shlex.quote(str(helpers))}"
+    path = shlex.quote(str(Path(sys.executable).parent))
+    folder = shlex.quote(str(config.path.parent))
+    return f"cd {folder} && export PATH={path}:$PATH && {command}"
+
+
+@dataclass(frozen=True)
+class _Batches:
+    """Batches of what a reader's class yields."""
+
+    reader: type[Any]
+    files: list[str]
+    config: Config[Any]
+    size: int
+
+    def __iter__(self) -> Iterator[Batch]:
+        samples = iter(self.reader(self.files, self.config))
+        while chosen := list(itertools.islice(samples, self.size)):
+            yield stack(chosen)
+
+
+class _Slots:
+    """Batches of MultiSlot text, a tensor a slot.
+
+    Args:
+        model: Says the slots.
+        files: Paths.
+        size: Samples of a batch.
+        threads: Files read at a time.
+    """
+
+    def __init__(
+        self, model: Model[Any], files: Sequence[str], *, size: int, threads: int
+    ) -> None:
+        runner = model.config.runner
+        self._slots = model.create_slots()
+        self._dataset = QueueDataset()
+        self._dataset.init(
+            batch_size=size,
+            thread_num=threads,
+            use_var=self._slots,
+            pipe_command=pipe_command(model.config),
+            fs_name=runner.fs_name,
+            fs_ugi=runner.fs_ugi,
+        )
+        self._dataset.set_filelist(files)
+
+    def __iter__(self) -> Iterator[Batch]:
+        for batch in self._dataset:
+            columns = ((slot, batch[slot.name]) for slot in self._slots)
+            yield tuple(
+                values.dense() if slot.dense else values.padded(slot.width)
+                for slot, values in columns
+            )
+
+
+class _FilesOfProcess(torch.utils.data.IterableDataset[Any]):
+    """The samples of those files that belong to this process of a DataLoader."""
+
+    def __init__(self, reader: type[Any], files: list[str], config: Config[Any]) -> None:
+        self._reader = reader
+        self._files = files
+        self._config = config
+
+    @override
+    def __iter__(self) -> Iterator[Any]:
+        process = torch.utils.data.get_worker_info()
+        step = slice(None) if process is None else slice(process.id, None, process.num_workers)
+        files = self._files[step]
+        return iter(self._reader(files, self._config)) if files else iter(())

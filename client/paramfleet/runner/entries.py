@@ -1,0 +1,114 @@
+"""The keys of a YAML file and of ``-o``, each with its value and the line it stands on.
+
+Keys are flattened as PaddleRec does it: ``runner: {epochs: 3}`` is ``runner.epochs``.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from paramfleet.runner.errors import ConfigError
+
+__all__ = ["Entry", "nested", "read_entries", "read_options"]
+
+MAX_DEPTH = 8
+"""Of mappings in mappings. PaddleRec's deepest has three."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Entry:
+    """The value of one key."""
+
+    value: Any
+    """What YAML makes of it; the text itself if it comes from ``-o``."""
+
+    where: str
+    """``config.yaml, line 7`` or ``-o``."""
+
+    is_text: bool = False
+    """Whether the value is still text, to be read as its key's type."""
+
+
+def read_entries(path: Path) -> dict[str, Entry]:
+    """Return the entries of a file by dotted key.
+
+    Raises:
+        ConfigError: if it can't be read, isn't YAML, or names a key twice.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        rule = f"can't be read ({error})"
+        raise ConfigError(where=str(path), key="the file", value="", rule=rule) from error
+    loader = yaml.SafeLoader(text)
+    try:
+        root = loader.get_single_node()
+        found = dict(_unique(_flat(path, loader, root, (), 0))) if root else {}
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f"{path}, line {mark.line + 1}" if mark else str(path)
+        rule = f"no YAML: {error.problem}"
+        raise ConfigError(where=where, key="the file", value="", rule=rule) from error
+    except (yaml.YAMLError, ValueError) as error:  # a character, or a date that is none
+        rule = f"no YAML: {error}"
+        raise ConfigError(where=str(path), key="the file", value="", rule=rule) from error
+    finally:
+        loader.dispose()
+    return found
+
+
+def read_options(options: Sequence[str]) -> dict[str, Entry]:
+    """Return the entries of ``key=value`` words; of one key, the last counts.
+
+    Raises:
+        ConfigError: if a word has no ``=``.
+    """
+    found = {}
+    for option in options:
+        key, equals, value = option.partition("=")
+        if not equals or not key.strip():
+            rule = "must look like key=value, as runner.epochs=3"
+            raise ConfigError(where="-o", key=option, value="", rule=rule)
+        found[key.strip()] = Entry(value=value, where="-o", is_text=True)
+    return found
+
+
+def _flat(
+    path: Path, loader: yaml.SafeLoader, node: yaml.Node, above: tuple[str, ...], line: int
+) -> Iterator[tuple[str, Entry]]:
+    where, key = f"{path}, line {line + 1}", ".".join(above)
+    if not isinstance(node, yaml.MappingNode):
+        if not above:
+            rule = "must be a mapping with runner and hyper_parameters in it"
+            raise ConfigError(where=where, key="the file", value="", rule=rule)
+        yield key, Entry(value=loader.construct_object(node, deep=True), where=where)
+        return
+    if len(above) == MAX_DEPTH:
+        rule = f"mappings may be {MAX_DEPTH} deep"
+        raise ConfigError(where=where, key=key, value="", rule=rule)
+    for name, value in node.value:
+        word = str(loader.construct_object(name, deep=True))
+        yield from _flat(path, loader, value, (*above, word), name.start_mark.line)
+
+
+def _unique(entries: Iterator[tuple[str, Entry]]) -> Iterator[tuple[str, Entry]]:
+    seen: dict[str, Entry] = {}
+    for key, entry in entries:
+        if key in seen:
+            rule = f"stands there already: {seen[key].where}"
+            raise ConfigError(where=entry.where, key=key, value="", rule=rule)
+        seen[key] = entry
+        yield key, entry
+
+
+def nested(entries: Mapping[str, Entry], prefix: str) -> dict[str, Entry]:
+    """Return the entries below a key, by the rest of theirs."""
+    start = f"{prefix}."
+    return {
+        key.removeprefix(start): entry
+        for key, entry in entries.items()
+        if key.startswith(start)
+    }

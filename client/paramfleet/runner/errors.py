@@ -1,0 +1,57 @@
+"""What can be wrong with a model folder and its configuration."""
+
+from paramfleet_shared.errors import ContractError
+
+__all__ = ["ConfigError", "FeatureNotHereError", "ModelFolderError", "UnknownKeyError"]
+
+
+class ConfigError(ContractError):
+    """A key of a configuration has a value that its rule forbids, or lacks one."""
+
+    code = "contract.config"
+
+    def __init__(self, *, where: str, key: str, value: str, rule: str) -> None:
+        have = f" = {value}" if value else ""
+        super().__init__(
+            f"{where}: {key}{have}: {rule}", where=where, key=key, value=value, rule=rule
+        )
+        self.where = where
+        self.key = key
+        self.rule = rule
+
+
+class UnknownKeyError(ContractError):
+    """A configuration has a key that nothing reads."""
+
+    code = "contract.unknown_key"
+
+    def __init__(self, *, where: str, key: str, nearest: str | None) -> None:
+        hint = f"; did you mean {nearest}?" if nearest else ""
+        super().__init__(
+            f"{where}: nothing reads the key {key}{hint}", where=where, key=key, nearest=nearest
+        )
+        self.where = where
+        self.key = key
+        self.nearest = nearest
+
+
+class FeatureNotHereError(ContractError):
+    """A key asks for something that PaddleRec has and that isn't here."""
+
+    code = "contract.feature_not_here"
+
+    def __init__(self, *, where: str, key: str, remedy: str) -> None:
+        super().__init__(f"{where}: {key}: {remedy}", where=where, key=key, remedy=remedy)
+        self.where = where
+        self.key = key
+
+
+class ModelFolderError(ContractError):
+    """A model folder lacks a module or a name, or one of them isn't what it must be."""
+
+    code = "contract.model_folder"
+
+    def __init__(self, *, path: str, rule: str) -> None:
+        super().__init__(f"{path}: {rule}", path=path, rule=rule)
+        self.path = path
+        self.rule = rule

@@ -1,0 +1,222 @@
+"""From entries to a frozen dataclass: every key known, every value of its field's type."""
+
+import dataclasses
+import difflib
+import types
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, TypeVar, Union
+
+import yaml
+
+from paramfleet.runner.entries import Entry, nested
+from paramfleet.runner.errors import ConfigError, FeatureNotHereError, UnknownKeyError
+from paramfleet_shared.config import SettingError
+
+__all__ = ["fill", "require_known"]
+
+T = TypeVar("T")
+
+_TRUE = frozenset({"1", "true", "yes", "on"})
+_FALSE = frozenset({"0", "false", "no", "off"})
+_NONE = frozenset({"", "none", "null", "~"})
+
+
+def fill(
+    cls: type[T],
+    entries: Mapping[str, Entry],
+    *,
+    prefix: str,
+    not_here: Mapping[str, str] | None = None,
+) -> T:
+    """Return a settings dataclass with the values of ``entries``.
+
+    Fields that are dataclasses take the keys below theirs; a field of type ``Mapping``
+    takes them as they are.
+
+    Args:
+        cls: A frozen dataclass, with a default for each field.
+        entries: By key, without ``prefix``.
+        prefix: The section, for errors: ``runner``.
+        not_here: What to do instead of keys that ask for something that isn't here; such
+            a key may be there with false, 0, or nothing, which ask for nothing.
+
+    Raises:
+        UnknownKeyError: if no field answers to a key.
+        FeatureNotHereError: if a key asks for what isn't here.
+        ConfigError: if a value isn't of its field's type, or breaks its rule.
+    """
+    not_here = not_here or {}
+    hints = typing.get_type_hints(cls)
+    names = {field.name for field in dataclasses.fields(cls)}  # type: ignore[arg-type]  # any settings class
+    values: dict[str, Any] = {}
+    for key, entry in entries.items():
+        name, dot, _ = key.partition(".")
+        shown = f"{prefix}.{key}"
+        if key in not_here or name in not_here:
+            if _asks(entry.value):
+                remedy = not_here.get(key) or not_here[name]
+                raise FeatureNotHereError(where=entry.where, key=shown, remedy=remedy)
+        elif name not in names or (dot and not _has_keys(hints[name])):
+            known = [f"{prefix}.{other}" for other in [*names, *not_here]]
+            require_known(shown, known, entry.where)
+            raise UnknownKeyError(where=entry.where, key=shown, nearest=None)
+        elif not dot:
+            values[name] = _cast(shown, entry, hints[name])
+    for name, hint in hints.items():
+        below = nested(entries, name)
+        if below and dataclasses.is_dataclass(hint):
+            values[name] = fill(typing.cast("type", hint), below, prefix=f"{prefix}.{name}")
+        elif below and name in names:
+            values[name] = {key: _free(entry) for key, entry in below.items()}
+    return _made(cls, values, entries, prefix)
+
+
+def require_known(key: str, known: list[str], where: str) -> None:
+    """Refuse a key that isn't ``known``.
+
+    Raises:
+        UnknownKeyError: naming the nearest one.
+    """
+    if key not in known:
+        nearest = difflib.get_close_matches(key, sorted(known), n=1)
+        raise UnknownKeyError(where=where, key=key, nearest=next(iter(nearest), None))
+
+
+def _made(cls: type[T], values: dict[str, Any], entries: Mapping[str, Entry], prefix: str) -> T:
+    try:
+        return cls(**values)
+    except SettingError as error:
+        where = entries[error.name].where if error.name in entries else "the defaults"
+        raise ConfigError(
+            where=where,
+            key=f"{prefix}.{error.name}",
+            value=repr(error.value),
+            rule=f"must be {error.rule}",
+        ) from error
+
+
+def _asks(value: Any) -> bool:
+    """Tell whether a value asks for something: neither empty nor any word for no."""
+    if isinstance(value, str):
+        return value.strip().lower() not in _NONE | _FALSE
+    return bool(value)
+
+
+def _has_keys(hint: Any) -> bool:
+    return dataclasses.is_dataclass(hint) or typing.get_origin(hint) is Mapping
+
+
+def _free(entry: Entry) -> Any:
+    return yaml.safe_load(entry.value) if entry.is_text else entry.value
+
+
+def _cast(key: str, entry: Entry, hint: Any) -> Any:
+    """Return the value as the field's type.
+
+    Raises:
+        ConfigError: if it isn't one.
+    """
+    value = entry.value
+    kind, optional = _plain(hint)
+    if value is None or (entry.is_text and optional and value.lower() in _NONE):
+        if not optional:
+            raise ConfigError(
+                where=entry.where, key=key, value=repr(entry.value), rule=_rule(kind)
+            )
+        return None
+    if typing.get_origin(kind) is Literal:
+        choices = typing.get_args(kind)
+        if value not in choices:
+            raise ConfigError(
+                where=entry.where,
+                key=key,
+                value=repr(entry.value),
+                rule=f"must be one of {', '.join(map(str, choices))}",
+            )
+        return value
+    if typing.get_origin(kind) is tuple:
+        return _items(key, entry, typing.get_args(kind)[0])
+    return _scalar(key, entry, kind)
+
+
+def _plain(hint: Any) -> tuple[Any, bool]:
+    """Return ``X`` of ``X | None``, and whether it was one."""
+    if typing.get_origin(hint) in {Union, types.UnionType}:
+        kinds = [part for part in typing.get_args(hint) if part is not type(None)]
+        return kinds[0], True
+    return hint, False
+
+
+def _items(key: str, entry: Entry, kind: Any) -> tuple[Any, ...]:
+    value = entry.value
+    if entry.is_text:
+        try:
+            value = yaml.safe_load(value if value.startswith("[") else f"[{value}]")
+        except yaml.YAMLError as error:
+            raise ConfigError(
+                where=entry.where,
+                key=key,
+                value=repr(entry.value),
+                rule="must be a list, as [512, 256]",
+            ) from error
+    if not isinstance(value, list):
+        raise ConfigError(
+            where=entry.where,
+            key=key,
+            value=repr(entry.value),
+            rule="must be a list, as [512, 256]",
+        )
+    return tuple(
+        _scalar(f"{key}[{index}]", dataclasses.replace(entry, value=item, is_text=False), kind)
+        for index, item in enumerate(value)
+    )
+
+
+def _scalar(key: str, entry: Entry, kind: Any) -> Any:
+    readers: dict[Any, Callable[[Any], Any]] = {
+        bool: _bool,
+        int: _int,
+        float: _float,
+        str: _str,
+    }
+    try:
+        return readers[kind](entry.value)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise ConfigError(
+            where=entry.where, key=key, value=repr(entry.value), rule=_rule(kind)
+        ) from error
+
+
+def _bool(value: Any) -> bool:
+    word = str(value).strip().lower()
+    if word not in _TRUE | _FALSE:
+        raise ValueError(word)
+    return word in _TRUE
+
+
+def _int(value: Any) -> int:
+    if isinstance(value, bool) or (isinstance(value, float) and not value.is_integer()):
+        raise TypeError
+    return int(value)
+
+
+def _float(value: Any) -> float:
+    """Return a number; YAML 1.1 has ``1e-3`` for text."""
+    return float(str(value) if isinstance(value, bool) else value)  # "True" is no number
+
+
+def _str(value: Any) -> str:
+    if isinstance(value, list | dict):
+        raise TypeError
+    return str(value)
+
+
+def _rule(kind: Any) -> str:
+    rules = {
+        bool: "must be true or false",
+        int: "must be a whole number",
+        float: "must be a number",
+        str: "must be text",
+    }
+    return rules.get(kind, "must have a value")

@@ -1,0 +1,45 @@
+"""PaddleRec's keys that ask for something that isn't here, each with what to do instead."""
+
+__all__ = ["NOT_HERE", "SYNC_MODES_NOT_HERE"]
+
+_ONLINE = "online training in passes is not available yet"
+_DUMP = "dumping is not available yet"
+_DEVICE = "there are CPU and CUDA: use_gpu"
+
+SYNC_MODES_NOT_HERE = {
+    "gpubox": "sync_mode gpubox is not available yet; use sync, async or geo",
+    "heter": "heter stages don't exist here; use sync, async or geo",
+}
+
+NOT_HERE: dict[str, str] = {
+    "use_xpu": _DEVICE,
+    "use_npu": _DEVICE,
+    "with_coordinator": "the coordinator is always there; federated mode isn't",
+    "local_sparse": "every sparse table is on the servers",
+    "remote_sparse": "every sparse table is on the servers; leave it out",
+    "batch_generator": "a reader yields samples; RecDataset makes the batches",
+    "user_define_reader": "write a reader with a class RecDataset",
+    "parse_ins_id": "ids of instances are not available yet",
+    "parse_content": "contents of instances are not available yet",
+    "warmup_model_path": "use model_init_path",
+    "use_save_data": "saving what was read is not available yet",
+    "fs_client": "use fs_name and fs_ugi",
+    "use_out_vec": "use paramfleet.save_inference_model: its files hold ids and rows",
+    "out_vec_path": "use paramfleet.save_inference_model: its files hold ids and rows",
+    "emb_weight_name": "use paramfleet.save_inference_model: its files hold ids and rows",
+} | dict.fromkeys(
+    (
+        "need_dump", "dump_fields", "dump_param", "dump_fields_path", "need_train_dump",
+        "need_infer_dump", "train_dump_fields_dir", "infer_dump_fields_dir",
+    ),
+    _DUMP,
+) | dict.fromkeys(
+    (
+        "start_day", "end_day", "days", "pass_per_day", "split_interval", "split_per_pass",
+        "checkpoint_per_pass", "save_delta_frequency", "save_first_base", "data_donefile",
+        "data_sleep_second", "prefetch", "train_thread_num", "shuffle_thread_num",
+        "preload_thread_num", "infer_data_dir", "candidate_size", "shots_shuffle_list",
+        "model_mode", "init_model_path",
+    ),
+    _ONLINE,
+)  # fmt: skip

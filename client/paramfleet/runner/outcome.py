@@ -1,0 +1,52 @@
+"""What a run came to: one line of JSON."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from paramfleet.runner.config import Config
+
+__all__ = ["Outcome", "model_name"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """The result of a training, or of scoring checkpoints."""
+
+    model: str
+    mode: str
+    workers: int
+    servers: int
+    epochs: int
+    metrics: Mapping[str, float]
+    scored_on: str
+    """``test`` or ``train``: what the metrics are of."""
+    examples_per_s: float
+    """Of all workers together."""
+    seconds: float
+    """From the first batch to the end of the last step, of the slowest worker."""
+    profile: Mapping[str, Any] | None = None
+    """Where the time of worker 0's batches went, if that was asked for."""
+
+    def to_json(self) -> str:
+        """Return one line; metrics stand in it by their own names."""
+        facts: dict[str, Any] = {
+            "model": self.model,
+            "mode": self.mode,
+            "workers": self.workers,
+            "servers": self.servers,
+            "epochs": self.epochs,
+            **self.metrics,
+            "scored_on": self.scored_on,
+            "examples_per_s": round(self.examples_per_s, 1),
+            "seconds": round(self.seconds, 3),
+        }
+        if self.profile is not None:
+            facts["profile"] = dict(self.profile)
+        return json.dumps(facts)
+
+
+def model_name(config: Config[Any]) -> str:
+    """Return the last two folders of the model's path: ``rank/dnn``."""
+    return "/".join(config.path.parent.parts[-2:])

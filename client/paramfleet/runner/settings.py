@@ -1,0 +1,230 @@
+"""The keys of a configuration: PaddleRec's ``runner.*`` and ``hyper_parameters.*``.
+
+Fields are keys; the sentence under each is what ``docs/configuration.md`` says of it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Literal
+
+from paramfleet_shared.config import SettingError
+
+__all__ = ["CtrParameters", "HyperParameters", "OptimizerSettings", "RunnerSettings"]
+
+ReaderType = Literal["RecDataset", "DataLoader", "QueueDataset", "InmemoryDataset"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunnerSettings:
+    """How a model is trained: the keys below ``runner``.
+
+    Raises:
+        SettingError: if a value is outside its documented range.
+    """
+
+    train_data_dir: str = ""
+    """Folder of the training files, or one file; all files in it, by name."""
+
+    train_reader_path: str = "reader"
+    """Module of the reader, without .py, in the model's folder or by a path from it."""
+
+    model_path: str = "model"
+    """Module of the model, given as train_reader_path is."""
+
+    train_batch_size: int = 512
+    """Examples of a step, of each worker."""
+
+    test_data_dir: str = ""
+    """Folder of the test files, or one file. Training ends with their score; infer needs it."""
+
+    infer_reader_path: str = ""
+    """The reader of the test files; empty is that of the training."""
+
+    infer_batch_size: int = 0
+    """Examples scored at once; 0 is train_batch_size."""
+
+    infer_reader_type: ReaderType | None = None
+    """As reader_type, for the test files; empty is the same."""
+
+    reader_type: ReaderType = "RecDataset"
+    """RecDataset: the reader's class of that name, an iterable of samples. DataLoader: the
+    same in torch's DataLoader with num_workers processes. QueueDataset: pipe_command's
+    output as it comes. InmemoryDataset: the same, loaded and shuffled before each epoch."""
+
+    pipe_command: str = "cat"
+    """QueueDataset and InmemoryDataset: reads a file on its standard input and writes
+    MultiSlot text. Runs in the model's folder; a Python script gets the path of the YAML
+    and of a folder of helpers as its last arguments, as PaddleRec's readers expect."""
+
+    dataset_debug: bool = False
+    """Measure where each batch's time goes: data, pull, forward, backward, push."""
+
+    split_file_list: bool = False
+    """Give each worker its part of the training files. Set it where every machine has all
+    of them; without it every worker reads all that it finds."""
+
+    split_batches: bool = False
+    """Every worker reads all training files, and they share the batches: in sync each takes
+    its part of every batch, so that the job equals one process; else every n-th batch."""
+
+    num_workers: int = 0
+    """DataLoader: processes that read; 0 reads in the training process."""
+
+    example_count_method: Literal["example"] = "example"
+    """What examples_per_s counts."""
+
+    epochs: int = 1
+    """Passes over the training files."""
+
+    print_interval: int = 100
+    """Steps between two lines of progress; 0 is silence."""
+
+    seed: int = 12345
+    """Seeds the dense parameters, the first values of rows, and shuffles."""
+
+    use_gpu: bool = False
+    """Compute on the worker's CUDA device; rows stay where they are."""
+
+    use_fleet: bool = True
+    """PaddleRec's word for a job. Whether there is one is decided by the command: launch or
+    train."""
+
+    thread_num: int = 1
+    """Threads that compute; for QueueDataset and InmemoryDataset also threads that read."""
+
+    infer_thread_num: int = 0
+    """Threads that read test files; 0 is thread_num."""
+
+    sync_mode: Literal["sync", "async", "geo"] = "async"
+    """How a job trains. One process without servers trains the same way in all of them."""
+
+    geo_step: int = 400
+    """geo: steps between two exchanges."""
+
+    a_sync_configs: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    """More keys of the strategy, as max_staleness or wire_dtype."""
+
+    model_save_path: str = ""
+    """Folder that gets a checkpoint after each epoch, named by its number; empty saves none."""
+
+    model_init_path: str = ""
+    """Checkpoint to start from."""
+
+    last_epoch: int = -1
+    """Number of the epoch after which model_init_path was saved; training goes on behind it."""
+
+    infer_load_path: str = ""
+    """infer: folder of the checkpoints; empty is model_save_path."""
+
+    infer_start_epoch: int = 0
+    """infer: number of the first checkpoint to score."""
+
+    infer_end_epoch: int | None = None
+    """infer: number after the last checkpoint to score; empty is epochs."""
+
+    use_inference: bool = False
+    """Save beside each checkpoint what inference needs, in files that load without
+    paramfleet."""
+
+    save_inference_feed_varnames: tuple[str, ...] = ()
+    """Names of variables of a Paddle program; a torch module has none, so they aren't read."""
+
+    save_inference_fetch_varnames: tuple[str, ...] = ()
+    """The same of its outputs."""
+
+    use_auc: bool = True
+    """Compute the model's metrics while training; they are always computed on test files."""
+
+    auc_num: int = 1
+    """Accepted: a model has the metrics that its create_metrics returns."""
+
+    use_visual: bool = False
+    """Write loss, metrics and speed for TensorBoard, below visual_path."""
+
+    visual_path: str = "visualDL_log"
+    """Folder of the TensorBoard files."""
+
+    fs_name: str = ""
+    """File system of the data for QueueDataset and InmemoryDataset."""
+
+    fs_ugi: str = ""
+    """User and password there, as user,password."""
+
+    def __post_init__(self) -> None:
+        for name in ("train_batch_size", "epochs", "thread_num", "geo_step"):
+            _require(name, getattr(self, name), least=1)
+        for name in (
+            "infer_batch_size", "infer_thread_num", "num_workers", "print_interval", "seed",
+            "infer_start_epoch",
+        ):  # fmt: skip
+            _require(name, getattr(self, name), least=0)
+        _require("last_epoch", self.last_epoch, least=-1)
+        if self.split_batches and self.split_file_list:
+            rule = "false where split_file_list is true: files or batches are shared, not both"
+            raise SettingError(name="split_batches", value=True, rule=rule)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OptimizerSettings:
+    """The keys below ``hyper_parameters.optimizer``."""
+
+    # "class" is no name for a field: see CLASS_KEY in paramfleet.runner.config
+
+    name: str = "Adam"
+    """Adam, SGD, Momentum, Adagrad, or a class of torch.optim, which in
+    geo and in one process may be any."""
+
+    learning_rate: float = 0.001
+    """Of every parameter."""
+
+    strategy: str = ""
+    """Accepted and not read, as in PaddleRec: runner.sync_mode says how a job trains."""
+
+    momentum: float = 0.9
+    """Momentum: its factor."""
+
+    reg: float = 0.0
+    """Weight decay of the dense parameters."""
+
+    decay_steps: int = 0
+    """Steps between two decays of the learning rate; 0 keeps it."""
+
+    decay_rate: float = 1.0
+    """Factor of the learning rate every decay_steps steps."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HyperParameters:
+    """The keys below ``hyper_parameters`` that every model has."""
+
+    optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
+    """What learns, and how fast."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CtrParameters(HyperParameters):
+    """Those of models of clicks, with PaddleRec's benchmark as defaults."""
+
+    sparse_inputs_slots: int = 27
+    """Slots with ids, the label counted as one."""
+
+    sparse_feature_number: int = 1_000_001
+    """What ids are hashed to. A table grows as it needs; this is no limit of it."""
+
+    sparse_feature_dim: int = 9
+    """Floats in the vector of an id."""
+
+    dense_input_dim: int = 13
+    """Numbers of an example."""
+
+    fc_sizes: tuple[int, ...] = (512, 256, 128, 32)
+    """Width of each hidden layer."""
+
+    distributed_embedding: int = 0
+    """Accepted: embeddings of fleet.nn are always on the servers of a job."""
+
+
+def _require(name: str, value: int, *, least: int) -> None:
+    if value < least:
+        raise SettingError(name=name, value=value, rule=f"{least} or more")

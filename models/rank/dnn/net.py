@@ -1,0 +1,52 @@
+"""Embeddings and numbers through one network: Criteo's baseline."""
+
+import itertools
+
+import torch
+from typing_extensions import override
+
+import paramfleet as fleet
+from paramfleet.runner import CtrParameters
+
+__all__ = ["Dnn", "tower"]
+
+
+def tower(*widths: int) -> torch.nn.Sequential:
+    """Return linear layers of these widths, a ReLU behind each."""
+    layers: list[torch.nn.Module] = []
+    for width_in, width_out in itertools.pairwise(widths):
+        layers += [torch.nn.Linear(width_in, width_out), torch.nn.ReLU()]
+    return torch.nn.Sequential(*layers)
+
+
+class Dnn(torch.nn.Module):
+    """Logit of a click.
+
+    Args:
+        hyper: Sizes.
+        seed: Seeds the first vector of each id.
+    """
+
+    def __init__(self, hyper: CtrParameters, *, seed: int) -> None:
+        super().__init__()
+        dim, slots = hyper.sparse_feature_dim, hyper.sparse_inputs_slots - 1
+        self.embedding = fleet.nn.Embedding(
+            hyper.sparse_feature_number,
+            dim,
+            initializer=fleet.nn.normal(std=0.01),
+            seed=seed,
+        )
+        self.deep = tower(slots * dim + hyper.dense_input_dim, *hyper.fc_sizes)
+        self.out = torch.nn.Linear(hyper.fc_sizes[-1], 1)
+
+    @override
+    def forward(self, ids: torch.Tensor, dense: torch.Tensor) -> torch.Tensor:
+        """Return one logit an example, float32 [B].
+
+        Args:
+            ids: int64 [B, slots].
+            dense: float32 [B, numbers].
+        """
+        inputs = torch.cat([self.embedding(ids).flatten(1), dense], dim=1)
+        logits: torch.Tensor = self.out(self.deep(inputs)).squeeze(1)
+        return logits

@@ -1,0 +1,83 @@
+"""Criteo's clicks: PaddleRec's slot text, or the raw table, plain or gzipped.
+
+Slot text is ``click:0 dense_feature:0.05 ... 1:737395 2:210498 ... 26:...`` a line. The raw
+table has a tab between label, I1..I13 and C1..C26, any of which may be empty. Its numbers are
+scaled and its words hashed as PaddleRec's preparation of it does; then the logarithm, since
+Criteo's larger set has numbers far beyond the smaller one's, to which the scales belong.
+"""
+
+import gzip
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paramfleet.runner import Config, CtrParameters
+
+__all__ = ["RecDataset", "Sample"]
+
+NUM_DENSE, NUM_IDS = 13, 26
+LEAST = np.array([0, -3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], np.float32)
+RANGE = np.array([20, 603, 100, 50, 64000, 500, 100, 50, 500, 10, 10, 10, 50], np.float32)
+"""Of I1..I13, as PaddleRec scales them."""
+
+Sample = tuple[int, NDArray[np.int64], NDArray[np.float32]]
+"""Label, int64 [26], float32 [13]."""
+
+
+class RecDataset:
+    """The samples of some files, in order.
+
+    Args:
+        files: Paths; gzipped if they end in .gz.
+        config: Says what raw ids are hashed to.
+    """
+
+    def __init__(self, files: Sequence[str], config: Config[CtrParameters]) -> None:
+        self._files = files
+        self._num_ids = config.hyper_parameters.sparse_feature_number
+
+    def __iter__(self) -> Iterator[Sample]:
+        """Yield a sample a line."""
+        for name in self._files:
+            path = Path(name)
+            with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as lines:
+                yield from self._samples(lines, name)
+
+    def _samples(self, lines: Iterable[str], name: str) -> Iterator[Sample]:
+        for number, line in enumerate(lines, start=1):
+            try:
+                yield self._row(line) if "\t" in line else _slots(line)
+            except (ValueError, IndexError, KeyError) as error:
+                message = f"{name}, line {number}: {error!r}"
+                raise ValueError(message) from error
+
+    def _row(self, line: str) -> Sample:
+        label, *fields = line.rstrip("\n").split("\t")
+        numbers, words = fields[:NUM_DENSE], fields[NUM_DENSE:]
+        if len(words) != NUM_IDS:
+            message = f"{len(fields) + 1} columns instead of {1 + NUM_DENSE + NUM_IDS}"
+            raise ValueError(message)
+        dense = (np.array([float(n or "nan") for n in numbers], np.float32) - LEAST) / RANGE
+        dense = np.log1p(np.maximum(np.nan_to_num(dense), 0))
+        ids = [
+            zlib.crc32(f"{slot}{word}".encode()) % self._num_ids
+            for slot, word in enumerate(words, start=1)
+        ]
+        return int(label), np.array(ids, np.int64), dense
+
+
+def _slots(line: str) -> Sample:
+    """Read slot text; a slot that is missing has the id 0."""
+    label, ids, dense = 0, np.zeros(NUM_IDS, np.int64), []
+    for word in line.split():
+        slot, _, value = word.partition(":")
+        if slot == "click":
+            label = int(value)
+        elif slot == "dense_feature":
+            dense.append(float(value))
+        else:
+            ids[int(slot) - 1] = int(value)
+    return label, ids, np.array(dense or [0.0] * NUM_DENSE, np.float32)

@@ -1,0 +1,179 @@
+"""The zoo's models train in every mode, on samples that code makes."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(90)]
+
+MODELS = Path(__file__).parents[3] / "models"
+SCRIPT = "model_folder.py"
+
+Options = Mapping[str, object]
+
+
+def write_clicks(path: Path, *, rows: int, seed: int) -> None:
+    """Write PaddleRec's slot text; whether three of the ids are even decides most clicks."""
+    random = np.random.default_rng(seed)
+    ids = random.integers(1, 20, (rows, 26)) + 1000 * np.arange(26)
+    dense = random.random((rows, 13)).round(4)
+    clicks = (ids[:, :3] % 2).sum(1) + dense[:, 0] > 2
+    with path.open("w", encoding="utf-8") as out:
+        for click, numbers, row in zip(clicks, dense, ids, strict=True):
+            words = [f"click:{int(click)}", *(f"dense_feature:{n}" for n in numbers)]
+            words += [f"{slot}:{value}" for slot, value in enumerate(row, start=1)]
+            out.write(" ".join(words) + "\n")
+
+
+@pytest.fixture(scope="session")
+def clicks(tmp_path_factory: pytest.TempPathFactory) -> Options:
+    """Return the keys that name a train folder of two files and a test folder."""
+    folder = tmp_path_factory.mktemp("clicks")
+    for name, seed in (("train/a.txt", 1), ("train/b.txt", 2), ("test/a.txt", 3)):
+        (folder / name).parent.mkdir(exist_ok=True)
+        write_clicks(folder / name, rows=640, seed=seed)
+    return {
+        "runner.train_data_dir": folder / "train",
+        "runner.test_data_dir": folder / "test",
+        "runner.train_batch_size": 64,
+        "runner.model_save_path": "",
+        "runner.epochs": 4,
+        "hyper_parameters.optimizer.learning_rate": 0.01,
+    }
+
+
+def words(model: str, *options: Options) -> list[str]:
+    """Return the command line of a model with these keys."""
+    keys = {key: value for some in options for key, value in some.items()}
+    config = MODELS / model / "config.yaml"
+    return ["train", "-m", str(config), *(f"-o{key}={value}" for key, value in keys.items())]
+
+
+def first(ended: Any) -> dict[str, Any]:
+    """Return what worker 0 of a job printed last."""
+    assert set(ended.codes.values()) == {0}, ended.story()
+    found = json.loads(ended.logs["worker0"].splitlines()[-1])
+    assert isinstance(found, dict)
+    return found
+
+
+CTR = ["rank/dnn"]
+SMALL = {"hyper_parameters.fc_sizes": "[32, 16]"}
+
+
+@pytest.mark.parametrize("model", CTR)
+def test_a_model_of_clicks_learns_alone(jobs: Any, clicks: Options, model: str) -> None:
+    result = jobs.local(SCRIPT, *words(model, clicks, SMALL))
+
+    assert result["model"] == model
+    assert (result["mode"], result["workers"], result["servers"]) == ("local", 1, 0)
+    assert result["scored_on"] == "test"
+    assert result["auc"] > 0.8
+    assert result["examples_per_s"] > 0
+
+
+@pytest.mark.parametrize("model", CTR)
+@pytest.mark.parametrize("mode", ["sync", "async", "geo"])
+def test_a_model_of_clicks_learns_in_a_job(
+    jobs: Any, clicks: Options, model: str, mode: str
+) -> None:
+    own = {"runner.sync_mode": mode, "runner.geo_step": 5, "runner.split_batches": True}
+
+    result = first(jobs.run(SCRIPT, *words(model, clicks, SMALL, own), servers=1))
+
+    assert (result["mode"], result["workers"], result["servers"]) == (mode, 2, 1)
+    assert result["auc"] > 0.75
+
+
+def test_sync_with_shared_batches_equals_one_process(
+    jobs: Any, clicks: Options, tmp_path: Path
+) -> None:
+    uneven = {"runner.train_batch_size": 91, "runner.epochs": 2}  # the last one has 6 rows
+    single = jobs.local(SCRIPT, *words("rank/dnn", clicks, SMALL, uneven))
+    shared = {"runner.sync_mode": "sync", "runner.split_batches": True}
+
+    both = first(jobs.run(SCRIPT, *words("rank/dnn", clicks, SMALL, uneven, shared)))
+
+    assert both["auc"] == pytest.approx(single["auc"], abs=1e-6)
+
+
+def test_a_batch_of_fewer_rows_than_workers_is_a_step_of_all(
+    jobs: Any, clicks: Options
+) -> None:
+    keys = {"runner.train_batch_size": 1279, "runner.epochs": 3}  # and one row is left
+    single = jobs.local(SCRIPT, *words("rank/dnn", clicks, SMALL, keys))
+    shared = {"runner.sync_mode": "sync", "runner.split_batches": True}
+
+    both = first(jobs.run(SCRIPT, *words("rank/dnn", clicks, SMALL, keys, shared)))
+
+    assert both["auc"] == pytest.approx(single["auc"], abs=1e-6)
+
+
+@pytest.mark.parametrize("reader", ["DataLoader", "QueueDataset"])
+def test_every_reader_gives_the_same_training(jobs: Any, clicks: Options, reader: str) -> None:
+    keys = {"runner.epochs": 1}
+    piped = {
+        **keys,
+        "runner.reader_type": reader,
+        "runner.pipe_command": "python pipe_reader.py",
+    }
+    plain = jobs.local(SCRIPT, *words("rank/dnn", clicks, SMALL, keys))
+
+    other = jobs.local(SCRIPT, *words("rank/dnn", clicks, SMALL, piped))
+
+    assert other["auc"] == pytest.approx(plain["auc"], abs=1e-6)
+
+
+@pytest.mark.parametrize("mode", ["local", "geo", "sync"])
+def test_a_saved_epoch_scores_as_it_did(
+    jobs: Any, clicks: Options, mode: str, tmp_path: Path
+) -> None:
+    saved = {"runner.model_save_path": tmp_path / "saved", "runner.epochs": 2}
+    keys = words("rank/dnn", clicks, SMALL, saved)
+    if mode == "local":
+        trained = jobs.local(SCRIPT, *keys)
+    else:
+        trained = first(jobs.run(SCRIPT, *keys, f"-orunner.sync_mode={mode}", workers=1))
+
+    scored = jobs.local(
+        SCRIPT, "infer", *keys[1:], "-orunner.infer_load_path=" + str(tmp_path / "saved")
+    )
+
+    assert scored["mode"] == "infer"
+    assert scored["epochs"] == 2
+    assert scored["auc"] == pytest.approx(trained["auc"], abs=1e-6)
+
+
+def test_a_profile_says_where_the_time_went(jobs: Any, clicks: Options) -> None:
+    keys = {"runner.dataset_debug": True, "runner.epochs": 1}
+
+    profile = jobs.local(SCRIPT, *words("rank/dnn", clicks, SMALL, keys))["profile"]
+
+    assert list(profile) == ["data", "pull", "forward", "backward", "push"]
+    assert all(phase["mean_ms"] > 0 for phase in profile.values())
+    assert sum(phase["share"] for phase in profile.values()) == pytest.approx(1, abs=0.01)
+
+
+def test_launch_trains_a_model_folder_from_any_folder(clicks: Options, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "paramfleet_worker", "launch"]
+    command += ["--worker_num=1", "--server_num=1", "--log_dir", str(tmp_path / "log")]
+    keys = [f"{key}={value}" for key, value in clicks.items()]
+    config = MODELS / "rank/dnn/config.yaml"
+
+    ended = subprocess.run(
+        [*command, "-m", str(config), "-o", "runner.sync_mode=geo", *keys],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=80,
+        check=False,
+    )
+
+    assert ended.returncode == 0, ended.stderr
+    assert json.loads(ended.stdout.splitlines()[-1])["mode"] == "geo"
