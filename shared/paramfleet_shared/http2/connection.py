@@ -59,6 +59,13 @@ class Connection(ControlFrames):
         """Return where to put the next bytes from the peer; never empty."""
         return self._reader.get_buffer()
 
+    def is_within_body(self, num_bytes: int) -> bool:
+        """Take note of bytes in ``get_buffer()`` if they end nothing; most of a long body do.
+
+        If False, ``buffer_updated`` must follow. If True, there is nothing to react to.
+        """
+        return self._reader.is_within(num_bytes)
+
     def buffer_updated(self, num_bytes: int, now: float) -> list[Event]:
         """Take note of bytes that were put into ``get_buffer()``."""
         if self.end_reason is not None:

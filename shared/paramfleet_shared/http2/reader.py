@@ -76,6 +76,14 @@ class FrameReader:
             return self._scratch[: payload.num_missing]
         return payload.place
 
+    def is_within(self, num_bytes: int) -> bool:
+        """Take note of bytes as ``buffer_updated`` does, if a payload lacks more than them."""
+        payload = self._payload
+        if payload is None or num_bytes >= payload.num_missing:
+            return False
+        payload.advance(num_bytes)
+        return True
+
     def buffer_updated(self, num_bytes: int) -> None:
         """Take note of ``num_bytes`` written to the start of ``get_buffer()``.
 

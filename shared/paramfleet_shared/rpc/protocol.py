@@ -92,7 +92,10 @@ class Http2Protocol(asyncio.BufferedProtocol, ABC, Generic[C]):
     @override
     def buffer_updated(self, nbytes: int) -> None:
         self.num_received += nbytes
-        for event in self.connection.buffer_updated(nbytes, self._clock.monotonic()):
+        connection = self.connection
+        if connection.is_within_body(nbytes):
+            return
+        for event in connection.buffer_updated(nbytes, self._clock.monotonic()):
             self.on_event(event)
         self.flush()
 
