@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from paramfleet.requests import ReadPlan
-from paramfleet.traffic import Traffic
+from paramfleet.traffic import OF_TABLES, Traffic
 from paramfleet_shared import served_errors  # noqa: F401 - known by their codes
 from paramfleet_shared.clock import Clock
 from paramfleet_shared.placement import Placement
@@ -41,7 +41,7 @@ class PServers:
         self.step_timeout_s = step_timeout_s
         self.traffic = Traffic()
         self._channels = [
-            Channel(endpoint, peer=f"pserver {index}", clock=clock)
+            Channel(endpoint, peer=f"pserver {index}", clock=clock, count=self.traffic.count)
             for index, endpoint in enumerate(placement.endpoints)
         ]
 
@@ -57,7 +57,8 @@ class PServers:
             FleetError: the first error of a pserver, once all have answered or failed.
         """
         answers = await self._call(op, messages, timeout_s)
-        self.traffic.note(op, messages, answers)
+        if op in OF_TABLES:
+            self.traffic.count_tables(messages, answers)
         return answers
 
     async def _call(

@@ -5,11 +5,11 @@ The communicator's loop counts, other threads read: a value is replaced as a who
 
 from collections.abc import Sequence
 
-from paramfleet_shared.wire.message import Message, body_bytes
+from paramfleet_shared.wire.message import Message
 
-__all__ = ["Traffic"]
+__all__ = ["OF_TABLES", "Traffic"]
 
-_TABLES_OF = frozenset({"pull", "push", "exchange"})
+OF_TABLES = frozenset({"pull", "push", "exchange"})
 """Operations whose parts are tables."""
 
 
@@ -24,17 +24,19 @@ class Traffic:
         self.table_bytes: dict[str, int] = {}
         """By table: ids and numbers of pulls, pushes and exchanges, both ways."""
 
-    def note(self, op: str, messages: Sequence[Message], answers: Sequence[Message]) -> None:
-        """Count a call to every pserver."""
-        _add(self.sent_bytes, op, sum(map(body_bytes, messages)))
-        _add(self.received_bytes, op, sum(map(body_bytes, answers)))
-        if op in _TABLES_OF:
-            for message, answer in zip(messages, answers, strict=True):
-                tables = [part["table"] for part in message.fields["parts"]]
-                for one in (message, answer):
-                    for name, array in one.tensors.items():
-                        table = tables[int(name.partition(".")[0])]
-                        _add(self.table_bytes, table, array.nbytes)
+    def count(self, op: str, num_sent: int, num_received: int) -> None:
+        """Count a call to one pserver."""
+        _add(self.sent_bytes, op, num_sent)
+        _add(self.received_bytes, op, num_received)
+
+    def count_tables(self, messages: Sequence[Message], answers: Sequence[Message]) -> None:
+        """Count what a call to every pserver, one of ``OF_TABLES``, carried of each table."""
+        for message, answer in zip(messages, answers, strict=True):
+            parts = message.fields["parts"]
+            for one in (message, answer):
+                for name, array in one.tensors.items():
+                    table = parts[int(name[: name.index(".")])]["table"]
+                    _add(self.table_bytes, table, array.nbytes)
 
 
 def _add(counts: dict[str, int], key: str, more: int) -> None:

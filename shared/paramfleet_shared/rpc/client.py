@@ -111,6 +111,8 @@ class Channel:
         resolve: Asked for the endpoint before each attempt to connect, for a
             peer that may come back elsewhere. If it raises a ``FleetError``, the
             attempt has failed.
+        count: Told of every call that was answered well: the operation, and the bytes of
+            the request's body and of the answer's. Retries and HTTP/2's framing are not in.
 
     Raises:
         MalformedEndpointError: if ``endpoint`` is not ``host:port``.
@@ -126,6 +128,7 @@ class Channel:
         faults: FaultHook = NO_FAULTS,
         ssl: tls.SSLContext | None = None,
         resolve: Callable[[], Awaitable[str]] | None = None,
+        count: Callable[[str, int, int], None] | None = None,
     ) -> None:
         split_endpoint(endpoint)  # raises here rather than at each attempt
         self.endpoint = endpoint
@@ -137,6 +140,7 @@ class Channel:
         if ssl is not None:
             ssl.set_alpn_protocols(["h2"])
         self._resolve = resolve
+        self._count = count
         self._tasks = TaskSet()
         self._links: set[Link] = set()
         self._link: Link | None = None
@@ -171,9 +175,8 @@ class Channel:
         if link is not None and link.free and self._faults is NO_FAULTS:  # most calls
             attempt.begin(link)
             try:
-                return self._read(
-                    await link.request(self._block(link, attempt), attempt.body, timeout_s)
-                )
+                block = self._block(link, attempt)
+                return self._read(attempt, await link.request(block, attempt.body, timeout_s))
             except DeadlinePassedError:
                 raise self._too_late(attempt) from None
             except CallLostError as lost:
@@ -207,7 +210,7 @@ class Channel:
                 await self._clock.sleep(backoff_s)
                 backoff_s = min(2 * backoff_s, _MAX_BACKOFF_S)
             try:
-                return self._read(await self._ask_once(call))
+                return self._read(call, await self._ask_once(call))
             except CallLostError as lost:
                 self._note(call, lost, idempotent=idempotent)
 
@@ -219,9 +222,11 @@ class Channel:
         if self._closed or (lost.processed and not idempotent):
             raise self._gone(call) from lost
 
-    def _read(self, response: ResponseReceived) -> Message:
+    def _read(self, call: "_Call", response: ResponseReceived) -> Message:
         if response.status != 200:
             raise read_error(response.body, peer=self.peer, status=response.status)
+        if self._count is not None:
+            self._count(call.op, call.num_bytes, len(response.body))
         return decode(response.body, self._limits)
 
     async def _ask_once(self, call: "_Call") -> ResponseReceived:

@@ -61,6 +61,9 @@ _STORED: dict[WireDtype, str] = {
     "float32": "float32", "float16": "float16", "bfloat16": "uint16", "int8": "int8",
 }  # fmt: skip
 
+_FEW_BOUNDS = 64
+"""Bounds that Python has compared before numpy has begun to."""
+
 _ALL_ONES: dict[str, int] = {"float16": 0x7C00, "uint16": 0x7F80}
 """The exponent of an infinity or NaN."""
 
@@ -266,9 +269,17 @@ def pack_ids(ids: NDArray[np.int64], offsets: NDArray[np.int64]) -> NDArray[np.u
 
 def are_bounds(offsets: NDArray[np.int64], num: int) -> bool:
     """Return whether offsets, at least one, rise from 0 to ``num``."""
-    return bool(
-        offsets[0] == 0 and offsets[-1] == num and not np.any(offsets[1:] < offsets[:-1])
-    )
+    if len(offsets) > _FEW_BOUNDS:
+        return bool(
+            offsets[0] == 0 and offsets[-1] == num and not np.any(offsets[1:] < offsets[:-1])
+        )
+    before = 0
+    bounds = offsets.tolist()
+    for bound in bounds:
+        if bound < before:
+            return False
+        before = bound
+    return before == num and bounds[0] == 0
 
 
 def unpack_ids(

@@ -31,7 +31,6 @@ __all__ = [
     "Message",
     "UnencodableMessageError",
     "WireVersionError",
-    "body_bytes",
     "decode",
     "encode",
 ]
@@ -161,19 +160,6 @@ def _header(message: Message) -> bytes:
             where="fields", rule=f"must be plain values: {error}"
         ) from error
     return header
-
-
-def body_bytes(message: Message) -> int:
-    """Return how long the message is in bytes, once encoded.
-
-    Raises:
-        UnencodableMessageError: if it can't be.
-    """
-    position = _PREFIX.size + len(_header(message))
-    for array in message.tensors.values():
-        if array.nbytes:
-            position += -position % ALIGNMENT_BYTES + array.nbytes
-    return position
 
 
 def decode(body: bytes | bytearray | memoryview, limits: Limits = DEFAULT_LIMITS) -> Message:

@@ -19,7 +19,7 @@ from paramfleet_shared.rpc.client import (
 from paramfleet_shared.rpc.endpoint import MalformedEndpointError
 from paramfleet_shared.rpc.server import CannotListenError, PortInUseError, Request, RpcServer
 from paramfleet_shared.wire.limits import BodyTooLargeError, Limits
-from paramfleet_shared.wire.message import Message, UnencodableMessageError
+from paramfleet_shared.wire.message import Message, UnencodableMessageError, encode
 
 
 def echo(request: Request) -> Message:
@@ -356,3 +356,24 @@ async def test_a_handler_knows_whether_its_caller_is_alone(house: Any) -> None:
         await mine.call("note", Message(), timeout_s=5)
         gate.set()
     assert seen[4:] == [False, False]
+
+
+async def test_a_channel_tells_of_the_bytes_of_calls_that_were_answered_well(
+    house: Any,
+) -> None:
+    told: list[tuple[str, int, int]] = []
+
+    def fail(_: Request) -> Message:
+        raise JobFailedError(role="worker", index=1, reason="x")
+
+    _, endpoint = await house.serve({"echo": echo, "fail": fail})
+    channel = house.channel(endpoint, count=lambda *facts: told.append(facts))
+    messages = [Message(), Message(fields={"a": 1}, tensors={"rows": np.zeros((300, 7))})]
+
+    for message in messages:
+        await channel.call("echo", message, timeout_s=5)
+    with pytest.raises(JobFailedError):
+        await channel.call("fail", Message(), timeout_s=5)
+
+    sizes = [sum(map(len, encode(message))) for message in messages]
+    assert told == [("echo", size, size) for size in sizes]

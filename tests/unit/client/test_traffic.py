@@ -8,7 +8,7 @@ import numpy as np
 from paramfleet.progress import Progress
 from paramfleet.traffic import Traffic
 from paramfleet_shared.testing.clock import FakeClock
-from paramfleet_shared.wire.message import Message, body_bytes, encode
+from paramfleet_shared.wire.message import Message
 
 PULL = Message(
     fields={"parts": [{"table": "deep"}, {"table": "flat"}]},
@@ -19,26 +19,24 @@ ANSWER = Message(
 )
 
 
-def test_a_body_is_as_long_as_it_says() -> None:
-    for message in (PULL, ANSWER, Message(), Message(tensors={"e": np.empty(0)})):
-        assert body_bytes(message) == sum(map(len, encode(message)))
-
-
 def test_bytes_are_counted_by_operation_and_by_table() -> None:
     traffic = Traffic()
 
-    traffic.note("pull", [PULL, PULL], [ANSWER, ANSWER])
-    traffic.note("leave", [Message()], [Message()])
+    for _ in range(2):
+        traffic.count("pull", 300, 200)
+    traffic.count("leave", 20, 10)
+    traffic.count_tables([PULL, PULL], [ANSWER, ANSWER])
 
-    assert traffic.sent_bytes == {"pull": 2 * body_bytes(PULL), "leave": body_bytes(Message())}
-    assert traffic.received_bytes["pull"] == 2 * body_bytes(ANSWER)
+    assert traffic.sent_bytes == {"pull": 600, "leave": 20}
+    assert traffic.received_bytes == {"pull": 400, "leave": 10}
     assert traffic.table_bytes == {"deep": 2 * (24 + 72 + 48), "flat": 2 * 28}
 
 
 async def test_the_admin_address_shows_them() -> None:
     progress, traffic = Progress(FakeClock(), lambda: None), Traffic()
     progress.watch_traffic(traffic)
-    traffic.note("pull", [PULL], [ANSWER])
+    traffic.count("pull", 300, 200)
+    traffic.count_tables([PULL], [ANSWER])
     admin = progress.admin()
     port = await admin.start("127.0.0.1", 0)
 
@@ -49,6 +47,5 @@ async def test_the_admin_address_shows_them() -> None:
     status = await asyncio.to_thread(get, "/status")
     await admin.close()
 
-    size = float(body_bytes(ANSWER))
-    assert f'paramfleet_worker_received_bytes{{operation="pull"}} {size}' in metrics
+    assert 'paramfleet_worker_received_bytes{operation="pull"} 200.0' in metrics
     assert '"deep"' in status
