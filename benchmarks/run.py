@@ -36,6 +36,7 @@ SUITES: dict[str, float] = {
     "delay": 80.0,
     "compression": 80.0,
     "growth": 80.0,
+    "datasets": 30.0,
 }
 """Seconds of each suite, in the order in which they run. Together less than ``TOTAL_S``,
 because starting and ending processes takes time too."""

@@ -53,6 +53,7 @@ class DatasetBase(torch.utils.data.IterableDataset[Batch]):
             SettingError: if a value is outside its range.
         """
         self._settings = changed(None, settings)
+        self._bad_counts = Counter()
 
     def update_settings(self, **settings: Any) -> None:
         """Change some settings; they hold from the next epoch, or load, on.

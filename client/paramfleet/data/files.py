@@ -14,6 +14,7 @@ from paramfleet.data.settings import DatasetSettings
 from paramfleet_shared.errors import ContractError
 
 __all__ = [
+    "CHUNK_BYTES",
     "CannotReadFileError",
     "DamagedFileError",
     "EmptyFileListError",

@@ -17,7 +17,8 @@ from paramfleet.data.progress import require_same
 from paramfleet.data.reading import Readers
 from paramfleet.data.rows import Rows
 from paramfleet.data.settings import DatasetSettings
-from paramfleet.data.shuffling import exchange_rows, permuted
+from paramfleet.data.shuffling import Drawing, exchange_rows, permuted
+from paramfleet.data.slots import Layout
 from paramfleet.data.store import Store
 from paramfleet_shared.errors import ContractError, FleetError
 
@@ -48,6 +49,7 @@ class _Loaded:
     """Data in memory."""
 
     files: list[str]
+    layout: Layout
     rows: Rows
     order: NDArray[np.int64]
     """The rows as they are yielded."""
@@ -167,9 +169,10 @@ class InMemoryDataset(DatasetBase):
         number = self._note_shuffle(loaded, "global")
         util, settings = fleet.util, self.settings
         seed = [settings.seed, number, util.rank]
-        rows, order = exchange_rows(
-            loaded.rows, loaded.order, util, settings, (seed, thread_num)
+        drawing = Drawing(
+            seed=seed, block_rows=settings.fleet_send_batch_size, in_flight=thread_num
         )
+        rows, order = exchange_rows(loaded.rows, loaded.order, loaded.layout, util, drawing)
         loaded.rows, loaded.original = rows, None
         loaded.order = permuted(order, [*seed, 1])
 
@@ -185,7 +188,7 @@ class InMemoryDataset(DatasetBase):
             SettingError: if there is no slot of a name.
         """
         loaded = self._require("slots_shuffle")
-        layout = self.settings.layout
+        layout = loaded.layout
         numbers = layout.numbers(slots)
         original = loaded.original or loaded.rows
         loaded.rows, loaded.original = original, None
@@ -231,7 +234,7 @@ class InMemoryDataset(DatasetBase):
         for start in share_of_process(starts):
             order = loaded.order[start : start + settings.batch_size]
             self._next = start + len(order)
-            yield Batch.of(settings.layout, loaded.rows, order, {"row": self._next})
+            yield Batch.of(loaded.layout, loaded.rows, order, {"row": self._next})
         self.end_epoch()
 
     def advance(self, batch: Batch) -> None:
@@ -315,7 +318,7 @@ class InMemoryDataset(DatasetBase):
         finally:
             readers.close()
         rows, order = store.finish()
-        return _Loaded(files, rows, order)
+        return _Loaded(files, settings.layout, rows, order)
 
     def _require(self, function: str) -> _Loaded:
         if self._loaded is None:

@@ -1,7 +1,7 @@
 """MultiSlot text to rows, block by block."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +11,7 @@ from paramfleet.data.rows import Rows
 from paramfleet.data.slots import Layout
 from paramfleet.data.text_kernels import at_line, parse
 
-__all__ = ["Block", "Parser"]
+__all__ = ["Block", "Parser", "Scratch"]
 
 _MAX_LINE_BYTES = 64 << 20
 """Of a line without an end; a file of something else must not fill the memory."""
@@ -32,26 +32,32 @@ class Block:
     """Whether the file ends with it."""
 
 
-@dataclass(slots=True)
-class _Scratch:
-    """Room for what a text of some size can hold at most; kept from text to text.
+class Scratch:
+    """Room for what a text can hold at most, kept from text to text; of one thread.
 
     A value takes two bytes of text at least, so does a slot.
+
+    Args:
+        layout: The slots of the texts.
     """
 
-    layout: Layout
-    size: int
-    out: tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.float32], NDArray[np.int64]] = (
-        field(init=False)
-    )
-    marks: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]] = field(init=False)
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._size = -1
+        self.fit(0)
 
-    def __post_init__(self) -> None:
-        num_rows = self.size // (2 * len(self.layout)) + 1
-        num_values = self.size // 2 + 1
-        counts = np.empty((num_rows, len(self.layout)), np.int32)
-        ids, floats = np.empty(num_values, np.int64), np.empty(num_values, np.float32)
-        self.out = counts, ids, floats, np.empty((num_values, 3), np.int64)
+    def fit(self, size: int) -> None:
+        """Have room for a text of so many bytes."""
+        if size <= self._size:
+            return
+        self._size = size
+        num_rows, num_values = size // (2 * len(self._layout)) + 1, size // 2 + 1
+        self.out = (
+            np.empty((num_rows, len(self._layout)), np.int32),
+            np.empty(num_values, np.int64),
+            np.empty(num_values, np.float32),
+            np.empty((num_values, 3), np.int64),
+        )
         starts = np.zeros(num_rows + 1, np.int64), np.zeros(num_rows + 1, np.int64)
         self.marks = (*starts, np.empty(num_rows, np.int64))
 
@@ -61,6 +67,7 @@ class Parser:
 
     Args:
         layout: The slots.
+        scratch: Of the thread.
         bad_lines: Gets the lines that are no samples.
         source: How errors name the text.
         file: The file's name and number.
@@ -70,6 +77,7 @@ class Parser:
     def __init__(
         self,
         layout: Layout,
+        scratch: Scratch,
         bad_lines: BadLines,
         *,
         source: str,
@@ -83,7 +91,7 @@ class Parser:
         self._left = skip
         self._line = 0
         self._rest = bytearray()
-        self._scratch = _Scratch(layout, 0)
+        self._scratch = scratch
 
     def feed(self, data: bytes) -> Iterator[Block]:
         """Yield the rows of all lines that are complete now.
@@ -118,8 +126,7 @@ class Parser:
         begin = 0
         if self._left:
             begin = self._skip(text, array)
-        if self._scratch.size < len(text):
-            self._scratch = _Scratch(self._layout, len(text))
+        self._scratch.fit(len(text))
         while begin < len(text):
             span = np.array([begin, len(text), self._line, 0], np.int64)
             used = np.zeros(5, np.int64)

@@ -11,7 +11,7 @@ from typing import IO
 
 from paramfleet.data.bad_lines import BadLines
 from paramfleet.data.files import located, open_file, read_some
-from paramfleet.data.parser import Block, Parser
+from paramfleet.data.parser import Block, Parser, Scratch
 from paramfleet.data.pipe import Pipe
 from paramfleet.data.settings import DatasetSettings
 from paramfleet_shared.clock import SystemClock
@@ -88,9 +88,10 @@ class Readers:
             thread.join()
 
     def _work(self) -> None:
+        scratch = Scratch(self._settings.layout)
         try:
             while not self._closed and (number := self._next_file()) is not None:
-                self._read(number)
+                self._read(number, scratch)
         except Exception as error:  # noqa: BLE001 - the end of a thread: the consumer raises it
             with self._changed:
                 if self._is_wanted:
@@ -104,7 +105,7 @@ class Readers:
         with self._changed:
             return self._numbers.popleft() if self._numbers and self._error is None else None
 
-    def _read(self, number: int) -> None:
+    def _read(self, number: int, scratch: Scratch) -> None:
         file, settings = self._files[number], self._settings
         lines_read = self._skip.get(number, 0)
         name = located(file, settings)
@@ -113,6 +114,7 @@ class Readers:
         self._bad_lines.begin(name, lines_read=lines_read)
         parser = Parser(
             settings.layout,
+            scratch,
             self._bad_lines,
             source=name if is_plain else f"the output of {command!r} for {name}",
             file=(name, number),

@@ -1,20 +1,32 @@
 """Orders drawn by lot, and samples that change their worker."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from paramfleet.collectives import Util
 from paramfleet.data.rows import Rows
-from paramfleet.data.settings import DatasetSettings
 from paramfleet.data.slots import Layout
 from paramfleet.data.store import Store
 from paramfleet_shared.wire.message import MalformedMessageError, Message
 
-__all__ = ["exchange_rows", "permuted"]
+__all__ = ["Drawing", "exchange_rows", "permuted"]
 
 _TENSORS = (("counts", np.int32, 2), ("ids", np.int64, 1), ("floats", np.float32, 1))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Drawing:
+    """How samples change their worker."""
+
+    seed: Sequence[int]
+    """Of this shuffle in this worker."""
+    block_rows: int
+    """Samples of a message."""
+    in_flight: int
+    """Messages that may be on their way at a time."""
 
 
 def permuted(order: NDArray[np.int64], seed: Sequence[int]) -> NDArray[np.int64]:
@@ -25,9 +37,9 @@ def permuted(order: NDArray[np.int64], seed: Sequence[int]) -> NDArray[np.int64]
 def exchange_rows(
     rows: Rows,
     order: NDArray[np.int64],
+    layout: Layout,
     util: Util,
-    settings: DatasetSettings,
-    drawing: tuple[Sequence[int], int],
+    drawing: Drawing,
 ) -> tuple[Rows, NDArray[np.int64]]:
     """Send each row to a worker drawn by lot; returns the rows that came, and their order.
 
@@ -36,36 +48,35 @@ def exchange_rows(
     Args:
         rows: This worker's.
         order: Their numbers; the lots are drawn in this order.
+        layout: The slots, the same in all workers.
         util: The workers.
-        settings: Of the dataset.
-        drawing: The seed, and the messages that may be on their way at a time.
+        drawing: How.
 
     Raises:
         FleetError: if a worker doesn't come or can't be reached in time.
     """
-    seed, in_flight = drawing
     came: dict[tuple[int, int], Rows] = {}
 
     def outgoing(ranks: Sequence[int]) -> Iterator[tuple[int, Message]]:
-        lots = np.random.default_rng(list(seed)).integers(0, len(ranks), len(order))
+        lots = np.random.default_rng(list(drawing.seed)).integers(0, len(ranks), len(order))
         by_lot = np.argsort(lots, kind="stable")
         ends = np.searchsorted(lots[by_lot], np.arange(len(ranks) + 1))
-        size = settings.fleet_send_batch_size
+        size = drawing.block_rows
         pieces = [
             (ranks[lot], order[by_lot[begin : min(begin + size, ends[lot + 1])]])
             for lot in range(len(ranks))
             for begin in range(ends[lot], ends[lot + 1], size)
         ]
-        turns = np.random.default_rng(list(seed)).permutation(len(pieces))
+        turns = np.random.default_rng(list(drawing.seed)).permutation(len(pieces))
         for turn in turns:  # so that not all workers send to the same one at once
             rank, numbers = pieces[turn]
             yield rank, _to_message(rows.take(numbers))
 
     def receive(source: int, number: int, message: Message) -> None:
-        came[source, number] = _from_message(message, settings.layout)
+        came[source, number] = _from_message(message, layout)
 
-    util.exchange("fleet.data.shuffle", outgoing, receive, in_flight=in_flight)
-    store = Store(len(settings.layout))
+    util.exchange("fleet.data.shuffle", outgoing, receive, in_flight=drawing.in_flight)
+    store = Store(len(layout))
     for key in sorted(came):
         store.append(came.pop(key), place=0)
     return store.finish()

@@ -355,3 +355,12 @@ def test_a_message_that_is_no_rows_is_refused(name: str, tensor: Any) -> None:
 
     with pytest.raises(MalformedMessageError):
         _from_message(Message(tensors=tensors), Layout(tuple(SLOTS)))
+
+
+def test_slots_that_change_do_not_change_what_is_in_memory(loaded: Made) -> None:
+    dataset = loaded()
+
+    dataset.update_settings(use_var=[Slot("other")], batch_size=100)
+
+    assert samples_of(dataset) == WHOLE
+    assert [batch.size for batch in dataset] == [100, 100, 50]

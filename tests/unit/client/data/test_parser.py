@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paramfleet.data.bad_lines import BadLineError, BadLines, OnBadLine
-from paramfleet.data.parser import Block, Parser
+from paramfleet.data.parser import Block, Parser, Scratch
 from paramfleet.data.rows import Rows
 from paramfleet.data.slots import Layout, Slot
 
@@ -31,7 +31,12 @@ def parse(
     skip: int = 0,
 ) -> list[Block]:
     parser = Parser(
-        layout, lines or bad_lines(), source="part-0", file=("part-0", 0), skip=skip
+        layout,
+        Scratch(layout),
+        lines or bad_lines(),
+        source="part-0",
+        file=("part-0", 0),
+        skip=skip,
     )
     blocks = []
     edges = [0, *sorted(cuts), len(text)]
@@ -203,7 +208,7 @@ def test_an_error_names_line_slot_and_column(
 
 
 def test_rows_before_a_bad_line_come_before_its_error() -> None:
-    parser = Parser(LAYOUT, bad_lines(), source="part-0", file=("part-0", 0))
+    parser = Parser(LAYOUT, Scratch(LAYOUT), bad_lines(), source="part-0", file=("part-0", 0))
     blocks = parser.feed(b"1 1 0 0\n1 0 0 0\nbad\n1 1 0 0\n")
 
     assert len(next(blocks).rows) == 2
@@ -264,7 +269,7 @@ def test_lines_used_before_are_passed_over(skip: int, cuts: tuple[int, ...]) -> 
 
 
 def test_a_line_without_an_end_does_not_fill_the_memory() -> None:
-    parser = Parser(LAYOUT, bad_lines(), source="part-0", file=("part-0", 0))
+    parser = Parser(LAYOUT, Scratch(LAYOUT), bad_lines(), source="part-0", file=("part-0", 0))
 
     with pytest.raises(BadLineError, match="does not end within 64 MiB"):
         list(parser.feed(bytes(65 << 20)))
