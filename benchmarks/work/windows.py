@@ -62,6 +62,7 @@ def command_line(description: str) -> argparse.ArgumentParser:
     parser.add_argument("--lr", type=float, help="instead of what the optimizer has here")
     parser.add_argument("--send_queue_size", type=int, default=2, help="async: steps that wait")
     parser.add_argument("--wire_dtype", choices=WIRE_DTYPES, default="float32")
+    parser.add_argument("--prefetch", type=int, default=0, help="batches to be ahead by")
     parser.add_argument("--warm", type=int, default=150, help="steps before the window")
     parser.add_argument("--steps", type=int, help="steps of the window; instead of --seconds")
     parser.add_argument("--seconds", type=float, default=5.0, help="of the window, about")
@@ -104,6 +105,9 @@ class _Trainer:
             _strategy(options),
         )
         self._batches = task.batches()
+        if options.prefetch:
+            ahead = fleet.prefetch(self._batches, task.model, depth=options.prefetch)
+            self._batches = iter(ahead)
         self._num_steps = 0
         self._step_s = 0.0
         self._loss = float("nan")

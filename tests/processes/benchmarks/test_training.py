@@ -49,6 +49,7 @@ def test_geo_and_async_train_over_a_wire_that_delays(tmp_path: Path) -> None:
 
     assert result["benchmark"] == "delay"
     assert result["summary"]["geo_vs_async_rtt20ms"] > 0
+    assert result["summary"]["prefetch_vs_async_rtt20ms"] > 0
     assert {row["round_trip_ms"] for row in result["rows"]} == {0, 20}
     for row in result["rows"]:
         assert min(row["pairs_per_s"]) > 0
