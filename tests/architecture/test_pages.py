@@ -10,10 +10,15 @@ from types import ModuleType
 
 import pytest
 
+from paramfleet.runner.config import read_config
+from paramfleet.runner.settings import CtrParameters
+
 CHECKOUT = Path(__file__).parents[2]
 PAGES = sorted([*CHECKOUT.glob("*.md"), *CHECKOUT.glob("docs/**/*.md")])
 README = CHECKOUT / "README.md"
+MIGRATION = CHECKOUT / "docs" / "migrating-from-paddle.md"
 PYTHON_BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+YAML_BLOCK = re.compile(r"^```yaml\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)#:]+)(?:#[^)]*)?\)")
 
 
@@ -84,3 +89,33 @@ def test_every_dependency_has_its_reason() -> None:
     names = {re.split(r"[^A-Za-z0-9._-]", requirement)[0] for requirement in named}
 
     assert sorted(name for name in names if f"`{name}`" not in page) == []
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+@pytest.mark.timeout(120)
+def test_the_python_of_the_migration_page_runs(tmp_path: Path) -> None:
+    program = tmp_path / "migrated.py"
+    program.write_text("\n".join(blocks(MIGRATION)), encoding="utf-8")
+
+    ended = subprocess.run(
+        [sys.executable, program],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+    assert ended.returncode == 0, ended.stderr
+    assert (tmp_path / "checkpoint").is_dir()
+
+
+def test_the_configuration_of_the_migration_page_is_read(tmp_path: Path) -> None:
+    (text,) = YAML_BLOCK.findall(MIGRATION.read_text(encoding="utf-8"))
+    path = tmp_path / "config.yaml"
+    path.write_text(text, encoding="utf-8")
+
+    config = read_config(path).read_as(CtrParameters)
+
+    assert config.runner.sync_mode == "geo"

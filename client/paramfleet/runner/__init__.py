@@ -3,13 +3,16 @@
 What ``model.py`` and readers of a model folder import.
 """
 
+from paramfleet.runner.clicks import ClickModel
 from paramfleet.runner.config import Config
+from paramfleet.runner.layers import tower
 from paramfleet.runner.metrics import Auc, Mean, Metric
 from paramfleet.runner.model import Feeds, Model
 from paramfleet.runner.settings import CtrParameters, HyperParameters, OptimizerSettings
 
 __all__ = [
     "Auc",
+    "ClickModel",
     "Config",
     "CtrParameters",
     "Feeds",
@@ -18,4 +21,5 @@ __all__ = [
     "Metric",
     "Model",
     "OptimizerSettings",
+    "tower",
 ]

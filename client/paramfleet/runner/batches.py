@@ -14,6 +14,7 @@ from typing_extensions import override
 
 import paramfleet as fleet
 from paramfleet.data.files import split_files
+from paramfleet.data.memory_dataset import InMemoryDataset
 from paramfleet.data.queue_dataset import QueueDataset
 from paramfleet.runner.config import Config
 from paramfleet.runner.errors import ConfigError
@@ -89,7 +90,9 @@ def open_batches(model: Model[Any], files: Sequence[Path], *, test: bool) -> Ite
     names = [str(path) for path in files]
     if kind in {"QueueDataset", "InmemoryDataset"}:
         threads = (runner.infer_thread_num if test else 0) or runner.thread_num
-        return _Slots(model, names, size=size, threads=threads)
+        if kind == "InmemoryDataset" and not test:
+            return _Shuffled(model, names, size=size, threads=threads)
+        return _Slots(model, names, QueueDataset(), size=size, threads=threads)
     reader = load_reader(config, reference)
     if kind == "DataLoader":
         samples = _FilesOfProcess(reader, names, config)
@@ -196,25 +199,33 @@ class _Slots:
     Args:
         model: Says the slots.
         files: Paths.
+        dataset: Reads them.
         size: Samples of a batch.
         threads: Files read at a time.
     """
 
     def __init__(
-        self, model: Model[Any], files: Sequence[str], *, size: int, threads: int
+        self,
+        model: Model[Any],
+        files: Sequence[str],
+        dataset: QueueDataset | InMemoryDataset,
+        *,
+        size: int,
+        threads: int,
     ) -> None:
         runner = model.config.runner
         self._slots = model.create_slots()
-        self._dataset = QueueDataset()
-        self._dataset.init(
+        self._dataset = dataset
+        dataset.init(
             batch_size=size,
             thread_num=threads,
             use_var=self._slots,
             pipe_command=pipe_command(model.config),
             fs_name=runner.fs_name,
             fs_ugi=runner.fs_ugi,
+            seed=runner.seed,
         )
-        self._dataset.set_filelist(files)
+        dataset.set_filelist(files)
 
     def __iter__(self) -> Iterator[Batch]:
         for batch in self._dataset:
@@ -223,6 +234,35 @@ class _Slots:
                 values.dense() if slot.dense else values.padded(slot.width)
                 for slot, values in columns
             )
+
+
+class _Shuffled(_Slots):
+    """The same from memory: read once, and in another order in each epoch.
+
+    Args:
+        model: Says the slots.
+        files: Paths.
+        size: Samples of a batch.
+        threads: Files read at a time.
+    """
+
+    def __init__(
+        self, model: Model[Any], files: Sequence[str], *, size: int, threads: int
+    ) -> None:
+        self._memory = InMemoryDataset()
+        super().__init__(model, files, self._memory, size=size, threads=threads)
+        self._among_workers = not model.config.runner.split_batches
+        self._is_loaded = False
+
+    @override
+    def __iter__(self) -> Iterator[Batch]:
+        if not self._is_loaded:
+            self._memory.load_into_memory()
+            if self._among_workers:
+                self._memory.global_shuffle(fleet)
+        self._is_loaded = True
+        self._memory.local_shuffle()
+        yield from super().__iter__()
 
 
 class _FilesOfProcess(torch.utils.data.IterableDataset[Any]):

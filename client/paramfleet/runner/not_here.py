@@ -24,9 +24,9 @@ NOT_HERE: dict[str, str] = {
     "warmup_model_path": "use model_init_path",
     "use_save_data": "saving what was read is not available yet",
     "fs_client": "use fs_name and fs_ugi",
-    "use_out_vec": "use paramfleet.save_inference_model: its files hold ids and rows",
-    "out_vec_path": "use paramfleet.save_inference_model: its files hold ids and rows",
-    "emb_weight_name": "use paramfleet.save_inference_model: its files hold ids and rows",
+    "use_out_vec": "use paramfleet export",
+    "out_vec_path": "use paramfleet export",
+    "emb_weight_name": "use paramfleet export",
 } | dict.fromkeys(
     (
         "need_dump", "dump_fields", "dump_param", "dump_fields_path", "need_train_dump",

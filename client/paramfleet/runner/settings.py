@@ -50,7 +50,8 @@ class RunnerSettings:
     reader_type: ReaderType = "RecDataset"
     """RecDataset: the reader's class of that name, an iterable of samples. DataLoader: the
     same in torch's DataLoader with num_workers processes. QueueDataset: pipe_command's
-    output as it comes. InmemoryDataset: the same, loaded and shuffled before each epoch."""
+    output as it comes. InmemoryDataset: the same, loaded once, shuffled among the workers
+    (unless they share batches), and shuffled again before each epoch."""
 
     pipe_command: str = "cat"
     """QueueDataset and InmemoryDataset: reads a file on its standard input and writes

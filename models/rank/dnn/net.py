@@ -1,22 +1,12 @@
 """Embeddings and numbers through one network: Criteo's baseline."""
 
-import itertools
-
 import torch
 from typing_extensions import override
 
 import paramfleet as fleet
-from paramfleet.runner import CtrParameters
+from paramfleet.runner import CtrParameters, tower
 
-__all__ = ["Dnn", "tower"]
-
-
-def tower(*widths: int) -> torch.nn.Sequential:
-    """Return linear layers of these widths, a ReLU behind each."""
-    layers: list[torch.nn.Module] = []
-    for width_in, width_out in itertools.pairwise(widths):
-        layers += [torch.nn.Linear(width_in, width_out), torch.nn.ReLU()]
-    return torch.nn.Sequential(*layers)
+__all__ = ["Dnn"]
 
 
 class Dnn(torch.nn.Module):

@@ -4,7 +4,7 @@ import asyncio
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
 
@@ -18,6 +18,7 @@ from paramfleet_shared.config import (
     resolve,
 )
 from paramfleet_shared.errors import ContractError, FleetError
+from paramfleet_worker.app.exporting import ExportFormat, export_table
 from paramfleet_worker.app.launcher import Launcher
 from paramfleet_worker.app.planning import plan_launch
 from paramfleet_worker.app.script import become_worker, script_of
@@ -129,6 +130,29 @@ def _infer(arguments: tuple[str, ...]) -> None:
     from paramfleet.runner.__main__ import main as command  # noqa: PLC0415 -- slow
 
     command.main(["infer", *arguments], prog_name="paramfleet")
+
+
+@main.command("export")
+@click.argument("checkpoint", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--table", required=True, help="The table's name.")
+@click.option("--format", type=click.Choice(get_args(ExportFormat)), default="safetensors")
+@click.option(
+    "--output", required=True, type=click.Path(dir_okay=False, path_type=Path), help="The file."
+)
+@click.option(
+    "--words",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="word2vec: a file whose line i, from 0, is the word of id i.",
+)
+def _export(checkpoint: Path, **options: Any) -> None:
+    """Write one embedding table of CHECKPOINT in a format that others read."""
+
+    def run() -> int:
+        count = export_table(checkpoint, **options)
+        click.echo(f"{count} rows in {options['output']}", err=True)
+        return 0
+
+    sys.exit(_told("export", run))
 
 
 @main.command("pserver", **DELEGATE)

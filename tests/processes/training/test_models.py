@@ -37,11 +37,11 @@ def clicks(tmp_path_factory: pytest.TempPathFactory) -> Options:
     folder = tmp_path_factory.mktemp("clicks")
     for name, seed in (("train/a.txt", 1), ("train/b.txt", 2), ("test/a.txt", 3)):
         (folder / name).parent.mkdir(exist_ok=True)
-        write_clicks(folder / name, rows=640, seed=seed)
+        write_clicks(folder / name, rows=320, seed=seed)
     return {
         "runner.train_data_dir": folder / "train",
         "runner.test_data_dir": folder / "test",
-        "runner.train_batch_size": 64,
+        "runner.train_batch_size": 32,
         "runner.model_save_path": "",
         "runner.epochs": 4,
         "hyper_parameters.optimizer.learning_rate": 0.01,
@@ -63,38 +63,80 @@ def first(ended: Any) -> dict[str, Any]:
     return found
 
 
-CTR = ["rank/dnn"]
+CTR = ["dnn", "wide_deep", "deepfm", "logistic_regression", "dcn_v2"]
 SMALL = {"hyper_parameters.fc_sizes": "[32, 16]"}
+MODES = ["sync", "async", "geo"]
+
+
+def in_each_mode(jobs: Any, *keys: str) -> dict[str, dict[str, Any]]:
+    """Train on two workers and a server in the three modes, at the same time."""
+    shared = ["-orunner.split_batches=true", "-orunner.geo_step=5"]
+    patient = {"PARAMFLEET_LEASE_TTL_S": "20"}  # nine processes may share two cores
+    running = {
+        mode: jobs.start(
+            SCRIPT, *keys, *shared, f"-orunner.sync_mode={mode}", servers=1, **patient
+        )
+        for mode in MODES
+    }
+    return {mode: first(job.end()) for mode, job in running.items()}
 
 
 @pytest.mark.parametrize("model", CTR)
-def test_a_model_of_clicks_learns_alone(jobs: Any, clicks: Options, model: str) -> None:
-    result = jobs.local(SCRIPT, *words(model, clicks, SMALL))
-
-    assert result["model"] == model
-    assert (result["mode"], result["workers"], result["servers"]) == ("local", 1, 0)
-    assert result["scored_on"] == "test"
-    assert result["auc"] > 0.8
-    assert result["examples_per_s"] > 0
-
-
-@pytest.mark.parametrize("model", CTR)
-@pytest.mark.parametrize("mode", ["sync", "async", "geo"])
-def test_a_model_of_clicks_learns_in_a_job(
-    jobs: Any, clicks: Options, model: str, mode: str
+def test_a_model_of_clicks_learns_alone_and_in_every_mode(
+    jobs: Any, clicks: Options, model: str
 ) -> None:
-    own = {"runner.sync_mode": mode, "runner.geo_step": 5, "runner.split_batches": True}
+    keys = words(f"rank/{model}", clicks, SMALL)
 
-    result = first(jobs.run(SCRIPT, *words(model, clicks, SMALL, own), servers=1))
+    alone = jobs.local(SCRIPT, *keys)
+    together = in_each_mode(jobs, *keys)
 
-    assert (result["mode"], result["workers"], result["servers"]) == (mode, 2, 1)
-    assert result["auc"] > 0.75
+    assert (alone["model"], alone["mode"]) == (f"rank/{model}", "local")
+    assert (alone["workers"], alone["servers"], alone["scored_on"]) == (1, 0, "test")
+    assert alone["examples_per_s"] > 0
+    for mode, result in together.items():
+        assert (result["mode"], result["workers"], result["servers"]) == (mode, 2, 1)
+    scores = {"local": alone["auc"], **{m: result["auc"] for m, result in together.items()}}
+    assert min(scores.values()) > 0.7, scores
+
+
+def write_census(path: Path, *, rows: int, seed: int) -> None:
+    """Write people of whom age and education say most."""
+    random = np.random.default_rng(seed)
+    with path.open("w", encoding="utf-8") as out:
+        for person in range(rows):
+            age, degree = int(random.integers(15, 70)), int(random.integers(0, 4))
+            marital = " Never married" if age < 30 else " Widowed"
+            columns = [f" x{random.integers(0, 3)}" for _ in range(42)]
+            for place in (5, 16, 17, 18, 39):
+                columns[place] = str(random.integers(0, 50))
+            columns[0], columns[4], columns[7] = str(age), f" degree {degree}", marital
+            columns[41] = " 50000+." if degree == 3 else " - 50000."
+            out.write(",".join([str(person), *columns]) + "\n")
+
+
+def test_mmoe_learns_both_tasks_alone_and_in_every_mode(jobs: Any, tmp_path: Path) -> None:
+    for name, seed in (("train", 1), ("test", 2)):
+        write_census(tmp_path / name, rows=900, seed=seed)
+    options = {
+        "runner.train_data_dir": tmp_path / "train",
+        "runner.test_data_dir": tmp_path / "test",
+        "runner.model_save_path": "",
+        "runner.epochs": 2,
+        "hyper_parameters.optimizer.learning_rate": 0.01,
+    }
+    keys = words("multitask/mmoe", options)
+
+    results = {"local": jobs.local(SCRIPT, *keys), **in_each_mode(jobs, *keys)}
+
+    for mode, result in results.items():
+        assert result["auc_income"] > 0.9, (mode, result)
+        assert result["auc_marital"] > 0.9, (mode, result)
 
 
 def test_sync_with_shared_batches_equals_one_process(
     jobs: Any, clicks: Options, tmp_path: Path
 ) -> None:
-    uneven = {"runner.train_batch_size": 91, "runner.epochs": 2}  # the last one has 6 rows
+    uneven = {"runner.train_batch_size": 91, "runner.epochs": 2}  # the last one has 3 rows
     single = jobs.local(SCRIPT, *words("rank/dnn", clicks, SMALL, uneven))
     shared = {"runner.sync_mode": "sync", "runner.split_batches": True}
 
@@ -106,7 +148,7 @@ def test_sync_with_shared_batches_equals_one_process(
 def test_a_batch_of_fewer_rows_than_workers_is_a_step_of_all(
     jobs: Any, clicks: Options
 ) -> None:
-    keys = {"runner.train_batch_size": 1279, "runner.epochs": 3}  # and one row is left
+    keys = {"runner.train_batch_size": 639, "runner.epochs": 3}  # and one row is left
     single = jobs.local(SCRIPT, *words("rank/dnn", clicks, SMALL, keys))
     shared = {"runner.sync_mode": "sync", "runner.split_batches": True}
 

@@ -1,7 +1,11 @@
-"""The environment of a script that joins a job as a worker."""
+"""What a job's processes run, and the environment of a script that joins as a worker."""
+
+from pathlib import Path
+
+import pytest
 
 from paramfleet_shared.config import JobSettings, resolve
-from paramfleet_worker.app.script import worker_environment
+from paramfleet_worker.app.script import ScriptError, script_of, worker_environment
 
 
 def test_a_script_finds_the_job_and_leaves_its_index_to_the_coordinator() -> None:
@@ -18,3 +22,39 @@ def test_a_script_finds_the_job_and_leaves_its_index_to_the_coordinator() -> Non
     assert found["PARAMFLEET_LEASE_TTL_S"] == "9.0"
     assert "PADDLE_TRAINER_ID" not in found
     assert "PARAMFLEET_HOST" not in found
+
+
+def test_a_model_is_run_by_the_runner_with_its_options(tmp_path: Path) -> None:
+    model = tmp_path / "config.yaml"
+
+    found = script_of(["c=3", "-o", "d=4"], model=model, options=["a=1", "b=2"])
+
+    assert found[:3] == ("-m", "paramfleet.runner", "train")
+    assert found[3:] == ("-m", str(model), "-oa=1", "-ob=2", "-oc=3", "-od=4")
+
+
+def test_a_script_keeps_its_arguments(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.touch()
+
+    assert script_of([str(script), "-o", "x"], model=None, options=()) == (
+        str(script),
+        "-o",
+        "x",
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "model", "options", "rule"),
+    [
+        ([], None, [], "name a training script, or a model's YAML file"),
+        (["none.py"], None, [], "there is no such script"),
+        (["none.py"], None, ["a=1"], "goes with -m"),
+        (["train.py"], Path("config.yaml"), [], "don't go together"),
+    ],
+)
+def test_it_must_be_clear_what_to_run(
+    arguments: list[str], model: Path | None, options: list[str], rule: str
+) -> None:
+    with pytest.raises(ScriptError, match=rule):
+        script_of(arguments, model=model, options=options)

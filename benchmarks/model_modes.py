@@ -1,0 +1,104 @@
+"""rank/dnn on Criteo's sample, alone and in every mode: how far apart the test AUCs are.
+
+    python benchmarks/model_modes.py --data_dir=../shared/data --workers=2 --seeds=1,2,3
+
+The first 50,000 rows train, the last 10,000 are scored. The workers of a job share the
+batches, so that every mode takes each row once. The last line is JSON.
+"""
+
+import gzip
+import itertools
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+CONFIG = Path(__file__).parents[1] / "models" / "rank" / "dnn" / "config.yaml"
+SAMPLE = Path("medium") / "criteo1tb_train_60k.tsv.gz"
+NUM_TRAIN_ROWS = 50_000
+MODES = ("sync", "async", "geo")
+
+
+def split_rows(sample: Path, folder: Path) -> dict[str, str]:
+    """Write the rows as a file to train on and one to score; return the keys that name them."""
+    with gzip.open(sample, "rt") as rows:
+        for name, number in (("train", NUM_TRAIN_ROWS), ("test", None)):
+            chosen = itertools.islice(rows, number)
+            (folder / f"{name}.tsv").write_text("".join(chosen), encoding="utf-8")
+    return {
+        "runner.train_data_dir": str(folder / "train.tsv"),
+        "runner.test_data_dir": str(folder / "test.tsv"),
+        "runner.model_save_path": "",
+        "runner.print_interval": "0",
+        "runner.split_batches": "true",
+    }
+
+
+def train(command: list[str], keys: dict[str, str], folder: Path) -> dict[str, Any]:
+    """Run a command on the model; return its result."""
+    options = [f"{key}={value}" for key, value in keys.items()]
+    ended = subprocess.run(
+        [sys.executable, "-m", "paramfleet_worker", *command, "-m", str(CONFIG), *options],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        text=True,
+        stderr=subprocess.DEVNULL,
+        check=True,
+    )
+    result: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
+    return result
+
+
+@click.command(context_settings={"show_default": True})
+@click.option(
+    "--data_dir", type=click.Path(exists=True, path_type=Path), envvar="PARAMFLEET_DATA"
+)
+@click.option("--workers", type=click.IntRange(min=1), default=2)
+@click.option("--servers", type=click.IntRange(min=1), default=1)
+@click.option("--seeds", default="1,2,3", help="One run of each mode for each.")
+@click.argument("options", nargs=-1, metavar="[KEY=VALUE]...")
+def main(
+    data_dir: Path | None, workers: int, servers: int, seeds: str, options: tuple[str, ...]
+) -> None:
+    """Train rank/dnn alone and in every mode, and compare the test AUCs.
+
+    Raises:
+        UsageError: if nobody says where the sample is.
+    """
+    if data_dir is None:
+        message = "say where the sample is: --data_dir or PARAMFLEET_DATA"
+        raise click.UsageError(message)
+    more = dict(option.split("=", 1) for option in options)
+    scores: dict[str, list[float]] = {mode: [] for mode in ("local", *MODES)}
+    job = ["launch", f"--worker_num={workers}", f"--server_num={servers}"]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        shared = {**split_rows(data_dir / SAMPLE, folder), **more}
+        for seed in seeds.split(","):
+            keys = {**shared, "runner.seed": seed}
+            runs = {"local": train(["train"], keys, folder)}
+            for mode in MODES:
+                runs[mode] = train(job, {**keys, "runner.sync_mode": mode}, folder)
+            for mode, run in runs.items():
+                scores[mode].append(run["auc"])
+            told = ", ".join(f"{mode} {run['auc']:.6f}" for mode, run in runs.items())
+            print(f"seed {seed}: {told}", flush=True)
+    alone = np.array(scores["local"])
+    away = {mode: np.array(scores[mode]) - alone for mode in MODES}
+    result = {
+        "workers": workers,
+        "servers": servers,
+        "auc": {mode: round(float(np.mean(values)), 6) for mode, values in scores.items()},
+        "mean_difference": {mode: round(float(d.mean()), 7) for mode, d in away.items()},
+        "most_difference": {mode: round(float(abs(d).max()), 7) for mode, d in away.items()},
+    }
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

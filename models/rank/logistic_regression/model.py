@@ -1,0 +1,18 @@
+"""rank/logistic_regression: clicks, as ``runner.ClickModel`` feeds and judges them."""
+
+import torch
+from typing_extensions import override
+
+from paramfleet import runner
+
+from .net import LogisticRegression
+
+__all__ = ["Model"]
+
+
+class Model(runner.ClickModel[runner.CtrParameters]):
+    """A network with Criteo's feeds, cross entropy, and the AUC."""
+
+    @override
+    def create_model(self) -> torch.nn.Module:
+        return LogisticRegression(self.hyper, seed=self.config.runner.seed)

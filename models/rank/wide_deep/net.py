@@ -1,0 +1,48 @@
+"""Wide and deep: a linear model that remembers beside a network that generalises.
+
+Cheng et al., "Wide & Deep Learning for Recommender Systems", 2016 (arXiv 1606.07792).
+"""
+
+import torch
+from typing_extensions import override
+
+import paramfleet as fleet
+from paramfleet.runner import CtrParameters, tower
+
+__all__ = ["WideDeep"]
+
+
+class WideDeep(torch.nn.Module):
+    """Logit of a click.
+
+    Args:
+        hyper: Sizes.
+        seed: Seeds the first vector of each id.
+    """
+
+    def __init__(self, hyper: CtrParameters, *, seed: int) -> None:
+        super().__init__()
+        dim, slots = hyper.sparse_feature_dim, hyper.sparse_inputs_slots - 1
+        hint = hyper.sparse_feature_number
+        self.wide_ids = fleet.nn.EmbeddingBag(
+            hint, 1, mode="sum", initializer=fleet.nn.constant(0.0)
+        )
+        self.wide_dense = torch.nn.Linear(hyper.dense_input_dim, 1)
+        self.embedding = fleet.nn.Embedding(
+            hint, dim, initializer=fleet.nn.normal(std=0.01), seed=seed
+        )
+        self.deep = tower(slots * dim + hyper.dense_input_dim, *hyper.fc_sizes)
+        self.out = torch.nn.Linear(hyper.fc_sizes[-1], 1)
+
+    @override
+    def forward(self, ids: torch.Tensor, dense: torch.Tensor) -> torch.Tensor:
+        """Return one logit an example, float32 [B].
+
+        Args:
+            ids: int64 [B, slots].
+            dense: float32 [B, numbers].
+        """
+        wide: torch.Tensor = self.wide_ids(ids) + self.wide_dense(dense)
+        inputs = torch.cat([self.embedding(ids).flatten(1), dense], dim=1)
+        deep: torch.Tensor = self.out(self.deep(inputs))
+        return (wide + deep).squeeze(1)

@@ -1,0 +1,168 @@
+"""``paramfleet export``: one table of a checkpoint in a format that others read.
+
+Shape legend: n = rows, D = row width.
+"""
+
+import difflib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import save_file
+
+from paramfleet_shared.checkpoint import CheckpointWriteError, read_manifest, read_part
+from paramfleet_shared.errors import ContractError
+
+__all__ = ["ExportFormat", "NoSuchTableError", "WordsError", "export_table"]
+
+ExportFormat = Literal["npy", "safetensors", "word2vec"]
+
+
+class NoSuchTableError(ContractError):
+    """A checkpoint has no sparse table of this name."""
+
+    code = "contract.no_such_table"
+
+    def __init__(self, *, path: str, table: str, known: str, nearest: str) -> None:
+        hint = f"did you mean {nearest!r}?" if nearest else f"it has: {known}"
+        super().__init__(
+            f"{path} has no sparse table {table!r}; {hint}",
+            path=path,
+            table=table,
+            known=known,
+            nearest=nearest,
+        )
+
+
+class WordsError(ContractError):
+    """A list of words doesn't name the ids of a table."""
+
+    code = "contract.words"
+
+    def __init__(self, *, path: str, rule: str) -> None:
+        super().__init__(f"{path}: {rule}", path=path, rule=rule)
+
+
+class _Table(NamedTuple):
+    """A whole sparse table."""
+
+    ids: NDArray[np.int64]
+    """int64 [n], sorted."""
+    rows: NDArray[np.float32]
+    """float32 [n, D]."""
+
+
+def export_table(
+    checkpoint: Path,
+    *,
+    table: str,
+    format: ExportFormat,  # noqa: A002 - the option's name
+    output: Path,
+    words: Path | None = None,
+) -> int:
+    """Write the rows of a sparse table, sorted by id, without optimizer state.
+
+    ``npy`` writes rows float32 [n, D] to ``output`` and ids int64 [n] beside it, to
+    ``.ids.npy``; ``safetensors`` both to one file, as ``rows`` and ``ids``; ``word2vec`` the
+    text format of that tool: a line ``n D``, then a word and its numbers a line.
+
+    Args:
+        checkpoint: A folder that ``fleet.save_persistables`` wrote.
+        table: The table's name.
+        format: One of the above.
+        output: The file; one of that name is replaced.
+        words: For ``word2vec``: a file whose line i, from 0, is the word of id i. Ids are
+            words themselves without it.
+
+    Returns:
+        How many rows there are.
+
+    Raises:
+        ManifestError: if the folder isn't a checkpoint.
+        CheckpointDamagedError: if a file isn't what was saved.
+        NoSuchTableError: if it has no such table.
+        WordsError: if there are too few words, or one has a space in it.
+        CheckpointWriteError: if the system refuses.
+    """
+    whole = _read(checkpoint, table)
+    names = _names(whole.ids, words) if format == "word2vec" else iter(())
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        if format == "safetensors":
+            tensors: dict[str, NDArray[Any]] = {"ids": whole.ids, "rows": whole.rows}
+            _replace(output, lambda path: save_file(tensors, path, metadata={"table": table}))
+        elif format == "npy":
+            _replace(output.with_suffix(".ids.npy"), lambda path: _save_array(path, whole.ids))
+            _replace(output, lambda path: _save_array(path, whole.rows))
+        else:
+            _replace(output, lambda path: _save_text(path, names, whole.rows))
+    except OSError as error:
+        raise CheckpointWriteError(path=str(output), reason=str(error)) from error
+    return len(whole.ids)
+
+
+def _read(checkpoint: Path, table: str) -> _Table:
+    manifest = read_manifest(checkpoint)
+    specs = {saved.spec.name: saved.spec for saved in manifest.tables}
+    sparse = sorted(name for name, spec in specs.items() if spec.kind == "sparse")
+    if table not in sparse:
+        nearest = difflib.get_close_matches(table, sparse, n=1)
+        raise NoSuchTableError(
+            path=str(checkpoint),
+            table=table,
+            known=", ".join(sparse) or "none",
+            nearest=next(iter(nearest), ""),
+        )
+    spec = specs[table]
+    parts = [read_part(checkpoint, f, spec) for f in manifest.files if f.table == table]
+    ids = np.concatenate([np.empty(0, np.int64), *(p.ids for p in parts if p.ids is not None)])
+    rows = np.concatenate([np.empty((0, spec.dim), np.float32), *(p.values for p in parts)])
+    order = np.argsort(ids, kind="stable")
+    return _Table(ids[order], rows[order])
+
+
+def _names(ids: NDArray[np.int64], words: Path | None) -> Iterator[str]:
+    if words is None:
+        return map(str, ids.tolist())
+    try:
+        known = words.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise WordsError(path=str(words), rule=f"can't be read ({error})") from error
+    if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < len(known):
+        rule = f"{len(known)} lines don't name the ids from {ids.min()} to {ids.max()}"
+        raise WordsError(path=str(words), rule=rule)
+    for number, word in enumerate(known, start=1):
+        if len(word.split()) != 1 or word != word.strip():
+            rule = f"line {number} must be one word, not {word!r}"
+            raise WordsError(path=str(words), rule=rule)
+    return (known[each] for each in ids.tolist())
+
+
+def _replace(path: Path, write: Callable[[Path], object]) -> None:
+    """Write a file under another name, and give it its own when it is whole."""
+    temporary = path.with_name(f".{path.name}.partial")
+    try:
+        write(temporary)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _save_array(path: Path, array: NDArray[np.generic]) -> None:
+    with path.open("wb") as file:
+        np.save(file, array, allow_pickle=False)
+
+
+def _save_text(path: Path, names: Iterator[str], rows: NDArray[np.float32]) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        file.write(f"{rows.shape[0]} {rows.shape[1]}\n")
+        _write_lines(file, names, rows)
+
+
+def _write_lines(file: IO[str], names: Iterator[str], rows: NDArray[np.float32]) -> None:
+    for name, row in zip(names, rows, strict=True):
+        # nine digits are a float32 to the bit
+        numbers = " ".join(f"{number:.9g}" for number in row.tolist())
+        file.write(f"{name} {numbers}\n")

@@ -1,0 +1,216 @@
+"""A YAML file is read, or the line that can't be is named."""
+
+from pathlib import Path
+
+import pytest
+
+from paramfleet.runner.config import Config, read_config
+from paramfleet.runner.errors import ConfigError, FeatureNotHereError, UnknownKeyError
+from paramfleet.runner.not_here import NOT_HERE
+from paramfleet.runner.settings import CtrParameters, HyperParameters
+
+PADDLEREC = """\
+# rank/dnn as PaddleRec ships it, for parameter servers
+runner:
+  train_data_dir: "data/sample_data/train"
+  train_reader_path: "reader" # importlib format
+  use_gpu: False
+  use_auc: True
+  train_batch_size: 2
+  epochs: 3
+  print_interval: 2
+  model_save_path: "output_model_dnn"
+  test_data_dir: "data/sample_data/train"
+  infer_reader_path: "reader" # importlib format
+  infer_batch_size: 2
+  infer_load_path: "output_model_dnn"
+  infer_start_epoch: 0
+  infer_end_epoch: 3
+  #use inference save model
+  use_inference: False
+  save_inference_feed_varnames: ["label", "C1", "C2", "dense_input"]
+  save_inference_fetch_varnames: ["cast_0.tmp_0"]
+  sync_mode: "async"
+  geo_step: 400
+  thread_num: 1
+  reader_type: "QueueDataset"
+  pipe_command: "python queuedataset_reader.py"
+  dataset_debug: False
+  split_file_list: False
+  use_fleet: True
+  need_dump: False
+
+hyper_parameters:
+  # optimizer config
+  optimizer:
+    class: Adam
+    learning_rate: 1e-3
+    strategy: async
+  # user-defined <key, value> pairs
+  sparse_inputs_slots: 27
+  sparse_feature_number: 1000001
+  sparse_feature_dim: 9
+  dense_input_dim: 13
+  fc_sizes: [512, 256, 128, 32]
+  distributed_embedding: 0
+"""
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "config.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def read(folder: Path, text: str, *options: str) -> Config[CtrParameters]:
+    return read_config(written(folder, text), options).read_as(CtrParameters)
+
+
+def test_a_configuration_of_paddlerec_is_read_as_it_is(tmp_path: Path) -> None:
+    config = read(tmp_path, PADDLEREC)
+
+    assert config.runner.sync_mode == "async"
+    assert config.runner.reader_type == "QueueDataset"
+    assert config.hyper_parameters.fc_sizes == (512, 256, 128, 32)
+    assert config.hyper_parameters.optimizer.name == "Adam"
+    assert config.hyper_parameters.optimizer.learning_rate == 0.001
+    assert config.get("hyper_parameters.optimizer.class") == "Adam"
+    assert config.get("runner.no_such", 7) == 7
+    assert config.path_of("data/train") == tmp_path / "data/train"
+
+
+def test_options_overrule_the_file_and_take_the_keys_type(tmp_path: Path) -> None:
+    config = read(
+        tmp_path,
+        PADDLEREC,
+        "runner.epochs=5",
+        "runner.use_gpu=true",
+        "runner.infer_end_epoch=none",
+        "runner.a_sync_configs.max_staleness=2",
+        "hyper_parameters.fc_sizes=[8,4]",
+        "hyper_parameters.optimizer.learning_rate=0.5",
+        "runner.model_save_path=",
+        "runner.epochs=6",
+    )
+
+    assert config.runner.epochs == 6
+    assert config.runner.use_gpu is True
+    assert config.runner.infer_end_epoch is None
+    assert config.runner.a_sync_configs == {"max_staleness": 2}
+    assert config.hyper_parameters.fc_sizes == (8, 4)
+    assert config.hyper_parameters.optimizer.learning_rate == 0.5
+    assert not config.runner.model_save_path
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "key", "nearest"),
+    [
+        ("runner:\n  epoch: 3\n", 2, "runner.epoch", "runner.epochs"),
+        ("runner:\n  geo_stepp: 3\n", 2, "runner.geo_stepp", "runner.geo_step"),
+        ("runer:\n  epochs: 3\n", 2, "runer", "runner"),
+        (
+            "hyper_parameters:\n  optimizer:\n    learning_rat: 1\n",
+            3,
+            "hyper_parameters.optimizer.learning_rat",
+            "hyper_parameters.optimizer.learning_rate",
+        ),
+        ("runner:\n\n  epochs:\n    many: 3\n", 4, "runner.epochs.many", "runner.epochs"),
+    ],
+)
+def test_an_unknown_key_is_told_with_its_line_and_the_nearest(
+    tmp_path: Path, text: str, line: int, key: str, nearest: str
+) -> None:
+    with pytest.raises(UnknownKeyError) as caught:
+        read(tmp_path, text)
+
+    assert caught.value.where == f"{tmp_path / 'config.yaml'}, line {line}"
+    assert caught.value.key == key
+    assert caught.value.nearest == nearest
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "rule"),
+    [
+        ("runner:\n  epochs: three\n", 2, "must be a whole number"),
+        ("runner:\n  epochs: 2.5\n", 2, "must be a whole number"),
+        ("runner:\n  epochs: true\n", 2, "must be a whole number"),
+        ("runner:\n  epochs: 0\n", 2, "must be 1 or more"),
+        ("runner:\n  epochs:\n", 2, "must be a whole number"),
+        ("runner:\n  use_gpu: maybe\n", 2, "must be true or false"),
+        ("runner:\n  sync_mode: half\n", 2, "must be one of sync, async, geo"),
+        ("runner:\n  model_save_path: [a]\n", 2, "must be text"),
+        ("hyper_parameters:\n  fc_sizes: 8\n", 2, "must be a list, as [512, 256]"),
+        ("hyper_parameters:\n  fc_sizes: [8, x]\n", 2, "must be a whole number"),
+        ("runner:\n  epochs: 1\n  epochs: 2\n", 3, "stands there already"),
+        ("runner:\n  epochs: [1\n", 3, "no YAML"),
+        ("runner:\n\tepochs: 1\n", 2, "no YAML"),
+        ("- runner\n", 1, "must be a mapping"),
+        ("runner: 3\n", 1, "must be a mapping"),
+        ("runner:\n  split_file_list: true\n  split_batches: true\n", 3, "files or batches"),
+    ],
+)
+def test_a_wrong_value_is_told_with_its_line(
+    tmp_path: Path, text: str, line: int, rule: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read(tmp_path, text)
+
+    assert caught.value.where == f"{tmp_path / 'config.yaml'}, line {line}"
+    assert rule in str(caught.value)
+
+
+@pytest.mark.parametrize("key", sorted(NOT_HERE))
+def test_a_key_of_what_is_not_here_raises_by_name_when_it_asks_for_something(
+    tmp_path: Path, key: str
+) -> None:
+    assert read(tmp_path, f"runner:\n  {key}: false\n").runner.epochs == 1
+
+    with pytest.raises(FeatureNotHereError, match=rf"line 2: runner\.{key}: "):
+        read(tmp_path, f"runner:\n  {key}: 12\n")
+
+
+@pytest.mark.parametrize("mode", ["gpubox", "heter"])
+def test_a_mode_that_is_not_here_raises_by_name(tmp_path: Path, mode: str) -> None:
+    with pytest.raises(FeatureNotHereError, match=mode):
+        read(tmp_path, "", f"runner.sync_mode={mode}")
+
+
+def test_a_section_that_is_not_here_raises_by_name(tmp_path: Path) -> None:
+    with pytest.raises(FeatureNotHereError, match=r"table_parameters\.embedding\.shard_num"):
+        read(tmp_path, "table_parameters:\n  embedding:\n    shard_num: 10\n")
+
+
+def test_an_option_without_a_value_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"-o: runner\.epochs"):
+        read(tmp_path, "", "runner.epochs")
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"none\.yaml.*can't be read"):
+        read_config(tmp_path / "none.yaml")
+
+
+def test_a_model_reads_its_own_parameters_alone(tmp_path: Path) -> None:
+    raw = read_config(written(tmp_path, "hyper_parameters:\n  fc_sizes: [3]\n"))
+
+    assert raw.read_as(CtrParameters).hyper_parameters.fc_sizes == (3,)
+    with pytest.raises(UnknownKeyError, match=r"hyper_parameters\.fc_sizes"):
+        raw.read_as(HyperParameters)
+
+
+def test_the_workspace_of_paddlerec_is_the_files_own_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "models/rank/dnn"
+    folder.mkdir(parents=True)
+
+    assert read(folder, "workspace: models/rank/dnn\n").folder == folder
+    assert read(folder, "workspace: ./models/rank/dnn\n").folder == folder
+    assert read(folder, "").folder == folder
+    assert read(folder, "workspace: /elsewhere\n").folder == Path("/elsewhere")
+    assert read(folder, "workspace: sub\n").folder == folder / "sub"
+
+
+def test_a_deep_file_is_refused(tmp_path: Path) -> None:
+    text = "".join(f"{'  ' * depth}a:\n" for depth in range(12))
+
+    with pytest.raises(ConfigError, match="8 deep"):
+        read(tmp_path, f"runner:\n{text.replace('a:', '  a:')}                          b: 1\n")

@@ -1,0 +1,141 @@
+"""A table leaves a checkpoint as others read it."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from safetensors.numpy import load_file
+
+from paramfleet_shared.checkpoint import (
+    CheckpointWriteError,
+    FilePart,
+    Manifest,
+    ManifestError,
+    SavedTable,
+    write_manifest,
+    write_part,
+)
+from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
+from paramfleet_worker.__main__ import main
+from paramfleet_worker.app.exporting import NoSuchTableError, WordsError, export_table
+
+IDS = np.array([4, 1, 3], np.int64)
+ROWS = np.array([[0.1, 1e-30], [-2.5, 3.0], [np.pi, 1 / 3]], np.float32)
+ORDER = [1, 2, 0]
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    folder = tmp_path / "checkpoint"
+    spec = TableSpec(name="words", kind="sparse", dim=2, optimizer=OptimizerSpec(rule="sgd"))
+    none = np.empty((3, 0), np.float32)
+    files = tuple(
+        write_part(
+            folder,
+            f"part{number}.safetensors",
+            spec,
+            FilePart(ids=IDS[part], values=ROWS[part], states=none[part]),
+        )
+        for number, part in enumerate((slice(0, 2), slice(2, 3)))
+    )
+    tables = (SavedTable(spec=spec, version=1),)
+    write_manifest(folder, Manifest(tables=tables, files=files))
+    return folder
+
+
+def test_npy_is_rows_and_ids(checkpoint: Path, tmp_path: Path) -> None:
+    output = tmp_path / "new" / "words.npy"
+
+    count = export_table(checkpoint, table="words", format="npy", output=output)
+
+    assert count == 3
+    assert np.array_equal(np.load(output), ROWS[ORDER])
+    assert np.array_equal(np.load(output.with_suffix(".ids.npy")), IDS[ORDER])
+    assert len(list(output.parent.iterdir())) == 2
+
+
+def test_safetensors_holds_both(checkpoint: Path, tmp_path: Path) -> None:
+    output = tmp_path / "words.safetensors"
+
+    export_table(checkpoint, table="words", format="safetensors", output=output)
+
+    tensors = load_file(output)
+    assert np.array_equal(tensors["rows"], ROWS[ORDER])
+    assert np.array_equal(tensors["ids"], IDS[ORDER])
+
+
+def read_text(
+    path: Path,
+) -> tuple[list[str], np.ndarray[tuple[int, int], np.dtype[np.float32]]]:
+    head, *lines = path.read_text(encoding="utf-8").splitlines()
+    assert head == "3 2"
+    names = [line.split(" ")[0] for line in lines]
+    numbers = [[float(number) for number in line.split(" ")[1:]] for line in lines]
+    return names, np.array(numbers, np.float32)
+
+
+def test_word2vec_is_text_to_the_bit(checkpoint: Path, tmp_path: Path) -> None:
+    output, words = tmp_path / "words.txt", tmp_path / "vocabulary"
+    words.write_text("zero\none\ntwo\nthree\nfour\n", encoding="utf-8")
+
+    export_table(checkpoint, table="words", format="word2vec", output=output)
+    names, rows = read_text(output)
+    assert names == ["1", "3", "4"]
+    assert np.array_equal(rows, ROWS[ORDER])
+
+    export_table(checkpoint, table="words", format="word2vec", output=output, words=words)
+    assert read_text(output)[0] == ["one", "three", "four"]
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [("a\nb\n", "2 lines don't name"), ("a\n" * 4 + "b c\n", "line 5 must be")],
+)
+def test_words_that_do_not_name_the_ids_are_refused(
+    checkpoint: Path, tmp_path: Path, text: str, rule: str
+) -> None:
+    words = tmp_path / "vocabulary"
+    words.write_text(text, encoding="utf-8")
+
+    with pytest.raises(WordsError, match=rule):
+        export_table(
+            checkpoint,
+            table="words",
+            format="word2vec",
+            output=tmp_path / "out",
+            words=words,
+        )
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_is_not_there_is_named(checkpoint: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out"
+
+    with pytest.raises(NoSuchTableError, match="did you mean 'words'"):
+        export_table(checkpoint, table="word", format="npy", output=output)
+    with pytest.raises(NoSuchTableError, match="it has: words"):
+        export_table(checkpoint, table="x", format="npy", output=output)
+    with pytest.raises(ManifestError):
+        export_table(tmp_path, table="words", format="npy", output=output)
+    (tmp_path / "file").touch()
+    with pytest.raises(CheckpointWriteError):
+        export_table(checkpoint, table="words", format="npy", output=tmp_path / "file" / "out")
+    with pytest.raises(WordsError, match="can't be read"):
+        export_table(
+            checkpoint, table="words", format="word2vec", output=output, words=tmp_path / "none"
+        )
+
+
+def test_the_command_says_what_it_wrote(checkpoint: Path, tmp_path: Path) -> None:
+    output = tmp_path / "words.txt"
+    command = ["export", str(checkpoint), "--table", "words", "--format", "word2vec"]
+
+    done = CliRunner().invoke(main, [*command, "--output", str(output)])
+    wrong = CliRunner().invoke(
+        main, ["export", str(checkpoint), "--table", "w", "--output", str(output)]
+    )
+
+    assert (done.exit_code, "3 rows in" in done.output) == (0, True)
+    assert wrong.exit_code == 2
+    assert "has no sparse table 'w'" in wrong.output
