@@ -31,6 +31,9 @@ CHUNK_BYTES = 1 << 20
 
 _GZIP = ".gz"
 
+_LOGIN = {"hdfs": ("user",), "s3": ("key", "secret"), "s3a": ("key", "secret")}
+"""What file systems call user and password, where it isn't ``username, password``."""
+
 
 class EmptyFileListError(ContractError):
     """A dataset has no files."""
@@ -134,7 +137,7 @@ def open_file(file: str, settings: DatasetSettings) -> IO[bytes]:
     try:
         raw: IO[bytes]
         raw = _open_remote(path, settings) if "://" in path else open(path, "rb")  # noqa: SIM115, PTH123 - closed by the caller
-    except (OSError, ImportError, ValueError) as error:
+    except (OSError, ImportError, ValueError, TypeError) as error:
         raise CannotReadFileError(file=path, reason=f"{error}") from error
     if not path.endswith(_GZIP):
         return raw
@@ -162,8 +165,8 @@ def _open_remote(path: str, settings: DatasetSettings) -> IO[bytes]:
     import fsspec  # noqa: PLC0415 - costs time, and local files don't need it
 
     user, _, password = settings.fs_ugi.partition(",")
-    options: dict[str, Any] = {"user": user} if user else {}
-    if password:
-        options["password"] = password
+    scheme = path.partition("://")[0]
+    names = _LOGIN.get(scheme, ("username", "password"))
+    options = {name: word for name, word in zip(names, (user, password), strict=False) if word}
     opened: IO[bytes] = fsspec.open(path, "rb", **options).open()
     return opened

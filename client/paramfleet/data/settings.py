@@ -51,7 +51,7 @@ class DatasetSettings:
     """File system of paths that name none, as ``hdfs://host:port`` or ``s3://bucket``."""
 
     fs_ugi: str = ""
-    """``user`` or ``user,password`` for that file system."""
+    """``user`` or ``user,password`` for file systems; of S3 ``key,secret``."""
 
     on_bad_line: OnBadLine = "raise"
     """``raise`` ends the reading, ``skip`` leaves the line out, ``quarantine`` keeps it."""
