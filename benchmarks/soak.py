@@ -46,7 +46,8 @@ METHOD = (
     "at evenly spread places of a step. The pserver's /healthz is asked every 50 ms; "
     "waking_p99_ms is how late the asking process itself woke from its pauses, which is what "
     "the machine's load adds to any answer. Each process's resident memory is looked at every "
-    "second. The slope is a straight line through the medians of 12 pieces of the time after "
+    "second, and so is what bodies being received and sent hold in the pserver, by its "
+    "metrics. The slope is a straight line through the medians of 12 pieces of the time after "
     "the first three tenths; its noise is twice its standard error. At the end every row must "
     "be, bit for bit, what all steps make of zeros: each push counted once, cut or not."
 )
@@ -133,6 +134,8 @@ class Samples:
         """How late this process woke from a pause: what the machine's load alone costs."""
         self.seconds: list[float] = []
         self.memory_mib: dict[str, list[float]] = {name: [] for name in processes}
+        self.bodies_mib: list[float] = []
+        """What bodies on their way held in the pserver, by its metrics."""
 
     @asynccontextmanager
     async def taking(self) -> AsyncIterator[None]:
@@ -142,7 +145,8 @@ class Samples:
             aiohttp.ClientError: if the pserver doesn't answer, or not with 200.
         """
         async with asyncio.TaskGroup() as tasks:
-            takers = [tasks.create_task(self._ask()), tasks.create_task(self._look())]
+            acts = (self._ask(), self._look(), self._measure())
+            takers = [tasks.create_task(act) for act in acts]
             yield
             for taker in takers:
                 taker.cancel()
@@ -162,12 +166,28 @@ class Samples:
                 late_s = time.perf_counter() - slept_from - pause_s
                 self.late_ms.append(late_s * 1e3)
 
+    async def _measure(self) -> None:
+        url = self._url.replace("/healthz", "/metrics")
+        timeout = aiohttp.ClientTimeout(total=20.0)
+        async with aiohttp.ClientSession(timeout=timeout, raise_for_status=True) as session:
+            while True:
+                async with session.get(url) as answer:
+                    self.bodies_mib.append(bodies_bytes(await answer.text()) / 2**20)
+                await asyncio.sleep(self._plan.memory_period_s)
+
     async def _look(self) -> None:
         while True:
             self.seconds.append(time.perf_counter() - self._begin)
             for name, pid in self._processes.items():
                 self.memory_mib[name].append(memory_mib(pid))
             await asyncio.sleep(self._plan.memory_period_s)
+
+
+def bodies_bytes(metrics: str) -> float:
+    """Return what a pserver's metrics say of bodies being received and sent."""
+    values = dict(line.rsplit(" ", 1) for line in metrics.splitlines() if line[:1] != "#")
+    names = ("receiving", "sending")
+    return sum(float(values[f"paramfleet_pserver_{name}_bytes"]) for name in names)
 
 
 def memory_mib(pid: int) -> float:
@@ -293,6 +313,8 @@ def report(plan: Plan, soak: Soak, samples: Samples, num_wrong: int) -> Suite:
             "steps": soak.num_steps,
             "steps_per_s": soak.num_steps / plan.seconds,
             "health_answers": len(samples.health_ms),
+            "bodies_p50_mib": float(np.median(samples.bodies_mib)),
+            "bodies_most_mib": max(samples.bodies_mib),
         },
         "method": METHOD,
         "details": {"plan": asdict(plan), "memory_mib": samples.memory_mib},

@@ -57,6 +57,12 @@ class Progress:
             gauge = self._metrics.gauge(f"worker_{name}_bytes", sentence, ["operation"])
             for op in _OPERATIONS:
                 gauge.labels(op).set_function(partial(self._measure_bytes, name, op))
+        for name, sentence in (
+            ("receiving", "Memory of the pservers' answers that are being received."),
+            ("sending", "Bytes of requests to the pservers that haven't left as yet."),
+        ):
+            gauge = self._metrics.gauge(f"worker_{name}_bytes", sentence)
+            gauge.set_function(partial(self._measure_held, name))
         misses = self._metrics.gauge(
             "worker_prefetch_misses",
             "Lookups under fleet.prefetch whose rows were not at hand.",
@@ -125,6 +131,10 @@ class Progress:
     def _measure(self, name: str) -> float:
         value = self.facts()[name]
         return math.nan if value is None else float(value)
+
+    def _measure_held(self, name: str) -> float:
+        held: int = getattr(self._traffic.held(), name)
+        return float(held)
 
     def _measure_bytes(self, name: str, op: str) -> float:
         sent = name == "sent"

@@ -8,6 +8,7 @@ from paramfleet.requests import ReadPlan
 from paramfleet.traffic import OF_TABLES, Traffic
 from paramfleet_shared import served_errors  # noqa: F401 - known by their codes
 from paramfleet_shared.clock import Clock
+from paramfleet_shared.http2.stream import Held
 from paramfleet_shared.placement import Placement
 from paramfleet_shared.rpc.client import Channel
 from paramfleet_shared.wire.message import Message
@@ -39,7 +40,7 @@ class PServers:
         self.placement = placement
         self.call_timeout_s = call_timeout_s
         self.step_timeout_s = step_timeout_s
-        self.traffic = Traffic()
+        self.traffic = Traffic(self._num_held)
         self._channels = [
             Channel(endpoint, peer=f"pserver {index}", clock=clock, count=self.traffic.count)
             for index, endpoint in enumerate(placement.endpoints)
@@ -106,6 +107,10 @@ class PServers:
         """Send fields to one pserver."""
         message = Message(fields=fields, tensors={})
         return await self._channels[server].call(op, message, timeout_s=timeout_s)
+
+    def _num_held(self) -> Held:
+        held = [channel.num_held for channel in self._channels]
+        return Held(sum(each.receiving for each in held), sum(each.sending for each in held))
 
     async def close(self) -> None:
         """Close every channel."""

@@ -3,8 +3,9 @@
 The communicator's loop counts, other threads read: a value is replaced as a whole.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from paramfleet_shared.http2.stream import Held
 from paramfleet_shared.wire.message import Message
 
 __all__ = ["OF_TABLES", "Traffic"]
@@ -14,9 +15,14 @@ OF_TABLES = frozenset({"pull", "push", "exchange"})
 
 
 class Traffic:
-    """Counts the bodies of requests and answers; retries and HTTP/2's framing are not in."""
+    """Counts the bodies of requests and answers; retries and HTTP/2's framing are not in.
 
-    def __init__(self) -> None:
+    Args:
+        held: Returns what bodies on their way hold; any thread may ask.
+    """
+
+    def __init__(self, held: Callable[[], Held] = Held) -> None:
+        self.held = held
         self.sent_bytes: dict[str, int] = {}
         """By operation: bodies of requests, headers included."""
         self.received_bytes: dict[str, int] = {}

@@ -19,6 +19,7 @@ import signal
 import threading
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,12 @@ TABLE_GAUGES = {
     "version": "Pushes (sync: steps) applied to a table in this job.",
 }
 """Facts about each table that are measured, and what they say."""
+
+BODY_GAUGES = {
+    "receiving": "Memory of requests that are being received.",
+    "sending": "Bytes of answers that haven't left as yet.",
+}
+"""Of all workers together."""
 
 
 def run(arguments: Mapping[str, Any] | None = None) -> None:
@@ -192,6 +199,7 @@ class PServer:
                 clock=self._clock,
                 health=lambda: {"ok": True},
             )
+            self._measure(server)
             stack.push_async_callback(server.close)
             stack.push_async_callback(server.drain, settings.drain_timeout_s)
             bind = settings.bind or settings.host
@@ -268,6 +276,12 @@ class PServer:
         log.info("pserver.serving", extra={"endpoint": session.member.endpoint})
         return None
 
+    def _measure(self, server: RpcServer) -> None:
+        """Show what bodies on their way hold."""
+        for name, sentence in BODY_GAUGES.items():
+            gauge = self._metrics.gauge(f"pserver_{name}_bytes", sentence)
+            gauge.set_function(partial(_held_by, server, name))
+
     async def _publish(self, session: JobSession) -> None:
         while True:
             facts = self.status()
@@ -308,3 +322,8 @@ def _shards_of(session: JobSession) -> range:
     """Return this server's shards: they follow from the job's sizes alone."""
     anywhere = Placement(endpoints=("",) * session.server_num, num_shards=session.num_shards)
     return anywhere.shards_of(session.member.index)
+
+
+def _held_by(server: RpcServer, name: str) -> float:
+    held: int = getattr(server.num_held, name)
+    return float(held)

@@ -25,7 +25,7 @@ from paramfleet_shared.http2.events import (
 from paramfleet_shared.http2.frames import ErrorCode, Flag, FrameType
 from paramfleet_shared.http2.heads import BlockReader, Head, HeadReader
 from paramfleet_shared.http2.reader import FrameReader
-from paramfleet_shared.http2.stream import BodyMemory, Stream
+from paramfleet_shared.http2.stream import BodyMemory, Held, Stream
 from paramfleet_shared.wire.limits import Limits
 from paramfleet_shared.wire.message import Buffer
 
@@ -107,6 +107,16 @@ class Connection(ControlFrames):
         """Ask the peer for a sign of life; ``payload`` is 8 bytes."""
         if self.end_reason is None:
             self._write(frames.frame(FrameType.PING, 0, 0, payload))
+
+    @property
+    def num_held(self) -> Held:
+        """Return what bodies on their way hold here. Any thread may ask."""
+        receiving = sending = 0
+        for stream in list(self._streams.values()):
+            body, outgoing = stream.body, stream.outgoing
+            receiving += 0 if body is None else len(body)
+            sending += 0 if outgoing is None else outgoing.num_left
+        return Held(receiving, sending)
 
     def close(self) -> list[Event]:
         """Say goodbye and end; streams still open are lost."""

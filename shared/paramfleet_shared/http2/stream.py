@@ -1,16 +1,26 @@
 """One call on a connection: its body on the way in, its body on the way out."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from paramfleet_shared.wire.message import ALIGNMENT_BYTES, Buffer
 
-__all__ = ["BodyMemory", "OutgoingBody", "Stream", "allocate_body"]
+__all__ = ["BodyMemory", "Held", "OutgoingBody", "Stream", "allocate_body"]
 
 _MIN_GROWTH_BYTES = 64 << 10
 _SMALL_BYTES = 1 << 10
 _SLAB_BYTES = 16 << 10  # what one small body that is kept can hold on to
+
+
+class Held(NamedTuple):
+    """Bytes of memory that bodies take while they travel."""
+
+    receiving: int = 0
+    """Of bodies that have begun to come."""
+    sending: int = 0
+    """Of bodies that haven't left as yet."""
 
 
 def allocate_body(num_bytes: int) -> memoryview:

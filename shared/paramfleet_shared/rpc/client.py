@@ -13,6 +13,7 @@ from paramfleet_shared.errors import (
 )
 from paramfleet_shared.http2.events import ResponseReceived
 from paramfleet_shared.http2.hpack_memo import Header
+from paramfleet_shared.http2.stream import Held
 from paramfleet_shared.rpc.alarm import DeadlinePassedError
 from paramfleet_shared.rpc.answers import read_error
 from paramfleet_shared.rpc.deadlines import (
@@ -183,6 +184,12 @@ class Channel:
                 attempt.link = None
                 self._note(attempt, lost, idempotent=idempotent)
         return await self._ask_in_time(attempt, idempotent=idempotent)
+
+    @property
+    def num_held(self) -> Held:
+        """Return what requests that leave and answers that come hold. Any thread may ask."""
+        link = self._link
+        return Held() if link is None else link.connection.num_held
 
     async def close(self) -> None:
         """Close the connection; calls in flight fail. May be called twice."""

@@ -13,6 +13,7 @@ from typing import Any
 
 from paramfleet_shared.clock import Clock
 from paramfleet_shared.errors import ContractError
+from paramfleet_shared.http2.stream import Held
 from paramfleet_shared.rpc.faults import NO_FAULTS, FaultHook
 from paramfleet_shared.rpc.session import Callers, Handler, Request, Service, Session
 from paramfleet_shared.rpc.tasks import TaskSet
@@ -126,6 +127,12 @@ class RpcServer:
     def num_connections(self) -> int:
         """Return the number of clients connected."""
         return len(self._sessions)
+
+    @property
+    def num_held(self) -> Held:
+        """Return what requests that come and answers that leave hold, of all clients."""
+        held = [session.connection.num_held for session in self._sessions]
+        return Held(sum(each.receiving for each in held), sum(each.sending for each in held))
 
     async def drain(self, timeout_s: float) -> bool:
         """Accept nothing new, and finish the calls that came.

@@ -228,6 +228,8 @@ async def test_its_admin_address_tells_how_it_stands(job: Job) -> None:
     await session.mark_done()
 
     assert 'paramfleet_table_rows{table="flat"} 24.0' in metrics
+    assert "paramfleet_pserver_receiving_bytes 0.0" in metrics
+    assert "paramfleet_pserver_sending_bytes 0.0" in metrics
     assert answers["readyz"]["ready"] is True
     assert answers["config"]["job"]["value"] == "test"
     status = answers["status"]

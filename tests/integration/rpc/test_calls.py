@@ -377,3 +377,12 @@ async def test_a_channel_tells_of_the_bytes_of_calls_that_were_answered_well(
 
     sizes = [sum(map(len, encode(message))) for message in messages]
     assert told == [("echo", size, size) for size in sizes]
+
+
+async def test_nothing_is_held_of_a_call_that_has_ended(house: Any) -> None:
+    server, endpoint = await house.serve({"echo": echo})
+    channel = house.channel(endpoint)
+    before = channel.num_held
+    await channel.call("echo", message_of(rows=np.zeros(1 << 20, np.float32)), timeout_s=5)
+
+    assert before == channel.num_held == server.num_held == (0, 0)

@@ -68,6 +68,8 @@ def test_every_role_tells_how_it_is_while_the_job_trains(
         assert metrics["paramfleet_worker_loss"] > 0
         assert metrics["paramfleet_worker_examples_per_s"] > 0
         assert metrics["paramfleet_worker_staleness"] >= 0
+        assert metrics["paramfleet_worker_receiving_bytes"] >= 0
+        assert metrics["paramfleet_worker_sending_bytes"] >= 0
     for index in (0, 1):
         said = json.loads(get(admins["pserver", index], "/status")[1])
         assert (said["role"], said["index"], said["mode"]) == ("pserver", index, mode)

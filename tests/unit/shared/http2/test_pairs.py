@@ -430,3 +430,45 @@ def test_a_connection_closed_mid_body_says_so_to_both_owners() -> None:
     assert [e for e in right.events if isinstance(e, ConnectionEnded)] == []  # it was told
     assert client.draining
     assert client.lost("closed")[0] == StreamLost(stream, "closed", processed=True)
+
+
+def feed(connection: ServerConnection | ClientConnection, data: bytes) -> None:
+    while data:
+        place = connection.get_buffer()
+        num = min(len(place), len(data))
+        place[:num] = data[:num]
+        connection.buffer_updated(num, 0.0)
+        data = data[num:]
+
+
+def test_what_bodies_on_their_way_hold_is_known_at_both_ends() -> None:
+    (client, left), (server, right) = client_end(), server_end()
+    exchange(left, right)
+    body = bytes(50_000)
+
+    stream = client.request(with_length(body), [body], 0.0)
+    waiting = client.num_held
+    sent = b"".join(client.take_buffers(0.0))
+    feed(server, sent[:20_000])
+    half = server.num_held
+    feed(server, sent[20_000:])
+    whole = server.num_held
+    server.respond(stream, 200, [], [body])
+
+    assert waiting == (0, 50_000)
+    assert client.num_held == (0, 0)
+    assert half == (50_000, 0)
+    assert whole == (0, 0)
+    assert server.num_held == (0, 50_000)
+
+
+def test_a_client_that_vanishes_in_the_middle_of_a_body_leaves_nothing() -> None:
+    (client, left), (server, right) = client_end(), server_end()
+    exchange(left, right)
+    body = bytes(50_000)
+    client.request(with_length(body), [body], 0.0)
+    feed(server, b"".join(client.take_buffers(0.0))[:20_000])
+
+    server.lost("the wire was cut")
+
+    assert server.num_held == (0, 0)
