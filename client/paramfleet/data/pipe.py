@@ -1,7 +1,8 @@
 """A pipe command: a file goes in, MultiSlot text comes out.
 
 The command waits when its output isn't read: the pipe between them is all that is
-buffered. It runs in a process group of its own, so that nothing of it outlives its reader.
+buffered. It has a process group of its own, which is killed if nobody reads to the end, also
+when this process exits.
 """
 
 import contextlib
@@ -12,6 +13,7 @@ import selectors
 import signal
 import subprocess
 import threading
+import weakref
 from typing import IO
 
 from paramfleet.data.files import CHUNK_BYTES, read_some
@@ -99,6 +101,7 @@ class Pipe:
             stderr=subprocess.PIPE,
             start_new_session=True,
         )
+        self._kill = weakref.finalize(self, _kill, self._process)
         assert self._process.stdout is not None
         assert self._process.stderr is not None
         with contextlib.suppress(OSError):  # the user's limit of pipe memory is reached
@@ -137,10 +140,7 @@ class Pipe:
 
     def close(self) -> None:
         """Kill what still runs; a read that waits ends. May be called twice."""
-        with contextlib.suppress(ProcessLookupError):
-            if self._process.returncode is None:
-                os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+        self._kill()
         if self._feeder is not None:
             self._feeder.join()
         self._input.close()
@@ -197,6 +197,14 @@ class Pipe:
         finally:
             with contextlib.suppress(BrokenPipeError):
                 stdin.close()
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """Kill a command that still runs, and what it has started."""
+    if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def _has_descriptor(opened: IO[bytes]) -> bool:

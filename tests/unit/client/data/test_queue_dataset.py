@@ -2,7 +2,9 @@
 
 import gzip
 import json
+import os
 import shlex
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -360,6 +362,30 @@ def test_a_command_waits_while_nobody_takes_its_lines(made: Made, tmp_path: Path
     assert not said.exists(), "50 MB fit neither the queue nor the pipe"
     batches.close()
     assert not said.exists(), "it is killed with its reader"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(60)
+def test_a_process_that_ends_takes_its_commands_with_it(
+    tmp_path: Path, files: list[str]
+) -> None:
+    script = (
+        "from paramfleet.data import QueueDataset, Slot\n"
+        "dataset = QueueDataset()\n"
+        f"command = 'echo $$ > {tmp_path}/pid; echo 1 7; exec sleep 1000'\n"
+        "dataset.init(use_var=[Slot('label')], pipe_command=command)\n"
+        f"dataset.set_filelist({files!r})\n"
+        "batches = iter(dataset)\n"
+        "held = [batches, next(batches)]\n"
+        "held.append(held)\n"
+        "raise SystemExit(7)\n"
+    )
+
+    ended = subprocess.run([sys.executable, "-c", script], check=False)
+
+    assert ended.returncode == 7
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
 
 
 def test_an_unmodified_reader_script_is_a_pipe_command(made: Made, tmp_path: Path) -> None:
