@@ -9,6 +9,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from paramfleet.data.settings import DatasetSettings
 from paramfleet.runner.not_here import NOT_HERE, SYNC_MODES_NOT_HERE
 from paramfleet.runner.settings import (
     CtrParameters,
@@ -62,6 +63,10 @@ strategy.a_sync_configs = {"k_steps": 100}
 
 `a_sync = False` is sync; `a_sync = True` is async, and with `k_steps` above 0 geo. A key
 that is unknown, out of range, or without effect in the mode raises `StrategyError`.
+"""
+
+DATASETS = """\
+Arguments of a dataset's `init` and `update_settings`.
 """
 
 RUNNER = """\
@@ -118,6 +123,12 @@ def render() -> str:
         "## Strategy\n",
         STRATEGY,
         _strategy(),
+        "## Datasets\n",
+        DATASETS,
+        _table(
+            ("setting", "default", "meaning"),
+            ((f"`{o.name}`", f"`{o.default!r}`", o.help) for o in options_of(DatasetSettings)),
+        ),
         "## Runner\n",
         RUNNER,
         _keys(RunnerSettings, "runner"),

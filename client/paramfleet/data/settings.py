@@ -2,7 +2,8 @@
 
 import difflib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, get_args
 
@@ -72,9 +73,6 @@ class DatasetSettings:
     fleet_send_batch_size: int = 1024
     """Samples of one message of a global shuffle."""
 
-    layout: Layout = field(init=False, repr=False, compare=False)
-    """What ``use_var`` makes."""
-
     def __post_init__(self) -> None:
         for name in ("batch_size", "thread_num", "fleet_send_batch_size"):
             value = getattr(self, name)
@@ -94,7 +92,16 @@ class DatasetSettings:
         if not self.pipe_command.strip():
             rule = "a command; cat reads files as they are"
             raise SettingError(name="pipe_command", value=self.pipe_command, rule=rule)
-        object.__setattr__(self, "layout", Layout(tuple(self.use_var)))
+        _ = self.layout  # raises here rather than at the first use
+
+    @cached_property
+    def layout(self) -> Layout:
+        """What ``use_var`` makes.
+
+        Raises:
+            SettingError: if the slots are no layout.
+        """
+        return Layout(tuple(self.use_var))
 
     @property
     def num_blocks(self) -> int:
@@ -113,7 +120,7 @@ def changed(before: DatasetSettings | None, given: Mapping[str, Any]) -> Dataset
         UnknownSettingError: if there is no setting of a name; it says the nearest.
         SettingError: if a value is outside its range, or one that is not offered.
     """
-    known = [each.name for each in fields(DatasetSettings) if each.init]
+    known = [each.name for each in fields(DatasetSettings)]
     values = {}
     for name, value in given.items():
         if name in known:
