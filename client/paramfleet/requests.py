@@ -97,6 +97,8 @@ class Read:
     shard since; None if they stand as they were asked for."""
     keep: int | None = None
     """By which number a push will name the ids; None if none will."""
+    as_pulled: tuple[str, int] | None = None
+    """Another table's pull of the same rows, by its ``keep``: their ids don't travel again."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -149,6 +151,13 @@ class ReadPlan:
         """
         return [self._message(server, rank, min_step) for server in self._servers]
 
+    def with_ids(self) -> "ReadPlan":
+        """Return the same plan, with the ids of every part."""
+        plan = ReadPlan([], self._placement)
+        plan._orders = self._orders
+        plan._reads = [replace(read, as_pulled=None) for read in self._reads]
+        return plan
+
     def join(self, answers: Sequence[Message]) -> list[NDArray[np.float32]]:
         """Return each read's rows [U, D] in the order asked, or dense values [P].
 
@@ -174,9 +183,13 @@ class ReadPlan:
         for index, read in enumerate(self._reads):
             about = {"table": read.table, "create": read.create, **_wire_field(read.wire)}
             if read.rows is not None:
-                part, offsets = read.rows.of(self._placement, server)
-                ids = read.rows.ids_U[part]
-                about |= _put_ids(tensors, index, ids, offsets, pack=read.wire != "float32")
+                if read.as_pulled is not None:
+                    of, pull = read.as_pulled
+                    about |= {"ids": "pulled", "of": of, "pulled": pull}
+                else:
+                    part, offsets = read.rows.of(self._placement, server)
+                    ids, pack = read.rows.ids_U[part], read.wire != "float32"
+                    about |= _put_ids(tensors, index, ids, offsets, pack=pack)
                 if read.keep is not None:
                     about["keep"] = read.keep
             parts.append(about)

@@ -143,14 +143,14 @@ class AnswerTooLargeError(ContractError):
 
 
 class PulledIdsGoneError(ContractError):
-    """A push names a pull whose ids the pserver doesn't keep any more; nothing was changed."""
+    """The ids of a pull that a request names aren't kept any more; nothing was changed."""
 
     code = "contract.pulled_ids_gone"
 
     def __init__(self, *, table: str, rank: int, pull: int) -> None:
         super().__init__(
             f"table {table!r}: the ids of worker {rank}'s pull {pull} aren't kept any more: "
-            "push again with the ids",
+            "send the ids",
             table=table,
             rank=rank,
             pull=pull,

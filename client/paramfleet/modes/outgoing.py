@@ -108,6 +108,7 @@ class Outgoing:
             return Read(table=table, rows=rows, dim=dim, create=True)
         in_order, order = rows.sorted()
         with self._pulling:
+            as_pulled = self._as_pulled(table, in_order)
             pull = _Pull(rows, in_order, order, next(self._numbers))
             pulls = self._pulls.setdefault(table, {})
             pulls[pull.number] = pull
@@ -121,7 +122,18 @@ class Outgoing:
             wire=wire,
             order=order,
             keep=pull.number,
+            as_pulled=as_pulled,
         )
+
+    def _as_pulled(self, table: str, rows: Rows) -> tuple[str, int] | None:
+        """Return the latest pull of another table if it was of the same rows."""
+        for other, pulls in self._pulls.items():
+            latest = next(reversed(pulls.values()), None)
+            if other == table or latest is None or self._unnamed.get(other):
+                continue
+            if np.array_equal(latest.rows.ids_U, rows.ids_U):
+                return other, latest.number
+        return None
 
     def write(self, gradient: TableGradient, *, sequence: int) -> Write:
         """Return what is pushed of a table for a gradient."""

@@ -152,8 +152,13 @@ class _ServedMode:
         return Read(table=table.name, rows=rows, dim=table.dim)
 
     async def _pull(self, plan: ReadPlan, min_step: int) -> list[Message]:
-        rank = self._job.author.rank
-        return await self._job.pservers.pull(plan, rank=rank, min_step=min_step)
+        """Pull, and once more with all ids if a pserver doesn't keep those of a pull."""
+        rank, pull = self._job.author.rank, self._job.pservers.pull
+        try:
+            return await pull(plan, rank=rank, min_step=min_step)
+        except PulledIdsGoneError as gone:
+            self._outgoing.stop_naming(gone.facts["table"])
+            return await pull(plan.with_ids(), rank=rank, min_step=min_step)
 
     async def _pull_ahead(self, plan: ReadPlan, step: int) -> list[Message]:
         """Pull the rows of a batch that begins after ``step`` steps."""

@@ -169,12 +169,14 @@ def pull_request(message: Message, store: TableStore) -> PullRequest:
     Raises:
         MalformedMessageError: if a field, a tensor's name or the bounds of ids are wrong.
         UnknownTableError: if a table wasn't declared.
+        PulledIdsGoneError: if a part names a pull whose ids aren't kept any more.
         RowShapeError: if a tensor's dtype or shape is wrong.
         AnswerTooLargeError: if the answer would be longer than a worker takes.
     """
     fields = Fields(message.fields, where="pull")
+    rank = Rank(fields.integer("rank"))
     part_ids = PartIds(message)
-    parts = []
+    parts: list[PullPart] = []
     num_bytes = 0
     for index, about in enumerate(fields.parts("parts")):
         part = Fields(about, where=f"pull part {index}")
@@ -182,8 +184,11 @@ def pull_request(message: Message, store: TableStore) -> PullRequest:
         wire = part.choice("wire", WIRE_DTYPES, "float32")
         rows = None
         if isinstance(table, SparseTable):
-            packed = part.choice("ids", _IDS[:2], "plain") == "delta"
-            ids, offsets = part_ids.read(index, table, packed=packed)
+            coded = part.choice("ids", _IDS, "plain")
+            if coded == "pulled":
+                ids, offsets = _pulled_before(parts, part, store, rank)
+            else:
+                ids, offsets = part_ids.read(index, table, packed=coded == "delta")
             shape = (len(ids), table.spec.dim)
             num_bytes = _answer_bytes(num_bytes, table, shape, wire)
             rows = SparsePart(ids, offsets, room_for(shape, wire), wire)
@@ -199,10 +204,29 @@ def pull_request(message: Message, store: TableStore) -> PullRequest:
             )
         )
     return PullRequest(
-        rank=Rank(fields.integer("rank")),
+        rank=rank,
         min_version=fields.integer("min_version"),
         parts=tuple(parts),
     )
+
+
+def _pulled_before(
+    parts: list[PullPart], part: Fields, store: TableStore, rank: Rank
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the ids of an earlier part of this pull, or of a pull before it.
+
+    Raises:
+        MalformedMessageError: if a field is wrong.
+        UnknownTableError: if ``of`` wasn't declared.
+        PulledIdsGoneError: if the ids aren't kept any more.
+    """
+    pull, of = part.integer("pulled"), store.find(part.text("of"))
+    if not isinstance(of, SparseTable):
+        raise MalformedMessageError(where="pull field 'of'", rule="must name a sparse table")
+    for earlier in parts:
+        if earlier.table is of and earlier.keep == pull and earlier.rows is not None:
+            return earlier.rows.ids, earlier.rows.offsets
+    return of.pulled.find(rank, pull)
 
 
 def push_request(message: Message, store: TableStore) -> PushRequest:

@@ -13,6 +13,7 @@ from paramfleet_shared.served_errors import (
     AnswerTooLargeError,
     NonFiniteGradientError,
     PulledIdsGoneError,
+    UnknownTableError,
     UnknownWorkerError,
 )
 from paramfleet_shared.tables.encoding import (
@@ -368,3 +369,32 @@ async def test_an_int8_row_that_is_not_a_number_is_refused(start_servers: Start)
     with pytest.raises(NonFiniteGradientError) as caught:
         await worker.call(0, "push", push)
     assert caught.value.facts["count"] == 1
+
+
+async def test_a_pull_may_name_another_tables_pull_of_the_same_ids(
+    start_servers: Start,
+) -> None:
+    worker = (await start_servers(1)).worker()
+    await worker.declare(ROWS, THIN, FLAT)
+    expected = await worker.pull("thin", IDS.tolist())
+    order, tensors = worker.part_of(0, 0, "rows", IDS)
+    named = {"table": "thin", "create": True, "ids": "pulled", "of": "rows", "pulled": 7}
+
+    async def pull(*parts: dict[str, Any], **given: Any) -> NDArray[np.float32]:
+        fields = {"rank": 0, "min_version": 0, "parts": list(parts)}
+        answer = await worker.call(0, "pull", Message(fields=fields, tensors=given))
+        rows: NDArray[np.float32] = answer.tensors[f"{len(parts) - 1}.rows"]
+        return rows
+
+    with pytest.raises(PulledIdsGoneError):
+        await pull(named)
+    first = {"table": "rows", "create": True, "keep": 7}
+    together = await pull(first, named, **tensors)
+    later = await pull(named)
+    with pytest.raises(MalformedMessageError, match="must name a sparse table"):
+        await pull({**named, "of": "flat"})
+    with pytest.raises(UnknownTableError):
+        await pull({**named, "of": "none"})
+
+    assert np.array_equal(together, expected[order])
+    assert np.array_equal(later, expected[order])

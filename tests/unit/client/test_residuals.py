@@ -5,7 +5,7 @@ import pytest
 
 from paramfleet.modes.outgoing import _PUSHES_UNNAMED, Outgoing
 from paramfleet.modes.sender import TableGradient
-from paramfleet.requests import Rows, Write, dense_slice, write_messages
+from paramfleet.requests import ReadPlan, Rows, Write, dense_slice, write_messages
 from paramfleet.residuals import DenseResidual, RowResiduals
 from paramfleet_shared.placement import Placement
 from paramfleet_shared.tables.encoding import WireDtype, decode_rows
@@ -284,3 +284,33 @@ def test_the_ids_of_a_float32_pull_are_not_kept() -> None:
     read = outgoing.read("deep", rows)
 
     assert (read.keep, read.order, read.wire) == (None, None, "float32")
+
+
+def test_a_pull_of_the_rows_of_another_table_names_its_latest_pull() -> None:
+    outgoing = Outgoing(specs(SGD), TWO, "int8")
+    rows, same = rows_of(np.arange(50)), rows_of(np.arange(50))
+
+    reads = [outgoing.read("wide", rows), outgoing.read("deep", same)]
+    other = outgoing.read("deep", rows_of(np.arange(40)))
+    plan = ReadPlan(reads, TWO)
+    (message, _), (whole, _) = (
+        each.messages(rank=0, min_step=0) for each in (plan, plan.with_ids())
+    )
+
+    assert reads[0].as_pulled is None
+    assert reads[1].as_pulled == ("wide", reads[0].keep)
+    assert other.as_pulled is None
+    assert set(message.tensors) == {"0.ids", "0.offsets"}
+    named = {"ids": "pulled", "of": "wide", "pulled": reads[0].keep}
+    assert named.items() <= message.fields["parts"][1].items()
+    assert np.array_equal(whole.tensors["1.ids"], message.tensors["0.ids"])
+
+
+def test_no_pull_names_what_the_pservers_have_forgotten() -> None:
+    outgoing = Outgoing(specs(SGD), TWO, "int8")
+    rows = rows_of(np.arange(50))
+    outgoing.stop_naming("wide")
+
+    outgoing.read("wide", rows)
+
+    assert outgoing.read("deep", rows).as_pulled is None
