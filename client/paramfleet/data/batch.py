@@ -1,6 +1,6 @@
 """What a dataset yields: the values of each slot, and where each sample's begin."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,7 +73,8 @@ class Batch:
         ids: The integers of all slots, slot after slot, int64.
         floats: The floats of all slots, slot after slot, float32.
         offsets: By slot, int64 [S, B + 1], each from 0.
-        position: How far its dataset has come with it; see ``DatasetBase.advance``.
+        position: How far its dataset has come with it; see ``QueueDataset.advance``.
+        spans: Begin and end of each slot's values, where they are known already.
     """
 
     def __init__(
@@ -84,7 +85,9 @@ class Batch:
         floats: torch.Tensor,
         offsets: torch.Tensor,
         position: Mapping[str, Any],
+        spans: Sequence[tuple[int, int]] = (),
     ) -> None:
+        self._spans = spans or _spans(layout, offsets)
         self._layout = layout
         self._ids = ids
         self._floats = floats
@@ -135,11 +138,9 @@ class Batch:
             raise KeyError(name)
         number = self._layout.names.index(name)
         slot = self._layout.slots[number]
-        same = self._layout.is_float[:number] == self._layout.is_float[number]
-        begin = int(self._offsets[:number, -1][torch.from_numpy(same)].sum())
-        offsets = self._offsets[number]
+        begin, end = self._spans[number]
         values = self._floats if slot.dtype == "float32" else self._ids
-        return SlotValues(slot, values[begin : begin + int(offsets[-1])], offsets)
+        return SlotValues(slot, values[begin:end], self._offsets[number])
 
     def __contains__(self, name: object) -> bool:
         return name in self._layout.names
@@ -173,4 +174,14 @@ class Batch:
             floats=function(self._floats),
             offsets=function(self._offsets),
             position=self.position,
+            spans=self._spans,
         )
+
+
+def _spans(layout: Layout, offsets: torch.Tensor) -> list[tuple[int, int]]:
+    """Return begin and end of each slot's values among those of its kind."""
+    ends, spans = [0, 0], []
+    for kind, total in zip(layout.is_float.tolist(), offsets[:, -1].tolist(), strict=True):
+        spans.append((ends[kind], ends[kind] + total))
+        ends[kind] += total
+    return spans

@@ -170,7 +170,7 @@ class InMemoryDataset(DatasetBase):
         util, settings = fleet.util, self.settings
         seed = [settings.seed, number, util.rank]
         drawing = Drawing(
-            seed=seed, block_rows=settings.fleet_send_batch_size, in_flight=thread_num
+            seed=seed, block_rows=settings.fleet_send_batch_size, in_flight=max(1, thread_num)
         )
         rows, order = exchange_rows(loaded.rows, loaded.order, loaded.layout, util, drawing)
         loaded.rows, loaded.original = rows, None
