@@ -328,7 +328,7 @@ def test_a_command_that_hangs_is_given_up(made: Made, command: str) -> None:
 
 
 def test_what_a_command_leaves_behind_does_not_hold_the_reader(made: Made) -> None:
-    dataset = made(pipe_command="cat; sleep 100 >/dev/null &")
+    dataset = made(pipe_command="cat; sleep 15 >/dev/null &")
 
     assert numbers_of(dataset) == list(range(250))
 
