@@ -83,6 +83,7 @@ class Connection(ControlFrames):
         """Take note that the transport is gone."""
         self._sender.take()
         self._end(reason)
+        self._reader.release()
         return self._take_events()
 
     # buffers out

@@ -4,7 +4,8 @@ What they mean is the same on both sides; what follows is the connection's to sa
 """
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 from paramfleet_shared.http2 import frames
 from paramfleet_shared.http2.events import ConnectionFault, Event, ProtocolFault, StreamLost
@@ -14,9 +15,6 @@ from paramfleet_shared.http2.hpack_memo import StaticEncoder
 from paramfleet_shared.http2.sender import Sender
 from paramfleet_shared.http2.stream import Stream
 from paramfleet_shared.wire.limits import Limits
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 __all__ = ["ControlFrames"]
 
@@ -48,15 +46,6 @@ class ControlFrames(ABC):
         )
         """A new stream's; ours alone once the peer has acknowledged our settings."""
         self._stream_send_window = frames.DEFAULT_WINDOW_BYTES
-        self._on_frame: dict[int, Callable[[int, int, memoryview], None]] = {
-            FrameType.PRIORITY: self._on_priority,
-            FrameType.RST_STREAM: self._on_rst_stream,
-            FrameType.SETTINGS: self._on_settings_frame,
-            FrameType.PUSH_PROMISE: self._on_push_promise,
-            FrameType.PING: self._on_ping,
-            FrameType.GOAWAY: self._on_goaway_frame,
-            FrameType.WINDOW_UPDATE: self._on_window_update,
-        }
         self._greet()
 
     @property
@@ -100,9 +89,9 @@ class ControlFrames(ABC):
     def _take_control_frame(
         self, frame_type: int, flags: int, stream_id: int, payload: memoryview
     ) -> None:
-        react = self._on_frame.get(frame_type)
+        react = self._ON_FRAME.get(frame_type)
         if react is not None:
-            react(flags, stream_id, payload)
+            react(self, flags, stream_id, payload)
         elif frame_type == FrameType.CONTINUATION:
             raise ProtocolFault("CONTINUATION out of place")
         else:  # unknown ones are ignored (RFC 9113, section 5.5)
@@ -275,6 +264,18 @@ class ControlFrames(ABC):
         if stream.outgoing is not None:
             self._sender.drop(stream)
         stream.release()
+
+    # functions, not bound methods: those would be a cycle, and a lost connection would
+    # keep its memory until cycles are collected
+    _ON_FRAME: ClassVar[dict[int, Callable[[Any, int, int, memoryview], None]]] = {
+        FrameType.PRIORITY: _on_priority,
+        FrameType.RST_STREAM: _on_rst_stream,
+        FrameType.SETTINGS: _on_settings_frame,
+        FrameType.PUSH_PROMISE: _on_push_promise,
+        FrameType.PING: _on_ping,
+        FrameType.GOAWAY: _on_goaway_frame,
+        FrameType.WINDOW_UPDATE: _on_window_update,
+    }
 
 
 def _check_length(payload: memoryview, num_bytes: int) -> None:

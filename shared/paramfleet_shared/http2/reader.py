@@ -5,7 +5,7 @@ scratch buffer; inside a DATA payload it is the rest of that payload's place in
 the body, so that a large body is never copied.
 """
 
-from typing import Protocol
+from typing import Protocol, cast
 
 from paramfleet_shared.http2.events import ConnectionFault
 from paramfleet_shared.http2.frames import FRAME_HEADER, PREFACE, ErrorCode, Flag, FrameType
@@ -66,6 +66,10 @@ class FrameReader:
         self._stopped = True
         self._payload = None
         self._start = self._end = 0
+
+    def release(self) -> None:
+        """Forget the sink, which holds this reader; it has stopped, and nothing comes."""
+        self._sink = cast("FrameSink", None)
 
     def get_buffer(self) -> memoryview:
         """Return where to put the next bytes; never empty."""

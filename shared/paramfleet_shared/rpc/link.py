@@ -142,6 +142,7 @@ class Link(Http2Protocol[ClientConnection]):
         finally:
             self._alarm.drop(answer)
             self._answers.pop(stream_id, None)
+            del answer  # its error's traceback holds this frame, and all that the call sent
             if self._waiting:
                 self._wake_next()
             if connection.draining and not connection.num_streams:

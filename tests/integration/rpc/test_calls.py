@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import gc
+import weakref
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,7 @@ from paramfleet_shared.rpc.client import (
 )
 from paramfleet_shared.rpc.endpoint import MalformedEndpointError
 from paramfleet_shared.rpc.server import CannotListenError, PortInUseError, Request, RpcServer
+from paramfleet_shared.testing.proxy import Proxy
 from paramfleet_shared.wire.limits import BodyTooLargeError, Limits
 from paramfleet_shared.wire.message import Message, UnencodableMessageError, encode
 
@@ -386,3 +389,21 @@ async def test_nothing_is_held_of_a_call_that_has_ended(house: Any) -> None:
     await channel.call("echo", message_of(rows=np.zeros(1 << 20, np.float32)), timeout_s=5)
 
     assert before == channel.num_held == server.num_held == (0, 0)
+
+
+async def test_what_a_call_had_sent_that_was_lost_is_freed_at_once(house: Any) -> None:
+    _, endpoint = await house.serve({"echo": echo})
+    async with Proxy(int(endpoint.rpartition(":")[2])) as wire:
+        channel = house.channel(wire.endpoint)
+        rows = np.zeros(1 << 20, np.float32)
+        freed = weakref.ref(rows)
+        wire.cut_after(100_000)
+        gc.disable()
+        try:
+            await channel.call("echo", message_of(rows=rows), timeout_s=10)
+            del rows
+
+            assert freed() is None
+        finally:
+            gc.enable()
+        assert wire.num_connections == 2

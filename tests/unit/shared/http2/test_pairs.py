@@ -1,8 +1,10 @@
 """Our connection against itself and against plain h2, in every odd way to chop bytes."""
 
+import gc
 import random
 import weakref
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -472,3 +474,22 @@ def test_a_client_that_vanishes_in_the_middle_of_a_body_leaves_nothing() -> None
     server.lost("the wire was cut")
 
     assert server.num_held == (0, 0)
+
+
+@pytest.mark.parametrize("make", [client_end, server_end])
+def test_a_connection_that_was_lost_is_freed_at_once(make: Callable[[], Any]) -> None:
+    """It holds tens of kilobytes, and a collection of cycles may be long in coming."""
+    (client, left), (server, right) = client_end(), server_end()
+    exchange(left, right)
+    client.request(with_length(bytes(50_000)), [bytes(50_000)], 0.0)
+    feed(server, b"".join(client.take_buffers(0.0))[:20_000])
+    freed = weakref.ref(client if make is client_end else server)
+    gc.disable()
+    try:
+        client.lost("the wire was cut")
+        server.lost("the wire was cut")
+        del client, left, server, right
+
+        assert freed() is None
+    finally:
+        gc.enable()
