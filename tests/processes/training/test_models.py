@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from paramfleet_shared.config import read_environment
+
 pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(90)]
 
 MODELS = Path(__file__).parents[3] / "models"
@@ -170,6 +172,43 @@ def test_every_reader_gives_the_same_training(jobs: Any, clicks: Options, reader
     other = jobs.local(SCRIPT, *words("rank/dnn", clicks, SMALL, piped))
 
     assert other["auc"] == pytest.approx(plain["auc"], abs=1e-6)
+
+
+def test_samples_in_memory_are_shuffled_among_workers_and_learned_from(
+    jobs: Any, clicks: Options
+) -> None:
+    piped = {
+        "runner.reader_type": "InmemoryDataset",
+        "runner.infer_reader_type": "RecDataset",
+        "runner.pipe_command": "python pipe_reader.py",
+        "runner.split_file_list": True,
+        "runner.sync_mode": "geo",
+        "runner.geo_step": 5,
+    }
+
+    result = first(jobs.run(SCRIPT, *words("rank/dnn", clicks, SMALL, piped), servers=1))
+
+    assert result["auc"] > 0.7
+
+
+def test_the_slot_text_of_paddlerec_trains(jobs: Any, tmp_path: Path) -> None:
+    folder = read_environment().get("PARAMFLEET_DATA")
+    if not folder:
+        pytest.skip("PARAMFLEET_DATA names no folder of real data")
+    file = Path(folder) / "tiny" / "paddlerec_dnn_slot_80.txt"
+    keys = {
+        "runner.train_data_dir": file,
+        "runner.test_data_dir": file,
+        "runner.model_save_path": "",
+        "runner.reader_type": "QueueDataset",
+        "runner.pipe_command": "python pipe_reader.py",
+        "runner.train_batch_size": 2,
+        "runner.epochs": 3,
+    }
+
+    result = jobs.local(SCRIPT, *words("rank/dnn", keys))
+
+    assert result["auc"] > 0.9
 
 
 @pytest.mark.parametrize("mode", ["local", "geo", "sync"])

@@ -1,0 +1,243 @@
+"""``train`` and ``infer`` in this process, on a folder as small as one can be."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner, Result
+
+import paramfleet as fleet
+from paramfleet.runner import Config, HyperParameters
+from paramfleet.runner.__main__ import main
+from paramfleet.runner.config import read_config
+from paramfleet.runner.errors import ConfigError
+from paramfleet.runner.optimizers import make_optimizer, make_scheduler
+from paramfleet.runner.settings import OptimizerSettings, RunnerSettings
+from paramfleet.runner.training import strategy_of
+from paramfleet.runner.visual import visual
+from paramfleet.strategy import StrategyError
+
+MODEL = """\
+import torch
+import paramfleet as fleet
+from paramfleet import runner
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.ids = fleet.nn.EmbeddingBag(0, 1, mode="sum", initializer=fleet.nn.constant(0))
+        self.bias = torch.nn.Parameter(torch.zeros(1))
+
+    def forward(self, ids):
+        return self.ids(ids).squeeze(1) + self.bias
+
+
+class Model(runner.Model[runner.HyperParameters]):
+    def create_model(self):
+        return Net()
+
+    def create_feeds(self, batch):
+        label, ids = batch
+        return runner.Feeds((ids,), label.squeeze(1).float())
+
+    def create_loss(self, outputs, labels):
+        return torch.nn.functional.binary_cross_entropy_with_logits(outputs, labels)
+
+    def create_metrics(self):
+        return {"auc": runner.Auc(), "mean": runner.Mean()}
+
+    def update_metrics(self, metrics, outputs, labels):
+        metrics["auc"].update(outputs.sigmoid(), labels)
+        metrics["mean"].update(outputs.sigmoid())
+"""
+READER = """\
+class RecDataset:
+    def __init__(self, files, config):
+        self.files = files
+
+    def __iter__(self):
+        for name in self.files:
+            with open(name) as lines:
+                for line in lines:
+                    label, *ids = map(int, line.split())
+                    yield label, ids
+"""
+CONFIG = """\
+runner:
+  train_data_dir: data
+  test_data_dir: data
+  train_batch_size: 4
+  epochs: 3
+  print_interval: 2
+  model_save_path: saved
+hyper_parameters:
+  optimizer:
+    class: SGD
+    learning_rate: 0.5
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "toys" / "parity"
+    (made / "data").mkdir(parents=True)
+    lines = [f"{number % 2} {number % 2} {10 + number}\n" for number in range(30)]
+    (made / "data" / "rows").write_text("".join(lines))
+    for name, text in (("model", MODEL), ("reader", READER)):
+        (made / f"{name}.py").write_text(text)
+    (made / "config.yaml").write_text(CONFIG)
+    return made
+
+
+@pytest.fixture(autouse=True)
+def _threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def run(folder: Path, command: str, *options: str) -> Result:
+    return CliRunner().invoke(main, [command, "-m", str(folder / "config.yaml"), *options])
+
+
+def test_training_ends_with_its_result(folder: Path) -> None:
+    done = run(folder, "train")
+
+    assert done.exit_code == 0, done.output
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert list(result)[:5] == ["model", "mode", "workers", "servers", "epochs"]
+    assert (result["model"], result["epochs"], result["auc"]) == ("toys/parity", 3, 1.0)
+    assert "epoch 2, step 8: loss" in done.stderr
+    assert sorted(path.name for path in (folder / "saved").iterdir()) == ["0", "1", "2"]
+
+
+def test_saved_epochs_are_scored_one_by_one(folder: Path) -> None:
+    trained = json.loads(run(folder, "train").stdout.splitlines()[-1])
+
+    done = run(folder, "infer", "-o", "runner.infer_start_epoch=1")
+
+    assert done.exit_code == 0, done.output
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert (result["mode"], result["epochs"]) == ("infer", 2)
+    assert result["mean"] == pytest.approx(trained["mean"], abs=1e-6)
+    assert done.stderr.count("epoch ") == 2
+
+
+def test_training_goes_on_behind_an_epoch(folder: Path) -> None:
+    whole = json.loads(run(folder, "train").stdout.splitlines()[-1])
+
+    rest = run(folder, "train", "-o", "runner.model_init_path=saved/0", "runner.last_epoch=0")
+
+    assert json.loads(rest.stdout.splitlines()[-1])["mean"] == pytest.approx(
+        whole["mean"], abs=1e-6
+    )
+
+
+def test_inference_files_are_saved_beside_a_checkpoint(folder: Path) -> None:
+    done = run(folder, "train", "-o", "runner.use_inference=true", "runner.epochs=1")
+
+    assert done.exit_code == 0, done.output
+    assert (folder / "saved" / "0.inference" / "model.pt").is_file()
+
+
+@pytest.mark.parametrize(
+    ("command", "option", "rule"),
+    [
+        ("train", "runner.epoch=3", "did you mean runner.epochs?"),
+        ("train", "runner.train_data_dir=none", "there is no file or folder"),
+        ("train", "runner.train_reader_path=none", "there is no such module"),
+        ("train", "runner.reader_type=QueueDataset", "create_slots"),
+        ("train", "runner.sync_mode=gpubox", "gpubox is not available yet"),
+        ("train", "hyper_parameters.optimizer.class=Adan", "did you mean adam?"),
+        ("train", "hyper_parameters.fc_sizes=[1]", "hyper_parameters.fc_sizes"),
+        ("infer", "runner.model_save_path=", "runner.infer_load_path: must be given"),
+        ("infer", "runner.infer_end_epoch=0", "must be more than infer_start_epoch"),
+        ("infer", "runner.infer_load_path=none", "none"),
+    ],
+)
+def test_what_is_wrong_is_told_in_a_line(
+    folder: Path, command: str, option: str, rule: str
+) -> None:
+    done = run(folder, command, "-o", option)
+
+    assert done.exit_code in {1, 2}
+    assert rule in done.stderr
+    assert "Traceback" not in done.output
+
+
+def test_a_gpu_that_is_not_there_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+
+    done = run(folder, "train", "-o", "runner.use_gpu=true")
+
+    assert "no CUDA device" in done.stderr
+
+
+def test_numbers_are_written_for_tensorboard(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard", reason="the extra 'visual' isn't installed")
+
+    with visual(tmp_path / "logs") as write:
+        write("train", {"auc": 0.7}, 3)
+
+    (file,) = (tmp_path / "logs").iterdir()
+    assert b"train/auc" in file.read_bytes()
+
+
+def test_without_a_folder_nothing_is_written() -> None:
+    with visual(None) as write:
+        write("train", {"auc": 0.7}, 3)
+
+    assert callable(write)
+
+
+def test_the_mode_becomes_a_strategy() -> None:
+    assert strategy_of(RunnerSettings(sync_mode="sync")).resolve().name == "sync"
+    assert strategy_of(RunnerSettings(sync_mode="geo", geo_step=7)).resolve().k_steps == 7
+    configs = {"max_staleness": 2}
+    mode = strategy_of(RunnerSettings(sync_mode="async", a_sync_configs=configs)).resolve()
+    assert (mode.name, mode.max_staleness, mode.send_queue_size) == ("async", 2, 2)
+    with pytest.raises(StrategyError):
+        strategy_of(RunnerSettings(a_sync_configs={"max_stalenes": 2}))
+
+
+def test_an_optimizer_is_torchs_of_that_name() -> None:
+    net = torch.nn.Sequential(fleet.nn.Embedding(0, 2), torch.nn.Linear(2, 1))
+
+    momentum = make_optimizer(net, OptimizerSettings(name="Momentum", reg=0.1))
+    adagrad = make_optimizer(net, OptimizerSettings(name="adagrad", learning_rate=0.3))
+
+    assert type(momentum) is torch.optim.SGD
+    assert [g["weight_decay"] for g in momentum.param_groups] == [0.1, 0]
+    assert {g["momentum"] for g in momentum.param_groups} == {0.9}
+    assert type(adagrad) is torch.optim.Adagrad
+    assert {g["lr"] for g in adagrad.param_groups} == {0.3}
+    with pytest.raises(ConfigError, match="has no such class"):
+        make_optimizer(net, OptimizerSettings(name="x"))
+
+
+def test_the_learning_rate_decays_by_steps() -> None:
+    net = torch.nn.Linear(1, 1)
+    optimizer = make_optimizer(net, OptimizerSettings(name="SGD", learning_rate=1.0))
+
+    scheduler = make_scheduler(optimizer, OptimizerSettings(decay_steps=2, decay_rate=0.5))
+
+    assert scheduler is not None
+    rates = []
+    for _ in range(4):
+        optimizer.step()
+        scheduler.step()
+        rates.append(optimizer.param_groups[0]["lr"])
+    assert rates == [1.0, 0.5, 0.5, 0.25]
+    assert make_scheduler(optimizer, OptimizerSettings()) is None
+
+
+def test_a_configuration_answers_paddlerecs_way(folder: Path) -> None:
+    config: Config[HyperParameters] = read_config(folder / "config.yaml").read_as(
+        HyperParameters
+    )
+
+    assert config.get("runner.epochs") == 3
+    assert config.get("hyper_parameters.optimizer.class") == "SGD"
