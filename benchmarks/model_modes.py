@@ -27,9 +27,22 @@ SMALL_SAMPLE = {
 }
 """98 steps of 512 rows would end where the AUC still climbs, and compare how far each got."""
 MODES = ("sync", "async", "geo")
-OWN = {"geo": {"runner.geo_step": "10", "runner.a_sync_configs.geo_merge": "average"}}
-"""Keys of one mode. A worker's Adam steps by the size of the learning rate, whatever the size
-of a gradient, so the sum of two workers' progress would be twice the way: average."""
+
+
+def own_keys(mode: str, workers: int) -> dict[str, str]:
+    """Return the keys of one mode.
+
+    In geo a worker's Adam steps by the learning rate, whatever the size of a gradient: the sum
+    of the workers' progress would overshoot, so it is averaged, and the rate is that of as many
+    workers.
+    """
+    keys = {"runner.sync_mode": mode}
+    if mode == "geo":
+        rate = float(SMALL_SAMPLE["hyper_parameters.optimizer.learning_rate"]) * workers
+        keys["runner.geo_step"] = "5"
+        keys["runner.a_sync_configs.geo_merge"] = "average"
+        keys["hyper_parameters.optimizer.learning_rate"] = str(rate)
+    return keys
 
 
 def split_rows(sample: Path, folder: Path) -> dict[str, str]:
@@ -92,7 +105,7 @@ def main(
             keys = {**shared, "runner.seed": seed}
             runs = {"local": train(["train"], keys, folder)}
             for mode in MODES:
-                own = {"runner.sync_mode": mode, **OWN.get(mode, {})}
+                own = own_keys(mode, workers)
                 runs[mode] = train(job, {**keys, **own}, folder)
             for mode, run in runs.items():
                 scores[mode].append(run["auc"])

@@ -6,6 +6,7 @@ What ``model.py`` and readers of a model folder import.
 from paramfleet.runner.clicks import ClickModel
 from paramfleet.runner.config import Config
 from paramfleet.runner.layers import tower
+from paramfleet.runner.lines import LineError, read_lines
 from paramfleet.runner.metrics import Auc, Mean, Metric
 from paramfleet.runner.model import Feeds, Model
 from paramfleet.runner.settings import CtrParameters, HyperParameters, OptimizerSettings
@@ -17,9 +18,11 @@ __all__ = [
     "CtrParameters",
     "Feeds",
     "HyperParameters",
+    "LineError",
     "Mean",
     "Metric",
     "Model",
     "OptimizerSettings",
+    "read_lines",
     "tower",
 ]

@@ -6,12 +6,11 @@ A row has commas between a person's number, 41 columns and the income, as
 
 import zlib
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from paramfleet.runner import Config, HyperParameters
+from paramfleet.runner import Config, HyperParameters, LineError, read_lines
 
 __all__ = ["NUM_FIELDS", "RecDataset"]
 
@@ -40,17 +39,23 @@ class RecDataset:
         self.config = config
 
     def __iter__(self) -> Iterator[Sample]:
-        """Yield a sample a line."""
+        """Yield a sample a line.
+
+        Raises:
+            LineError: if one isn't a person's row.
+        """
         for name in self._files:
-            with Path(name).open() as lines:
-                for number, line in enumerate(lines, start=1):
-                    yield _sample([part.strip() for part in line.split(",")], name, number)
+            for number, line in read_lines(name):
+                try:
+                    yield _sample([part.strip() for part in line.split(",")])
+                except ValueError as error:
+                    raise LineError(file=name, line=number, rule=str(error)) from error
 
 
-def _sample(row: list[str], name: str, number: int) -> Sample:
+def _sample(row: list[str]) -> Sample:
     columns = row[-NUM_COLUMNS:]
     if len(row) not in {NUM_COLUMNS, NUM_COLUMNS + 1}:
-        message = f"{name}, line {number}: {len(row)} columns instead of {NUM_COLUMNS + 1}"
+        message = f"{len(row)} columns instead of {NUM_COLUMNS + 1}"
         raise ValueError(message)
     labels = "50000+" in columns[INCOME], columns[MARITAL] == "Never married"
     ids = [

@@ -6,15 +6,13 @@ scaled and its words hashed as PaddleRec's preparation of it does; then the loga
 Criteo's larger set has numbers far beyond the smaller one's, to which the scales belong.
 """
 
-import gzip
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from paramfleet.runner import Config, CtrParameters
+from paramfleet.runner import Config, CtrParameters, LineError, read_lines
 
 __all__ = ["RecDataset", "Sample"]
 
@@ -40,19 +38,17 @@ class RecDataset:
         self._num_ids = config.hyper_parameters.sparse_feature_number
 
     def __iter__(self) -> Iterator[Sample]:
-        """Yield a sample a line."""
-        for name in self._files:
-            path = Path(name)
-            with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as lines:
-                yield from self._samples(lines, name)
+        """Yield a sample a line.
 
-    def _samples(self, lines: Iterable[str], name: str) -> Iterator[Sample]:
-        for number, line in enumerate(lines, start=1):
-            try:
-                yield self._row(line) if "\t" in line else _slots(line)
-            except (ValueError, IndexError, KeyError) as error:
-                message = f"{name}, line {number}: {error!r}"
-                raise ValueError(message) from error
+        Raises:
+            LineError: if one is neither slot text nor a row of the table.
+        """
+        for name in self._files:
+            for number, line in read_lines(name):
+                try:
+                    yield self._row(line) if "\t" in line else _slots(line)
+                except (ValueError, IndexError) as error:
+                    raise LineError(file=name, line=number, rule=str(error)) from error
 
     def _row(self, line: str) -> Sample:
         label, *fields = line.rstrip("\n").split("\t")

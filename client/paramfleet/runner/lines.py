@@ -1,0 +1,42 @@
+"""Lines of text for readers, and what is wrong with one of them."""
+
+import gzip
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from paramfleet_shared.errors import ContractError
+
+__all__ = ["LineError", "read_lines"]
+
+
+class LineError(ContractError):
+    """A line of a data file isn't what the reader expects, or can't be read."""
+
+    code = "contract.line"
+
+    def __init__(self, *, file: str, line: int, rule: str) -> None:
+        super().__init__(f"{file}, line {line}: {rule}", file=file, line=line, rule=rule)
+        self.file = file
+        self.line = line
+        self.rule = rule
+
+
+def read_lines(file: str | Path) -> Iterator[tuple[int, str]]:
+    """Yield the number of each line, from 1, and its text; a file ``.gz`` is unpacked.
+
+    Raises:
+        LineError: if the file can't be read on: damaged, cut short, or not UTF-8.
+    """
+    path, number = Path(file), 0
+    try:
+        with (
+            gzip.open(path, "rt", encoding="utf-8")
+            if path.suffix == ".gz"
+            else path.open(encoding="utf-8") as lines
+        ):
+            for number, line in enumerate(lines, start=1):
+                yield number, line
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
+        rule = f"the file can't be read on ({error})"
+        raise LineError(file=str(file), line=number + 1, rule=rule) from error
