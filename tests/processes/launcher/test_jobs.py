@@ -155,7 +155,7 @@ def command(*arguments: str, path: str | None = None) -> "subprocess.CompletedPr
         (["launch", "--servers=h1:1", __file__], "workers = '': must be given"),
         (["launch", "--redis=h1:6379", __file__], "must look like redis://"),
         (["worker", "--lease_ttl_s=0", __file__], "lease_ttl_s = 0.0: must be more than 0"),
-        (["train", __file__], "No such command 'train'"),
+        (["trian", __file__], "No such command 'trian'"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_in_one_sentence_before_anything_starts(
