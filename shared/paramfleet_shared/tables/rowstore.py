@@ -16,15 +16,17 @@ from paramfleet_shared.tables.kernels.compiled import as_input
 from paramfleet_shared.tables.kernels.firsts import fill_firsts, firsts_of
 from paramfleet_shared.tables.kernels.index import (
     DONE,
+    LEAD,
+    MOST_MISSED,
     MOVING_ENTRIES,
     PAGE_LINES,
     PAGES,
-    RING,
     ROWS,
+    STRIP,
     Index,
-    find_slots,
     pages_for,
 )
+from paramfleet_shared.tables.kernels.seek import find_slots
 from paramfleet_shared.tables.prefault import Lookahead
 from paramfleet_shared.tables.reservation import (
     DEFAULT_MAX_ROWS,
@@ -137,7 +139,8 @@ class SlotIndex:
             counts=np.array([0, 1, 2], np.int64),
             moving=np.empty((2, MOVING_ENTRIES), np.uint64),
             fill=np.empty(4 * PAGE_LINES, np.int64),
-            rings=np.empty((5, RING), np.int64),
+            strips=np.zeros((2, STRIP + LEAD), np.int64),
+            missed=np.empty((6, MOST_MISSED), np.int64),
         )
         """For kernels that create rows beside ids."""
         self._lookaheads = (Lookahead(self.arrays.ids), Lookahead(lines))

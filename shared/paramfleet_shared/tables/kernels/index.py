@@ -22,44 +22,39 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from paramfleet_shared.tables.kernels.compiled import inlined, kernel, uncounted
+from paramfleet_shared.tables.kernels.compiled import inlined, kernel
 from paramfleet_shared.tables.kernels.hashing import mix
-from paramfleet_shared.tables.kernels.lanes import match_line, prefetch
+from paramfleet_shared.tables.kernels.lanes import match_line
 
 __all__ = [
-    "AIMED",
     "CROWDED",
     "DONE",
-    "IN_RING",
+    "GROUPS",
+    "LAST_VALUE",
     "LEAD",
+    "MOST_MISSED",
     "MOVING_ENTRIES",
-    "RING",
+    "PAGES",
+    "ROWS",
     "STRIP",
     "Index",
-    "aim",
     "create_slots",
-    "find_slots",
-    "match",
-    "match_beyond",
+    "home_of",
+    "next_line",
     "pages_for",
-    "strip_of",
+    "probe",
 ]
 
 DONE, CROWDED = 0, 1
 """What kernels that create return: all is done, or a page had no place left."""
 
-STRIP = 32
-"""Keys that go through a kernel's stages together."""
+STRIP = 256
+"""Keys of a batch that are looked up together (see ``seek``)."""
 
-LEAD = 96
-"""Keys between two stages: while as many are worked on, memory brings what the next needs."""
+LEAD = 64
+"""Keys between the request for a line or a row, and its use."""
 
-AIMED = LEAD + STRIP
-
-RING = 256
-"""Keys that are between the first stage and the last, at most; a power of 2."""
-
-IN_RING = RING - 1
+MOST_MISSED = 8 * STRIP
 
 LINE_BITS = 8
 LINE_ENTRIES = 5
@@ -78,7 +73,7 @@ ROWS, GROUPS, PAGES = 0, 1, 2
 """What ``Index.counts`` holds: rows, groups of the round (a power of 2), pages."""
 
 _FIRST_VALUE = 2 * LINE_ENTRIES  # in words of 32 bits
-_LAST_VALUE = _FIRST_VALUE + LINE_ENTRIES - 1
+LAST_VALUE = _FIRST_VALUE + LINE_ENTRIES - 1
 _TO_LINE = np.uint64(64 - LINE_BITS)
 _TO_HIGH, _HIGH = np.uint64(40), np.uint64(0xFF00)
 _TO_LOW, _LOW = np.uint64(24), np.uint64(0xFF)
@@ -99,8 +94,12 @@ class Index(NamedTuple):
     """[2, MOVING_ENTRIES]: ids and values of a group while it is expanded."""
     fill: NDArray[np.int64]
     """[4 * PAGE_LINES]: entries in the lines of that group."""
-    rings: NDArray[np.int64]
-    """[5, RING]: homes, slots, missed keys (twice) and holes of the strips of a batch."""
+    strips: NDArray[np.int64]
+    """[2, STRIP + LEAD], of a batch's strip: homes from its beginning on, and slots from
+    ``LEAD`` keys before it on."""
+    missed: NDArray[np.int64]
+    """[6, MOST_MISSED], of a strip's missed keys: their numbers in the batch; of those looked
+    for: numbers, lines and values; of those that were: numbers and slots (see ``seek``)."""
 
 
 def pages_for(num_rows: int) -> int:
@@ -110,7 +109,7 @@ def pages_for(num_rows: int) -> int:
 
 
 @inlined
-def _home(bits: np.uint64, groups: int, pages: int) -> Any:
+def home_of(bits: np.uint64, groups: int, pages: int) -> Any:
     """Return the line where an id of hash ``bits`` belongs."""
     second_half = pages >= 3 * groups
     expanded = pages - (3 * groups if second_half else 2 * groups)
@@ -123,14 +122,15 @@ def _home(bits: np.uint64, groups: int, pages: int) -> Any:
 
 
 @inlined
-def _next_line(line: int) -> Any:
+def next_line(line: int) -> Any:
+    """Return the line of the same page where an id goes that finds this one full."""
     return (line & ~np.int64(PAGE_LINES - 1)) | ((line + 1) & np.int64(PAGE_LINES - 1))
 
 
 @inlined
 def _empty_group(index: Index, group: int, num_pages: int) -> Any:
     """Move a group's entries to ``index.moving``; return their number."""
-    lines, words, _ids, counts, moving, _fill, _rings = index
+    lines, words, _ids, counts, moving, _fill, _strips, _missed = index
     num = 0
     for page in range(num_pages):
         first = (group + page * counts[GROUPS]) << LINE_BITS
@@ -147,7 +147,7 @@ def _empty_group(index: Index, group: int, num_pages: int) -> Any:
 @kernel
 def _expand(index: Index) -> None:
     """Give the round's next group one page more."""
-    lines, words, _ids, counts, moving, fill, _rings = index
+    lines, words, _ids, counts, moving, fill, _strips, _missed = index
     groups = counts[GROUPS]
     had = counts[PAGES] // groups  # 2 or 3
     num = _empty_group(index, counts[PAGES] - had * groups, had)
@@ -155,7 +155,7 @@ def _expand(index: Index) -> None:
     fill[:] = 0
     for i in range(num):
         key = moving[0, i]
-        line = _home(mix(key), groups, counts[PAGES])
+        line = home_of(mix(key), groups, counts[PAGES])
         page = line >> LINE_BITS
         first = (page // groups) << LINE_BITS
         place = line & (PAGE_LINES - 1)
@@ -185,146 +185,48 @@ def grow(index: Index, more: int) -> None:
 
 
 @inlined
-def _probe(lines: Any, words: Any, key: np.uint64, line: int) -> Any:
+def probe(lines: Any, words: Any, key: np.uint64, line: int) -> Any:
     """Walk the page from the home line to the key, or to where it should be.
 
     Return the value, 0 if absent, and the line, which is full only if all are.
     """
     value = match_line(lines, line, key)
     for _ in range(PAGE_LINES):
-        if value != 0 or words[line, _LAST_VALUE] == 0:
+        if value != 0 or words[line, LAST_VALUE] == 0:
             break
-        line = _next_line(line)
+        line = next_line(line)
         value = match_line(lines, line, key)
     return value, line
-
-
-@inlined
-def strip_of(ring: Any, start: int) -> Any:
-    """Return the part of a ring where the strip of keys from ``start`` on has its places."""
-    at = start & IN_RING
-    return ring[at : at + STRIP]
-
-
-@inlined
-def aim(lines: Any, counts: Any, keys: Any, bounds: Any, homes: Any) -> None:
-    """Note the home lines of the keys in ``bounds`` = (start, stop), and ask for them.
-
-    ``start`` is the first key of a strip.
-    """
-    start, stop = bounds
-    groups, pages = counts[GROUPS], counts[PAGES]
-    for first in range(start, stop, STRIP):
-        # Strips as arrays of their own: an index that wraps around keeps the compiler
-        # from vectors.
-        strip, mine = keys[first : min(first + STRIP, stop)], strip_of(homes, first)
-        for i in range(strip.size):  # no prefetch in here: so it runs in vectors
-            mine[i] = _home(mix(strip[i]), groups, pages)
-        for i in range(strip.size):
-            prefetch(lines, mine[i] << 3)
-
-
-@inlined
-def match(lines: Any, keys: Any, bounds: Any, ring: Any) -> Any:
-    """Look at the home lines of the strip of keys in ``bounds`` = (start, stop).
-
-    ``ring`` = (homes, slots, missed). Return how many keys aren't there: their places are
-    in ``missed``, and the lines where they may be instead are on their way.
-    """
-    start, stop = bounds
-    homes, slots, missed = ring
-    num_missed = 0
-    strip, mine, found = keys[start:stop], strip_of(homes, start), strip_of(slots, start)
-    for i in range(strip.size):
-        slot = match_line(lines, mine[i], strip[i]) - 1
-        found[i] = slot
-        missed[num_missed] = start + i  # without a branch, which would be mispredicted
-        num_missed += slot < 0
-    for j in range(num_missed):
-        prefetch(lines, _next_line(homes[missed[j] & IN_RING]) << 3)
-    return num_missed
-
-
-@inlined
-def match_beyond(lines: Any, words: Any, keys: Any, num_missed: int, ring: Any) -> Any:
-    """Look for the missed keys beyond their home lines.
-
-    ``ring`` = (homes, slots, missed). Return how many have no slot; they come first in
-    ``missed`` then.
-    """
-    homes, slots, missed = ring
-    num_absent = 0
-    for j in range(num_missed):
-        i = missed[j]
-        home = homes[i & IN_RING]
-        value = match_line(lines, _next_line(home), keys[i])  # it is there nearly always
-        if value == 0:
-            value, _ = _probe(lines, words, keys[i], home)
-        slots[i & IN_RING] = value - 1
-        missed[j], missed[num_absent] = missed[num_absent], i
-        num_absent += value == 0
-    return num_absent
 
 
 @kernel
 def create_slots(
     index: Index,
     keys: NDArray[np.uint64],
-    absent: NDArray[np.int64],
-    slots: NDArray[np.int64],
+    numbers: NDArray[np.int64],
+    values: NDArray[np.int64],
 ) -> int:
-    """Give slots to the keys at ``absent``, in this order; return ``DONE`` or ``CROWDED``.
+    """Give slots to those of the keys at ``numbers`` that lack one, in this order.
 
-    A key that stands there twice gets one slot. It is put into ``slots``, a ring.
+    ``values`` get each one's slot + 1. Return ``DONE`` or ``CROWDED``.
     """
-    lines, words, ids, counts, _moving, _fill, _rings = index
-    grow(index, absent.size)
-    for i in absent:
-        line = _home(mix(keys[i]), counts[GROUPS], counts[PAGES])
-        value, line = _probe(lines, words, keys[i], line)
+    lines, words, ids, counts, _moving, _fill, _strips, _missed = index
+    grow(index, numbers.size)
+    for j in range(numbers.size):
+        key = keys[numbers[j]]
+        line = home_of(mix(key), counts[GROUPS], counts[PAGES])
+        value, line = probe(lines, words, key, line)
         if value == 0:
-            if words[line, _LAST_VALUE] != 0:
+            if words[line, LAST_VALUE] != 0:
                 return CROWDED
             slot = counts[ROWS]
             counts[ROWS] = slot + 1
-            ids[slot] = keys[i]
+            ids[slot] = key
             place = 0
             while words[line, _FIRST_VALUE + place] != 0:
                 place += 1
             value = slot + 1
-            lines[line, place] = keys[i]
+            lines[line, place] = key
             words[line, _FIRST_VALUE + place] = value
-        slots[i & IN_RING] = value - 1
-    return DONE
-
-
-@uncounted
-def find_slots(
-    index: Index, keys: NDArray[np.uint64], slots: NDArray[np.int64], create: Any
-) -> int:
-    """Put the slot of each key into ``slots``, -1 where it has none.
-
-    With ``create`` (a bool) new keys get the next slots, in the order they come; there
-    must be room for as many rows. Stops at the first key whose page has no place.
-    """
-    lines, words, _ids, counts, _moving, _fill, rings = index
-    homes, found, missed, before = rings[0], rings[1], rings[2], rings[3]
-    num, num_before = keys.size, 0
-    aim(lines, counts, keys, (0, min(num, LEAD)), homes)
-    for start in range(0, num + LEAD, STRIP):
-        here, stop, ahead = min(start, num), min(start + STRIP, num), min(start + AIMED, num)
-        num_missed = match(lines, keys, (here, stop), (homes, found, missed))
-        aim(lines, counts, keys, (min(start + LEAD, num), ahead), homes)
-        num_absent = match_beyond(lines, words, keys, num_before, (homes, found, before))
-        if create and num_absent:
-            pages = counts[PAGES]
-            if create_slots(index, keys, before[:num_absent], found) != DONE:
-                return CROWDED
-            if counts[PAGES] != pages:
-                aim(lines, counts, keys, (here, ahead), homes)
-        first, end = max(start - LEAD, 0), max(min(start + STRIP - LEAD, num), 0)
-        ready = strip_of(found, first)
-        for i in range(end - first):
-            slots[first + i] = ready[i]
-        missed, before, num_before = before, missed, num_missed
+        values[j] = value
     return DONE

@@ -242,8 +242,8 @@ def match_line(_typing: Any, lines: Any, _line: Any, _key: Any) -> Any:
         wanted = builder.shuffle_vector(first, nothing, zeros)
         found = builder.bitcast(builder.icmp_unsigned("==", words, wanted), _I8)
         # Where no key matches, the place after the last is read: the 0.
-        found = builder.or_(builder.and_(found, _I8(0b11111)), _I8(0b100000))
-        place = builder.cttz(builder.zext(found, _I64), ir.IntType(1)(1))
+        found = builder.or_(builder.zext(found, _I64), _I64(0b100000))
+        place = builder.cttz(found, ir.IntType(1)(1))
         values = builder.bitcast(builder.gep(pointer, [_I64(5)]), _I32.as_pointer())
         value = builder.load(builder.gep(values, [place]), align=4)
         return builder.zext(value, _I64)

@@ -1,9 +1,4 @@
-"""Reading rows: from ids to values in one pass.
-
-A batch goes through its stages in strips: ask for the lines of the index, look into those
-asked for a while ago and ask for the rows, copy the rows asked for a while ago. So memory
-always has several requests to work on, and what it brought is used while it is near.
-"""
+"""Reading rows: from ids to values in one pass over a batch (see ``seek``)."""
 
 from typing import Any, NamedTuple
 
@@ -13,23 +8,25 @@ from numpy.typing import NDArray
 from paramfleet_shared.tables.kernels.compiled import inlined, kernel, uncounted
 from paramfleet_shared.tables.kernels.firsts import Firsts, fill_firsts, fill_states
 from paramfleet_shared.tables.kernels.index import (
-    AIMED,
     CROWDED,
     DONE,
-    IN_RING,
     LEAD,
-    PAGES,
-    RING,
     ROWS,
     STRIP,
     Index,
-    aim,
     create_slots,
-    match,
-    match_beyond,
-    strip_of,
 )
+from paramfleet_shared.tables.kernels.lanes import match_line, prefetch
 from paramfleet_shared.tables.kernels.rows import LINE_FLOATS, Layout, copy_span, prefetch_row
+from paramfleet_shared.tables.kernels.seek import (
+    NONE,
+    aim,
+    ask_first,
+    lag_of,
+    look_beyond,
+    shift,
+    sort_out,
+)
 
 __all__ = ["Table", "ask_rows", "create_rows", "fill_rows", "pull_rows"]
 
@@ -50,33 +47,12 @@ class Table(NamedTuple):
     """[dim]: room for a sum."""
 
 
-@inlined
-def ask_rows(floats: Any, pitch: int, slots: Any, width: int) -> None:
-    """Bring the first ``width`` floats of rows near."""
-    if width == LINE_FLOATS:  # known widths make straight code
-        for i in range(slots.size):
-            prefetch_row(floats, max(slots[i], 0) * pitch, LINE_FLOATS)
-    elif width == 2 * LINE_FLOATS:
-        for i in range(slots.size):
-            prefetch_row(floats, max(slots[i], 0) * pitch, 2 * LINE_FLOATS)
-    elif width == 3 * LINE_FLOATS:
-        for i in range(slots.size):
-            prefetch_row(floats, max(slots[i], 0) * pitch, 3 * LINE_FLOATS)
-    else:
-        for i in range(slots.size):
-            prefetch_row(floats, max(slots[i], 0) * pitch, width)
-
-
-@inlined
-def copy_rows(out: Any, values: Any, pitch: int, slots: Any, dim: int) -> None:
-    """Copy the values of rows to ``out``, a flat array."""
-    if dim == LINE_FLOATS:
-        for i in range(slots.size):
-            start = max(slots[i], 0) * pitch
-            copy_span(out, i * LINE_FLOATS, values, start, LINE_FLOATS)
-    else:
-        for i in range(slots.size):
-            copy_span(out, i * dim, values, max(slots[i], 0) * pitch, dim)
+@uncounted
+def ask_rows(table: Table, num: int, width: int) -> None:
+    """Bring the first ``width`` floats near of the rows of keys that were found."""
+    slots, floats, pitch = table.arrays.missed[5], table.floats, table.layout.pitch
+    for j in range(num):
+        prefetch_row(floats, slots[j] * pitch, width)
 
 
 @kernel
@@ -92,13 +68,12 @@ def fill_rows(table: Table, start: int, stop: int) -> None:
 
 
 @kernel
-def create_rows(
-    table: Table, keys: NDArray[np.uint64], absent: NDArray[np.int64], slots: NDArray[np.int64]
-) -> int:
-    """Make rows of the keys at ``absent``, as ``create_slots`` does slots."""
+def create_rows(table: Table, keys: NDArray[np.uint64], num: int) -> int:
+    """Make rows of those keys looked for that have none; return ``DONE`` or ``CROWDED``."""
     counts = table.arrays.counts
+    _missed, numbers, _places, values, _found, _slots = table.arrays.missed
     before = counts[ROWS]
-    outcome = create_slots(table.arrays, keys, absent, slots)
+    outcome = create_slots(table.arrays, keys, numbers[:num], values)
     if counts[ROWS] > before:
         fill_rows(table, before, counts[ROWS])
     return outcome
@@ -106,18 +81,73 @@ def create_rows(
 
 @kernel
 def _read_firsts(
-    table: Table,
-    keys: NDArray[np.uint64],
-    slots: NDArray[np.int64],
-    out: NDArray[np.float32],
-    where: tuple[int, int],
+    table: Table, key: NDArray[np.uint64], out: NDArray[np.float32], start: int
 ) -> None:
-    """Fill rows of ``out`` whose slot is -1; ``where`` = (start, stop)."""
+    """Put what a key would begin with to ``out`` from ``start`` on."""
     dim, first = table.layout.dim, table.first
-    for i in range(where[0], where[1]):
-        if slots[i & IN_RING] < 0:
-            fill_firsts(table.firsts, keys[i : i + 1], first, (dim, dim))
-            copy_span(out, i * dim, first, 0, dim)
+    fill_firsts(table.firsts, key, first, (dim, dim))
+    copy_span(out, start, first, 0, dim)
+
+
+@inlined
+def _read_strip(arrays: Any, keys: Any, start: int, lists: Any, out: Any, shape: Any) -> Any:
+    """Look into the home lines of a strip, and copy the rows that were asked for before.
+
+    ``arrays`` = (lines, floats, values), ``lists`` = (homes, slots, missed), ``shape`` =
+    (dim, value pitch, pitch, width). Return how many keys were missed; in place of their
+    rows the table's first is copied.
+    """
+    lines, floats, values = arrays
+    homes, slots, missed = lists
+    dim, value_pitch, pitch, width = shape
+    strip, num_missed = keys[start : start + STRIP], 0
+    for j in range(strip.size + lag_of(keys, start)):
+        if j < strip.size:
+            prefetch(lines, homes[j + LEAD] << 3)
+            slot = match_line(lines, homes[j], strip[j]) - 1
+            missed[num_missed] = start + j  # without a branch, which would be mispredicted
+            num_missed += slot < 0
+            slot = max(slot, 0)
+            slots[j + LEAD] = slot
+            prefetch_row(floats, slot * pitch, width)
+        i = start + j - LEAD
+        if i >= 0:
+            copy_span(out, i * dim, values, slots[j] * value_pitch, dim)
+    shift(slots, strip.size)
+    return num_missed
+
+
+@uncounted
+def _read_home(
+    table: Table, keys: NDArray[np.uint64], start: int, out: NDArray[np.float32]
+) -> int:
+    """Call ``_read_strip``; a function of its own, so that it has registers enough."""
+    index, values, floats = table.arrays, table.values, table.floats
+    arrays = (index.lines, floats, values)
+    lists = (index.strips[0], index.strips[1], index.missed[0])
+    dim, value_pitch, pitch, width = table.layout
+    if dim == LINE_FLOATS and width == LINE_FLOATS:  # known widths make straight code
+        shape = (LINE_FLOATS, value_pitch, pitch, LINE_FLOATS)
+        num_missed: int = _read_strip(arrays, keys, start, lists, out, shape)
+    else:
+        shape = (dim, value_pitch, pitch, width)
+        num_missed = _read_strip(arrays, keys, start, lists, out, shape)
+    return num_missed
+
+
+@uncounted
+def _read_found(
+    table: Table, keys: NDArray[np.uint64], num: int, out: NDArray[np.float32]
+) -> None:
+    """Copy the rows of missed keys that were looked for."""
+    numbers, slots, values = table.arrays.missed[4], table.arrays.missed[5], table.values
+    dim, value_pitch, _pitch, _first_state = table.layout
+    for j in range(num):
+        i, slot = numbers[j], slots[j]
+        if slot < 0:
+            _read_firsts(table, keys[i : i + 1], out, i * dim)
+        else:
+            copy_span(out, i * dim, values, slot * value_pitch, dim)
 
 
 @uncounted
@@ -129,33 +159,19 @@ def pull_rows(
     ``out`` is flat. With ``create`` (a bool) new keys become rows, for which there must be
     room; without, they read as what they would begin with.
     """
-    index, _firsts, values, floats, layout, _first, _total = table
-    lines, words, _ids, counts, _moving, _fill, rings = index
-    dim, value_pitch, pitch, width = layout
-    homes, slots, missed, before = rings[0], rings[1], rings[2], rings[3]
-    holes = rings[4, : RING // STRIP]  # rows that aren't there, of each strip
-    num, num_before = keys.size, 0
-    aim(lines, counts, keys, (0, min(num, LEAD)), homes)
-    for start in range(0, num + LEAD, STRIP):
-        here, stop, ahead = min(start, num), min(start + STRIP, num), min(start + AIMED, num)
-        num_missed = match(lines, keys, (here, stop), (homes, slots, missed))
-        ask_rows(floats, pitch, strip_of(slots, here)[: stop - here], width)
-        aim(lines, counts, keys, (min(start + LEAD, num), ahead), homes)
-        num_absent = match_beyond(lines, words, keys, num_before, (homes, slots, before))
-        holes[((start - STRIP) & IN_RING) // STRIP] = num_absent
-        if create and num_absent:
-            pages = counts[PAGES]
-            new = before[:num_absent]
-            if create_rows(table, keys, new, slots) != DONE:
-                return CROWDED
-            if counts[PAGES] != pages:
-                aim(lines, counts, keys, (here, ahead), homes)
-        for j in range(num_before):
-            prefetch_row(floats, max(slots[before[j] & IN_RING], 0) * pitch, width)
-        first, end = max(start - LEAD, 0), max(min(start + STRIP - LEAD, num), 0)
-        copied = strip_of(slots, first)[: end - first]
-        copy_rows(out[first * dim : end * dim], values, value_pitch, copied, dim)
-        if not create and holes[((start - LEAD) & IN_RING) // STRIP]:
-            _read_firsts(table, keys, slots, out, (first, end))
-        missed, before, num_before = before, missed, num_missed
+    index, width = table.arrays, table.layout.first_state
+    start, num_sought, num_found = NONE, NONE, NONE
+    aim(index, keys, 0)
+    ask_first(index, keys.size)
+    while start < keys.size or num_sought or num_found:
+        num_missed = _read_home(table, keys, start, out)
+        _read_found(table, keys, num_found, out)
+        num_absent = look_beyond(index, keys, start, num_sought, num_missed)
+        num = num_sought + num_missed
+        if create and num_absent and create_rows(table, keys, num) != DONE:
+            return CROWDED
+        num_sought, num_found = sort_out(index, num)
+        ask_rows(table, num_found, width)
+        start += STRIP
+        aim(index, keys, start)
     return DONE

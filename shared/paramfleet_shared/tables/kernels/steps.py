@@ -7,28 +7,25 @@ from numpy.typing import NDArray
 
 from paramfleet_shared.tables.kernels.batches import add_span
 from paramfleet_shared.tables.kernels.compiled import inlined, uncounted
-from paramfleet_shared.tables.kernels.index import (
-    AIMED,
-    CROWDED,
-    DONE,
-    IN_RING,
-    LEAD,
-    PAGES,
-    STRIP,
-    aim,
-    match,
-    match_beyond,
-    strip_of,
-)
+from paramfleet_shared.tables.kernels.index import CROWDED, DONE, LEAD, STRIP
+from paramfleet_shared.tables.kernels.lanes import match_line, prefetch
 from paramfleet_shared.tables.kernels.reads import Table, ask_rows, create_rows
 from paramfleet_shared.tables.kernels.rows import (
     AHEAD,
     LINE_FLOATS,
-    Layout,
     copy_span,
     prefetch_row,
 )
 from paramfleet_shared.tables.kernels.rules import Step, noise_of, step_row
+from paramfleet_shared.tables.kernels.seek import (
+    NONE,
+    aim,
+    ask_first,
+    lag_of,
+    look_beyond,
+    shift,
+    sort_out,
+)
 
 __all__ = ["Chains", "chain", "step_chains", "step_rows"]
 
@@ -121,19 +118,74 @@ def step_chains(
 
 
 @inlined
-def _step_strip(step: Step, arrays: Any, keys: Any, slots: Any, layout: Layout) -> None:
-    """Step the rows at ``slots``; ``arrays`` = (values, states, gradients of these rows)."""
-    dim, value_pitch, pitch, first_state = layout
+def _step_one(step: Step, arrays: Any, slot: Any, key: Any, start: Any, shape: Any) -> None:
+    """Step the row at ``slot`` with the gradient from ``start`` on."""
+    dim, value_pitch, pitch, first_state = shape
+    state = slot * pitch + first_state
+    at = (slot * value_pitch, state, state + dim, start)
+    step_row(step, arrays, at, dim, noise_of(step, key))
+
+
+@inlined
+def _step_strip(step: Step, arrays: Any, keys: Any, start: int, lists: Any, shape: Any) -> Any:
+    """Look into the home lines of a strip, and step the rows that were asked for before.
+
+    ``arrays`` = (lines, values, floats, gradients), ``lists`` = (homes, slots, missed),
+    ``shape`` = (dim, value pitch, pitch, first state). Return how many keys were missed,
+    whose rows aren't stepped.
+    """
+    lines, values, floats, grads = arrays
+    homes, slots, missed = lists
+    dim, _value_pitch, pitch, _first_state = shape
+    strip, num_missed = keys[start : start + STRIP], 0
+    arrays = (values, floats, grads)
+    for j in range(strip.size + lag_of(keys, start)):
+        if j < strip.size:
+            prefetch(lines, homes[j + LEAD] << 3)
+            slot = match_line(lines, homes[j], strip[j]) - 1
+            missed[num_missed] = start + j
+            num_missed += slot < 0
+            slots[j + LEAD] = slot
+            prefetch_row(floats, slot * pitch, pitch)
+        i = start + j - LEAD
+        if slots[j] >= 0:
+            _step_one(step, arrays, slots[j], keys[i], i * dim, shape)
+    shift(slots, strip.size)
+    return num_missed
+
+
+@uncounted
+def _step_home(
+    step: Step,
+    table: Table,
+    keys: NDArray[np.uint64],
+    grads: NDArray[np.float32],
+    start: int,
+) -> int:
+    """Call ``_step_strip``; a function of its own, so that it has registers enough."""
+    index, values, floats = table.arrays, table.values, table.floats
+    arrays = (index.lines, values, floats, grads)
+    lists = (index.strips[0], index.strips[1], index.missed[0])
+    dim, value_pitch, pitch, first_state = table.layout
     if dim == LINE_FLOATS:  # a known width makes straight code
-        for i in range(slots.size):
-            state = slots[i] * pitch + first_state
-            at = (slots[i] * value_pitch, state, state + LINE_FLOATS, i * LINE_FLOATS)
-            step_row(step, arrays, at, LINE_FLOATS, noise_of(step, keys[i]))
+        shape = (LINE_FLOATS, value_pitch, pitch, first_state)
+        num_missed: int = _step_strip(step, arrays, keys, start, lists, shape)
     else:
-        for i in range(slots.size):
-            state = slots[i] * pitch + first_state
-            at = (slots[i] * value_pitch, state, state + dim, i * dim)
-            step_row(step, arrays, at, dim, noise_of(step, keys[i]))
+        shape = (dim, value_pitch, pitch, first_state)
+        num_missed = _step_strip(step, arrays, keys, start, lists, shape)
+    return num_missed
+
+
+@uncounted
+def _step_found(
+    step: Step, table: Table, keys: NDArray[np.uint64], grads: NDArray[np.float32], num: int
+) -> None:
+    """Step the rows of missed keys that were looked for."""
+    numbers, slots, layout = table.arrays.missed[4], table.arrays.missed[5], table.layout
+    arrays = (table.values, table.floats, grads)
+    for j in range(num):
+        i = numbers[j]
+        _step_one(step, arrays, slots[j], keys[i], i * layout.dim, layout)
 
 
 @uncounted
@@ -142,32 +194,25 @@ def step_rows(
 ) -> int:
     """Step the row of each key, creating new ones; return ``DONE`` or ``CROWDED``.
 
-    ``grads`` is flat. A key that comes twice steps twice.
+    ``grads`` is flat. A key that comes twice steps twice, in order.
     """
-    index, _firsts, values, floats, layout, _first, _total = table
-    lines, words, _ids, counts, _moving, _fill, rings = index
-    dim, _value_pitch, pitch, _first_state = layout
-    homes, slots, missed, before = rings[0], rings[1], rings[2], rings[3]
-    num, num_before = keys.size, 0
-    aim(lines, counts, keys, (0, min(num, LEAD)), homes)
-    for start in range(0, num + LEAD, STRIP):
-        here, stop, ahead = min(start, num), min(start + STRIP, num), min(start + AIMED, num)
-        num_missed = match(lines, keys, (here, stop), (homes, slots, missed))
-        ask_rows(floats, pitch, strip_of(slots, here)[: stop - here], pitch)
-        aim(lines, counts, keys, (min(start + LEAD, num), ahead), homes)
-        num_absent = match_beyond(lines, words, keys, num_before, (homes, slots, before))
-        if num_absent:
-            pages = counts[PAGES]
-            new = before[:num_absent]
-            if create_rows(table, keys, new, slots) != DONE:
-                return CROWDED
-            if counts[PAGES] != pages:
-                aim(lines, counts, keys, (here, ahead), homes)
-        for j in range(num_before):
-            prefetch_row(floats, max(slots[before[j] & IN_RING], 0) * pitch, pitch)
-        first, end = max(start - LEAD, 0), max(min(start + STRIP - LEAD, num), 0)
-        stepped = strip_of(slots, first)[: end - first]
-        arrays = (values, floats, grads[first * dim : end * dim])
-        _step_strip(step, arrays, keys[first:end], stepped, layout)
-        missed, before, num_before = before, missed, num_missed
+    index, pitch = table.arrays, table.layout.pitch
+    start, num_sought, num_found = NONE, NONE, NONE
+    index.strips[1, :LEAD] = -1
+    aim(index, keys, 0)
+    ask_first(index, keys.size)
+    while start < keys.size or num_sought or num_found:
+        num_missed = _step_home(step, table, keys, grads, start)
+        _step_found(step, table, keys, grads, num_found)
+        num_absent = look_beyond(index, keys, start, num_sought, num_missed)
+        num = num_sought + num_missed
+        if num_absent and create_rows(table, keys, num) != DONE:
+            return CROWDED
+        num_sought, num_found = sort_out(index, num)
+        if num_absent:  # what comes now may be found at once: it mustn't be overtaken
+            _step_found(step, table, keys, grads, num_found)
+            num_found = 0
+        ask_rows(table, num_found, pitch)
+        start += STRIP
+        aim(index, keys, start)
     return DONE

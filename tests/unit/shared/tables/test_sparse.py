@@ -48,6 +48,35 @@ SHAPES = {
 }
 
 
+@pytest.mark.parametrize("dim", [3, 16])
+@pytest.mark.parametrize("num", [1, 63, 64, 65, 255, 256, 257, 319, 321, 1000, 4000])
+def test_a_batch_of_any_length_is_as_its_keys_one_by_one(num: int, dim: int) -> None:
+    rng = np.random.default_rng(num)
+    batch, single = (SparseShard(table(dim, rule="adagrad")) for _ in range(2))
+    ids = rng.integers(0, 2 * num, num) << 20
+    for _ in range(2):
+        grads = rng.standard_normal((num, dim), np.float32)
+
+        batch.push(ids, grads, lr=0.1, step=1, unique=True)
+        for i in range(num):
+            single.push(ids[i : i + 1], grads[i : i + 1], lr=0.1, step=1, unique=True)
+
+        for whole, parts in zip(
+            batch.export(0, 2 * num), single.export(0, 2 * num), strict=True
+        ):
+            np.testing.assert_array_equal(whole, parts)
+        asked = rng.integers(0, 4 * num, num) << 20
+        one_by_one = [pulled(single, asked[i : i + 1], create=False) for i in range(num)]
+        np.testing.assert_array_equal(
+            pulled(batch, asked, create=False), np.concatenate(one_by_one)
+        )
+
+    pulled(batch, ids << 1)
+    for i in range(num):
+        pulled(single, ids[i : i + 1] << 1)
+    np.testing.assert_array_equal(batch.export(0, 4 * num)[0], single.export(0, 4 * num)[0])
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 def test_many_rows_keep_their_values_through_growth_whatever_shape_ids_have(
     shape: str,
