@@ -29,6 +29,9 @@ LEAST_AHEAD, MOST_AHEAD = 8 << 20, 256 << 20
 SHARE_AHEAD = 32
 """What is in use is this many times what is made ahead of it, within the bounds."""
 
+MOST_SHARE_AHEAD = 4
+"""And this many times at least, however fast the array grows."""
+
 _PIECE = 4 << 20
 """Bytes that are made by one call of the system."""
 
@@ -47,6 +50,7 @@ class Lookahead:
         self._made = SMALL_BYTES
         self._wanted = SMALL_BYTES
         self._next = SMALL_BYTES - LEAST_AHEAD
+        self._used = 0
 
     @property
     def made(self) -> int:
@@ -55,9 +59,13 @@ class Lookahead:
 
     def reach(self, used: int) -> None:
         """Say that the first ``used`` bytes are in use; returns at once."""
+        grown = used - self._used if self._used else 0
+        self._used = used
         if used < self._next or _MADVISE is None:
             return
-        ahead = max(LEAST_AHEAD, min(MOST_AHEAD, used // SHARE_AHEAD))
+        # A batch of wide rows may need more than their share: what the next two will.
+        by_growth = min(2 * grown, used // MOST_SHARE_AHEAD)
+        ahead = max(LEAST_AHEAD, min(MOST_AHEAD, max(used // SHARE_AHEAD, by_growth)))
         self._made = max(self._made, used)
         self._wanted = min(used + ahead, self._array.nbytes)
         self._next = used + ahead // 4

@@ -59,6 +59,19 @@ def test_more_is_made_ahead_of_a_large_array_and_never_beyond_its_end() -> None:
     assert full.made == 32 * MIB
 
 
+@linux
+def test_what_the_next_batches_need_is_made_ahead_of_an_array_that_grows_fast() -> None:
+    array = reserve(512 * MIB, np.uint8)
+    look = Lookahead(array)
+
+    look.reach(180 * MIB)
+    settled()
+    look.reach(200 * MIB)
+    settled()
+
+    assert look.made == (200 + 2 * 20) * MIB
+
+
 def test_small_arrays_stay_small() -> None:
     array = reserve(64 * MIB, np.uint8)
     look = Lookahead(array)
