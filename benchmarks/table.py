@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+import table_fbgemm
 from harness import Rounds, Suite, run_script
 from paramfleet_shared.tables.reservation import reserve
 from paramfleet_shared.tables.sparse import SparseShard
@@ -48,10 +49,12 @@ METHOD = (
     "4 batches of a case, its figure is their median in million rows a second; ratios are of "
     "one round. The limits are C loops that prefetch, and copy (gather) or step (rmw) the 64 "
     "bytes of rows whose places are known. Two threads own a shard of half the rows each, "
-    "against one thread that does the same one after the other. The worst insert is the "
+    "against one thread that does the same one after the other; so do the threads that show "
+    "what memory allows them. The worst insert is the "
     "slowest batch while the table is filled, new pages and all; memory is what the process "
     "grows by against 4 bytes a number and 8 an id. torch's tables know dense ids only, and "
-    "are measured at the smallest size; it runs with one thread. fbgemm was not measured."
+    "are measured at the smallest size; it runs with one thread. So is fbgemm's, where it is "
+    "installed (see table_fbgemm.py); its update is a lookup and the backward pass, by SGD."
 )
 
 Cases = dict[str, Callable[[], float]]
@@ -117,8 +120,12 @@ def _measure_size(
             cases |= _limit_cases(limits, size, keys, places)
     cases["pull miss uniform"] = _burst([unknown[:batch]], _pull(shard))
     cases |= _thread_cases(universe, draws["uniform"], batch)
+    if limits is not None:
+        cases |= _limit_thread_cases(limits, size, draws["uniform"])
     if size == smallest:
         cases |= _torch_cases(size, draws["uniform"])
+        for name, act in table_fbgemm.acts(size, DIM, BATCH).items():
+            cases[f"fbgemm {name} uniform"] = _burst(draws["uniform"], act)
     rounds = Rounds(list(cases))
     for case in cases.values():
         case()  # once, so that all pages and caches are as they will be
@@ -166,6 +173,7 @@ def _summary(
         "table_push_sgd_vs_rmw_limit": ratio("push sgd uniform", "limit rmw uniform"),
         "push_adam_vs_push_sgd": ratio("push adam uniform", "push sgd uniform"),
         "two_threads_vs_one": ratio("pull by two threads", "pull by one thread"),
+        "limit_two_threads_vs_one": ratio("limit by two threads", "limit by one thread"),
         "worst_insert_batch_ms": filled["sgd"].worst_ms,
         "memory_ratio_sgd": filled["sgd"].memory_ratio,
         "memory_ratio_adagrad": adagrad.memory_ratio,
@@ -296,23 +304,50 @@ def _thread_cases(
     halves = np.array_split(universe, 2)
     shards = [_fill("sgd", half, batch).shard for half in halves]
     out = np.zeros((2, BATCH, DIM), np.float32)
-    pool = ThreadPoolExecutor(2)
-
     batches = [np.stack([half[each % halves[1].size] for half in halves]) for each in places]
 
     def pull(number: int, ids: NDArray[np.int64]) -> None:
         shards[number].pull(ids[number], out[number, : ids.shape[1]], create=False)
 
+    return _by_threads("pull", pull, batches)
+
+
+def _limit_thread_cases(
+    limits: ctypes.CDLL, size: int, places: list[NDArray[np.int64]]
+) -> Cases:
+    """Return what memory allows two threads: each gathers from a half of the rows."""
+    half = size // 2
+    tables = [reserve(half * DIM, np.float32) for _ in range(2)]
+    for table in tables:
+        table[:] = 1.0
+    out = np.zeros((2, BATCH, DIM), np.float32)
+
+    def gather(number: int, slots: NDArray[np.int64]) -> None:
+        arrays = (tables[number], out[number], slots[number])
+        addresses = [ctypes.c_void_p(each.ctypes.data) for each in arrays]
+        limits.gather(*addresses, ctypes.c_int64(slots.shape[1]))
+
+    return _by_threads("limit", gather, [np.stack([each % half] * 2) for each in places])
+
+
+def _by_threads(
+    name: str,
+    act: Callable[[int, NDArray[np.int64]], None],
+    batches: list[NDArray[np.int64]],
+) -> Cases:
+    """Return cases that act on both halves by one thread and by two."""
+    pool = ThreadPoolExecutor(2)
+
     def by_one(ids: NDArray[np.int64]) -> None:
         for number in range(2):
-            pull(number, ids)
+            act(number, ids)
 
     def by_two(ids: NDArray[np.int64]) -> None:
-        list(pool.map(lambda number: pull(number, ids), range(2)))
+        list(pool.map(lambda number: act(number, ids), range(2)))
 
     return {
-        "pull by one thread": _burst(batches, by_one),
-        "pull by two threads": _burst(batches, by_two),
+        f"{name} by one thread": _burst(batches, by_one),
+        f"{name} by two threads": _burst(batches, by_two),
     }
 
 

@@ -19,6 +19,7 @@ def test_every_case_has_its_figures() -> None:
         "table_push_sgd_vs_rmw_limit",
         "push_adam_vs_push_sgd",
         "two_threads_vs_one",
+        "limit_two_threads_vs_one",
         "worst_insert_batch_ms",
         "memory_ratio_sgd",
         "memory_ratio_adagrad",
