@@ -5,6 +5,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -130,9 +131,13 @@ class OursTable:
         placement, by_id = self._pservers.placement, self._wire != "float32"
         unique, _, offsets = partition(ids, placement.num_shards, by_id=by_id)
         rows = Rows(unique, offsets)
-        plan = ReadPlan([self._outgoing.read(self._spec.name, rows)], placement)
+        read = self._outgoing.read(self._spec.name, rows)
+        plan = ReadPlan([read], placement)
         messages = plan.messages(rank=self._worker.author.rank, min_step=0)
-        answers = self._call("pull", messages)
+        answers = self._worker.communicator.wait(
+            self._pservers.call("pull", messages),
+            meanwhile=partial(self._outgoing.find_rest, read),
+        )
         return Pulled(unique, plan.join(answers)[0], rows)
 
     def push(self, pulled: Pulled, grads: NDArray[np.float32]) -> None:

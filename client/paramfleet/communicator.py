@@ -169,8 +169,14 @@ class Communicator:
 
         self.wait(join())
 
-    def wait(self, work: Coroutine[Any, Any, T]) -> T:
+    def wait(
+        self, work: Coroutine[Any, Any, T], *, meanwhile: Callable[[], None] | None = None
+    ) -> T:
         """Run ``work`` on the loop and return its result; the training thread blocks.
+
+        Args:
+            work: What to run.
+            meanwhile: Called in the training thread first, beside the work.
 
         Raises:
             CommunicatorClosedError: after ``close``.
@@ -178,6 +184,8 @@ class Communicator:
         """
         end: _End[T] = _End()  # one with its type named takes long to make
         self._open_loop(work).call_soon_threadsafe(self._begin, work, end)
+        if meanwhile is not None:
+            meanwhile()
         return end.wait()
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:

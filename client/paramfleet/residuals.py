@@ -9,7 +9,9 @@ about 16 bytes a row to find it.
 Shape legend: U = unique ids, D = row width, P = values of a dense table.
 """
 
+import threading
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,11 +25,19 @@ from paramfleet_shared.tables.encoding import (
 )
 from paramfleet_shared.tables.rowstore import RowColumn, SlotIndex
 
-__all__ = ["DenseResidual", "RowResiduals"]
+__all__ = ["DenseResidual", "Found", "RowResiduals"]
+
+
+class Found(NamedTuple):
+    """Where the rests of some rows are kept."""
+
+    within: SlotIndex
+    """By which: ``forget`` begins another."""
+    slots: NDArray[np.int64]
 
 
 class RowResiduals:
-    """What is left of the gradients of a sparse table's rows. One thread owns it.
+    """What is left of the gradients of a sparse table's rows. Any thread may use it.
 
     Args:
         table: Its name.
@@ -39,23 +49,45 @@ class RowResiduals:
         self._table = table
         self._dim = dim
         self._wire = wire
+        self._using = threading.Lock()
         self.forget()
 
     def forget(self) -> None:
         """Drop what is left."""
-        self._index = SlotIndex(table=self._table)
-        self._left = RowColumn(self._dim, table=self._table)
+        with self._using:
+            self._index = SlotIndex(table=self._table)
+            self._left = RowColumn(self._dim, table=self._table)
 
-    def encode(self, ids_U: NDArray[np.int64], grads_UD: NDArray[np.float32]) -> Encoded:
+    def find(self, ids_U: NDArray[np.int64]) -> Found:
+        """Return where the rests of rows are kept, for ``encode``: half of its work.
+
+        Args:
+            ids_U: int64 [U], each id once.
+        """
+        with self._using:
+            return self._find(ids_U)
+
+    def encode(
+        self,
+        ids_U: NDArray[np.int64],
+        grads_UD: NDArray[np.float32],
+        found: Found | None = None,
+    ) -> Encoded:
         """Return the gradients with what was left of these rows, as they travel.
 
         Args:
             ids_U: int64 [U], each id once.
             grads_UD: float32 [U, D].
+            found: What ``find`` returned for these ids, if it was asked.
         """
-        slots = self._index.find(ids_U, create=True)
-        self._left.ensure(self._index.num_rows)
-        return encode_with_rest(grads_UD, self._left.array, slots, self._wire)
+        with self._using:
+            if found is None or found.within is not self._index:
+                found = self._find(ids_U)
+            self._left.ensure(self._index.num_rows)
+            return encode_with_rest(grads_UD, self._left.array, found.slots, self._wire)
+
+    def _find(self, ids_U: NDArray[np.int64]) -> Found:
+        return Found(self._index, self._index.find(ids_U, create=True))
 
     def take(self, *, max_rows: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
         """Return all that is left, ids int64 [U] and rows float32 [U, D], and keep nothing.

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from paramfleet.modes.sender import TableGradient
 from paramfleet.requests import Read, Rows, Write, dense_slice
-from paramfleet.residuals import DenseResidual, RowResiduals
+from paramfleet.residuals import DenseResidual, Found, RowResiduals
 from paramfleet_shared.placement import Placement
 from paramfleet_shared.tables.encoding import WireDtype, narrowest
 from paramfleet_shared.tables.partition import partition
@@ -46,6 +46,8 @@ class _Pull(NamedTuple):
     order: NDArray[np.int64] | None
     """Where each of ``rows`` was asked for; None if the order is the same."""
     number: int
+    rests: list[Found]
+    """Where what is left of the rows is kept, once it was looked up; else empty."""
 
     def is_of(self, rows: Rows) -> bool:
         """Return whether these rows were asked for, in this order."""
@@ -109,7 +111,7 @@ class Outgoing:
         in_order, order = rows.sorted()
         with self._pulling:
             as_pulled = self._as_pulled(table, in_order)
-            pull = _Pull(rows, in_order, order, next(self._numbers))
+            pull = _Pull(rows, in_order, order, next(self._numbers), [])
             pulls = self._pulls.setdefault(table, {})
             pulls[pull.number] = pull
             if len(pulls) > _PULLS:
@@ -135,6 +137,15 @@ class Outgoing:
                 return other, latest.number
         return None
 
+    def find_rest(self, read: Read) -> None:
+        """Look up what is left of the rows of a pull, which the write would do later."""
+        if read.keep is None:
+            return
+        with self._pulling:
+            pull = self._pulls[read.table].get(read.keep)
+        if pull is not None:
+            pull.rests.append(self._rows[read.table].find(pull.rows.ids_U))
+
     def write(self, gradient: TableGradient, *, sequence: int) -> Write:
         """Return what is pushed of a table for a gradient."""
         name, rows, values = gradient.name, gradient.rows, gradient.grads
@@ -143,10 +154,15 @@ class Outgoing:
         if name in self._dense:
             encoded = self._dense[name].encode(values, self._parts[name])
         elif name in self._rows and rows is not None:
-            rows, order, pulled = self._sorted(name, rows)
+            pull = self._pull_of(name, rows)
+            rows, order = rows.sorted() if pull is None else (pull.rows, pull.order)
             if order is not None:
                 values = values[order]
-            whole = self._rows[name].encode(rows.ids_U, values)
+            found = None
+            if pull is not None:
+                pulled = pull.number
+                found = pull.rests[0] if pull.rests else None
+            whole = self._rows[name].encode(rows.ids_U, values, found)
             servers = range(self._placement.num_servers)
             encoded = [whole.part(rows.of(self._placement, server)[0]) for server in servers]
         return Write(
@@ -171,10 +187,8 @@ class Outgoing:
         self._unnamed[table] = left - 1
         return None
 
-    def _sorted(
-        self, table: str, rows: Rows
-    ) -> tuple[Rows, NDArray[np.int64] | None, int | None]:
-        """Return rows sorted inside their shard, their order, and the pull that had them.
+    def _pull_of(self, table: str, rows: Rows) -> _Pull | None:
+        """Return the pull that had these rows, if one did.
 
         A pull is named once. Of several of the same ids it is the first, which the
         pservers have answered if any.
@@ -187,8 +201,7 @@ class Outgoing:
             pull = next(same, None) or next(alike, None)
             if pull is not None:
                 pulls[pull.number] = None
-                return pull.rows, pull.order, pull.number
-        return *rows.sorted(), None
+            return pull
 
     def take_rest(self) -> Iterator[TableGradient]:
         """Yield what is left of all gradients, to be pushed as float32.

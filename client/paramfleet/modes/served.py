@@ -113,7 +113,9 @@ class _ServedMode:
             read = self._read(Wanted(table, Rows(ids_U, offsets), create))
             plan = ReadPlan([read], self._job.placement)
             pulling = self._pull(plan, self._min_step())
-            answers = self._job.communicator.wait(pulling)
+            answers = self._job.communicator.wait(
+                pulling, meanwhile=partial(self._outgoing.find_rest, read)
+            )
             found = plan.join(answers)[0], answers
         rows, answers = found
         if create:

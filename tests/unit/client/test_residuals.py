@@ -46,6 +46,17 @@ def test_gradients_of_a_row_arrive_whole_in_the_end(wire: WireDtype) -> None:
     assert list(residuals.take(max_rows=7)) == []
 
 
+def test_what_is_left_of_rows_can_be_looked_up_before() -> None:
+    ids, grads = np.array([4, 9]), np.full((2, 3), 1 / 3, np.float32)
+    at_once, before = RowResiduals("t", 3, "int8"), RowResiduals("t", 3, "int8")
+    stale = before.find(np.array([9, 4]))
+    before.forget()
+
+    for found in (stale, before.find(ids), before.find(ids)):
+        expected = decode_rows(at_once.encode(ids, grads), "int8")
+        assert (decode_rows(before.encode(ids, grads, found), "int8") == expected).all()
+
+
 def test_updates_far_below_a_rows_scale_add_up_to_what_they_are() -> None:
     grads = np.array([[1.0, 1e-4]], np.float32)  # a step of int8 is 0.008
     residuals = RowResiduals("t", 2, "int8")
@@ -314,3 +325,18 @@ def test_no_pull_names_what_the_pservers_have_forgotten() -> None:
     outgoing.read("wide", rows)
 
     assert outgoing.read("deep", rows).as_pulled is None
+
+
+def test_a_write_takes_what_its_pull_has_looked_up() -> None:
+    spec = TableSpec(name="t", kind="sparse", dim=4, num_shards=8, optimizer=SGD)
+    plain, early = (Outgoing([spec], TWO, "bfloat16") for _ in range(2))
+    random = np.random.default_rng(3)
+
+    for sequence in range(1, 4):
+        rows = rows_of(random.choice(100, 30, replace=False))
+        grads = random.standard_normal((30, 4)).astype(np.float32)
+        gradient = TableGradient(name="t", rows=rows, grads=grads, lr=0.1)
+        plain.read("t", rows)
+        early.find_rest(early.read("t", rows))
+        expected = sent_rows(plain.write(gradient, sequence=sequence))
+        assert (sent_rows(early.write(gradient, sequence=sequence)) == expected).all()
