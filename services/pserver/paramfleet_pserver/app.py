@@ -39,6 +39,7 @@ from paramfleet_shared.rpc.endpoint import join_endpoint
 from paramfleet_shared.rpc.server import Handler, Request, RpcServer
 from paramfleet_shared.tables.readiness import COMPILING, compiling, is_cold
 from paramfleet_shared.telemetry import MetricRegistry, setup_logging
+from paramfleet_shared.upkeep import freeze, keep_tidy
 from paramfleet_shared.wire.message import Message
 
 __all__ = ["PServer", "run", "serve"]
@@ -240,11 +241,13 @@ class PServer:
         async with asyncio.TaskGroup() as tasks:
             opening = tasks.create_task(self._open(session, owners))
             publishing = tasks.create_task(self._publish(session))
+            tidying = tasks.create_task(keep_tidy(self._clock))
             try:
                 await session.run()
             except FleetError as error:
                 failure = error
             publishing.cancel()
+            tidying.cancel()
             opening.cancel()
         if not opening.cancelled() and (unopened := opening.result()) is not None:
             failure = unopened
@@ -272,6 +275,7 @@ class PServer:
             await session.fail(str(error))
             return error
         self._routes = routes
+        freeze()
         self._opened.set()
         log.info("pserver.serving", extra={"endpoint": session.member.endpoint})
         return None
