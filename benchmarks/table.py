@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -39,6 +39,10 @@ NUM_BATCHES = 8
 BURST = 4
 """Batches of a turn; its figure is their median."""
 
+WIDE = 3 * DIM
+"""Floats of a row with Adam's state."""
+WIDE_LIMIT = "limit rmw of 192 bytes uniform"
+
 RULES = ("sgd", "momentum", "adagrad", "adam")
 LARGE_RULES = ("sgd", "adam")
 """Of tables that aren't the smallest."""
@@ -50,11 +54,12 @@ METHOD = (
     "one round. The limits are C loops that prefetch, and copy (gather) or step (rmw) the 64 "
     "bytes of rows whose places are known. Two threads own a shard of half the rows each, "
     "against one thread that does the same one after the other; so do the threads that show "
-    "what memory allows them. The worst insert is the "
-    "slowest batch while the table is filled, new pages and all; memory is what the process "
-    "grows by against 4 bytes a number and 8 an id. torch's tables know dense ids only, and "
-    "are measured at the smallest size; it runs with one thread. So is fbgemm's, where it is "
-    "installed (see table_fbgemm.py); its update is a lookup and the backward pass, by SGD."
+    "what memory allows them. Adam's rows and their limit have 192 bytes. The worst insert is "
+    "the slowest batch while a table is filled whose pages were made before; 'unprepared' is "
+    "with new pages and all. Memory is what the process grows by against 4 bytes a number and "
+    "8 an id. torch's tables know dense ids only, and are measured at the smallest size; it "
+    "runs with one thread. So is fbgemm's, where it is installed (see table_fbgemm.py); its "
+    "update is a lookup and the backward pass, by SGD."
 )
 
 Cases = dict[str, Callable[[], float]]
@@ -141,7 +146,9 @@ def _measure_size(
         }
         for rule, each in filled.items()
     )
-    return _summary(rounds, filled, _fill("adagrad", universe, batch))
+    adagrad = _fill("adagrad", universe, batch).memory_ratio
+    ready = _fill("sgd", universe, batch, prefault=True)
+    return _summary(rounds, filled["sgd"], ready, adagrad)
 
 
 def _case_rows(size: int, rounds: Rounds, cases: Cases) -> Iterator[dict[str, Any]]:
@@ -163,7 +170,7 @@ def _case_rows(size: int, rounds: Rounds, cases: Cases) -> Iterator[dict[str, An
 
 
 def _summary(
-    rounds: Rounds, filled: Mapping[str, Filled], adagrad: Filled
+    rounds: Rounds, filled: Filled, ready: Filled, adagrad_ratio: float
 ) -> dict[str, float | None]:
     def ratio(name: str, other: str) -> float | None:
         return rounds.ratio(name, other).median if other in rounds.figures else None
@@ -172,16 +179,20 @@ def _summary(
         "table_pull_vs_gather_limit": ratio("pull hit uniform", "limit gather uniform"),
         "table_push_sgd_vs_rmw_limit": ratio("push sgd uniform", "limit rmw uniform"),
         "push_adam_vs_push_sgd": ratio("push adam uniform", "push sgd uniform"),
+        "push_adam_vs_rmw_limit": ratio("push adam uniform", WIDE_LIMIT),
         "two_threads_vs_one": ratio("pull by two threads", "pull by one thread"),
         "limit_two_threads_vs_one": ratio("limit by two threads", "limit by one thread"),
-        "worst_insert_batch_ms": filled["sgd"].worst_ms,
-        "memory_ratio_sgd": filled["sgd"].memory_ratio,
-        "memory_ratio_adagrad": adagrad.memory_ratio,
+        "worst_insert_batch_ms": ready.worst_ms,
+        "worst_insert_batch_unprepared_ms": filled.worst_ms,
+        "memory_ratio_sgd": filled.memory_ratio,
+        "memory_ratio_adagrad": adagrad_ratio,
     }
 
 
 def _limit_of(name: str) -> str:
     act, keys = name.partition(" ")[0], name.rpartition(" ")[2]
+    if name == "push adam uniform":
+        return WIDE_LIMIT
     return f"limit {'gather' if act == 'pull' else 'rmw'} {keys}"
 
 
@@ -195,12 +206,16 @@ def _spec(rule: Any) -> TableSpec:
     )
 
 
-def _fill(rule: str, universe: NDArray[np.int64], batch: int) -> Filled:
+def _fill(
+    rule: str, universe: NDArray[np.int64], batch: int, *, prefault: bool = False
+) -> Filled:
     spec = _spec(rule)
     warm(spec)
     out = np.zeros((batch, DIM), np.float32)
     before = _resident_bytes()
     shard = SparseShard(spec, max_rows=universe.size + 2 * batch)
+    if prefault:
+        shard.prefault(universe.size)
     wall_ms, cpu_ms = [], []
     for start in range(0, universe.size, batch):
         ids = universe[start : start + batch]
@@ -280,7 +295,7 @@ def _limits(folder: Path) -> ctypes.CDLL | None:
 def _limit_cases(
     limits: ctypes.CDLL, size: int, keys: str, places: list[NDArray[np.int64]]
 ) -> Cases:
-    rows = reserve(size * DIM, np.float32)
+    rows = reserve(size * WIDE, np.float32)
     rows[:] = 1.0
     batch = np.zeros((BATCH, DIM), np.float32)
 
@@ -292,10 +307,13 @@ def _limit_cases(
 
         return act
 
-    return {
+    cases = {
         f"limit gather {keys}": _burst(places, call(limits.gather)),
         f"limit rmw {keys}": _burst(places, call(limits.step)),
     }
+    if keys == "uniform":
+        cases[WIDE_LIMIT] = _burst(places, call(limits.step_wide))
+    return cases
 
 
 def _thread_cases(

@@ -73,14 +73,21 @@ class Lookahead:
 
     def make(self) -> None:
         """Make the pages that are wanted; called by the thread."""
-        start = self._array.ctypes.data
         while self._made < self._wanted:
-            first = self._made // mmap.PAGESIZE * mmap.PAGESIZE
-            size = min(_PIECE, self._wanted - first)
-            if not _make_pages(start + first, size):
-                self._made = self._wanted
-                return
-            self._made = max(self._made, first + size)
+            self._made = self._make(self._made, self._wanted)
+
+    def make_now(self, num_bytes: int) -> None:
+        """Make the pages of the first ``num_bytes`` bytes, in this thread."""
+        made, num_bytes = 0, min(num_bytes, self._array.nbytes)
+        while _MADVISE is not None and made < num_bytes:
+            made = self._make(made, num_bytes)
+
+    def _make(self, made: int, wanted: int) -> int:
+        """Make a piece's pages; return up to which byte they are there, or all can be."""
+        first = made // mmap.PAGESIZE * mmap.PAGESIZE
+        size = min(_PIECE, wanted - first)
+        done = _make_pages(self._array.ctypes.data + first, size)
+        return max(made, first + size) if done else wanted
 
 
 class _Thread:

@@ -188,6 +188,12 @@ class SlotIndex:
         ids.reach(8 * self.num_rows)
         lines.reach(int(self.arrays.counts[PAGES]) * PAGE_LINES * LINE_BYTES)
 
+    def prefault(self, num_rows: int) -> None:
+        """Make the pages now that so many ids need."""
+        ids, lines = self._lookaheads
+        ids.make_now(8 * num_rows)
+        lines.make_now(pages_for(num_rows) * PAGE_LINES * LINE_BYTES)
+
     def keys_of(self, ids: NDArray[np.int64], *, create: bool) -> NDArray[np.uint64]:
         """Return ids as kernels take them.
 

@@ -18,9 +18,11 @@ def test_every_case_has_its_figures() -> None:
         "table_pull_vs_gather_limit",
         "table_push_sgd_vs_rmw_limit",
         "push_adam_vs_push_sgd",
+        "push_adam_vs_rmw_limit",
         "two_threads_vs_one",
         "limit_two_threads_vs_one",
         "worst_insert_batch_ms",
+        "worst_insert_batch_unprepared_ms",
         "memory_ratio_sgd",
         "memory_ratio_adagrad",
     }

@@ -127,3 +127,28 @@ def test_a_table_that_grows_under_the_thread_is_as_one_that_does_not() -> None:
     _, values, states = shard.export(0, ids.size)
     assert (values == -0.5).all()
     assert (states == 1.0).all()
+
+
+@linux
+def test_the_pages_of_rows_to_come_can_be_made_at_once() -> None:
+    array = reserve(64 * MIB, np.uint8)
+    Lookahead(array).make_now(20 * MIB + 1)
+
+    page, huge = mmap.PAGESIZE, 2 * MIB
+    made = resident(array)
+    assert made[: 20 * MIB // page + 1].all()
+    assert not made[(20 * MIB + huge) // page :].any()
+
+
+def test_a_shard_whose_pages_were_made_before_keeps_its_rows() -> None:
+    spec = TableSpec(name="t", kind="sparse", dim=4, optimizer=OptimizerSpec(rule="sgd"))
+    plain, ready = SparseShard(spec), SparseShard(spec)
+    ready.prefault(5_000)
+    ids = np.random.default_rng(0).integers(0, 2**63, 8_000, np.int64)
+    rows = [np.zeros((ids.size, 4), np.float32) for _ in range(2)]
+
+    for shard, out in zip((plain, ready), rows, strict=True):
+        shard.pull(ids, out, create=True)
+
+    assert (rows[0] == rows[1]).all()
+    assert ready.num_rows == plain.num_rows == ids.size
