@@ -88,7 +88,7 @@ def measure(
         with tempfile.TemporaryDirectory(prefix="table-") as folder:
             limits = _limits(Path(folder))
             for size in sizes:
-                part_s = 0.8 * budget_s / len(sizes)
+                part_s = budget_s * (0.6 if size == max(sizes) else 0.2)  # filling takes half
                 summary = _measure_size(size, batch, part_s, limits, rows, smallest=sizes[0])
     finally:
         torch.set_num_threads(threads)

@@ -39,11 +39,11 @@ def write_suite(folder: Path, name: str, act: str) -> None:
 
 
 def test_late_suites_get_less_when_early_ones_took_longer() -> None:
-    plan = run.Plan(["transport", "table", "path"], total_s=200.0)
+    plan = run.Plan(["transport", "table", "path"], total_s=300.0)
 
     first = plan.take("transport", elapsed_s=0.0)
-    second = plan.take("table", elapsed_s=100.0)
-    third = plan.take("path", elapsed_s=190.0)
+    second = plan.take("table", elapsed_s=200.0)
+    third = plan.take("path", elapsed_s=290.0)
 
     assert first == run.SUITES["transport"]
     assert second == pytest.approx(100.0 * run.SUITES["table"] / (run.SUITES["table"] + 75.0))
