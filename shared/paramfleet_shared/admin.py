@@ -1,11 +1,13 @@
 """The admin address of a process: health, status, metrics and settings over HTTP/1.1."""
 
 import math
+import ssl as tls
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from aiohttp import web
 
+from paramfleet_shared.access import Gate, require_marks, requires
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.telemetry import MetricRegistry
 
@@ -43,15 +45,24 @@ def finite(value: Any) -> Any:
 class AdminServer:
     """Serves ``/healthz /readyz /status /metrics /config`` and a role's own routes.
 
+    Health is open; the rest is for whoever the gate lets read.
+
     Args:
         status: Returns what ``/status`` answers, in plain values.
         ready: Returns whether the process serves, and the reason if it doesn't.
         metrics: What ``/metrics`` renders.
         config: What ``/config`` answers: ``Resolved.shown()``, with secrets hidden.
-        routes: More aiohttp routes.
+        routes: More aiohttp routes, whose handlers are marked with ``@requires``.
+        state: What those handlers find in their application.
+        gate: Who may ask; without one everybody may read, and only callers on this machine
+            may do more.
+        ssl: Serve TLS.
+
+    Raises:
+        UnmarkedRouteError: if a route doesn't say whom it serves.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (all by keyword)
         self,
         *,
         status: Callable[[], Mapping[str, Any]],
@@ -59,12 +70,18 @@ class AdminServer:
         metrics: MetricRegistry,
         config: Mapping[str, Any] | None = None,
         routes: Sequence[web.RouteDef] = (),
+        state: Mapping[web.AppKey[Any], Any] | None = None,
+        gate: Gate | None = None,
+        ssl: tls.SSLContext | None = None,
     ) -> None:
         self._status = status
         self._ready = ready
         self._metrics = metrics
         self._config = dict(config or {})
-        app = web.Application()
+        self._ssl = ssl
+        app = web.Application(middlewares=[(gate or Gate()).middleware])
+        for key, value in (state or {}).items():
+            app[key] = value
         app.add_routes(
             [
                 web.get("/healthz", self._answer_health),
@@ -75,6 +92,7 @@ class AdminServer:
                 *routes,
             ]
         )
+        require_marks(app)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_STOP_TIMEOUT_S)
 
     async def start(self, host: str, port: int) -> int:
@@ -88,7 +106,7 @@ class AdminServer:
         """
         await self._runner.setup()
         try:
-            await web.TCPSite(self._runner, host, port).start()
+            await web.TCPSite(self._runner, host, port, ssl_context=self._ssl).start()
         except OSError as error:
             await self._runner.cleanup()
             raise AdminPortInUseError(host=host, port=port, reason=str(error)) from error
@@ -99,20 +117,25 @@ class AdminServer:
         """Stop listening; may be called again."""
         await self._runner.cleanup()
 
+    @requires("open")
     async def _answer_health(self, _request: web.Request) -> web.Response:
         return web.json_response({"ok": True})
 
+    @requires("open")
     async def _answer_ready(self, _request: web.Request) -> web.Response:
         ready, reason = self._ready()
         answer = {"ready": ready, "reason": reason}
         return web.json_response(answer, status=200 if ready else 503)
 
+    @requires("read")
     async def _answer_status(self, _request: web.Request) -> web.Response:
         return web.json_response(finite(dict(self._status())))
 
+    @requires("read")
     async def _answer_metrics(self, _request: web.Request) -> web.Response:
         kind = "text/plain; version=0.0.4; charset=utf-8"
         return web.Response(body=self._metrics.render(), headers={"Content-Type": kind})
 
+    @requires("read")
     async def _answer_config(self, _request: web.Request) -> web.Response:
         return web.json_response(self._config)

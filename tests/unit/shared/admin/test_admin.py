@@ -6,6 +6,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from paramfleet_shared.access import requires
 from paramfleet_shared.admin import AdminPortInUseError, AdminServer, finite
 from paramfleet_shared.telemetry import MetricRegistry
 
@@ -26,6 +27,7 @@ class Shop:
             routes=[web.get("/extra", self.extra)],
         )
 
+    @requires("open")
     async def extra(self, _request: web.Request) -> web.Response:
         return web.Response(text="more")
 
