@@ -10,18 +10,50 @@
     fleet.stop_worker()
 
 A process has one session; every name here works on it.
+
+A name is loaded when it is first used: a reader of a ``pipe_command`` runs once a file, and
+one that takes its generator from here does without torch.
 """
 
-from paramfleet import data, nn
-from paramfleet.collectives import Util
-from paramfleet.exchange import Exchange
-from paramfleet.job_metrics import Metrics
-from paramfleet.optimizer import DistributedOptimizer
-from paramfleet.prefetch import Prefetching
-from paramfleet.roles import PaddleCloudRoleMaker, Role, UserDefinedRoleMaker
-from paramfleet.saving import Saving
-from paramfleet.session import Session
-from paramfleet.strategy import DistributedStrategy
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from paramfleet import data, nn
+    from paramfleet.data.generator import MultiSlotDataGenerator, MultiSlotStringDataGenerator
+    from paramfleet.surface import (
+        DistributedOptimizer,
+        DistributedStrategy,
+        PaddleCloudRoleMaker,
+        Role,
+        UserDefinedRoleMaker,
+        barrier_worker,
+        distributed_model,
+        distributed_optimizer,
+        finish_training,
+        init,
+        init_server,
+        init_worker,
+        is_first_worker,
+        is_server,
+        is_worker,
+        job_progress,
+        load_model,
+        metrics,
+        prefetch,
+        report,
+        run_server,
+        save_inference_model,
+        save_persistables,
+        server_endpoints,
+        server_index,
+        server_num,
+        stop_worker,
+        util,
+        worker_endpoints,
+        worker_index,
+        worker_num,
+    )
 
 __all__ = [  # noqa: RUF022 - grouped as a user meets them
     # life cycle
@@ -57,6 +89,9 @@ __all__ = [  # noqa: RUF022 - grouped as a user meets them
     "save_persistables",
     "load_model",
     "save_inference_model",
+    # readers
+    "MultiSlotDataGenerator",
+    "MultiSlotStringDataGenerator",
     # modules
     "data",
     "metrics",
@@ -64,38 +99,27 @@ __all__ = [  # noqa: RUF022 - grouped as a user meets them
     "util",
 ]
 
-_session = Session()
-_saving = Saving(_session)
+_MODULES = ("data", "nn")
+_READERS = ("MultiSlotDataGenerator", "MultiSlotStringDataGenerator")
 
-init = _session.init
-init_server = _session.init_server
-run_server = _session.run_server
-init_worker = _session.init_worker
-finish_training = _session.finish_training
-stop_worker = _session.stop_worker
-is_worker = _session.is_worker
-is_server = _session.is_server
-is_first_worker = _session.is_first_worker
-worker_index = _session.worker_index
-worker_num = _session.worker_num
-worker_endpoints = _session.worker_endpoints
-server_index = _session.server_index
-server_num = _session.server_num
-server_endpoints = _session.server_endpoints
-barrier_worker = _session.barrier_worker
-distributed_model = _session.distributed_model
-distributed_optimizer = _session.distributed_optimizer
-prefetch = Prefetching(_session).prefetch
-report = _session.report
-job_progress = _session.job_progress
-save_persistables = _saving.save_persistables
-load_model = _saving.load_model
-save_inference_model = _saving.save_inference_model
-util = Util(
-    gather=_session.gather,
-    barrier=_session.worker_barrier,
-    rank=_session.worker_index,
-    size=_session.worker_num,
-    exchange=Exchange(_session).run,
-)
-metrics = Metrics(util.all_reduce)
+if not TYPE_CHECKING:  # a type checker knows the names, and which there aren't
+
+    def __getattr__(name: str) -> Any:
+        """Load what is asked for, once.
+
+        Raises:
+            AttributeError: if there is nothing of this name.
+        """
+        if name not in __all__:
+            message = f"module {__name__!r} has no attribute {name!r}"
+            raise AttributeError(message)
+        if name in _MODULES:
+            return importlib.import_module(f"{__name__}.{name}")
+        room = "data.generator" if name in _READERS else "surface"
+        found = getattr(importlib.import_module(f"{__name__}.{room}"), name)
+        globals()[name] = found
+        return found
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *(name for name in __all__ if name not in globals())]

@@ -29,12 +29,13 @@ TRAINING = [
     "report",
     "job_progress",
 ]
+READERS = ["MultiSlotDataGenerator", "MultiSlotStringDataGenerator"]
 SAVING = ["save_persistables", "load_model", "save_inference_model"]
 MODULES = ["data", "metrics", "nn", "util"]
 
 
 def test_the_public_names_are_these() -> None:
-    assert fleet.__all__ == [*LIFE, *PLACE, *TRAINING, *SAVING, *MODULES]
+    assert fleet.__all__ == [*LIFE, *PLACE, *TRAINING, *SAVING, *READERS, *MODULES]
     assert all(getattr(fleet, name) is not None for name in fleet.__all__)
 
 
@@ -68,3 +69,7 @@ def test_public_functions_say_what_they_do() -> None:
     silent = [name for name in fleet.__all__ if not getattr(fleet, name).__doc__]
 
     assert not silent
+
+
+def test_dir_shows_them_all() -> None:
+    assert set(fleet.__all__) <= set(dir(fleet))

@@ -14,10 +14,12 @@ import signal
 import subprocess
 import threading
 import weakref
+from pathlib import Path
 from typing import IO
 
 from paramfleet.data.files import CHUNK_BYTES, read_some
 from paramfleet_shared.clock import Clock
+from paramfleet_shared.config import read_environment
 from paramfleet_shared.errors import ContractError, FleetError
 
 __all__ = ["Pipe", "PipeFailedError", "PipeTimeoutError"]
@@ -26,6 +28,9 @@ _KEPT_BYTES = 4096
 """Of what a command says on its standard error."""
 
 _KEPT_LINES = 10
+
+_PADDLE_NAMES = Path(__file__).parent / "paddle_names"
+"""Folder with the modules of Paddle that readers import, for where there is no Paddle."""
 
 _END_POLL_S = 0.02
 """Between two looks whether a command has ended that has closed its output."""
@@ -99,6 +104,7 @@ class Pipe:
             stdin=opened if is_plain else subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
+            env=_environment(),
             start_new_session=True,
         )
         self._kill = weakref.finalize(self, _kill, self._process)
@@ -197,6 +203,13 @@ class Pipe:
         finally:
             with contextlib.suppress(BrokenPipeError):
                 stdin.close()
+
+
+def _environment() -> dict[str, str]:
+    """Return this process's environment, with Paddle's names last on Python's path."""
+    environment = read_environment()
+    path = filter(None, [environment.get("PYTHONPATH"), str(_PADDLE_NAMES)])
+    return {**environment, "PYTHONPATH": os.pathsep.join(path)}
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

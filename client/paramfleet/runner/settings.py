@@ -168,7 +168,11 @@ class RunnerSettings:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OptimizerSettings:
-    """The keys below ``hyper_parameters.optimizer``."""
+    """The keys below ``hyper_parameters.optimizer``.
+
+    Raises:
+        SettingError: if a value is outside its documented range.
+    """
 
     # "class" is no name for a field: see CLASS_KEY in paramfleet.runner.config
 
@@ -185,6 +189,9 @@ class OptimizerSettings:
     momentum: float = 0.9
     """Momentum: its factor."""
 
+    adam_lazy_mode: bool = True
+    """Accepted: rows that no batch touches are always left alone."""
+
     reg: float = 0.0
     """Weight decay of the dense parameters."""
 
@@ -193,6 +200,11 @@ class OptimizerSettings:
 
     decay_rate: float = 1.0
     """Factor of the learning rate every decay_steps steps."""
+
+    def __post_init__(self) -> None:
+        if not self.adam_lazy_mode:
+            rule = "true: rows that no batch touches are always left alone"
+            raise SettingError(name="adam_lazy_mode", value=False, rule=rule)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

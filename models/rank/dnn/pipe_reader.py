@@ -14,7 +14,7 @@ NUM_IDS, NUM_DENSE = 26, 13
 Sample = list[tuple[str, list[int] | list[float]]]
 
 
-class Reader(fleet.data.MultiSlotDataGenerator):
+class Reader(fleet.MultiSlotDataGenerator):
     """Slots click, 1 to 26 and dense_feature, in this order."""
 
     @override

@@ -10,7 +10,7 @@ import torch
 
 import paramfleet as fleet
 from paramfleet.modes.ahead import Ahead, Wanted, When
-from paramfleet.prefetch import Prefetcher, PrefetchError, Prefetching
+from paramfleet.prefetching import Prefetcher, PrefetchError, Prefetching
 from paramfleet.requests import Read, ReadPlan, Rows
 from paramfleet.roles import RoleMaker
 from paramfleet.session import CallOrderError, Session

@@ -9,6 +9,7 @@ import torch
 import paramfleet as fleet
 from paramfleet.job import pull_dense
 from paramfleet.requests import Read, ReadPlan, Rows
+from paramfleet.surface import session
 from paramfleet_shared.tables.partition import partition
 
 parser = argparse.ArgumentParser()
@@ -54,7 +55,7 @@ def current() -> float:
 
 def served() -> float:
     """Return what the servers hold, asked beside the replica."""
-    job = fleet._session.job
+    job = session.job
     if job is None:
         return current()
     if args.kind == "dense":

@@ -8,6 +8,7 @@ import signal
 import msgpack
 
 import paramfleet as fleet
+from paramfleet.surface import session
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--files", nargs="+", required=True)
@@ -25,7 +26,7 @@ if fleet.is_server():
 rank = fleet.worker_index()
 if rank == 1 and args.claims:
     for what, said in (("endpoints", "127.0.0.1:9"), ("sent", {0: 3})):
-        fleet._session.gather(f"fleet.exchange.{what}", msgpack.packb([rank, said]))
+        session.gather(f"fleet.exchange.{what}", msgpack.packb([rank, said]))
     fleet.stop_worker()
     raise SystemExit(0)
 dataset = fleet.data.InMemoryDataset()

@@ -9,6 +9,7 @@ import torch
 
 import paramfleet as fleet
 from paramfleet.modes import geo
+from paramfleet.surface import session
 from paramfleet_pserver.core.pulled import PulledIds
 
 parser = argparse.ArgumentParser()
@@ -147,8 +148,8 @@ fleet.stop_worker()
 dense = torch.cat([parameter.flatten() for parameter in model.mlp.parameters()])
 traffic = {}
 if args.traffic:
-    assert fleet._session.job is not None
-    counted = fleet._session.job.pservers.traffic
+    assert session.job is not None
+    counted = session.job.pservers.traffic
     traffic = {"sent": counted.sent_bytes, "received": counted.received_bytes}
 print(
     json.dumps(

@@ -139,6 +139,7 @@ def test_an_unknown_key_is_told_with_its_line_and_the_nearest(
         ("runner:\n  use_gpu: maybe\n", 2, "must be true or false"),
         ("runner:\n  sync_mode: half\n", 2, "must be one of sync, async, geo"),
         ("runner:\n  model_save_path: [a]\n", 2, "must be text"),
+        ("hyper_parameters:\n  optimizer:\n    adam_lazy_mode: no\n", 3, "must be true: rows"),
         ("hyper_parameters:\n  fc_sizes: 8\n", 2, "must be a list, as [512, 256]"),
         ("hyper_parameters:\n  fc_sizes: [8, x]\n", 2, "must be a whole number"),
         ("runner:\n  epochs: 1\n  epochs: 2\n", 3, "stands there already"),

@@ -1,0 +1,1 @@
+"""What readers of a ``pipe_command`` import of Paddle: its parent."""

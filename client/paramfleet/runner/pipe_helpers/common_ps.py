@@ -1,0 +1,5 @@
+"""The ``common_ps`` that PaddleRec's readers import from the folder they are given."""
+
+from paramfleet.data.paddlerec import YamlHelper
+
+__all__ = ["YamlHelper"]

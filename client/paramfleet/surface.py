@@ -1,0 +1,85 @@
+"""What ``fleet.`` offers beside ``data`` and ``nn``: the process's one session.
+
+It needs torch; ``paramfleet`` itself loads it when one of these names is first used.
+"""
+
+from paramfleet.collectives import Util
+from paramfleet.exchange import Exchange
+from paramfleet.job_metrics import Metrics
+from paramfleet.optimizer import DistributedOptimizer
+from paramfleet.prefetching import Prefetching
+from paramfleet.roles import PaddleCloudRoleMaker, Role, UserDefinedRoleMaker
+from paramfleet.saving import Saving
+from paramfleet.session import Session
+from paramfleet.strategy import DistributedStrategy
+
+__all__ = [
+    "DistributedOptimizer",
+    "DistributedStrategy",
+    "PaddleCloudRoleMaker",
+    "Role",
+    "UserDefinedRoleMaker",
+    "barrier_worker",
+    "distributed_model",
+    "distributed_optimizer",
+    "finish_training",
+    "init",
+    "init_server",
+    "init_worker",
+    "is_first_worker",
+    "is_server",
+    "is_worker",
+    "job_progress",
+    "load_model",
+    "metrics",
+    "prefetch",
+    "report",
+    "run_server",
+    "save_inference_model",
+    "save_persistables",
+    "server_endpoints",
+    "server_index",
+    "server_num",
+    "session",
+    "stop_worker",
+    "util",
+    "worker_endpoints",
+    "worker_index",
+    "worker_num",
+]
+
+session = Session()
+_saving = Saving(session)
+
+init = session.init
+init_server = session.init_server
+run_server = session.run_server
+init_worker = session.init_worker
+finish_training = session.finish_training
+stop_worker = session.stop_worker
+is_worker = session.is_worker
+is_server = session.is_server
+is_first_worker = session.is_first_worker
+worker_index = session.worker_index
+worker_num = session.worker_num
+worker_endpoints = session.worker_endpoints
+server_index = session.server_index
+server_num = session.server_num
+server_endpoints = session.server_endpoints
+barrier_worker = session.barrier_worker
+distributed_model = session.distributed_model
+distributed_optimizer = session.distributed_optimizer
+prefetch = Prefetching(session).prefetch
+report = session.report
+job_progress = session.job_progress
+save_persistables = _saving.save_persistables
+load_model = _saving.load_model
+save_inference_model = _saving.save_inference_model
+util = Util(
+    gather=session.gather,
+    barrier=session.worker_barrier,
+    rank=session.worker_index,
+    size=session.worker_num,
+    exchange=Exchange(session).run,
+)
+metrics = Metrics(util.all_reduce)

@@ -1,0 +1,212 @@
+"""What a PaddleRec user has for rank/dnn trains: configurations, a pipe reader, the sample.
+
+Of the configurations only the paths of model and reader are ours.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paramfleet_shared.config import read_environment
+
+pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(120)]
+
+DNN = Path(__file__).parents[3] / "models" / "rank" / "dnn"
+SCRIPT = "model_folder.py"
+MODES = ["sync", "async", "geo"]
+
+CONFIG = """\
+# workspace
+#workspace: "models/rank/dnn"
+
+
+runner:
+  train_data_dir: "data/sample_data/train"
+  train_reader_path: "{dnn}/reader" # importlib format
+  model_path: "{dnn}/model"
+  use_gpu: False
+  use_auc: True
+  train_batch_size: 2
+  epochs: 3
+  print_interval: 2
+  model_save_path: "output_model_dnn"
+  infer_batch_size: 2
+  infer_reader_path: "{dnn}/reader" # importlib format
+  test_data_dir: "data/sample_data/train"
+  infer_load_path: "output_model_dnn"
+  infer_start_epoch: 0
+  infer_end_epoch: 3
+  num_workers: 0
+  #use inference save model
+  # model_init_path: "output_model_dnn/2" # init model
+  use_inference: False
+  save_inference_feed_varnames: ["1","2","3","4","5","6","7","8","9","10","11","12","13","14",\
+"15","16","17","18","19","20","21","22","23","24","25","26","dense_input"]
+  save_inference_fetch_varnames: ["sigmoid_0.tmp_0"]
+
+  # distribute_config
+  sync_mode: "async"
+  split_file_list: False
+  thread_num: 1
+
+
+# hyper parameters of user-defined network
+hyper_parameters:
+  # optimizer config
+  optimizer:
+    class: Adam
+    learning_rate: 0.001
+    strategy: async
+  # user-defined <key, value> pairs
+  sparse_inputs_slots: 27
+  sparse_feature_number: 1000001
+  sparse_feature_dim: 9
+  dense_input_dim: 13
+  fc_sizes: [512, 256, 128, 32]
+  distributed_embedding: 0
+"""
+"""``config.yaml``."""
+
+BENCHMARK = """\
+hyper_parameters:
+  optimizer:
+    class: Adam
+    learning_rate: 0.0001
+    adam_lazy_mode: True
+  sparse_inputs_slots: 27
+  sparse_feature_number: 1000001
+  sparse_feature_dim: 10
+  dense_input_dim: 13
+  fc_sizes: [400, 400, 400]
+
+runner:
+  epochs: 15
+  print_interval: 100
+
+  geo_step: 400
+  sync_mode: "async"  # sync / async /geo / heter
+  thread_num: 16
+  use_gpu: 0
+
+  model_path: "{dnn}/model.py"
+  reader_type: "QueueDataset"  # DataLoader / QueueDataset / RecDataset
+  pipe_command: "python benchmark_reader.py"
+  dataset_debug: False
+  split_file_list: False
+
+  train_batch_size: 1000
+  train_data_dir: "data/sample_data/train"
+  train_reader_path: "benchmark_reader"
+  model_save_path: "model"
+
+  infer_batch_size: 1000
+  test_data_dir: "data/sample_data/train"
+  infer_reader_path: "benchmark_reader"
+  infer_load_path: "model"
+  infer_start_epoch: 0
+  infer_end_epoch: 1
+"""
+"""``benchmark.yaml``, reading the sample."""
+
+READER = """\
+import sys
+import yaml
+import os
+import paddle.distributed.fleet as fleet
+import logging
+
+logging.basicConfig(format='%(message)s', level=logging.INFO)
+logger = logging.getLogger(__name__)
+
+
+class Reader(fleet.MultiSlotDataGenerator):
+    def init(self, config):
+        slots = int(config.get("hyper_parameters.sparse_inputs_slots"))
+        self.names = ["click"] + [str(slot) for slot in range(1, slots)] + ["dense_feature"]
+        logger.info("pipe init success")
+
+    def generate_sample(self, line):
+        def reader():
+            found = {name: [] for name in self.names}
+            for word in line.strip().split(" "):
+                name, value = word.split(":")
+                found[name].append(float(value) if name == "dense_feature" else int(value))
+            yield [(name, found[name] or [0]) for name in self.names]
+
+        return reader
+
+
+if __name__ == "__main__":
+    yaml_path = sys.argv[1]
+    utils_path = sys.argv[2]
+    sys.path.append(utils_path)
+    import common_ps
+    yaml_helper = common_ps.YamlHelper()
+    config = yaml_helper.load_yaml(yaml_path)
+
+    r = Reader()
+    r.init(config)
+    r.run_from_stdin()
+"""
+"""As PaddleRec's own: it imports Paddle, and helpers from the folder that it is given."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with the sample of 80 lines, a reader and both configurations."""
+    data_dir = read_environment().get("PARAMFLEET_DATA")
+    if not data_dir:
+        pytest.skip("PARAMFLEET_DATA names no folder of real data")
+    made = tmp_path_factory.mktemp("paddlerec")
+    train = made / "data" / "sample_data" / "train"
+    train.mkdir(parents=True)
+    sample = Path(data_dir) / "tiny" / "paddlerec_dnn_slot_80.txt"
+    (train / "sample_train.txt").write_bytes(sample.read_bytes())
+    (made / "benchmark_reader.py").write_text(READER)
+    for name, text in (("config", CONFIG), ("benchmark", BENCHMARK)):
+        (made / f"{name}.yaml").write_text(text.replace("{dnn}", str(DNN)))
+    return made
+
+
+def result_of(log: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(log.splitlines()[-1])
+    return found
+
+
+def test_its_configuration_trains_in_every_mode(jobs: Any, folder: Path) -> None:
+    words = ["train", "-m", str(folder / "config.yaml")]
+    patient = {"PARAMFLEET_LEASE_TTL_S": "20"}  # nine processes may share two cores
+
+    running = {
+        mode: jobs.start(
+            SCRIPT,
+            *words,
+            f"-orunner.sync_mode={mode}",
+            f"-orunner.model_save_path=output_{mode}",
+            servers=1,
+            **patient,
+        )
+        for mode in MODES
+    }
+    ended = {mode: job.end() for mode, job in running.items()}
+
+    for mode, end in ended.items():
+        assert set(end.codes.values()) == {0}, end.story()
+        result = result_of(end.logs["worker0"])
+        assert (result["mode"], result["workers"], result["epochs"]) == (mode, 2, 3)
+        assert result["auc"] > 0.9, (mode, result)
+        assert sorted(p.name for p in (folder / f"output_{mode}").iterdir()) == ["0", "1", "2"]
+
+
+def test_its_pipe_reader_is_read_and_its_epochs_are_scored(jobs: Any, folder: Path) -> None:
+    words = ["-m", str(folder / "benchmark.yaml")]
+
+    trained = jobs.local(SCRIPT, "train", *words)
+    scored = jobs.local(SCRIPT, "infer", *words, "-orunner.infer_start_epoch=14",
+                        "-orunner.infer_end_epoch=15")  # fmt: skip
+
+    assert trained["epochs"] == 15
+    assert trained["auc"] > 0.6, "15 steps of all 80 samples"
+    assert scored["auc"] == pytest.approx(trained["auc"], abs=1e-6)
