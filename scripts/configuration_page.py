@@ -20,7 +20,7 @@ from paramfleet.runner.settings import (
 from paramfleet.strategy import DistributedStrategy, TrainingMode
 from paramfleet_coordinator.config import CoordinatorSettings
 from paramfleet_pserver.config import PServerSettings
-from paramfleet_shared.config import JobSettings, Option, options_of
+from paramfleet_shared.config import JobSettings, Option, WorkerSettings, options_of
 from paramfleet_shared.wire.limits import Limits
 from paramfleet_worker.config import LaunchSettings
 
@@ -39,7 +39,7 @@ A setting is taken from the first of these that names it:
 2. the environment, as `PARAMFLEET_LEASE_TTL_S=6`;
 3. a TOML file, which `paramfleet coordinator`, `pserver` and `worker` read (`--config FILE`
    or `PARAMFLEET_CONFIG=FILE`): shared settings on the top level, a service's own in a
-   table of its name (`[coordinator]`, `[pserver]`);
+   table of its name (`[coordinator]`, `[pserver]`, `[worker]`);
 4. the default.
 
 A name that nothing reads is an error that says the nearest one. Coordinator and pservers
@@ -117,6 +117,8 @@ def render() -> str:
         _settings(_own(CoordinatorSettings, shared), "coordinator", shared),
         "## Pserver\n",
         _settings(_own(PServerSettings, shared), "pserver", shared),
+        "## Worker\n",
+        _settings(_own(WorkerSettings, shared), "worker", shared),
         "## Launcher\n",
         "Options of `paramfleet launch`; they come before the script.\n",
         _settings(options_of(LaunchSettings), "launch", shared),

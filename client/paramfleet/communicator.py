@@ -23,7 +23,7 @@ import uvloop
 
 from paramfleet_shared.admin import AdminPortInUseError, AdminServer
 from paramfleet_shared.clock import SystemClock
-from paramfleet_shared.config import JobSettings
+from paramfleet_shared.config import WorkerSettings
 from paramfleet_shared.discovery.session import JobSession
 from paramfleet_shared.errors import FleetError, IntegrityError, UnavailableError
 from paramfleet_shared.rpc.endpoint import join_endpoint
@@ -136,7 +136,7 @@ class Communicator:
 
     def join(
         self,
-        settings: JobSettings,
+        settings: WorkerSettings,
         *,
         index: int | None,
         facts: Callable[[], Mapping[str, Any]] = dict,
@@ -148,7 +148,7 @@ class Communicator:
             settings: The job's settings.
             index: The rank it must have; None for the lowest free one.
             facts: What the job's status shows of this worker, looked at once a second.
-            admin: Served on a free port of this host from now on, and advertised.
+            admin: Served from now on, and advertised.
 
         Raises:
             FleetError: as ``JobSession.join`` does.
@@ -160,7 +160,7 @@ class Communicator:
                 role="worker",
                 index=index,
                 endpoint="",
-                admin=await self._start_admin(admin, settings.host),
+                admin=await self._start_admin(admin, settings),
                 clock=self.clock,
             )
             self._session = session
@@ -299,17 +299,17 @@ class Communicator:
         finally:
             self._waiting.discard(task)
 
-    async def _start_admin(self, admin: AdminServer | None, host: str) -> str:
+    async def _start_admin(self, admin: AdminServer | None, settings: WorkerSettings) -> str:
         """Return the admin address; empty without one. A worker trains without it, too."""
         if admin is None:
             return ""
         try:
-            port = await admin.start(host, 0)
+            port = await admin.start(settings.bind or settings.host, settings.admin_port)
         except AdminPortInUseError as error:
             log.warning("worker.no_admin", extra={"reason": str(error)})
             return ""
         self._admin = admin
-        return join_endpoint(host, port)
+        return join_endpoint(settings.host, port)
 
     async def _publish(
         self, session: JobSession, facts: Callable[[], Mapping[str, Any]]

@@ -13,7 +13,7 @@ import msgpack
 
 from paramfleet.communicator import Communicator
 from paramfleet.session import Session
-from paramfleet_shared.config import JobSettings
+from paramfleet_shared.config import WorkerSettings
 from paramfleet_shared.errors import IntegrityError
 from paramfleet_shared.rpc.client import Channel
 from paramfleet_shared.rpc.endpoint import join_endpoint
@@ -102,7 +102,7 @@ class _Running:
     """One exchange of one worker; its state belongs to the communicator's loop."""
 
     def __init__(
-        self, name: str, communicator: Communicator, settings: JobSettings, receive: Receive
+        self, name: str, communicator: Communicator, settings: WorkerSettings, receive: Receive
     ) -> None:
         self._name = name
         self._communicator = communicator
@@ -168,7 +168,7 @@ class _Running:
             name=f"worker {self._rank}",
             clock=self._communicator.clock,
         )
-        port = await server.start(self._settings.host)
+        port = await server.start(self._settings.bind or self._settings.host)
         self._server = server
         return join_endpoint(self._settings.host, port)
 

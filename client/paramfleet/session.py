@@ -28,7 +28,7 @@ from paramfleet.requests import Author
 from paramfleet.roles import PaddleCloudRoleMaker, Role, RoleMaker
 from paramfleet.strategy import DistributedStrategy, TrainingMode
 from paramfleet_shared.clock import SystemClock
-from paramfleet_shared.config import JobSettings, read_environment, resolve
+from paramfleet_shared.config import WorkerSettings, read_environment, resolve
 from paramfleet_shared.errors import ContractError, FleetError
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Session:
     def __init__(self) -> None:
         self._role: RoleMaker | None = None
         self._strategy: DistributedStrategy | None = None
-        self.settings = JobSettings()
+        self.settings = WorkerSettings()
         self.communicator: Communicator | None = None
         self._job: Job | None = None
         self._examples = ExampleCounter()
@@ -100,8 +100,8 @@ class Session:
             return
         arguments = {} if self._role.host is None else {"host": self._role.host}
         resolved = resolve(
-            JobSettings,
-            section="job",
+            WorkerSettings,
+            section="worker",
             arguments=arguments,
             environment=read_environment(),
             file=None,

@@ -10,9 +10,9 @@ import click
 
 from paramfleet_shared.clock import SystemClock
 from paramfleet_shared.config import (
-    JobSettings,
     Option,
     Resolved,
+    WorkerSettings,
     options_of,
     read_environment,
     resolve,
@@ -90,9 +90,9 @@ def _worker(
     environment = read_environment()
 
     def run() -> int:
-        resolved: Resolved[JobSettings] = resolve(
-            JobSettings,
-            section="",
+        resolved: Resolved[WorkerSettings] = resolve(
+            WorkerSettings,
+            section="worker",
             arguments=options,
             environment=environment,
             file=config,
@@ -222,7 +222,7 @@ main.add_command(_script_command("launch", LaunchSettings, _launch))
 main.add_command(
     _script_command(
         "worker",
-        JobSettings,
+        WorkerSettings,
         _worker,
         click.Option(
             ["--config"],

@@ -3,11 +3,11 @@
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import NoReturn
 
-from paramfleet_shared.config import JobSettings, Resolved
+from paramfleet_shared.config import JobSettings, Resolved, WorkerSettings
 from paramfleet_shared.errors import ContractError
 
 __all__ = ["ScriptError", "become_worker", "script_of", "worker_environment"]
@@ -56,23 +56,24 @@ def script_of(
 
 
 def worker_environment(
-    settings: Resolved[JobSettings], inherited: Mapping[str, str]
+    settings: Resolved[WorkerSettings], inherited: Mapping[str, str]
 ) -> dict[str, str]:
     """Return the environment in which a script is a worker.
 
     ``PADDLE_TRAINER_ID`` stays as it is: where nobody gave an index, the coordinator
     assigns one.
     """
+    shared = {field.name for field in fields(JobSettings)}
     named = {
-        f"PARAMFLEET_{field.name.upper()}": str(getattr(settings.value, field.name))
-        for field in fields(settings.value)
-        if settings.origins[field.name] != "default" or field.name in {"job", "redis"}
+        f"PARAMFLEET_{'' if name in shared else 'WORKER__'}{name.upper()}": str(value)
+        for name, value in asdict(settings.value).items()
+        if settings.origins[name] != "default" or name in {"job", "redis"}
     }
     return {**inherited, "TRAINING_ROLE": "TRAINER", "PYTHONUNBUFFERED": "1", **named}
 
 
 def become_worker(
-    script: tuple[str, ...], settings: Resolved[JobSettings], inherited: Mapping[str, str]
+    script: tuple[str, ...], settings: Resolved[WorkerSettings], inherited: Mapping[str, str]
 ) -> NoReturn:
     """Replace this process by the script's own, with the same process id.
 

@@ -4,14 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from paramfleet_shared.config import JobSettings, resolve
+from paramfleet_shared.config import WorkerSettings, resolve
 from paramfleet_worker.app.script import ScriptError, script_of, worker_environment
 
 
 def test_a_script_finds_the_job_and_leaves_its_index_to_the_coordinator() -> None:
     inherited = {"HOME": "/root", "PARAMFLEET_JOB": "other", "PARAMFLEET_LEASE_TTL_S": "9"}
     settings = resolve(
-        JobSettings, section="", arguments={"job": "day3"}, environment=inherited
+        WorkerSettings,
+        section="worker",
+        arguments={"job": "day3", "admin_port": 7101},
+        environment=inherited,
     )
 
     found = worker_environment(settings, inherited)
@@ -21,7 +24,9 @@ def test_a_script_finds_the_job_and_leaves_its_index_to_the_coordinator() -> Non
     assert found["PARAMFLEET_REDIS"] == "redis://127.0.0.1:6379/0"
     assert found["PARAMFLEET_LEASE_TTL_S"] == "9.0"
     assert "PADDLE_TRAINER_ID" not in found
+    assert found["PARAMFLEET_WORKER__ADMIN_PORT"] == "7101"
     assert "PARAMFLEET_HOST" not in found
+    assert "PARAMFLEET_WORKER__BIND" not in found
 
 
 def test_a_model_is_run_by_the_runner_with_its_options(tmp_path: Path) -> None:
