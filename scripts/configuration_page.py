@@ -17,10 +17,11 @@ from paramfleet.runner.settings import (
     OptimizerSettings,
     RunnerSettings,
 )
+from paramfleet.settings import WorkerSettings
 from paramfleet.strategy import DistributedStrategy, TrainingMode
 from paramfleet_coordinator.config import CoordinatorSettings
 from paramfleet_pserver.config import PServerSettings
-from paramfleet_shared.config import JobSettings, Option, WorkerSettings, options_of
+from paramfleet_shared.config import JobSettings, Option, options_of
 from paramfleet_shared.wire.limits import Limits
 from paramfleet_worker.config import LaunchSettings
 

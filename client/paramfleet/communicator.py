@@ -21,9 +21,9 @@ from typing import Any, Generic, TypeVar
 
 import uvloop
 
+from paramfleet.settings import WorkerSettings
 from paramfleet_shared.admin import AdminPortInUseError, AdminServer
 from paramfleet_shared.clock import SystemClock
-from paramfleet_shared.config import WorkerSettings
 from paramfleet_shared.discovery.session import JobSession
 from paramfleet_shared.errors import FleetError, IntegrityError, UnavailableError
 from paramfleet_shared.rpc.endpoint import join_endpoint

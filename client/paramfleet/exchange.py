@@ -13,7 +13,7 @@ import msgpack
 
 from paramfleet.communicator import Communicator
 from paramfleet.session import Session
-from paramfleet_shared.config import WorkerSettings
+from paramfleet.settings import WorkerSettings
 from paramfleet_shared.errors import IntegrityError
 from paramfleet_shared.rpc.client import Channel
 from paramfleet_shared.rpc.endpoint import join_endpoint

@@ -26,9 +26,9 @@ from paramfleet.progress import Progress
 from paramfleet.pservers import PServers
 from paramfleet.requests import Author
 from paramfleet.roles import PaddleCloudRoleMaker, Role, RoleMaker
+from paramfleet.settings import WorkerSettings, read_settings
 from paramfleet.strategy import DistributedStrategy, TrainingMode
 from paramfleet_shared.clock import SystemClock
-from paramfleet_shared.config import WorkerSettings, read_environment, resolve
 from paramfleet_shared.errors import ContractError, FleetError
 
 if TYPE_CHECKING:
@@ -98,15 +98,7 @@ class Session:
         self._stopped = self._finished = False
         if not self._role.distributed or self._role.role is Role.SERVER:
             return
-        arguments = {} if self._role.host is None else {"host": self._role.host}
-        resolved = resolve(
-            WorkerSettings,
-            section="worker",
-            arguments=arguments,
-            environment=read_environment(),
-            file=None,
-        )
-        self.settings = resolved.value
+        self.settings = read_settings(host=self._role.host)
         communicator = Communicator()
         communicator.start()
         try:

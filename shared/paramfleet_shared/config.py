@@ -132,26 +132,6 @@ class JobSettings:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class WorkerSettings(JobSettings):
-    """What a worker reads beside them.
-
-    Raises:
-        SettingError: if a value is outside its documented range.
-    """
-
-    bind: str = ""
-    """Address to listen on; empty listens on host."""
-
-    admin_port: int = 0
-    """Port of the admin address; 0 picks a free one."""
-
-    def __post_init__(self) -> None:
-        JobSettings.__post_init__(self)
-        if not 0 <= self.admin_port < 1 << 16:
-            raise SettingError(name="admin_port", value=self.admin_port, rule="0 to 65535")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Option:
     """One setting, as a command line needs it."""
 

@@ -8,11 +8,11 @@ from typing import Any, get_args
 
 import click
 
+from paramfleet.settings import WorkerSettings
 from paramfleet_shared.clock import SystemClock
 from paramfleet_shared.config import (
     Option,
     Resolved,
-    WorkerSettings,
     options_of,
     read_environment,
     resolve,

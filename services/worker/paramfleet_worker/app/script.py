@@ -7,7 +7,8 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import NoReturn
 
-from paramfleet_shared.config import JobSettings, Resolved, WorkerSettings
+from paramfleet.settings import WorkerSettings
+from paramfleet_shared.config import JobSettings, Resolved
 from paramfleet_shared.errors import ContractError
 
 __all__ = ["ScriptError", "become_worker", "script_of", "worker_environment"]

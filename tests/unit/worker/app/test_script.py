@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from paramfleet_shared.config import WorkerSettings, resolve
+from paramfleet.settings import WorkerSettings
+from paramfleet_shared.config import resolve
 from paramfleet_worker.app.script import ScriptError, script_of, worker_environment
 
 
