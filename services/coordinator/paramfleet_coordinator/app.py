@@ -40,6 +40,9 @@ _LINGER_S = 1.5
 
 _DRAIN_S = 1.0
 
+_LEVELS = {"job.failed": logging.ERROR, "worker.lost": logging.WARNING}
+"""How much a decision matters; all others are INFO."""
+
 
 class Coordinator:
     """One coordinator process; ``serve`` is its whole life.
@@ -67,6 +70,7 @@ class Coordinator:
             worker_num=settings.worker_num,
             server_num=settings.server_num,
             num_shards=settings.num_shards,
+            elastic=settings.elastic,
         )
 
     async def serve(self) -> int:
@@ -133,6 +137,7 @@ class Coordinator:
             lease_ttl_s=self._settings.lease_ttl_s,
             lease_renew_s=self._settings.lease_renew_s,
             start_timeout_s=self._settings.start_timeout_s,
+            worker_grace_s=self._settings.worker_grace_s,
         )
         return Job(self._sizes, rules=rules, barriers=barriers)
 
@@ -210,7 +215,7 @@ class Coordinator:
             now = self._clock.monotonic()
             try:
                 for decision in await desk.look():
-                    level = logging.ERROR if decision.event == "job.failed" else logging.INFO
+                    level = _LEVELS.get(decision.event, logging.INFO)
                     log.log(level, decision.event, extra=dict(decision.facts))
                 seen_at = now
                 if lost:

@@ -16,13 +16,19 @@ class CoordinatorSettings(JobSettings):
     """
 
     worker_num: int = 1
-    """Workers of the job."""
+    """Workers of the job; if it is elastic, as many as must join before it trains."""
 
     server_num: int = 1
     """Pservers of the job."""
 
     num_shards: int = 8
     """Shards of every table; at least server_num."""
+
+    elastic: bool = False
+    """Whether workers of an async or GEO job may die, come late and leave while it goes on."""
+
+    worker_grace_s: float = 30.0
+    """Elastic: seconds of a worker's silence after which the job goes on without it."""
 
     bind: str = ""
     """Address to listen on; empty listens on host."""
@@ -51,6 +57,9 @@ class CoordinatorSettings(JobSettings):
         for name in ("port", "admin_port"):
             port = getattr(self, name)
             _require(0 <= port < 1 << 16, name, port, "0 to 65535")
+        rule = f"at least lease_ttl_s ({self.lease_ttl_s})"
+        patient = not self.elastic or self.worker_grace_s >= self.lease_ttl_s
+        _require(patient, "worker_grace_s", self.worker_grace_s, rule)
         _require(self.start_timeout_s >= 0, "start_timeout_s", self.start_timeout_s, ">= 0")
         _require(self.finish_grace_s >= 0, "finish_grace_s", self.finish_grace_s, ">= 0")
         levels = ("ERROR", "WARNING", "INFO", "DEBUG")

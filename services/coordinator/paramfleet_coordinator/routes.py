@@ -44,6 +44,7 @@ class Desk:
         self._tick_s = tick_s
         self._changed = asyncio.Condition()
         self._snapshot = Snapshot()
+        self._decided: list[Decision] = []
 
     def handlers(self) -> dict[str, Handler]:
         """Return the operations for an ``RpcServer``."""
@@ -62,10 +63,12 @@ class Desk:
         """
         snapshot = await self._seat.tick()
         self._snapshot = snapshot
-        decisions = self._job.observe(snapshot, now=self._clock.monotonic())
+        self._decided += self._job.observe(snapshot, now=self._clock.monotonic())
+        await self._evict_lost()
         if snapshot.job != self._job.record:
             self._job.adopt(await self._seat.write_job(self._job.record))
         await self._settle()
+        decisions, self._decided = self._decided, []
         if decisions:
             await self._wake()
         return decisions
@@ -85,6 +88,7 @@ class Desk:
             if failure is None
             else {"role": failure.role, "index": failure.index, "reason": failure.reason},
             "worker_num": job.sizes.worker_num,
+            "elastic": job.sizes.elastic,
             "server_num": job.sizes.server_num,
             "num_shards": job.sizes.num_shards,
             "members": members,
@@ -116,7 +120,8 @@ class Desk:
             await self._clock.sleep(self._tick_s)
         if not place.incarnation:
             place = await self._register(place)
-        sizes = self._job.sizes
+        job = self._job
+        sizes = job.sizes
         return Message(
             fields={
                 "index": place.index,
@@ -125,12 +130,19 @@ class Desk:
                 "worker_num": sizes.worker_num,
                 "server_num": sizes.server_num,
                 "num_shards": sizes.num_shards,
+                "elastic": sizes.elastic,
+                "known_workers": job.members.num_workers,
+                "late": job.has_started and place.role == "worker",
+                "released": job.barriers.passed() if sizes.elastic else {},
             }
         )
 
     async def _register(self, place: Member) -> Member:
+        after = self._job.members.places[place.key].incarnation
         try:
-            incarnation = await self._seat.register(place)
+            self._decided += self._job.succeed(place)
+            await self._evict_lost()
+            incarnation = await self._seat.register(place, after=after)
         except BaseException:
             self._job.members.give_up(place)
             raise
@@ -163,12 +175,18 @@ class Desk:
             ranks = list(job.barriers.took_part(name, generation))
             return Message(fields={"released": True, "arrived": ranks, "missing": []})
         arrived = job.barriers.arrived(name, generation)
-        missing = sorted(job.members.participants() - set(arrived))
+        missing = sorted(job.participants() - set(arrived))
         return Message(fields={"released": False, "arrived": arrived, "missing": missing})
+
+    async def _evict_lost(self) -> None:
+        """Let the registry refuse what lost workers write."""
+        for lost in self._job.losses.due():
+            await self._seat.evict(lost, standing=self._job.barriers.open())
+            self._job.losses.settle(lost)
 
     async def _settle(self) -> None:
         """Let go the barriers that are complete."""
-        releases = self._job.barriers.settle(self._job.members.participants())
+        releases = self._job.barriers.settle(self._job.participants())
         for release in releases:
             await self._seat.release(release)
         if releases:
@@ -193,15 +211,17 @@ class Desk:
             "admin": member.admin,
             "host": member.host,
             "pid": member.pid,
-            "alive": place.end != "left" and not self._job.members.is_silent(place),
+            "alive": place.end not in {"left", "lost"}
+            and not self._job.members.is_silent(place),
             "last_seen_s": round(now - place.renewed_at, 3),
-            "done": place.end != "",
+            "done": place.end in {"done", "left"},
+            "lost": place.why or "lost" if place.end == "lost" else None,
             "facts": dict(self._snapshot.facts.get(member.key, {})),
         }
 
     def _describe_barrier(self, name: str, generation: int) -> dict[str, Any]:
         arrived = self._job.barriers.arrived(name, generation)
-        missing = sorted(self._job.members.participants() - set(arrived))
+        missing = sorted(self._job.participants() - set(arrived))
         return {"name": name, "generation": generation, "arrived": arrived, "missing": missing}
 
 

@@ -36,14 +36,23 @@ class BarrierCaller:
         member: Who asks.
         job: The job's name.
         clock: For deadlines.
+        passed: How often each barrier counts as having let this worker go already.
     """
 
-    def __init__(self, channel: Channel, *, member: Member, job: str, clock: Clock) -> None:
+    def __init__(
+        self,
+        channel: Channel,
+        *,
+        member: Member,
+        job: str,
+        clock: Clock,
+        passed: Mapping[str, int],
+    ) -> None:
         self._channel = channel
         self._member = member
         self._job = job
         self._clock = clock
-        self._passed: dict[str, int] = {}
+        self._passed = dict(passed)
 
     def next_generation(self, name: str) -> int:
         """Return which use of the barrier the next ``pass_through`` is, from 1."""

@@ -10,6 +10,7 @@ __all__ = [
     "FencedError",
     "GatherLostError",
     "IndexTakenError",
+    "JobFinishedError",
     "JobFullError",
     "JobSizeError",
     "NoCoordinatorError",
@@ -94,6 +95,19 @@ class JobFullError(ContractError):
             "would be one more",
             role=role,
             limit=limit,
+        )
+
+
+class JobFinishedError(ContractError):
+    """A worker came when there was nothing left to train."""
+
+    code = "contract.job_finished"
+
+    def __init__(self, *, role: str) -> None:
+        super().__init__(
+            f"the job has finished, and takes no {role} any more: a new run of it begins once "
+            "its coordinator has ended",
+            role=role,
         )
 
 

@@ -2,6 +2,7 @@
 
 import os
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from paramfleet_shared.clock import Clock
@@ -29,6 +30,14 @@ class Admission:
     member: Member
     sizes: JobSizes
     epoch: int
+    known_workers: int
+    """Workers that the job counts at this moment: more than any rank so far."""
+
+    late: bool
+    """Whether the training had begun before."""
+
+    released: Mapping[str, int]
+    """How often each barrier has let its workers go already."""
 
 
 async def find_coordinator(
@@ -138,6 +147,10 @@ def _admission(reply: Message, member: Member) -> Admission:
             worker_num=int(facts["worker_num"]),
             server_num=int(facts["server_num"]),
             num_shards=int(facts["num_shards"]),
+            elastic=bool(facts["elastic"]),
         ),
         epoch=int(facts["epoch"]),
+        known_workers=int(facts["known_workers"]),
+        late=bool(facts["late"]),
+        released={str(name): int(number) for name, number in facts["released"].items()},
     )

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from paramfleet_shared.discovery.records import JobRecord
+from paramfleet_shared.discovery.records import JobRecord, Lost
 from paramfleet_shared.errors import FleetError, JobFailedError
 
 __all__ = ["JobLife"]
@@ -16,6 +16,7 @@ class JobLife:
     def __init__(self) -> None:
         self._failure: FleetError | None = None
         self._finished = False
+        self.lost: tuple[Lost, ...] = ()
         self._waits: set[asyncio.Timeout] = set()
 
     @property
@@ -32,6 +33,7 @@ class JobLife:
         """Learn what the registry says; None, because Redis came back empty, says nothing."""
         if record is None:
             return
+        self.lost = record.lost
         if record.failure is not None:
             failure = record.failure
             self.end_badly(

@@ -11,11 +11,14 @@ __all__ = [
     "Failure",
     "JobRecord",
     "JobSizes",
+    "Lost",
     "Member",
     "MemberKey",
     "Release",
     "Snapshot",
     "State",
+    "end_from_text",
+    "end_to_text",
 ]
 
 ROLES = ("pserver", "worker")
@@ -26,8 +29,21 @@ MemberKey = tuple[str, int]
 
 State = Literal["waiting", "training", "finished", "failed"]
 
-End = Literal["", "done", "left"]
-"""How a member's part ended: ``done`` it finished training, ``left`` it deregistered."""
+End = Literal["", "done", "left", "lost"]
+"""How a member's part ended: ``done`` it finished training, ``left`` it deregistered, ``lost``
+it died or gave up in a job that goes on without it."""
+
+
+def end_to_text(end: End, why: str = "") -> str:
+    """Return an end as the registry keeps it."""
+    return f"{end}:{why}" if why else end
+
+
+def end_from_text(text: str) -> tuple[End, str]:
+    """Return the end, and why, that ``end_to_text`` wrote."""
+    end, _, why = text.partition(":")
+    assert end in get_args(End), "only end_to_text writes it"
+    return cast("End", end), why
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,8 +109,23 @@ class JobSizes:
     """What a job was started for."""
 
     worker_num: int
+    """Workers that must have joined before the training starts."""
+
     server_num: int
     num_shards: int
+    elastic: bool = False
+    """Whether workers may come and go while it trains."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lost:
+    """A worker that an elastic job goes on without."""
+
+    index: int
+    incarnation: int
+    """This one and all before are fenced."""
+
+    reason: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -109,6 +140,9 @@ class JobRecord:
     placement: Mapping[str, Any] | None = None
     """``Placement.to_wire()``; None until every pserver serves."""
 
+    lost: tuple[Lost, ...] = ()
+    """The latest lost of each rank, in their order."""
+
     def to_fields(self) -> dict[str, str]:
         """Return the record as the registry's hash keeps it."""
         fields: dict[str, str] = {"state": self.state}
@@ -118,6 +152,8 @@ class JobRecord:
             fields["failure"] = self.failure.to_json()
         if self.placement is not None:
             fields["placement"] = json.dumps(dict(self.placement))
+        if self.lost:
+            fields["lost"] = json.dumps([asdict(each) for each in self.lost])
         return fields
 
     @classmethod
@@ -134,6 +170,7 @@ class JobRecord:
             sizes=JobSizes(**json.loads(sizes)) if sizes else None,
             failure=Failure.from_json(failure) if failure else None,
             placement=json.loads(placement) if placement else None,
+            lost=tuple(Lost(**each) for each in json.loads(fields.get("lost", b"[]"))),
         )
 
 
@@ -159,6 +196,9 @@ class Snapshot:
     """Heartbeats counted; only whether it changes means something."""
 
     ends: Mapping[MemberKey, End] = field(default_factory=dict)
+    last_words: Mapping[MemberKey, str] = field(default_factory=dict)
+    """Why members are lost, by those whose end says it."""
+
     facts: Mapping[MemberKey, Mapping[str, Any]] = field(default_factory=dict)
     released: Mapping[str, Release] = field(default_factory=dict)
     """The latest release of each barrier, by name."""

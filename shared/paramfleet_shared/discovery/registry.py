@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from paramfleet_shared.discovery.errors import EpochEndedError, FencedError
-from paramfleet_shared.discovery.records import End, Failure, JobRecord, Member
+from paramfleet_shared.discovery.records import End, Failure, JobRecord, Member, end_to_text
 from paramfleet_shared.discovery.scripts import BEAT, FAIL, PUT, Keys
 from paramfleet_shared.discovery.store import RedisStore
 
@@ -103,7 +103,7 @@ class Registry:
         }
 
     async def beat(
-        self, member: Member, *, epoch: int, end: End = "", facts: str = ""
+        self, member: Member, *, epoch: int, end: End = "", why: str = "", facts: str = ""
     ) -> JobView:
         """Renew a lease, and write again all this member has said, should Redis have lost it.
 
@@ -111,6 +111,7 @@ class Registry:
             member: Whose lease.
             epoch: The run it belongs to.
             end: How its part has ended; empty while it hasn't.
+            why: What the end says of its reason.
             facts: What it publishes, as JSON; empty for nothing new.
 
         Raises:
@@ -118,7 +119,7 @@ class Registry:
             EpochEndedError: if another run of the job has begun.
             NoRedisError: if Redis doesn't answer.
         """
-        arguments = (member.to_json(), end, facts)
+        arguments = (member.to_json(), end_to_text(end, why), facts)
         _, job, seats = await self._fenced(BEAT, member, epoch=epoch, arguments=arguments)
         return JobView(job=JobRecord.from_fields(read_hash(job)), has_coordinator=bool(seats))
 

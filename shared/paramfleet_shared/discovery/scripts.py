@@ -12,6 +12,7 @@ __all__ = [
     "ARRIVE",
     "BEAT",
     "CLAIM",
+    "EVICT",
     "FAIL",
     "PUT",
     "REGISTER",
@@ -141,7 +142,9 @@ if old then
   local before = cjson.decode(old)
   if before.nonce == member.nonce then return {'ok', before.incarnation} end
 end
-member.incarnation = redis.call('HINCRBY', LIVES, key, 1)
+local life = tonumber(redis.call('HGET', LIVES, key) or '0')
+member.incarnation = math.max(life, tonumber(ARGV[7])) + 1
+redis.call('HSET', LIVES, key, member.incarnation)
 redis.call('HSET', MEMBERS, key, cjson.encode(member))
 redis.call('HDEL', BEATS, key)
 redis.call('HDEL', ENDS, key)
@@ -149,7 +152,25 @@ redis.call('HDEL', FACTS, key)
 return {'ok', member.incarnation}
 """
 )
-"""The coordinator admits a member. 5: ``role:index``, 6: its record without incarnation."""
+"""The coordinator admits a member. 5: ``role:index``, 6: its record without incarnation, 7: the
+last incarnation that the coordinator knows to be taken."""
+
+EVICT = (
+    _FENCE
+    + """
+local key, gone = ARGV[5], tonumber(ARGV[6])
+local life = tonumber(redis.call('HGET', LIVES, key) or '0')
+if life <= gone then redis.call('HSET', LIVES, key, gone + 1) end
+local member = redis.call('HGET', MEMBERS, key)
+if member and cjson.decode(member).incarnation > gone then return {'ok'} end
+redis.call('HSET', ENDS, key, ARGV[7])
+for i = 11, #KEYS do redis.call('SREM', KEYS[i], ARGV[8]) end
+return {'ok'}
+"""
+)
+"""The coordinator goes on without a worker: what its process writes from now on is refused,
+and it stands at no barrier. 5: ``role:index``, 6: its incarnation, 7: its end, 8: its rank; the
+keys behind are those of open barriers."""
 
 WRITE_JOB = (
     _FENCE

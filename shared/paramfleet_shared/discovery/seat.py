@@ -1,16 +1,19 @@
 """The registry as the coordinator sees it: its seat, the whole run, and its decisions."""
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, replace
-from typing import Any, cast
+from typing import Any
 
 from paramfleet_shared.discovery.records import (
-    End,
     JobRecord,
+    Lost,
     Member,
     MemberKey,
     Release,
     Snapshot,
+    end_from_text,
+    end_to_text,
 )
 from paramfleet_shared.discovery.registry import (
     RETENTION_MS,
@@ -22,6 +25,7 @@ from paramfleet_shared.discovery.registry import (
 from paramfleet_shared.discovery.scripts import (
     ARRIVE,
     CLAIM,
+    EVICT,
     REGISTER,
     RELEASE,
     RESIGN,
@@ -107,23 +111,40 @@ class Seat:
         answer = await self._fenced(TICK, self._lease_ms, self._record_text())
         job, members, beats, ends, facts, released = map(read_hash, answer[1:])
         found = [Member.from_json(text) for text in members.values()]
+        ended = {_key(name): end_from_text(text.decode()) for name, text in ends.items()}
         return Snapshot(
             job=JobRecord.from_fields(job),
             members={member.key: member for member in found},
             beats={_key(name): int(count) for name, count in beats.items()},
-            ends={_key(name): cast("End", end.decode()) for name, end in ends.items()},
+            ends={key: end for key, (end, _) in ended.items()},
+            last_words={key: why for key, (_, why) in ended.items() if why},
             facts={_key(name): json.loads(text) for name, text in facts.items()},
             released={name: _release(name, text) for name, text in released.items()},
         )
 
-    async def register(self, member: Member) -> int:
+    async def register(self, member: Member, *, after: int = 0) -> int:
         """Write a new member and count its life; may be repeated by the same nonce.
+
+        Args:
+            member: Who; its incarnation is ignored.
+            after: The last incarnation of its place that is known, should Redis have lost it.
 
         Returns:
             Its incarnation.
         """
         key = field_of(*member.key)
-        return int((await self._fenced(REGISTER, key, member.to_json()))[1])
+        return int((await self._fenced(REGISTER, key, member.to_json(), after))[1])
+
+    async def evict(self, lost: Lost, *, standing: Iterable[tuple[str, int]]) -> None:
+        """Refuse whatever a worker's process writes from now on; may be repeated.
+
+        Args:
+            lost: Who, and why.
+            standing: Name and generation of the open barriers; it stands there no more.
+        """
+        key, end = field_of("worker", lost.index), end_to_text("lost", lost.reason)
+        more = tuple(f"barrier:{generation}:{name}" for name, generation in standing)
+        await self._fenced(EVICT, key, lost.incarnation, end, lost.index, more=more)
 
     async def write_job(self, record: JobRecord) -> JobRecord:
         """Write decisions; a failure and an end that are written already stay.

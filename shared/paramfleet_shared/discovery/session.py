@@ -8,7 +8,7 @@ heartbeat's time with ``JobFailedError``.
 
 import json
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -31,7 +31,8 @@ from paramfleet_shared.discovery.joining import (
     newcomer,
 )
 from paramfleet_shared.discovery.life import JobLife
-from paramfleet_shared.discovery.records import End, JobRecord, Member
+from paramfleet_shared.discovery.outages import Outages
+from paramfleet_shared.discovery.records import End, JobRecord, Lost, Member
 from paramfleet_shared.discovery.registry import Registry
 from paramfleet_shared.discovery.store import RedisStore, outlast
 from paramfleet_shared.errors import FleetError, JobFailedError
@@ -46,6 +47,9 @@ log = logging.getLogger(__name__)
 
 _POLL_S = 0.1
 """Seconds between two looks at what only the registry tells."""
+
+_MAX_REASON = 500
+"""Characters of why a worker gave up that the job keeps."""
 
 
 class JobSession:
@@ -67,14 +71,20 @@ class JobSession:
         self._clock = clock
         self._epoch = admission.epoch
         self._barriers = BarrierCaller(
-            channel, member=admission.member, job=settings.job, clock=clock
+            channel,
+            member=admission.member,
+            job=settings.job,
+            clock=clock,
+            passed=admission.released,
         )
         self._facts = ""
-        self._misses_redis = False
         self._end: End = ""
+        self._why = ""
         self._life = JobLife()
         self.member: Member = admission.member
-        self.worker_num: int = admission.sizes.worker_num
+        self.elastic: bool = admission.sizes.elastic
+        self.late: bool = admission.late
+        self.worker_num: int = admission.known_workers
         self.server_num: int = admission.sizes.server_num
         self.num_shards: int = admission.sizes.num_shards
 
@@ -108,6 +118,7 @@ class JobSession:
             JobFullError: if all places of the role are held.
             IndexTakenError: if another live process has the index.
             JobFailedError: if the job has failed already.
+            JobFinishedError: if it has finished.
         """
         deadline = clock.monotonic() + settings.join_timeout_s
         timeout_s = min(1.0, settings.lease_ttl_s / 4)
@@ -136,7 +147,7 @@ class JobSession:
                 await channel.close()
             raise
         facts = {"role": role, "index": admission.member.index, "epoch": admission.epoch}
-        log.info("job.joined", extra={"job": settings.job, **facts})
+        log.info("job.joined", extra={"job": settings.job, "late": admission.late, **facts})
         return cls(admission, settings=settings, store=store, channel=channel, clock=clock)
 
     @property
@@ -148,11 +159,23 @@ class JobSession:
         """Return why the job ended badly for this member; None while it hasn't."""
         return self._life.failure
 
-    async def run(self) -> None:
+    @property
+    def lost(self) -> Sequence[Lost]:
+        """Return the workers that the job goes on without, as the last heartbeat knew."""
+        return self._life.lost
+
+    def has_passed(self, barrier: str) -> bool:
+        """Return whether a barrier let workers go that this one is level with."""
+        return self._barriers.next_generation(barrier) > 1
+
+    async def run(self, *, after_beat: Callable[[], None] | None = None) -> None:
         """Renew the lease until the job ends; returns when it has finished, or after ``leave``.
 
         Goes on through an outage of Redis or of the coordinator of at most
         ``outage_grace_s``.
+
+        Args:
+            after_beat: Called when a heartbeat has told how the job stands.
 
         Raises:
             JobFailedError: if a member died or gave up, the coordinator for good included.
@@ -160,21 +183,18 @@ class JobSession:
             FencedError: if a newer process has taken this one's place.
             EpochEndedError: if another run of the job has begun.
         """
-        redis_at = coordinator_at = self._clock.monotonic()
+        grace_s = self._settings.outage_grace_s
+        outages = Outages(self._life, clock=self._clock, grace_s=grace_s)
         while self._end != "left" and not self._life.finished:
             now = self._clock.monotonic()
             try:
-                view = await self._beat()
+                has_coordinator = await self._beat()
             except NoRedisError as error:
-                self._require_redis(error, since=redis_at)
+                outages.note_silence(error)
             else:
-                redis_at = now
-                if self._misses_redis:
-                    log.info("job.redis_found")
-                self._misses_redis = False
-                if view:
-                    coordinator_at = now
-                self._require_coordinator(since=coordinator_at)
+                if after_beat is not None:
+                    after_beat()
+                outages.note_answer(asked_at=now, has_coordinator=has_coordinator)
             self._life.raise_failure()
             if not self._life.finished:
                 await self._clock.sleep(self._settings.lease_renew_s)
@@ -249,7 +269,8 @@ class JobSession:
             )
             ranks = await self._barriers.pass_through(barrier, timeout_s=patience_s)
             found = await self._insist(lambda: read(epoch=self._epoch, use=use))
-        expected = ranks or range(self.worker_num)  # none: the coordinator has forgotten them
+        # No ranks: the coordinator has forgotten them.
+        expected = ranks or (sorted(found) if self.elastic else range(self.worker_num))
         missing = [rank for rank in expected if rank not in found]
         if missing:
             raise GatherLostError(name=name, generation=generation, missing=missing)
@@ -294,6 +315,18 @@ class JobSession:
         own = JobFailedError(role=self.member.role, index=self.member.index, reason=reason)
         self._life.end_badly(own)
 
+    async def give_up(self, reason: str) -> None:
+        """End this member's part badly: an elastic job goes on without it, another fails.
+
+        Raises:
+            NoRedisError: if Redis stays away for ``call_timeout_s``.
+        """
+        if not self.elastic or self.member.role != "worker":
+            await self.fail(reason)
+        elif self._end == "":
+            self._end, self._why = "lost", reason[:_MAX_REASON]
+            await self._insist(self._beat)
+
     async def leave(self) -> None:
         """Deregister and close the connections; may be called again, and never raises.
 
@@ -328,27 +361,17 @@ class JobSession:
         """
         try:
             view = await self._registry.beat(
-                self.member, epoch=self._epoch, end=self._end, facts=self._facts
+                self.member,
+                epoch=self._epoch,
+                end=self._end,
+                why=self._why if self._end == "lost" else "",
+                facts=self._facts,
             )
         except (FencedError, EpochEndedError, RedisRefusedError) as error:
             self._life.end_badly(error)
             raise
         self._life.note(view.job)
         return view.has_coordinator
-
-    def _require_redis(self, error: NoRedisError, *, since: float) -> None:
-        waited_s = self._clock.monotonic() - since
-        if not self._misses_redis:
-            log.warning("job.redis_lost", extra={"reason": str(error)})
-        self._misses_redis = True
-        if waited_s >= self._settings.outage_grace_s:
-            self._life.end_badly(NoRedisError(**{**error.facts, "waited_s": waited_s}))
-
-    def _require_coordinator(self, *, since: float) -> None:
-        waited_s = self._clock.monotonic() - since
-        if waited_s >= self._settings.outage_grace_s:
-            reason = f"gone for {waited_s:.0f} s, and nobody started it again"
-            self._life.end_badly(JobFailedError(role="coordinator", index=0, reason=reason))
 
     async def _read_job(self) -> JobRecord | None:
         """Return the decisions; None also when Redis is away, because a wait goes on then."""

@@ -37,6 +37,11 @@ class Barriers:
         if not self.is_released(name, generation):
             self._arrived.setdefault((name, generation), set()).add(rank)
 
+    def withdraw(self, rank: int) -> None:
+        """Forget that a worker stands anywhere: it takes part no more."""
+        for ranks in self._arrived.values():
+            ranks.discard(rank)
+
     def settle(self, participants: AbstractSet[int]) -> list[Release]:
         """Let go whoever may go now.
 
@@ -52,7 +57,7 @@ class Barriers:
         new = []
         for name, generation in sorted(self._arrived, key=lambda use: (use[1], use[0])):
             ranks = self._arrived[name, generation]
-            if participants <= ranks:
+            if ranks and participants <= ranks:
                 new.append(self._let_go(name, generation, ranks))
             elif generation < latest[name]:  # it let go once, and who took part is forgotten
                 new.append(self._let_go(name, generation, set()))
@@ -62,6 +67,10 @@ class Barriers:
         """Return whether this use of a barrier has let go."""
         latest = self._released.get(name)
         return latest is not None and latest.generation >= generation
+
+    def passed(self) -> dict[str, int]:
+        """Return how often each barrier has let go, by name."""
+        return {name: release.generation for name, release in self._released.items()}
 
     def took_part(self, name: str, generation: int) -> tuple[int, ...]:
         """Return the ranks of a release; empty if that is forgotten."""

@@ -6,6 +6,9 @@
     waiting, training  --every worker has ended-->  finished
     waiting, training  --a member died, left early or gave up-->  failed
 
+In an elastic job a worker that died or gave up is lost, and the job goes on: it finishes
+when every worker has ended and one of them well, and fails when all are lost for long.
+
 The ends are final. ``observe`` and ``join`` take facts and return decisions for the
 log; what the registry must hold is ``record``.
 """
@@ -15,11 +18,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from paramfleet_coordinator.core.barriers import Barriers
+from paramfleet_coordinator.core.losses import Losses
 from paramfleet_coordinator.core.membership import Membership, Place
+from paramfleet_shared.discovery.errors import JobFinishedError
 from paramfleet_shared.discovery.records import (
     Failure,
     JobRecord,
     JobSizes,
+    Lost,
     Member,
     Snapshot,
     State,
@@ -48,6 +54,9 @@ class JobRules:
     start_timeout_s: float
     """From the first member's joining to the last's; 0 waits without end."""
 
+    worker_grace_s: float = 30.0
+    """Elastic: silence after which the job goes on without a worker."""
+
 
 class Job:
     """Decides for one run.
@@ -68,8 +77,11 @@ class Job:
             {"pserver": sizes.server_num, "worker": sizes.worker_num},
             lease_ttl_s=rules.lease_ttl_s,
             lease_renew_s=rules.lease_renew_s,
+            elastic=sizes.elastic,
         )
         self.barriers = barriers or Barriers()
+        self.losses = Losses()
+        self._deserted_at: float | None = None
         self.state: State = "waiting"
         self.failure: Failure | None = None
         self.placement: Placement | None = None
@@ -79,7 +91,11 @@ class Job:
         """Return what the registry must hold."""
         placement = self.placement.to_wire() if self.placement is not None else None
         return JobRecord(
-            state=self.state, sizes=self.sizes, failure=self.failure, placement=placement
+            state=self.state,
+            sizes=self.sizes,
+            failure=self.failure,
+            placement=placement,
+            lost=self.losses.record,
         )
 
     @property
@@ -87,10 +103,19 @@ class Job:
         """Return whether nothing can change any more."""
         return self.state in {"finished", "failed"}
 
+    @property
+    def has_started(self) -> bool:
+        """Return whether the training has begun."""
+        return self.state != "waiting"
+
+    def participants(self) -> set[int]:
+        """Return the ranks that barriers wait for."""
+        return self.members.participants(started=self.has_started)
+
     def join(
         self, newcomer: Member, *, index: int | None, asked_at: float, now: float
     ) -> Member | None:
-        """Give a newcomer a place; see ``Membership.join``.
+        """Give a newcomer a place; see ``Membership.join`` and ``join_elastic``.
 
         Before the training one may follow on a member that fell silent, on a pserver only
         until the placement is published. Once it trains, what the silent one has heard and
@@ -98,14 +123,36 @@ class Job:
 
         Raises:
             JobFailedError: if the job has failed.
+            JobFinishedError: if an elastic one has finished.
         """
         self.raise_failure()
+        if self.sizes.elastic and newcomer.role == "worker":
+            if self.state == "finished":
+                raise JobFinishedError(role=newcomer.role)
+            return self.members.join_elastic(
+                newcomer, index=index, asked_at=asked_at, now=now, started=self.has_started
+            )
         replaceable = self.state == "waiting" and (
             newcomer.role == "worker" or self.placement is None
         )
         return self.members.join(
             newcomer, index=index, asked_at=asked_at, now=now, replaceable=replaceable
         )
+
+    def succeed(self, newcomer: Member) -> list[Decision]:
+        """Count who held a newcomer's place before as lost, unless that has ended.
+
+        To be called, and the registry to be told, before the newcomer is admitted.
+
+        Returns:
+            What was decided.
+        """
+        place = self.members.places[newcomer.key]
+        former = place.former
+        if not self.sizes.elastic or former is None or not former.may_die:
+            return []
+        why = f"silent when process {newcomer.pid} on {newcomer.host} came for its place"
+        return [self._lose(former, why)]
 
     def failure_error(self) -> JobFailedError | None:
         """Return the job's failure as what members raise; None if it has none."""
@@ -140,6 +187,7 @@ class Job:
             What changed.
         """
         self.members.observe(snapshot, now=now)
+        self.losses.look(snapshot)
         recorded = snapshot.job
         if recorded is not None:
             self._resume(recorded)
@@ -147,14 +195,15 @@ class Job:
             return []
         if recorded is not None and recorded.state == "finished":
             return self._finish()
+        losses = self._find_lost(now) if self.sizes.elastic else []
         failure = recorded.failure if recorded is not None else None
         if failure is None:
             if self._all_workers_ended():
-                return self._finish()
+                return losses + self._finish()
             failure = self._find_failure(now)
         if failure is not None:
-            return self._fail(failure)
-        return self._start()
+            return losses + self._fail(failure)
+        return losses + self._start()
 
     def _resume(self, recorded: JobRecord) -> None:
         """Go on from where a former coordinator was."""
@@ -162,6 +211,7 @@ class Job:
             self.placement = Placement.from_wire(dict(recorded.placement))
         if self.state == "waiting" and recorded.state == "training":
             self.state = "training"
+        self.losses.resume(recorded.lost)
 
     def _start(self) -> list[Decision]:
         """Publish the placement when the pservers are complete, and go when all are."""
@@ -188,10 +238,33 @@ class Job:
         facts = {"role": failure.role, "index": failure.index, "reason": failure.reason}
         return [Decision(event="job.failed", facts=facts)]
 
+    def _find_lost(self, now: float) -> list[Decision]:
+        """Count workers as lost that fell silent for long, or said that they give up."""
+        known = {lost.index: lost.incarnation for lost in self.losses.record}
+        gave_up = [
+            place
+            for place in self.members.of_role("worker")
+            if place.end == "lost"
+            and known.get(place.member.index, 0) < place.member.incarnation
+        ]
+        silent = self.members.silent_workers(grace_s=self._rules.worker_grace_s)
+        return [self._lose(place, place.why) for place in gave_up] + [
+            self._lose(place, _death(place, now)) for place in silent
+        ]
+
+    def _lose(self, place: Place, why: str) -> Decision:
+        member = place.member
+        self.members.lose(place, why=why)
+        self.barriers.withdraw(member.index)
+        self.losses.note(Lost(index=member.index, incarnation=member.incarnation, reason=why))
+        facts = {"index": member.index, "incarnation": member.incarnation, "reason": why}
+        return Decision(event="worker.lost", facts=facts)
+
     def _all_workers_ended(self) -> bool:
         workers = self.members.of_role("worker")
-        complete = len(workers) == self.sizes.worker_num
-        return complete and all(place.end for place in workers)
+        complete = self.state == "training" or not self.members.missing("worker")
+        well = any(place.end != "lost" for place in workers)
+        return complete and well and all(place.end for place in workers)
 
     def _find_failure(self, now: float) -> Failure | None:
         dead = self.members.dead()
@@ -200,7 +273,22 @@ class Job:
         for place in self.members.of_role("pserver"):
             if place.end:
                 return _failure_of(place, "left before the training was finished")
-        return self._find_absentee(now)
+        return self._find_desertion(now) or self._find_absentee(now)
+
+    def _find_desertion(self, now: float) -> Failure | None:
+        """Return who was lost last, if all workers are and no other came in time."""
+        workers = self.members.of_role("worker")
+        if self.state != "training" or any(place.end != "lost" for place in workers):
+            self._deserted_at = None
+            return None
+        if self._deserted_at is None:
+            self._deserted_at = now
+        patience_s = self._rules.start_timeout_s
+        if not workers or not patience_s or now - self._deserted_at < patience_s:
+            return None
+        last = max(workers, key=lambda place: place.renewed_at)
+        every = f"all workers are lost, and none came in {patience_s:.0f} s; this one: "
+        return _failure_of(last, every + last.why)
 
     def _find_absentee(self, now: float) -> Failure | None:
         """Return who hasn't joined in time."""

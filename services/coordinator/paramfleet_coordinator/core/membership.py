@@ -6,6 +6,9 @@ that is silent for ``lease_ttl_s`` is dead. Only time in which the coordinator l
 counts as silence: when it was itself paused, or couldn't reach the registry, nobody is
 judged for it.
 
+In an elastic job a worker isn't dead but, after more patience, lost: its place goes to the
+next that comes, and ranks beyond those that the job was started for are given out.
+
 Nothing here waits, logs or reads a clock: ``now`` is an argument, in seconds.
 """
 
@@ -21,13 +24,16 @@ from paramfleet_shared.discovery.errors import (
 )
 from paramfleet_shared.discovery.records import End, Member, MemberKey, Snapshot
 
-__all__ = ["Membership", "Place"]
+__all__ = ["MAX_WORKERS", "Membership", "Place"]
 
 _GAP_FRACTION = 0.25
 """Part of ``lease_ttl_s`` that one interval between two looks counts as silence at most."""
 
 _TAKEOVER_FRACTION = 0.5
 """Part of ``lease_ttl_s`` after which a silent member's place goes to its successor."""
+
+MAX_WORKERS = 4096
+"""Ranks that an elastic job gives out at most."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -45,11 +51,22 @@ class Place:
     """Seconds looked at without a heartbeat."""
 
     end: End = ""
+    why: str = ""
+    """What its end says of its reason."""
+
+    former: "Place | None" = None
+    """Who held it before, while it is reserved."""
 
     @property
     def may_die(self) -> bool:
         """Return whether the job needs this member's heartbeats."""
         return self.end == "" and self.member.incarnation > 0
+
+    @property
+    def incarnation(self) -> int:
+        """Return the latest incarnation that held it."""
+        held = self.member.incarnation
+        return held if held or self.former is None else self.former.incarnation
 
 
 class Membership:
@@ -59,12 +76,19 @@ class Membership:
         limits: How many places each role has.
         lease_ttl_s: Seconds of silence that mean death.
         lease_renew_s: Seconds between two heartbeats of a live member.
+        elastic: Whether workers may come and go.
     """
 
     def __init__(
-        self, limits: Mapping[str, int], *, lease_ttl_s: float, lease_renew_s: float
+        self,
+        limits: Mapping[str, int],
+        *,
+        lease_ttl_s: float,
+        lease_renew_s: float,
+        elastic: bool = False,
     ) -> None:
         self._limits = dict(limits)
+        self._elastic = elastic
         self._lease_ttl_s = lease_ttl_s
         self._lease_renew_s = lease_renew_s
         self._places: dict[MemberKey, Place] = {}
@@ -81,9 +105,17 @@ class Membership:
         return [self._places[key] for key in keys if self._places[key].member.incarnation]
 
     def missing(self, role: str) -> list[int]:
-        """Return the indexes of a role that nobody has taken yet."""
-        present = {place.member.index for place in self.of_role(role)}
-        return [index for index in range(self._limits[role]) if index not in present]
+        """Return the indexes of a role that somebody must take before the training starts."""
+        present = {place.member.index for place in self.of_role(role) if place.end != "lost"}
+        limit = self._limits[role]
+        vacant = [index for index in range(limit) if index not in present]
+        return vacant[: max(0, limit - len(present))]  # ranks beyond count in their stead
+
+    @property
+    def num_workers(self) -> int:
+        """Return how many workers the job counts: more than any rank that was given out."""
+        ranks = [place.member.index for place in self.of_role("worker")]
+        return max(self._limits["worker"], 1 + max(ranks, default=0))
 
     def join(
         self,
@@ -115,9 +147,9 @@ class Membership:
             IndexTakenError: if a live or finished process holds the index.
         """
         limit = self._require_role(newcomer.role, index)
-        for place in self._places.values():
-            if place.member.role == newcomer.role and place.member.nonce == newcomer.nonce:
-                return place.member
+        known = self._find(newcomer)
+        if known is not None:
+            return known
         candidates = range(limit) if index is None else [index]
         for candidate in candidates:
             if (newcomer.role, candidate) not in self._places:
@@ -132,6 +164,65 @@ class Membership:
             raise JobFullError(role=newcomer.role, limit=limit)
         raise IndexTakenError(role=newcomer.role, index=index, holder=_holder(held[0]))
 
+    def join_elastic(
+        self,
+        newcomer: Member,
+        *,
+        index: int | None,
+        asked_at: float,
+        now: float,
+        started: bool,
+    ) -> Member | None:
+        """Give a worker of an elastic job a place, or let it ask again a little later.
+
+        Without an index it gets, in this order: a place that the job was started for and
+        nobody has; that of a lost worker; that of a silent one, in training only if that was
+        on the same host, as a restarted container is; that of one that left; a new rank.
+
+        Args:
+            newcomer: As in ``join``.
+            index: As in ``join``; the rank of any worker that doesn't live may be taken.
+            asked_at: As in ``join``.
+            now: As in ``join``.
+            started: Whether the training has begun.
+
+        Returns:
+            As ``join``. Who held the place before must be counted as lost if it hasn't ended.
+
+        Raises:
+            JobFullError: if no rank is left, or none may be so high.
+            IndexTakenError: if a live process holds the index.
+        """
+        known = self._find(newcomer)
+        if known is not None:
+            return known
+        limit = self._limits["worker"]
+        if index is not None:
+            return self._join_at(newcomer, index, asked_at=asked_at, now=now)
+        places = {p.member.index: p for p in self._places.values() if p.member.role == "worker"}
+        vacant = [i for i in range(limit) if i not in places]
+        lost = [i for i in sorted(places) if places[i].end == "lost"]
+        if vacant or lost:
+            return self._reserve(newcomer, (vacant or lost)[0], now)
+        near = [p for p in places.values() if not started or p.member.host == newcomer.host]
+        silent = sorted(p.member.index for p in near if self._fell_silent(p))
+        if silent:
+            return self._reserve(newcomer, silent[0], now)
+        if any(self._may_be_dead(place, asked_at) for place in near):
+            return None
+        for rank in range(MAX_WORKERS):
+            if rank not in places or self._is_over(places[rank]):
+                return self._reserve(newcomer, rank, now)
+        raise JobFullError(role="worker", limit=MAX_WORKERS)
+
+    def holder(self, role: str, index: int) -> Place | None:
+        """Return who holds a place now, or is to have it."""
+        return self._places.get((role, index))
+
+    def lose(self, place: Place, *, why: str) -> None:
+        """Count a worker as lost."""
+        place.end, place.why = "lost", why
+
     def confirm(self, member: Member, *, now: float) -> None:
         """Note the incarnation that the registry gave a reserved place."""
         self._places[member.key] = Place(member=member, renewed_at=now)
@@ -139,32 +230,42 @@ class Membership:
     def give_up(self, member: Member) -> None:
         """Free a reserved place that the registry could not note."""
         place = self._places.get(member.key)
-        if place is not None and not place.member.incarnation:
-            del self._places[member.key]
+        if place is None or place.member.incarnation:
+            return
+        del self._places[member.key]
+        if place.former is not None:
+            self._places[member.key] = place.former
 
     def observe(self, snapshot: Snapshot, *, now: float) -> None:
         """Take in what the registry holds; what it lost is remembered here."""
         counted_s = self._count_interval(now)
         for key, member in snapshot.members.items():
             place = self._places.get(key)
-            if place is None or member.incarnation > place.member.incarnation:
+            if place is None or member.incarnation > place.incarnation:
                 self._places[key] = Place(member=member, renewed_at=now)
         for key, place in self._places.items():
             seen = snapshot.members.get(key)
             beats = snapshot.beats.get(key, -1)
-            if seen is None or seen.incarnation < place.member.incarnation:
+            incarnation = place.member.incarnation  # 0: what is there is of its former holder
+            if seen is None or not incarnation or seen.incarnation < incarnation:
                 place.silence_s += counted_s
                 continue
             place.end = snapshot.ends.get(key) or place.end
+            place.why = snapshot.last_words.get(key) or place.why
             if beats not in {-1, place.beats}:
                 place.beats, place.silence_s, place.renewed_at = beats, 0.0, now
             else:
                 place.silence_s += counted_s
 
     def dead(self) -> list[Place]:
-        """Return the members whose lease has ended, the longest silent first."""
+        """Return the members whose silence ends the job, the longest silent first."""
         dead = (p for p in self._places.values() if p.may_die and self.is_silent(p))
-        return sorted(dead, key=lambda place: (place.renewed_at, place.member.key))
+        fatal = (p for p in dead if not self._elastic or p.member.role != "worker")
+        return sorted(fatal, key=lambda place: (place.renewed_at, place.member.key))
+
+    def silent_workers(self, *, grace_s: float) -> list[Place]:
+        """Return the workers that were silent for so long, by rank."""
+        return [p for p in self.of_role("worker") if p.may_die and p.silence_s >= grace_s]
 
     def is_silent(self, place: Place) -> bool:
         """Return whether the lease of a place has ended."""
@@ -175,25 +276,30 @@ class Membership:
 
         Raises:
             NotAMemberError: if the registry hasn't shown it yet.
-            FencedError: if a newer process has its place.
+            FencedError: if a newer process has its place, or it is lost.
         """
         place = self._places.get((role, index))
         if place is None or place.member.incarnation < incarnation:
             raise NotAMemberError(role=role, index=index)
-        if place.member.incarnation > incarnation:
-            newest = place.member.incarnation
+        if place.member.incarnation > incarnation or place.end == "lost":
+            newest = max(place.member.incarnation, incarnation + 1)
             raise FencedError(role=role, index=index, incarnation=incarnation, newest=newest)
         return place
 
-    def participants(self) -> set[int]:
-        """Return the ranks that barriers wait for: all workers but those that have ended."""
-        ended = {place.member.index for place in self.of_role("worker") if place.end}
-        return set(range(self._limits["worker"])) - ended
+    def participants(self, *, started: bool) -> set[int]:
+        """Return the ranks that barriers wait for: all workers but those that have ended.
+
+        Args:
+            started: Whether the training has begun, and nobody is missing any more.
+        """
+        workers = self.of_role("worker")
+        awaited: set[int] = set() if started else set(self.missing("worker"))
+        return awaited | {place.member.index for place in workers if not place.end}
 
     def all_gone(self) -> bool:
         """Return whether every member has left or fallen silent."""
         places: Iterable[Place] = self._places.values()
-        return all(place.end == "left" or self.is_silent(place) for place in places)
+        return all(p.end in {"left", "lost"} or self.is_silent(p) for p in places)
 
     def _require_role(self, role: str, index: int | None) -> int:
         """Return how many places a role has.
@@ -219,9 +325,40 @@ class Membership:
             return 0.0
         return min(interval_s, self._lease_ttl_s * _GAP_FRACTION)
 
+    def _find(self, newcomer: Member) -> Member | None:
+        """Return the place that a newcomer was given when it asked before."""
+        for place in self._places.values():
+            if place.member.role == newcomer.role and place.member.nonce == newcomer.nonce:
+                return place.member
+        return None
+
+    def _join_at(
+        self, newcomer: Member, index: int, *, asked_at: float, now: float
+    ) -> Member | None:
+        """Give a worker of an elastic job the rank it must have.
+
+        Raises:
+            JobFullError: if it may not be so high.
+            IndexTakenError: if a live process holds it.
+        """
+        if not 0 <= index < MAX_WORKERS:
+            raise JobFullError(role="worker", limit=MAX_WORKERS)
+        place = self._places.get(("worker", index))
+        if place is None or self._fell_silent(place) or self._is_over(place):
+            return self._reserve(newcomer, index, now)
+        if self._may_be_dead(place, asked_at):
+            return None
+        raise IndexTakenError(role="worker", index=index, holder=_holder(place))
+
+    def _is_over(self, place: Place) -> bool:
+        """Return whether no process has a place any more."""
+        done = place.end == "done" and self.is_silent(place)
+        return done or place.end in {"left", "lost"}
+
     def _reserve(self, newcomer: Member, index: int, now: float) -> Member:
         member = replace(newcomer, index=index, incarnation=0)
-        self._places[member.key] = Place(member=member, renewed_at=now)
+        former = self._places.get(member.key)
+        self._places[member.key] = Place(member=member, renewed_at=now, former=former)
         return member
 
     def _fell_silent(self, place: Place) -> bool:
@@ -237,5 +374,6 @@ class Membership:
 
 def _holder(place: Place) -> str:
     member = place.member
-    state = {"": "held by", "done": "finished: it was", "left": "gone: it was"}[place.end]
+    ended = {"done": "finished: it was", "left": "gone: it was", "lost": "lost: it was"}
+    state = ended.get(place.end, "held by")
     return f"{state} process {member.pid} on {member.host} (incarnation {member.incarnation})"

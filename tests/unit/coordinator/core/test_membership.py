@@ -358,7 +358,7 @@ def test_a_registry_that_came_back_empty_makes_nobody_dead_or_undone() -> None:
     world.run(TTL_S, ("worker", 1))
 
     assert world.members.dead() == []
-    assert world.members.participants() == {1}
+    assert world.members.participants(started=True) == {1}
 
 
 def test_an_old_record_of_a_replaced_member_is_no_sign_of_life() -> None:
@@ -377,7 +377,7 @@ def test_barriers_wait_for_workers_that_have_not_ended_even_if_they_have_not_joi
     world.ends = {("worker", 0): "done"}
     world.look()
 
-    assert world.members.participants() == {1, 2, 3}
+    assert world.members.participants(started=False) == {1, 2, 3}
     assert world.members.missing("worker") == [2, 3]
     assert world.members.missing("pserver") == [0]
 
