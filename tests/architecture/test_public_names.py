@@ -3,6 +3,7 @@
 import paramfleet as fleet
 import paramfleet.data
 import paramfleet.nn
+import paramfleet.text
 
 LIFE = ["init", "init_server", "run_server", "init_worker", "finish_training", "stop_worker"]
 PLACE = [
@@ -31,7 +32,7 @@ TRAINING = [
 ]
 READERS = ["MultiSlotDataGenerator", "MultiSlotStringDataGenerator"]
 SAVING = ["save_persistables", "load_model", "save_inference_model"]
-MODULES = ["data", "metrics", "nn", "util"]
+MODULES = ["data", "metrics", "nn", "text", "util"]
 
 
 def test_the_public_names_are_these() -> None:
@@ -45,8 +46,10 @@ def test_the_public_modules_are_these() -> None:
         "EmbeddingBag",
         "EmbeddingOptionError",
         "IdError",
+        "SkipGramRateError",
         "constant",
         "normal",
+        "skip_gram_loss",
         "uniform",
     ]
 
@@ -63,6 +66,21 @@ def test_the_public_names_of_data_are_these() -> None:
         "split_files",
     ]
     assert all(getattr(paramfleet.data, name).__doc__ for name in paramfleet.data.__all__)
+
+
+def test_the_public_names_of_text_are_these() -> None:
+    assert sorted(paramfleet.text.__all__) == [
+        "Pair",
+        "Question",
+        "SkipGramBatch",
+        "SkipGramSettings",
+        "SkipGramText",
+        "Vocabulary",
+        "WordVectors",
+        "read_pairs",
+        "read_questions",
+    ]
+    assert all(getattr(paramfleet.text, name).__doc__ for name in paramfleet.text.__all__)
 
 
 def test_public_functions_say_what_they_do() -> None:

@@ -5,19 +5,23 @@ is opened by fsspec, which is imported only then.
 """
 
 import gzip
+import lzma
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any, NamedTuple, Protocol, cast
 
-from paramfleet.data.settings import DatasetSettings
+from typing_extensions import override
+
 from paramfleet_shared.errors import ContractError
 
 __all__ = [
     "CHUNK_BYTES",
+    "ByPath",
     "CannotReadFileError",
     "DamagedFileError",
     "EmptyFileListError",
+    "FileSystem",
     "TooFewFilesError",
     "located",
     "open_file",
@@ -29,10 +33,31 @@ __all__ = [
 CHUNK_BYTES = 1 << 20
 """Text that is parsed at a time."""
 
-_GZIP = ".gz"
+_GZIP, _XZ = ".gz", ".xz"
 
 _LOGIN = {"hdfs": ("user",), "s3": ("key", "secret"), "s3a": ("key", "secret")}
 """What file systems call user and password, where it isn't ``username, password``."""
+
+
+class FileSystem(Protocol):
+    """Where paths lie that don't say it themselves; a dataset's settings are one."""
+
+    @property
+    def fs_name(self) -> str:
+        """The address of a file system; empty for local paths."""
+        ...
+
+    @property
+    def fs_ugi(self) -> str:
+        """``user`` or ``user,password``."""
+        ...
+
+
+class ByPath(NamedTuple):
+    """Every path says itself where it lies."""
+
+    fs_name: str = ""
+    fs_ugi: str = ""
 
 
 class EmptyFileListError(ContractError):
@@ -102,7 +127,7 @@ def split_files(files: Sequence[str], rank: int, num_workers: int) -> list[str]:
     return list(files[begin : begin + each + (rank < extra)])
 
 
-def located(file: str, settings: DatasetSettings) -> str:
+def located(file: str, settings: FileSystem) -> str:
     """Return a file's whole address: a local path, or one with its file system."""
     if "://" in file or not settings.fs_name:
         return file
@@ -110,7 +135,7 @@ def located(file: str, settings: DatasetSettings) -> str:
     return f"{scheme}://{'/'.join([*filter(None, host.split('/')), file.lstrip('/')])}"
 
 
-def require_files(files: Sequence[str], settings: DatasetSettings) -> None:
+def require_files(files: Sequence[str], settings: FileSystem) -> None:
     """See that there are files, and that the local ones can be read at all.
 
     Raises:
@@ -127,8 +152,8 @@ def require_files(files: Sequence[str], settings: DatasetSettings) -> None:
             raise CannotReadFileError(file=path, reason="it is a folder")
 
 
-def open_file(file: str, settings: DatasetSettings) -> IO[bytes]:
-    """Open a file to read its bytes; those of a ``.gz`` are unpacked.
+def open_file(file: str, settings: FileSystem) -> IO[bytes]:
+    """Open a file to read its bytes; those of a ``.gz`` or ``.xz`` are unpacked.
 
     Raises:
         CannotReadFileError: if it isn't there, or its file system can't be reached.
@@ -139,6 +164,8 @@ def open_file(file: str, settings: DatasetSettings) -> IO[bytes]:
         raw = _open_remote(path, settings) if "://" in path else open(path, "rb")  # noqa: SIM115, PTH123 - closed by the caller
     except (OSError, ImportError, ValueError, TypeError) as error:
         raise CannotReadFileError(file=path, reason=f"{error}") from error
+    if path.endswith(_XZ):
+        return cast("IO[bytes]", _Unpacked(raw))
     if not path.endswith(_GZIP):
         return raw
     unpacked: Any = gzip.GzipFile(fileobj=raw)
@@ -146,22 +173,35 @@ def open_file(file: str, settings: DatasetSettings) -> IO[bytes]:
     return cast("IO[bytes]", unpacked)
 
 
-def read_some(opened: IO[bytes], file: str) -> bytes:
-    """Return the next bytes of a file; none at its end.
+def read_some(opened: IO[bytes], file: str, size: int = CHUNK_BYTES) -> bytes:
+    """Return the next bytes of a file, at most ``size``; none at its end.
 
     Raises:
         DamagedFileError: if a compressed file is cut off or broken.
         CannotReadFileError: if reading fails.
     """
     try:
-        return opened.read(CHUNK_BYTES)
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        return opened.read(size)
+    except (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError) as error:
         raise DamagedFileError(file=file, reason=f"{error}") from error
     except OSError as error:
         raise CannotReadFileError(file=file, reason=f"{error}") from error
 
 
-def _open_remote(path: str, settings: DatasetSettings) -> IO[bytes]:
+class _Unpacked(lzma.LZMAFile):
+    """The text in a ``.xz``; closing it closes the file below, too."""
+
+    def __init__(self, raw: IO[bytes]) -> None:
+        super().__init__(raw)
+        self._raw = raw
+
+    @override
+    def close(self) -> None:
+        super().close()
+        self._raw.close()
+
+
+def _open_remote(path: str, settings: FileSystem) -> IO[bytes]:
     import fsspec  # noqa: PLC0415 - costs time, and local files don't need it
 
     user, _, password = settings.fs_ugi.partition(",")

@@ -9,13 +9,16 @@ from paramfleet.nn.embedding import (
     normal,
     uniform,
 )
+from paramfleet.nn.skip_gram import SkipGramRateError, skip_gram_loss
 
 __all__ = [
     "Embedding",
     "EmbeddingBag",
     "EmbeddingOptionError",
     "IdError",
+    "SkipGramRateError",
     "constant",
     "normal",
+    "skip_gram_loss",
     "uniform",
 ]

@@ -8,7 +8,7 @@ literally (so -1 may be padding), never counted from the end.
 
 import itertools
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any, get_args, overload
 
 import numpy as np
 import torch
@@ -255,13 +255,32 @@ class Embedding(SparseModule):
             unsupported={"max_norm": max_norm, "scale_grad_by_freq": scale_grad_by_freq},
         )
 
-    def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002 - torch's name
+    @overload
+    def forward(self, input: torch.Tensor) -> torch.Tensor: ...
+    @overload
+    def forward(
+        self, input: torch.Tensor, *, different: bool
+    ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]: ...
+    def forward(
+        self,
+        input: torch.Tensor,  # noqa: A002 - torch's name
+        *,
+        different: bool = False,
+    ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
         """Return the rows of ids of any shape ``[...]`` as ``[..., D]``.
+
+        Args:
+            input: The ids.
+            different: Return each row once instead, float [U, D], and which of them each id
+                has, int64 [...]: for what computes with rows as they are, without a copy of
+                them for every id.
 
         Raises:
             IdError: on a dtype that isn't an id's, or a negative id.
         """
         rows, index, _ = self._rows(input)
+        if different:
+            return rows, index.view(input.shape)
         return rows_of_ids(rows, index).view(*input.shape, self.embedding_dim)
 
 
