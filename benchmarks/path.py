@@ -63,9 +63,9 @@ METHOD = (
     "there, rows back; ids and gradients there, 64 bytes back), plus the time of the same "
     "pull and push on a shard in one thread of one process, divided by our time a step; each "
     "is the median of its burst. "
-    "'redis_c' is redis-py with hiredis, 'ours_bf16' is ours with bfloat16 rows and gradients, "
-    "and error feedback. At the end every table is equal, bit for bit, to what numpy makes of "
-    "the steps, and rows that travel as bfloat16 are the nearest to it."
+    "'redis_c' is redis-py with hiredis, 'ours_bf16' is ours with bfloat16 rows, and gradients "
+    "rounded to bfloat16 by chance. At the end every table is equal, bit for bit, to what "
+    "numpy makes of the steps, and rows that travel as bfloat16 are the nearest to it."
 )
 
 

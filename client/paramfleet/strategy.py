@@ -137,8 +137,9 @@ class TrainingMode:
 
     wire_dtype: WireDtype = "float32"
     """How parameters, gradients and differences travel: ``float32``, or ``float16``,
-    ``bfloat16`` or ``int8`` (with a scale a row). What a narrow format loses of a gradient
-    or difference is sent with a later one. The promises of sync hold for ``float32``."""
+    ``bfloat16`` or ``int8`` (with a scale a row). Gradients are rounded to 16 bits by chance,
+    right on average; what is lost of others, and of differences, is sent with later ones. The
+    promises of sync hold for ``float32``."""
 
     max_staleness: int | None = None
     """async: batches a worker may lead the slowest by; None never waits."""

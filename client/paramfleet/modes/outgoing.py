@@ -1,4 +1,4 @@
-"""Gradients on their way to the pservers: narrowed, with what was lost of former ones.
+"""Gradients on their way to the pservers: narrowed, and nothing of them lost for good.
 
 Rows travel sorted by id inside their shard. Those of a narrow job are so from the start
 (``RowSource.by_id``), and nothing is moved here; others are brought into that order.
@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from paramfleet.modes.sender import TableGradient
 from paramfleet.requests import Read, Rows, Write, dense_slice
-from paramfleet.residuals import DenseResidual, Found, RowResiduals
+from paramfleet.residuals import DenseResidual, Found, RowResiduals, Salts
 from paramfleet_shared.placement import Placement
-from paramfleet_shared.tables.encoding import WireDtype, narrowest
+from paramfleet_shared.tables.encoding import Encoded, WireDtype, encode_rows, narrowest
 from paramfleet_shared.tables.partition import partition
 from paramfleet_shared.tables.spec import TableSpec
 
@@ -55,12 +55,13 @@ class _Pull(NamedTuple):
 
 
 class Outgoing:
-    """Makes writes of gradients, and keeps what a narrow format loses of them.
+    """Makes writes of gradients, and keeps what int8 loses of them.
 
     Args:
         specs: The tables, sparse and dense.
         placement: Who hosts what.
         wire: How gradients travel.
+        rank: Of this worker.
         incarnation: Of this worker, so that its pulls differ from its former self's.
     """
 
@@ -70,8 +71,10 @@ class Outgoing:
         placement: Placement,
         wire: WireDtype,
         *,
+        rank: int = 0,
         incarnation: int = 0,
     ) -> None:
+        self._salts = Salts(rank, incarnation)
         self._numbers = count(incarnation << 32)
         self._pulls: dict[str, dict[int, _Pull | None]] = {}
         """The latest of each table; None for one that was named, which counts still.
@@ -93,13 +96,13 @@ class Outgoing:
         }
         self._rows: dict[str, RowResiduals] = {}
         self._dense: dict[str, DenseResidual] = {}
-        if wire != "float32":
-            for spec in specs:
-                own = self._wires[spec.name]
-                if spec.kind == "sparse":
-                    self._rows[spec.name] = RowResiduals(spec.name, spec.dim, own)
-                else:
-                    self._dense[spec.name] = DenseResidual(spec.size, own)
+        for spec in specs:
+            if self._wires[spec.name] != "int8":
+                continue
+            if spec.kind == "sparse":
+                self._rows[spec.name] = RowResiduals(spec.name, spec.dim)
+            else:
+                self._dense[spec.name] = DenseResidual(spec.size)
         self._rates: dict[str, float] = {}
         self._unnamed: dict[str, int] = {}
 
@@ -139,7 +142,7 @@ class Outgoing:
 
     def find_rest(self, read: Read) -> None:
         """Look up what is left of the rows of a pull, which the write would do later."""
-        if read.keep is None:
+        if read.keep is None or read.table not in self._rows:
             return
         with self._pulling:
             pull = self._pulls[read.table].get(read.keep)
@@ -151,18 +154,17 @@ class Outgoing:
         name, rows, values = gradient.name, gradient.rows, gradient.grads
         self._rates[name] = gradient.lr
         encoded, pulled = None, None
-        if name in self._dense:
-            encoded = self._dense[name].encode(values, self._parts[name])
-        elif name in self._rows and rows is not None:
+        if self._wires[name] == "float32":
+            pass
+        elif rows is None:
+            encoded = self._encode_dense(name, values)
+        else:
             pull = self._pull_of(name, rows)
             rows, order = rows.sorted() if pull is None else (pull.rows, pull.order)
             if order is not None:
                 values = values[order]
-            found = None
-            if pull is not None:
-                pulled = pull.number
-                found = pull.rests[0] if pull.rests else None
-            whole = self._rows[name].encode(rows.ids_U, values, found)
+            pulled = None if pull is None else pull.number
+            whole = self._encode_rows(name, rows, values, pull)
             servers = range(self._placement.num_servers)
             encoded = [whole.part(rows.of(self._placement, server)[0]) for server in servers]
         return Write(
@@ -175,6 +177,22 @@ class Outgoing:
             encoded=encoded,
             pulled=self._named(name, pulled),
         )
+
+    def _encode_dense(self, name: str, values: NDArray[np.float32]) -> list[Encoded]:
+        """Return each pserver's part of a gradient, as it travels."""
+        if name in self._dense:
+            return self._dense[name].encode(values, self._parts[name])
+        whole = encode_rows(values, self._wires[name], salt=self._salts.next())
+        return [whole.part(part) for part in self._parts[name]]
+
+    def _encode_rows(
+        self, name: str, rows: Rows, values: NDArray[np.float32], pull: _Pull | None
+    ) -> Encoded:
+        """Return gradients of rows, in their order, as they travel."""
+        if name not in self._rows:
+            return encode_rows(values, self._wires[name], salt=self._salts.next())
+        found = pull.rests[0] if pull is not None and pull.rests else None
+        return self._rows[name].encode(rows.ids_U, values, found)
 
     def stop_naming(self, table: str) -> None:
         """Note that a pserver doesn't keep a pull's ids: the next pushes carry theirs."""

@@ -68,7 +68,11 @@ class _ServedMode:
         self._blocks = [block for block, _ in tables.dense]
         self._wire = mode.wire_dtype
         self._outgoing = Outgoing(
-            self._specs, job.placement, mode.wire_dtype, incarnation=job.author.incarnation
+            self._specs,
+            job.placement,
+            mode.wire_dtype,
+            rank=job.author.rank,
+            incarnation=job.author.incarnation,
         )
         when: When = "now" if mode.max_staleness is None else "next"
         if mode.name == "sync":

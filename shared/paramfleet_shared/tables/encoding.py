@@ -1,7 +1,8 @@
 """Rows and ids as they travel: in fewer bytes where a job asks for it.
 
 ``float32`` travels as it is. ``float16`` and ``bfloat16`` take half: each value is
-rounded to the nearest, ties to even. ``int8`` takes a quarter and a byte a row: values are
+rounded to the nearest, ties to even, or with a salt by chance, so that it is right on
+average (``kernels.dither``). ``int8`` takes a quarter and a byte a row: values are
 multiples of the row's scale, a small float that is at least a 127th of the row's largest
 magnitude (``kernels.int8`` says which). A finite value that a format can't hold becomes the
 largest finite one of its sign; an infinity or NaN stays one, and in int8 makes all of its
@@ -20,7 +21,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from paramfleet_shared.tables.kernels import codecs, feedback, int8, sorting
+from paramfleet_shared.tables.kernels import codecs, dither, int8, sorting
 from paramfleet_shared.tables.kernels.compiled import as_input
 from paramfleet_shared.tables.kernels.finite import any_all_ones
 from paramfleet_shared.tables.routing import all_finite
@@ -113,7 +114,11 @@ def room_for(shape: tuple[int, ...], dtype: WireDtype) -> Encoded:
 
 
 def encode_rows(
-    values: NDArray[np.float32], dtype: WireDtype, *, out: Encoded | None = None
+    values: NDArray[np.float32],
+    dtype: WireDtype,
+    *,
+    out: Encoded | None = None,
+    salt: int | None = None,
 ) -> Encoded:
     """Return rows, or a vector, as they travel.
 
@@ -121,6 +126,8 @@ def encode_rows(
         values: float32 [n, D] or [P].
         dtype: How; ``float32`` returns ``values`` themselves, without ``out``.
         out: Contiguous memory to fill, as of ``room_for``; None for new memory.
+        salt: Of 32 bits: 16-bit formats round by chance then, for each salt in another
+            way; None rounds to the nearest, as int8 always does.
 
     Raises:
         RowShapeError: if ``values`` are not float32.
@@ -133,10 +140,8 @@ def encode_rows(
     rows = room.rows.reshape(-1)
     if dtype == "float32":
         rows[:] = flat
-    elif dtype == "bfloat16":
-        codecs.to_bfloat16(flat.view(np.uint32), rows)
-    elif dtype == "float16":
-        codecs.to_float16(flat, flat.view(np.uint32), rows.view(np.uint16))
+    elif dtype != "int8":
+        _to_halves(flat, rows.view(np.uint16), salt, is_float16=dtype == "float16")
     else:
         assert room.scales is not None, "int8 has scales"
         int8.to_int8(flat, rows, room.scales, _width(values.shape))
@@ -173,12 +178,9 @@ def decode_rows(
 
 
 def encode_with_rest(
-    values: NDArray[np.float32],
-    left: NDArray[np.float32],
-    slots: NDArray[np.int64],
-    dtype: WireDtype,
+    values: NDArray[np.float32], left: NDArray[np.float32], slots: NDArray[np.int64]
 ) -> Encoded:
-    """Return rows plus what is left of former ones, encoded; keep what is left now.
+    """Return rows plus what is left of former ones, as int8; keep what is left now.
 
     The same bits as ``encode_rows`` of the sums; ``left[slots]`` becomes the sums less
     what they decode to.
@@ -187,7 +189,6 @@ def encode_with_rest(
         values: float32 [n, D].
         left: float32 [rows, D], contiguous; changed.
         slots: int64 [n], from 0, below ``rows``, no two the same.
-        dtype: A lossy one.
 
     Raises:
         RowShapeError: if an array has another shape or type.
@@ -196,14 +197,11 @@ def encode_with_rest(
     check_array(left, np.float32, (-1, -1), table="", in_place=True)
     check_array(slots, np.int64, (-1,), table="")
     check_array(values, np.float32, (slots.size, dim), table="")
-    room = room_for(values.shape, dtype)
+    room = room_for(values.shape, "int8")
+    assert room.scales is not None, "int8 has scales"
     rests, flat = left.reshape(-1), as_input(values, np.float32).reshape(-1)
-    places, rows = as_input(slots, np.int64), room.rows.reshape(-1)
-    if room.scales is not None:
-        int8.feed_back_int8(rests, places, flat, (rows, room.scales), dim)
-    else:
-        form = (dim, dtype == "float16")
-        feedback.feed_back_halves(rests, places, flat, rows.view(np.uint16), form)
+    sent = (room.rows.reshape(-1), room.scales)
+    int8.feed_back_int8(rests, as_input(slots, np.int64), flat, sent, dim)
     return room
 
 
@@ -306,8 +304,8 @@ def warm_codecs() -> None:
         encoded = encode_rows(values, dtype)
         decode_rows(encoded, dtype)
         is_finite(encoded)
-        if dtype != "float32":
-            encode_with_rest(values, values, bounds[:1], dtype)
+        encode_rows(values, dtype, salt=1)
+    encode_with_rest(values, values, bounds[:1])
     ids = np.arange(64, dtype=np.int64)
     bounds[1] = ids.size
     packed = pack_ids(ids, bounds)
@@ -315,6 +313,21 @@ def warm_codecs() -> None:
     unpack_ids(packed, bounds)
     sort_within_shards(ids, bounds)
     are_sorted_within_shards(ids, bounds)
+
+
+def _to_halves(
+    flat: NDArray[np.float32], rows: NDArray[np.uint16], salt: int | None, *, is_float16: bool
+) -> None:
+    """Narrow to 16 bits: the nearest, or by chance."""
+    bits = flat.view(np.uint32)
+    if salt is None and is_float16:
+        codecs.to_float16(flat, bits, rows)
+    elif salt is None:
+        codecs.to_bfloat16(bits, rows)
+    elif is_float16:
+        dither.dither_float16(flat, bits, rows, np.uint32(salt))
+    else:
+        dither.dither_bfloat16(bits, rows, np.uint32(salt))
 
 
 def _width(shape: tuple[int, ...]) -> int:
