@@ -12,7 +12,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -24,21 +24,16 @@ import numpy as np
 from harness import Suite, markdown_table, with_machine, write_json
 from peer.jobs import Job, Processes
 from peer.work import Work
+from trend import WARM_UP, trend_of
 
 if TYPE_CHECKING:
     from peer.children import Child
 
-__all__ = ["Plan", "Trend", "measure", "trend_of"]
+__all__ = ["Plan", "measure"]
 
 TABLE = "rows"
 STEPS = 8
 """Steps of a burst: what a worker does between two questions."""
-
-WARM_UP = 0.3
-"""The share of the samples, from the first on, that tells nothing of growth."""
-
-NUM_BLOCKS = 12
-"""A trend is fitted to medians of so many pieces: neighbouring samples are not independent."""
 
 METHOD = (
     "One pserver. Steady workers pull and push with 1 in flight without a pause; cut workers "
@@ -47,9 +42,12 @@ METHOD = (
     "waking_p99_ms is how late the asking process itself woke from its pauses, which is what "
     "the machine's load adds to any answer. Each process's resident memory is looked at every "
     "second, and so is what bodies being received and sent hold in the pserver, by its "
-    "metrics. The slope is a straight line through the medians of 12 pieces of the time after "
-    "the first three tenths; its noise is twice its standard error. At the end every row must "
-    "be, bit for bit, what all steps make of zeros: each push counted once, cut or not."
+    "metrics. The slope is the median of those between any two of 12 points, the medians of "
+    "equal pieces of the time after the first three tenths (Theil), with Sen's interval of 95 "
+    "percent, wider by what the pieces are like their neighbours. A process grows if the "
+    "interval lies above 0, or if it rises by more than 0.1 MiB a minute from the first "
+    "quarter of that time to the last. At the end every row must be, bit for bit, what all "
+    "steps make of zeros: each push counted once, cut or not."
 )
 
 
@@ -67,52 +65,6 @@ class Plan:
     """Seconds from a cut of a worker's wire to its next."""
     health_period_s: float = 0.05
     memory_period_s: float = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Trend:
-    """A straight line through samples."""
-
-    slope: float
-    """Units a minute."""
-    noise: float
-    """Twice the slope's standard error, with neighbours alike."""
-
-    @property
-    def is_growth(self) -> bool:
-        """Return whether the slope is more than noise."""
-        return self.slope > self.noise
-
-
-def trend_of(seconds: Sequence[float], values: Sequence[float]) -> Trend:
-    """Fit a line to what comes after the warm-up; of too few samples there is none.
-
-    Args:
-        seconds: When.
-        values: What.
-    """
-    start = int(len(values) * WARM_UP)
-    pieces = [
-        np.median(np.stack([np.asarray(piece_s), np.asarray(piece)]), axis=1)
-        for piece_s, piece in zip(
-            np.array_split(np.asarray(seconds[start:]), NUM_BLOCKS),
-            np.array_split(np.asarray(values[start:]), NUM_BLOCKS),
-            strict=True,
-        )
-        if len(piece)
-    ]
-    if len(pieces) < 4:
-        return Trend(0.0, 0.0)
-    minutes, medians = np.stack(pieces, axis=1) / np.array([[60.0], [1.0]])
-    centred = minutes - minutes.mean()
-    slope = float(centred @ medians / (centred @ centred))
-    rest = medians - medians.mean() - slope * centred
-    variance = float(rest @ rest) / (len(medians) - 2) / float(centred @ centred)
-    # Memory is taken in stairs: what one piece is above the line, the next is too, so that
-    # there is less to learn from them than their number says (an AR(1) process).
-    alike = float(rest[1:] @ rest[:-1]) / max(float(rest @ rest), 1e-12)
-    alike = min(max(alike, 0.0), 0.9)
-    return Trend(slope, 2.0 * (variance * (1.0 + alike) / (1.0 - alike)) ** 0.5)
 
 
 class Samples:
@@ -295,7 +247,10 @@ def report(plan: Plan, soak: Soak, samples: Samples, num_wrong: int) -> Suite:
                 "MiB at last": values[-1],
                 "MiB at most": max(values),
                 "slope, MiB/min": trends[name].slope,
-                "noise, MiB/min": trends[name].noise,
+                "at least": trends[name].low,
+                "at most": trends[name].high,
+                "rise, MiB/min": trends[name].rise,
+                "grows": trends[name].is_growth,
             }
         )
     health = np.percentile(samples.health_ms, [50, 99, 100]).tolist()
@@ -307,7 +262,10 @@ def report(plan: Plan, soak: Soak, samples: Samples, num_wrong: int) -> Suite:
             **dict(zip(names, health, strict=True)),
             "waking_p99_ms": float(np.percentile(samples.late_ms, 99)),
             "pserver_slope_mib_per_min": trends["pserver"].slope,
-            "pserver_noise_mib_per_min": trends["pserver"].noise,
+            "pserver_slope_at_least": trends["pserver"].low,
+            "pserver_slope_at_most": trends["pserver"].high,
+            "pserver_rise_mib_per_min": trends["pserver"].rise,
+            "pserver_grows": trends["pserver"].is_growth,
             "wrong_rows": num_wrong,
             "cuts": soak.num_cuts,
             "steps": soak.num_steps,
@@ -339,8 +297,7 @@ def main() -> int:
     if options.output is not None:
         write_json(options.output, result)
     print(json.dumps(found))
-    slope = Trend(found["pserver_slope_mib_per_min"], found["pserver_noise_mib_per_min"])
-    return 1 if found["wrong_rows"] or slope.is_growth else 0
+    return 1 if found["wrong_rows"] or found["pserver_grows"] else 0
 
 
 if __name__ == "__main__":
