@@ -11,6 +11,7 @@ from paramfleet_shared.errors import ContractError, IntegrityError, UnavailableE
 __all__ = [
     "AnswerTooLargeError",
     "BadWeightError",
+    "ElasticModeError",
     "FencedError",
     "GeoRuleError",
     "ModeMismatchError",
@@ -325,6 +326,21 @@ class OperationModeError(ContractError):
             f"{operation!r} is no operation of mode {mode!r}", operation=operation, mode=mode
         )
         self.operation = operation
+        self.mode = mode
+
+
+class ElasticModeError(ContractError):
+    """A job whose workers come and go was to train in a mode that waits for all of them."""
+
+    code = "contract.elastic_mode"
+
+    def __init__(self, *, mode: str) -> None:
+        super().__init__(
+            f"mode {mode!r} (strategy.a_sync = False) takes every worker into every step, and "
+            "the coordinator's setting elastic = True lets workers come and go: set "
+            "strategy.a_sync = True, or elastic = False",
+            mode=mode,
+        )
         self.mode = mode
 
 

@@ -139,7 +139,7 @@ class _ServedMode:
         """Push what waits, leave so that workers with more data go on, and wait for them."""
         self.ahead.forget()
         self.flush()
-        fields = {"rank": self._job.author.rank, "step": self._step}
+        fields = {**self._job.author.fields(), "step": self._step}
         self._job.communicator.wait(self._job.pservers.call_all("leave", fields))
         self._job.barrier("fleet.finish", timeout_s=FINISH_TIMEOUT_S)
         self.refresh()
@@ -328,7 +328,7 @@ class AsyncMode(_ServedMode):
 
     async def _wait_turn(self, step: int) -> None:
         """Wait while this worker led the slowest by more than ``max_staleness`` (SSP)."""
-        fields = {"rank": self._job.author.rank, "step": step}
+        fields = {**self._job.author.fields(), "step": step}
         timeout_s = self._job.pservers.step_timeout_s
         await self._job.pservers.call_one(0, "wait_turn", fields, timeout_s=timeout_s)
 

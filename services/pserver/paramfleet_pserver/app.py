@@ -34,6 +34,7 @@ from paramfleet_shared.clock import Clock, SystemClock
 from paramfleet_shared.config import Resolved, read_environment, resolve
 from paramfleet_shared.discovery.session import JobSession
 from paramfleet_shared.errors import FleetError
+from paramfleet_shared.ids import Rank
 from paramfleet_shared.placement import Placement
 from paramfleet_shared.rpc.endpoint import join_endpoint
 from paramfleet_shared.rpc.server import Handler, Request, RpcServer
@@ -243,7 +244,7 @@ class PServer:
             publishing = tasks.create_task(self._publish(session))
             tidying = tasks.create_task(keep_tidy(self._clock))
             try:
-                await session.run()
+                await session.run(after_beat=partial(self._take_out_lost, session))
             except FleetError as error:
                 failure = error
             publishing.cancel()
@@ -264,7 +265,13 @@ class PServer:
             num_shards=session.num_shards,
             num_owners=len(owners),
         )
-        routes = Routes(store, owners=owners, server=session.member.index, clock=self._clock)
+        routes = Routes(
+            store,
+            owners=owners,
+            server=session.member.index,
+            clock=self._clock,
+            elastic=session.elastic,
+        )
         try:
             if self._settings.load:
                 rows = await routes.load_from(Path(self._settings.load))
@@ -279,6 +286,14 @@ class PServer:
         self._opened.set()
         log.info("pserver.serving", extra={"endpoint": session.member.endpoint})
         return None
+
+    def _take_out_lost(self, session: JobSession) -> None:
+        """Go on without the workers that an elastic job has lost."""
+        for lost in session.lost:
+            routes = self._routes
+            if routes is not None and routes.lose(Rank(lost.index), lost.incarnation):
+                facts = {"index": lost.index, "incarnation": lost.incarnation}
+                log.warning("worker.taken_out", extra=facts)
 
     def _measure(self, server: RpcServer) -> None:
         """Show what bodies on their way hold."""

@@ -11,7 +11,7 @@ acknowledges them.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -45,7 +45,7 @@ from paramfleet_shared.tables.spec import TableSpec
 __all__ = ["GeoExchange", "PartReply", "check_rule"]
 
 ANNOUNCED_ROWS = 1 << 18
-"""Rows of a loaded table that are announced at a time."""
+"""Rows of a table that are announced at a time."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -79,17 +79,17 @@ class GeoExchange:
     """The recorders of a job's sparse tables.
 
     Args:
-        num_workers: Workers of the job.
+        num_workers: Workers that take part from the start.
         store: The tables.
         owners: Who works on them.
     """
 
     def __init__(self, *, num_workers: int, store: TableStore, owners: Owners) -> None:
-        self._num_workers = num_workers
+        self._ranks = {Rank(rank) for rank in range(num_workers)}
+        self._untold: set[Rank] = set()
         self._store = store
         self._owners = owners
         self._recorders: dict[str, tuple[_Recorded, ...]] = {}
-        self._gone: set[Rank] = set()
         self._announced: dict[str, tuple[Block, ...]] = {}
 
     def begin(
@@ -136,14 +136,37 @@ class GeoExchange:
 
     async def _announce(self, table: SparseTable) -> None:
         for block, recorder in self._recorded(table):
-            for start in range(0, block.rows.num_rows, ANNOUNCED_ROWS):
-                rows = np.arange(start, min(start + ANNOUNCED_ROWS, block.rows.num_rows))
+            for rows in _all_rows(block):
                 act = partial(recorder.record, rows, writer=None)
                 await self._owners.run([Job(block.owner, len(rows), act)])
 
+    def join(self, rank: Rank) -> None:
+        """Note for a worker what others change from now on; ``tell_all`` does the rest."""
+        self._ranks.add(rank)
+        self._untold.add(rank)
+        for recorded in self._recorders.values():
+            for block, recorder in recorded:
+                self._owners.post(Job(block.owner, 0, partial(recorder.join, rank)))
+
+    async def tell_all(self, rank: Rank) -> None:
+        """Let a worker that joined hear of every row that there is already.
+
+        May be called again: what a cancelled call left out is made up for, and a row that
+        waits already does so once.
+        """
+        if rank not in self._untold:
+            return
+        for table in self._store:
+            if isinstance(table, SparseTable):
+                for block, recorder in self._recorded(table):
+                    for rows in _all_rows(block):
+                        act = partial(recorder.tell, rank, rows)
+                        await self._owners.run([Job(block.owner, len(rows), act)])
+        self._untold.discard(rank)
+
     def leave(self, rank: Rank) -> None:
         """Keep nothing for a worker any more."""
-        self._gone.add(rank)
+        self._ranks.discard(rank)
         for recorded in self._recorders.values():
             for block, recorder in recorded:
                 self._owners.post(Job(block.owner, 0, partial(recorder.leave, rank)))
@@ -197,13 +220,10 @@ class GeoExchange:
         former = self._recorders.get(name, ())
         if not former or former[0].block is not table.blocks[0]:
             last = max((each.recorder.last_batch for each in former), default=0)
-            recorders = [
-                GeoRecorder(num_workers=self._num_workers, last_batch=last)
-                for _ in table.blocks
-            ]
+            recorders = [GeoRecorder(num_workers=0, last_batch=last) for _ in table.blocks]
             for recorder in recorders:
-                for rank in self._gone:
-                    recorder.leave(rank)
+                for rank in sorted(self._ranks):
+                    recorder.join(rank)
             pairs = zip(table.blocks, recorders, strict=True)
             self._recorders[name] = tuple(_Recorded(*pair) for pair in pairs)
         return self._recorders[name]
@@ -214,6 +234,12 @@ class _Recorded(NamedTuple):
 
     block: Block
     recorder: GeoRecorder
+
+
+def _all_rows(block: Block) -> Iterator[NDArray[np.int64]]:
+    """Yield the numbers of a block's rows, some at a time: its owner has others to serve."""
+    for start in range(0, block.rows.num_rows, ANNOUNCED_ROWS):
+        yield np.arange(start, min(start + ANNOUNCED_ROWS, block.rows.num_rows))
 
 
 def _count_versions(parts: Sequence[ExchangePart], end: asyncio.Future[None]) -> None:

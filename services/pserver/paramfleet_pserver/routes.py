@@ -13,15 +13,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from paramfleet_pserver.fields import Fields
 from paramfleet_pserver.geo import check_rule
 from paramfleet_pserver.owners import Job, Owners, when_done
+from paramfleet_pserver.reading import reading, tensors_of
 from paramfleet_pserver.requests import (
     DeclareRequest,
     ExchangePart,
-    PullRequest,
     PushPart,
     PushRequest,
     assign_request,
@@ -31,7 +30,7 @@ from paramfleet_pserver.requests import (
     push_request,
 )
 from paramfleet_pserver.storage import load_tables, save_tables
-from paramfleet_pserver.tablestore import DenseTable, SparseTable, TableStore
+from paramfleet_pserver.tablestore import SparseTable, TableStore
 from paramfleet_pserver.training import Terms, Training
 from paramfleet_shared.checkpoint import SavedTable
 from paramfleet_shared.clock import Clock
@@ -40,11 +39,12 @@ from paramfleet_shared.ids import Rank, Step
 from paramfleet_shared.rpc.server import Request
 from paramfleet_shared.rpc.tasks import begun
 from paramfleet_shared.served_errors import (
+    ElasticModeError,
     NonFiniteGradientError,
     OperationModeError,
     TablesNotDeclaredError,
 )
-from paramfleet_shared.tables.encoding import Encoded, is_finite, num_nonfinite, room_for
+from paramfleet_shared.tables.encoding import is_finite, num_nonfinite
 from paramfleet_shared.tables.spec import TableSpec
 from paramfleet_shared.tables.warm import warm
 from paramfleet_shared.wire.message import Message
@@ -82,10 +82,21 @@ class Routes:
         owners: Who works on them.
         server: This server's index.
         clock: By whose time deadlines are meant.
+        elastic: Whether the job's workers come and go.
     """
 
-    def __init__(self, store: TableStore, *, owners: Owners, server: int, clock: Clock) -> None:
+    def __init__(
+        self,
+        store: TableStore,
+        *,
+        owners: Owners,
+        server: int,
+        clock: Clock,
+        elastic: bool = False,
+    ) -> None:
         self._store = store
+        self._elastic = elastic
+        self._lost: dict[Rank, int] = {}
         self._owners = owners
         self._server = server
         self._clock = clock
@@ -102,6 +113,18 @@ class Routes:
         self._failure = error
         if self._training is not None:
             self._training.fail(error)
+
+    def lose(self, rank: Rank, incarnation: int) -> bool:
+        """Go on without a worker, now and in a training that is to begin.
+
+        Returns:
+            False if nothing changes.
+        """
+        self._lost[rank] = incarnation
+        if self._training is None or not self._training.lose(rank, incarnation):
+            return False
+        self._forget_pulled(rank)
+        return True
 
     def facts(self) -> dict[str, Any]:
         """Return what an operator may ask, in plain values."""
@@ -122,18 +145,26 @@ class Routes:
         if self._training is None:
             terms = Terms.of(declared)
             self._training = Training(
-                terms, store=self._store, owners=self._owners, clock=self._clock
+                terms,
+                elastic=self._elastic,
+                store=self._store,
+                owners=self._owners,
+                clock=self._clock,
             )
+            for rank, incarnation in self._lost.items():
+                self._training.lose(rank, incarnation)
             if self._failure is not None:
                 self._training.fail(self._failure)
-        self._training.identities.fence(declared.rank, declared.incarnation)
+        step = self._training.join(declared.rank, declared.incarnation)
         for table in built:
             table.version = self._training.steps.version if self._training.steps else 0
         self._store.put(built)
         if self._training.geo is not None:
             await self._training.geo.announce_loaded()
+            await self._training.geo.tell_all(declared.rank)
         loaded = [s.name for s in declared.specs if self._store.find(s.name).is_loaded]
-        return Message(fields={"created": [spec.name for spec in new], "loaded": loaded})
+        created = [spec.name for spec in new]
+        return Message(fields={"created": created, "loaded": loaded, "step": step})
 
     async def pull(self, request: Request) -> Message:
         """Read rows; in sync not before the version asked for is reached."""
@@ -143,7 +174,7 @@ class Routes:
         if training.steps is not None:
             await training.steps.wait(pull.min_version, deadline=request.deadline)
         versions = [part.table.version for part in pull.parts]
-        jobs, tensors = _reading(pull)
+        jobs, tensors = reading(pull)
         await self._owners.run(jobs, alone=request.is_alone)
         slowest = training.slowest_but(pull.rank)
         return Message(fields={"versions": versions, "slowest": slowest}, tensors=tensors)
@@ -184,11 +215,11 @@ class Routes:
         if len(new) < len(exchange.parts):
             await self._owners.settle()  # the original may still be on its way
         replies = await geo.reply(exchange)
-        tensors: dict[str, NDArray[Any]] = {}
+        tensors: dict[str, np.ndarray[Any, Any]] = {}
         parts: list[dict[str, Any]] = []
         for index, reply in enumerate(replies):
             parts.append({"batch": reply.batch, "more": reply.more})
-            tensors |= _tensors(index, reply.rows)
+            tensors |= tensors_of(index, reply.rows)
             if reply.packed is not None and reply.offsets is not None:
                 parts[index]["ids"] = "delta"
                 tensors[f"{index}.ids"] = reply.packed
@@ -220,10 +251,9 @@ class Routes:
         training = self._trained("leave")
         fields = Fields(request.message.fields, where="leave")
         rank = Rank(fields.integer("rank"))
+        training.identities.fence(rank, fields.integer("incarnation"))
         training.leave(rank, Step(fields.integer("step")))
-        for table in self._store:
-            if isinstance(table, SparseTable):
-                table.pulled.forget(rank)
+        self._forget_pulled(rank)
         return Message()
 
     async def wait_turn(self, request: Request) -> Message:
@@ -231,6 +261,7 @@ class Routes:
         training = self._trained("wait_turn")
         fields = Fields(request.message.fields, where="wait_turn")
         rank, step = Rank(fields.integer("rank")), Step(fields.integer("step"))
+        training.identities.fence(rank, fields.integer("incarnation"))
         await training.wait_turn(rank, step, deadline=request.deadline)
         return Message(fields={"slowest": training.slowest_but(rank)})
 
@@ -275,6 +306,11 @@ class Routes:
             return reader(message, self._store)
         return await asyncio.to_thread(reader, message, self._store)
 
+    def _forget_pulled(self, rank: Rank) -> None:
+        for table in self._store:
+            if isinstance(table, SparseTable):
+                table.pulled.forget(rank)
+
     def _trained(self, operation: str, modes: AbstractSet[str] = ANY_MODE) -> Training:
         if self._training is None:
             raise TablesNotDeclaredError(operation=operation)
@@ -284,8 +320,10 @@ class Routes:
         return self._training
 
     def _check_declared(self, declared: DeclareRequest) -> list[TableSpec]:
+        if self._elastic and declared.mode == "sync":
+            raise ElasticModeError(mode=declared.mode)
         if self._training is not None:
-            self._training.terms.check_same(Terms.of(declared))
+            self._training.terms.check_same(Terms.of(declared), elastic=self._elastic)
         if declared.mode == "geo":
             for spec in declared.specs:
                 check_rule(spec)
@@ -334,33 +372,6 @@ class Routes:
             count = num_nonfinite(numbers)
             name = part.table.spec.name
             raise NonFiniteGradientError(table=name, rank=rank, step=step, count=count)
-
-
-def _reading(pull: PullRequest) -> tuple[list[Job], dict[str, NDArray[Any]]]:
-    """Return the jobs that read what a pull asks for, and where they put it."""
-    jobs: list[Job] = []
-    tensors: dict[str, NDArray[Any]] = {}
-    for index, part in enumerate(pull.parts):
-        part.table.num_pulls += 1
-        if isinstance(part.table, SparseTable) and part.rows is not None:
-            jobs += part.table.pull_jobs(part.rows, create=part.create)
-            tensors |= _tensors(index, part.rows.rows)
-            if part.keep is not None:
-                ids, offsets = part.rows.ids, part.rows.offsets
-                part.table.pulled.keep(pull.rank, part.keep, ids, offsets)
-        elif isinstance(part.table, DenseTable):
-            room = room_for((part.table.num_rows,), part.wire)
-            jobs.append(part.table.pull_job(room, part.wire))
-            tensors |= _tensors(index, room)
-    return jobs, tensors
-
-
-def _tensors(index: int, rows: Encoded) -> dict[str, NDArray[Any]]:
-    """Return the numbers of an answer's part by name."""
-    tensors = {f"{index}.rows": rows.rows}
-    if rows.scales is not None:
-        tensors[f"{index}.scales"] = rows.scales
-    return tensors
 
 
 def _count(parts: list[PushPart], applied: asyncio.Future[None]) -> None:

@@ -23,6 +23,8 @@ from paramfleet_shared.served_errors import (
 
 __all__ = ["Terms", "Training"]
 
+_FIELDS = ("mode", "worker_num", "max_staleness")
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Terms:
@@ -42,13 +44,17 @@ class Terms:
             max_staleness=request.max_staleness,
         )
 
-    def check_same(self, got: "Terms") -> None:
+    def check_same(self, got: "Terms", *, elastic: bool) -> None:
         """Compare with what another worker declares.
+
+        Args:
+            got: That.
+            elastic: Whether each worker may know of another number of them.
 
         Raises:
             ModeMismatchError: if a field differs; it names the first.
         """
-        for field in ("mode", "worker_num", "max_staleness"):
+        for field in ("mode", "max_staleness") if elastic else _FIELDS:
             have_value, got_value = getattr(self, field), getattr(got, field)
             if have_value != got_value:
                 raise ModeMismatchError(field=field, have=have_value, got=got_value)
@@ -57,22 +63,28 @@ class Terms:
 class Training:
     """The state of a job between its first declaration and its end.
 
+    All workers take part from the start; in an elastic job each from its ``join`` on.
+
     Args:
         terms: What was declared.
+        elastic: Whether workers come and go.
         store: The tables.
         owners: Who works on them.
         clock: By whose time deadlines are meant.
     """
 
     def __init__(
-        self, terms: Terms, *, store: TableStore, owners: Owners, clock: Clock
+        self, terms: Terms, *, elastic: bool, store: TableStore, owners: Owners, clock: Clock
     ) -> None:
         self.terms = terms
+        self._elastic = elastic
+        self._lives: dict[Rank, int] = {}
+        num_workers = 0 if elastic else terms.worker_num
         self.identities = IdentityWindow()
         lead = None if terms.mode == "sync" else terms.max_staleness  # sync has its own barrier
         self._gate = StalenessGate(max_lead_steps=lead)
         self._turns: Parking[tuple[Rank, Step]] = Parking(clock=clock)
-        for rank in range(terms.worker_num):
+        for rank in range(num_workers):
             self._gate.join(Rank(rank))
         self.steps: SyncSteps | None = None
         self.geo: GeoExchange | None = None
@@ -81,7 +93,7 @@ class Training:
                 num_workers=terms.worker_num, store=store, owners=owners, clock=clock
             )
         elif terms.mode == "geo":
-            self.geo = GeoExchange(num_workers=terms.worker_num, store=store, owners=owners)
+            self.geo = GeoExchange(num_workers=num_workers, store=store, owners=owners)
 
     def check_rank(self, rank: Rank) -> None:
         """Refuse a worker that the job can't have.
@@ -89,8 +101,40 @@ class Training:
         Raises:
             UnknownWorkerError: naming it.
         """
-        if rank >= self.terms.worker_num:
+        unknown = rank not in self._lives if self._elastic else rank >= self.terms.worker_num
+        if unknown:
             raise UnknownWorkerError(rank=rank)
+
+    def join(self, rank: Rank, incarnation: int) -> Step:
+        """Take a worker in that declares, if it isn't yet; its former self goes.
+
+        Returns:
+            The steps it counts as having taken: as many as the slowest.
+
+        Raises:
+            FencedError: if a newer incarnation of it is known.
+        """
+        self.identities.fence(rank, incarnation)
+        if not self._elastic:
+            return Step(0)
+        if self._lives.get(rank) != incarnation:
+            self._take_out(rank)
+            self._lives[rank] = incarnation
+            if self.geo is not None:
+                self.geo.join(rank)
+        return self._gate.join(rank)
+
+    def lose(self, rank: Rank, incarnation: int) -> bool:
+        """Go on without a worker: it is waited for no more, and what it sends is refused.
+
+        Returns:
+            False if nothing changes: that was known, or a newer incarnation is at work.
+        """
+        if self.identities.incarnation(rank) > incarnation:
+            return False
+        self.identities.fence(rank, incarnation + 1)
+        self._take_out(rank)
+        return True
 
     def check_commit(self, rank: Rank, step: Step) -> None:
         """Refuse a step that can't be committed, and change nothing."""
@@ -129,9 +173,7 @@ class Training:
         """
         if self.steps is not None:
             self.steps.leave(rank, step)
-        if self.geo is not None:
-            self.geo.leave(rank)
-        self._wake(self._gate.leave(rank))
+        self._take_out(rank)
 
     def fail(self, error: FleetError) -> None:
         """Fail every request that waits, and all that will."""
@@ -150,6 +192,11 @@ class Training:
             "waiting_for": list(self.steps.missing()) if self.steps is not None else [],
             "waiting_pulls": self.steps.num_waiting() if self.steps is not None else 0,
         }
+
+    def _take_out(self, rank: Rank) -> None:
+        if self.geo is not None:
+            self.geo.leave(rank)
+        self._wake(self._gate.leave(rank))
 
     def _wake(self, releases: tuple[Release, ...]) -> None:
         self._turns.wake([(release.rank, release.step) for release in releases])

@@ -215,7 +215,9 @@ class Cluster:
         self.placement = Placement(endpoints=("",), num_shards=1)
         self.routes: list[Routes] = []
 
-    async def start(self, num_servers: int, *, num_shards: int, faults: FaultHook) -> None:
+    async def start(
+        self, num_servers: int, *, num_shards: int, faults: FaultHook, elastic: bool
+    ) -> None:
         endpoints = []
         shards = Placement(endpoints=("",) * num_servers, num_shards=num_shards)
         for index in range(num_servers):
@@ -224,7 +226,7 @@ class Cluster:
             store = TableStore(
                 shards=shards.shards_of(index), num_shards=num_shards, num_owners=len(owners)
             )
-            routes = Routes(store, owners=owners, server=index, clock=CLOCK)
+            routes = Routes(store, owners=owners, server=index, clock=CLOCK, elastic=elastic)
             self.routes.append(routes)
 
             def handler(op: str, routes: Routes = routes) -> Any:
@@ -259,14 +261,20 @@ class Cluster:
 
 @pytest.fixture
 async def start_servers() -> AsyncIterator[Any]:
-    """Return ``start(num_servers=1, num_shards=8, faults=NO_FAULTS) -> Cluster``."""
+    """Return ``start(num_servers=1, num_shards=8, ...) -> Cluster``."""
     async with AsyncExitStack() as stack:
 
         async def start(
-            num_servers: int = 1, *, num_shards: int = 8, faults: FaultHook = NO_FAULTS
+            num_servers: int = 1,
+            *,
+            num_shards: int = 8,
+            faults: FaultHook = NO_FAULTS,
+            elastic: bool = False,
         ) -> Cluster:
             cluster = Cluster(stack)
-            await cluster.start(num_servers, num_shards=num_shards, faults=faults)
+            await cluster.start(
+                num_servers, num_shards=num_shards, faults=faults, elastic=elastic
+            )
             return cluster
 
         yield start

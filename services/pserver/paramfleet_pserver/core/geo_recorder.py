@@ -80,19 +80,32 @@ class GeoRecorder:
     """Waiting rows of each worker, of one table or a part of it.
 
     Args:
-        num_workers: Workers of the job; their ranks are ``0 .. num_workers - 1``.
+        num_workers: Workers that take part from the start; their ranks are
+            ``0 .. num_workers - 1``.
         last_batch: Replies are numbered from the next on: more than the last number of a
             recorder that this one takes the place of, or an acknowledgement meant for that
             one could be taken for one of its own.
     """
 
     def __init__(self, *, num_workers: int, last_batch: int = 0) -> None:
-        self._workers = {Rank(rank): _Worker(last_batch) for rank in range(num_workers)}
+        self._workers: dict[Rank, _Worker] = {}
+        self._last_batch = last_batch
+        for rank in range(num_workers):
+            self.join(Rank(rank))
 
     @property
     def last_batch(self) -> int:
         """Return the highest number of a reply so far."""
-        return max((worker.batch for worker in self._workers.values()), default=0)
+        batches = (worker.batch for worker in self._workers.values())
+        return max(batches, default=self._last_batch)
+
+    def join(self, rank: Rank) -> None:
+        """Let a worker take part from now on; what changed before is for ``tell``.
+
+        Its replies are numbered on from the last one to anybody, so that what its former
+        self acknowledges, late, is none of its own. Joining twice is a no-op.
+        """
+        self._workers.setdefault(rank, _Worker(max(self._last_batch, self.last_batch)))
 
     def record(self, rows: RowArray, *, writer: Rank | None) -> None:
         """Note that rows changed, for every worker but the writer.
@@ -101,14 +114,18 @@ class GeoRecorder:
             rows: Their numbers, from 0. int64 [n].
             writer: Whose exchange changed them; None tells everybody.
         """
-        if len(rows) == 0:
-            return
-        num_rows = int(rows.max()) + 1
-        for rank, worker in self._workers.items():
+        for rank in self._workers:
             if rank != writer:
-                worker.make_room(len(rows), num_rows)
-                reply = np.uint32(worker.batch + 1)
-                worker.end = append_waiting(rows, worker.marks, worker.queue, worker.end, reply)
+                self.tell(rank, rows)
+
+    def tell(self, rank: Rank, rows: RowArray) -> None:
+        """Let rows, int64 [n] as of ``record``, wait for one worker; may be repeated."""
+        worker = self._workers.get(rank)
+        if worker is None or len(rows) == 0:
+            return
+        worker.make_room(len(rows), int(rows.max()) + 1)
+        reply = np.uint32(worker.batch + 1)
+        worker.end = append_waiting(rows, worker.marks, worker.queue, worker.end, reply)
 
     def acknowledge(self, rank: Rank, batch: int) -> None:
         """Forget what a worker has seen: it applied reply ``batch`` of its own.
@@ -147,6 +164,7 @@ class GeoRecorder:
 
     def leave(self, rank: Rank) -> None:
         """Forget a worker that takes part no more."""
+        self._last_batch = max(self._last_batch, self.last_batch)
         self._workers.pop(rank, None)
 
     def num_waiting(self, rank: Rank) -> int:

@@ -73,6 +73,10 @@ class IdentityWindow:
                 del self._seen[key]
         self._incarnation[worker] = incarnation
 
+    def incarnation(self, worker: int) -> int:
+        """Return the latest incarnation of a worker that is known; 0 for none."""
+        return self._incarnation.get(worker, 0)
+
     def is_fresh(self, identity: PushIdentity) -> bool:
         """Return True if the push must be taken, False if it was taken before.
 

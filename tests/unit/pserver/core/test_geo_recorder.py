@@ -204,6 +204,42 @@ def test_a_worker_that_left_waits_for_nothing() -> None:
     assert recorder.num_waiting(BOB) == 0
 
 
+def test_a_worker_that_joins_hears_what_it_is_told_and_what_changes_from_then_on() -> None:
+    recorder = GeoRecorder(num_workers=1)
+    recorder.record(ids(5, 6), writer=None)
+
+    recorder.join(BOB)
+    recorder.record(ids(6), writer=ADA)
+    recorder.tell(BOB, ids(5, 6))
+    recorder.tell(BOB, ids(5, 6))
+    recorder.join(BOB)
+
+    assert taken(recorder, BOB) == [6, 5]
+
+
+def test_who_joins_again_is_not_taken_for_its_former_self() -> None:
+    recorder = GeoRecorder(num_workers=2)
+    recorder.record(ids(5), writer=ADA)
+    old = recorder.take(BOB, max_rows=ALL)
+
+    recorder.leave(BOB)
+    recorder.join(BOB)
+    recorder.record(ids(7), writer=ADA)
+    first = recorder.take(BOB, max_rows=ALL)
+    recorder.acknowledge(BOB, old.batch)
+
+    assert first.batch > old.batch
+    assert taken(recorder, BOB) == [7]
+
+
+def test_nobody_is_told_who_takes_no_part() -> None:
+    recorder = GeoRecorder(num_workers=1)
+
+    recorder.tell(BOB, ids(5))
+
+    assert recorder.num_waiting(BOB) == 0
+
+
 def test_an_exchange_without_rows_is_no_change() -> None:
     recorder = GeoRecorder(num_workers=2)
 

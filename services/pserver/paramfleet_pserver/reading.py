@@ -1,0 +1,39 @@
+"""What a pull reads of the tables, and where it is put for the answer."""
+
+from typing import Any
+
+from numpy.typing import NDArray
+
+from paramfleet_pserver.owners import Job
+from paramfleet_pserver.requests import PullRequest
+from paramfleet_pserver.tablestore import DenseTable, SparseTable
+from paramfleet_shared.tables.encoding import Encoded, room_for
+
+__all__ = ["reading", "tensors_of"]
+
+
+def reading(pull: PullRequest) -> tuple[list[Job], dict[str, NDArray[Any]]]:
+    """Return the jobs that read what a pull asks for, and where they put it."""
+    jobs: list[Job] = []
+    tensors: dict[str, NDArray[Any]] = {}
+    for index, part in enumerate(pull.parts):
+        part.table.num_pulls += 1
+        if isinstance(part.table, SparseTable) and part.rows is not None:
+            jobs += part.table.pull_jobs(part.rows, create=part.create)
+            tensors |= tensors_of(index, part.rows.rows)
+            if part.keep is not None:
+                ids, offsets = part.rows.ids, part.rows.offsets
+                part.table.pulled.keep(pull.rank, part.keep, ids, offsets)
+        elif isinstance(part.table, DenseTable):
+            room = room_for((part.table.num_rows,), part.wire)
+            jobs.append(part.table.pull_job(room, part.wire))
+            tensors |= tensors_of(index, room)
+    return jobs, tensors
+
+
+def tensors_of(index: int, rows: Encoded) -> dict[str, NDArray[Any]]:
+    """Return the numbers of an answer's part by name."""
+    tensors = {f"{index}.rows": rows.rows}
+    if rows.scales is not None:
+        tensors[f"{index}.scales"] = rows.scales
+    return tensors
