@@ -1,6 +1,6 @@
 """Count the examples that a model is given: sync weighs workers by them."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -9,9 +9,14 @@ __all__ = ["ExampleCounter"]
 
 
 class ExampleCounter:
-    """Counts the first dimension of the first tensor of each training forward."""
+    """Counts the first dimension of the first tensor of each training forward.
 
-    def __init__(self) -> None:
+    Args:
+        on_forward: Called as a training forward begins.
+    """
+
+    def __init__(self, on_forward: Callable[[], None] = lambda: None) -> None:
+        self._on_forward = on_forward
         self._seen = 0
         self._watched: set[int] = set()
 
@@ -34,6 +39,7 @@ class ExampleCounter:
     ) -> None:
         if not module.training or not torch.is_grad_enabled():
             return
+        self._on_forward()
         self._seen += _first_dimension([args, kwargs]) or 0
 
 

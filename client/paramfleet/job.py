@@ -11,6 +11,7 @@ from paramfleet.communicator import Communicator
 from paramfleet.dense import DenseBlock
 from paramfleet.pservers import PServers
 from paramfleet.requests import Author, Read, ReadPlan, dense_slice
+from paramfleet.step_times import StepTimes
 from paramfleet.strategy import TrainingMode
 from paramfleet_shared.placement import Placement
 from paramfleet_shared.tables.encoding import WireDtype
@@ -59,6 +60,16 @@ class Staleness:
             return 0.0
         return float(leads[int(np.searchsorted(seen, seen[-1] * percent / 100))])
 
+    def counts(self) -> dict[str, int]:
+        """Return how many samples are at most 0, 1, 2, 4, 8... and above the one before.
+
+        Any thread may ask.
+        """
+        bounded: Counter[int] = Counter()
+        for lead, count in self._counts.copy().items():
+            bounded[1 << (lead - 1).bit_length() if lead else 0] += count
+        return {str(bound): bounded[bound] for bound in sorted(bounded)}
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
@@ -68,6 +79,7 @@ class Job:
     pservers: PServers
     author: Author
     worker_num: int
+    times: StepTimes
     staleness: Staleness = field(default_factory=Staleness)
 
     @property
@@ -78,7 +90,8 @@ class Job:
     def barrier(self, name: str, *, timeout_s: float | None = None) -> None:
         """Wait until every worker is at the barrier of this name."""
         session = self.communicator.session
-        self.communicator.wait(session.barrier(name, timeout_s=timeout_s))
+        with self.times.during("barrier"):
+            self.communicator.wait(session.barrier(name, timeout_s=timeout_s))
 
 
 def declare(job: Job, specs: Sequence[TableSpec], mode: TrainingMode) -> None:

@@ -16,6 +16,7 @@ from paramfleet.modes.ahead import Ahead
 from paramfleet.modes.base import Mode, collect_tables
 from paramfleet.modes.local import LocalMode
 from paramfleet.rowstore import RowStore
+from paramfleet.step_times import StepTimes
 from paramfleet.strategy import TrainingMode
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.upkeep import freeze
@@ -54,6 +55,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         mode: The mode the strategy chose; ``local`` trains in this process.
         count_examples: Returns, and forgets, how many examples were forwarded since
             the last call.
+        times: Where this worker's time goes.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         inner: torch.optim.Optimizer,
         mode: TrainingMode,
         count_examples: Callable[[], int],
+        times: StepTimes,
     ) -> None:
         super().__init__(inner.param_groups, inner.defaults)
         self.inner = inner
@@ -68,12 +71,16 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self.tables = collect_tables(inner)
         self.num_steps = 0
         """Steps taken by this worker."""
+        self.times = times
+        self.last_loss: torch.Tensor | None = None
+        """What ``minimize`` was given last, without its graph."""
         self._count_examples = count_examples
         self._mode: Mode | None = None
         self._is_finished = False
         self._staleness = Staleness()
         if mode.name == "local":
             self._mode = self._local()
+            times.begin()
 
     def bind(self, mode: Mode, staleness: Staleness) -> None:
         """Step through ``mode`` from now on."""
@@ -81,10 +88,12 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._staleness = staleness
         self._is_finished = False
         freeze()
+        self.times.begin()
 
     def finish(self) -> None:
         """End the training of this worker, as ``fleet.finish_training`` promises."""
         self.running.finish()
+        self.times.end()
         self._is_finished = True
 
     @property
@@ -132,13 +141,17 @@ class DistributedOptimizer(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         seen = self._count_examples()
-        self.running.step(examples=seen if examples is None else examples)
+        count = seen if examples is None else examples
+        self.times.forward()
+        self.running.step(examples=count)
         self.num_steps += 1
+        self.times.end_step(examples=count)
         return loss
 
     def minimize(self, loss: torch.Tensor, *, examples: int | None = None) -> None:
         """Run ``loss.backward()``, ``step(examples=examples)`` and ``zero_grad()``."""
         loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        self.last_loss = loss.detach()
         self.step(examples=examples)
         self.zero_grad()
 
@@ -163,6 +176,11 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def staleness(self) -> int:
         """This worker's newest lead over the slowest push it had seen, in batches."""
         return self._staleness.last
+
+    @property
+    def staleness_counts(self) -> dict[str, int]:
+        """How many samples of ``staleness`` there are, by powers of two."""
+        return self._staleness.counts()
 
     @property
     def ahead(self) -> Ahead | None:

@@ -5,11 +5,15 @@ as a whole, so neither waits for the other.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+import torch
+
+from paramfleet.modes.base import learning_rate
 from paramfleet.optimizer import DistributedOptimizer
+from paramfleet.step_times import PHASES
 from paramfleet.traffic import Traffic
 from paramfleet_shared.admin import AdminServer
 from paramfleet_shared.clock import Clock
@@ -24,6 +28,9 @@ _GAUGES = {
     "examples_per_s": "Examples a second between the last two reports.",
     "staleness": "Batches that this worker leads the slowest push it has seen by.",
 }
+
+_MAX_METRICS = 16
+"""Names of further metrics that a worker may report."""
 
 _OPERATIONS = ("pull", "push", "exchange")
 """Those that a worker's traffic consists of."""
@@ -45,6 +52,7 @@ class Progress:
         self._optimizer: DistributedOptimizer | None = None
         self._loss: float | None = None
         self._examples_per_s: float | None = None
+        self._reported: dict[str, float] = {}
         self._metrics = MetricRegistry()
         for name, sentence in _GAUGES.items():
             gauge = self._metrics.gauge(f"worker_{name}", sentence)
@@ -68,6 +76,20 @@ class Progress:
             "Lookups under fleet.prefetch whose rows were not at hand.",
         )
         misses.set_function(self._prefetch_misses)
+        seconds = self._metrics.gauge(
+            "worker_phase_seconds", "Seconds spent in each phase of the steps.", ["phase"]
+        )
+        for phase in PHASES:
+            seconds.labels(phase).set_function(partial(self._measure_phase, phase))
+        calls = self._metrics.gauge(
+            "worker_call_seconds",
+            "Seconds that calls to all pservers took which wait for no other worker.",
+            ["operation"],
+        )
+        numbers = self._metrics.gauge("worker_calls", "How many those were.", ["operation"])
+        for op in _OPERATIONS:
+            calls.labels(op).set_function(partial(self._measure_calls, op, 1))
+            numbers.labels(op).set_function(partial(self._measure_calls, op, 0))
         self._examples = self._metrics.counter(
             "worker_examples", "Examples that were reported as trained on."
         )
@@ -80,7 +102,9 @@ class Progress:
         """Show the bytes that this counts."""
         self._traffic = traffic
 
-    def report(self, *, loss: float, examples: int) -> None:
+    def report(
+        self, *, loss: float, examples: int, metrics: Mapping[str, float] | None = None
+    ) -> None:
         """Note what the training script says of its last batches."""
         now = self._clock.monotonic()
         before, self._reported_at = self._reported_at, now
@@ -89,18 +113,31 @@ class Progress:
             0.0 if before is None else round(examples / max(now - before, 1e-9), 1)
         )
         self._examples.inc(examples)
+        known = {**self._reported, **{n: float(v) for n, v in (metrics or {}).items()}}
+        self._reported = dict(list(known.items())[:_MAX_METRICS])
 
     def facts(self) -> dict[str, Any]:
-        """Return what changes while training; ``loss`` is None before the first report."""
+        """Return what changes while training.
+
+        ``loss`` is what was reported last, else what ``minimize`` was given; None before.
+        """
         optimizer = self._optimizer
+        loss = self._loss
+        facts: dict[str, Any] = {}
+        if optimizer is not None:
+            facts = _facts_of(optimizer)
+            loss = _number(optimizer.last_loss) if loss is None else loss
         return {
             "step": 0 if optimizer is None else optimizer.num_steps,
-            "loss": self._loss,
+            "loss": loss,
             "examples_per_s": self._examples_per_s,
             "staleness": 0 if optimizer is None else optimizer.staleness,
             "mode": None if optimizer is None else optimizer.mode.name,
             "sent_bytes": sum(self._traffic.sent_bytes.copy().values()),
             "received_bytes": sum(self._traffic.received_bytes.copy().values()),
+            "metrics": self._reported,
+            "calls": self._calls(),
+            **facts,
         }
 
     def admin(self) -> AdminServer:
@@ -125,6 +162,23 @@ class Progress:
             return False, "waiting for fleet.init_worker()"
         return True, "training"
 
+    def _calls(self) -> dict[str, list[float]]:
+        """Return by operation: calls that wait for nobody, their seconds, and all bytes."""
+        sent, received = self._traffic.sent_bytes, self._traffic.received_bytes
+        return {
+            op: [calls, round(seconds, 5), sent.get(op, 0) + received.get(op, 0)]
+            for op, (calls, seconds) in self._traffic.call_times.copy().items()
+        }
+
+    def _measure_phase(self, phase: str) -> float:
+        if self._optimizer is None:
+            return 0.0
+        seconds: float = self._optimizer.times.facts()["seconds"][phase]
+        return seconds
+
+    def _measure_calls(self, op: str, which: int) -> float:
+        return float(self._traffic.call_times.get(op, (0, 0.0))[which])
+
     def _prefetch_misses(self) -> float:
         return 0 if self._optimizer is None else self._optimizer.prefetch_misses
 
@@ -140,3 +194,19 @@ class Progress:
         sent = name == "sent"
         counts = self._traffic.sent_bytes if sent else self._traffic.received_bytes
         return float(counts.get(op, 0))
+
+
+def _facts_of(optimizer: DistributedOptimizer) -> dict[str, Any]:
+    """Return what an optimizer tells beside its steps."""
+    mode = optimizer.mode
+    return {
+        "times": optimizer.times.facts(),
+        "lr": sorted({learning_rate(group) for group in optimizer.param_groups}),
+        "k_steps": mode.k_steps,
+        "max_staleness": mode.max_staleness,
+        "staleness_counts": optimizer.staleness_counts,
+    }
+
+
+def _number(loss: torch.Tensor | None) -> float | None:
+    return float(loss) if loss is not None and loss.numel() == 1 else None

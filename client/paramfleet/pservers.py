@@ -37,6 +37,7 @@ class PServers:
         call_timeout_s: float,
         step_timeout_s: float,
     ) -> None:
+        self._now = clock.monotonic
         self.placement = placement
         self.call_timeout_s = call_timeout_s
         self.step_timeout_s = step_timeout_s
@@ -47,18 +48,32 @@ class PServers:
         ]
 
     async def call(
-        self, op: str, messages: Sequence[Message], *, timeout_s: float | None = None
+        self,
+        op: str,
+        messages: Sequence[Message],
+        *,
+        timeout_s: float | None = None,
+        waits: bool = False,
     ) -> list[Message]:
         """Send one message to each pserver; return their answers in the same order.
 
         Every operation of a pserver may be repeated (pushes carry an identity), so
         a lost answer is asked for again until the deadline.
 
+        Args:
+            op: The operation.
+            messages: One for each pserver.
+            timeout_s: None takes ``call_timeout_s``.
+            waits: Whether it waits for other workers: then its time says nothing of the way.
+
         Raises:
             FleetError: the first error of a pserver, once all have answered or failed.
         """
+        began = self._now()
         answers = await self._call(op, messages, timeout_s)
         if op in OF_TABLES:
+            if not waits:
+                self.traffic.count_time(op, self._now() - began)
             self.traffic.count_tables(messages, answers)
         return answers
 
@@ -92,7 +107,7 @@ class PServers:
         """
         timeout_s = self.step_timeout_s if min_step else self.call_timeout_s
         messages = plan.messages(rank=rank, min_step=min_step)
-        return await self.call("pull", messages, timeout_s=timeout_s)
+        return await self.call("pull", messages, timeout_s=timeout_s, waits=min_step > 0)
 
     async def call_all(
         self, op: str, fields: dict[str, Any], *, timeout_s: float | None = None

@@ -27,6 +27,7 @@ from paramfleet.pservers import PServers
 from paramfleet.requests import Author
 from paramfleet.roles import PaddleCloudRoleMaker, Role, RoleMaker
 from paramfleet.settings import WorkerSettings, read_settings
+from paramfleet.step_times import StepTimes
 from paramfleet.strategy import DistributedStrategy, TrainingMode
 from paramfleet_shared.clock import SystemClock
 from paramfleet_shared.errors import ContractError, FleetError
@@ -63,11 +64,13 @@ class Session:
         self.settings = WorkerSettings()
         self.communicator: Communicator | None = None
         self._job: Job | None = None
-        self._examples = ExampleCounter()
+        clock = SystemClock()
+        self.times = StepTimes(clock.monotonic)
+        self._examples = ExampleCounter(self.times.forward)
         self._load: str | None = None
         self._stopped = False
         self._finished = False
-        self._progress = Progress(SystemClock(), self._member)
+        self.progress = Progress(clock, self._member)
         self.model: torch.nn.Module | None = None
         self.optimizer: DistributedOptimizer | None = None
 
@@ -105,8 +108,8 @@ class Session:
             communicator.join(
                 self.settings,
                 index=self._role.index,
-                facts=self._progress.facts,
-                admin=self._progress.admin(),
+                facts=self.progress.facts,
+                admin=self.progress.admin(),
             )
         except BaseException:
             communicator.close()
@@ -183,13 +186,15 @@ class Session:
     def worker_barrier(self, name: str) -> None:
         """Wait until every worker is at the barrier of this name."""
         if self.communicator is not None:
-            self.communicator.wait(self.communicator.session.barrier(name))
+            with self.times.during("barrier"):
+                self.communicator.wait(self.communicator.session.barrier(name))
 
     def gather(self, name: str, payload: bytes) -> list[bytes]:
         """Return every worker's payload by rank; alone, this one's."""
         if self.communicator is None:
             return [payload]
-        return self.communicator.wait(self.communicator.session.gather(name, payload))
+        with self.times.during("barrier"):
+            return self.communicator.wait(self.communicator.session.gather(name, payload))
 
     def init_server(self, dirname: str | Path | None = None) -> None:
         """Prepare to serve; with ``dirname``, start from the tables saved there.
@@ -249,8 +254,8 @@ class Session:
         mode = chosen.resolve()
         if not self.role.distributed:
             mode = TrainingMode(name="local")
-        self.optimizer = DistributedOptimizer(optimizer, mode, self._examples.take)
-        self._progress.watch(self.optimizer)
+        self.optimizer = DistributedOptimizer(optimizer, mode, self._examples.take, self.times)
+        self.progress.watch(self.optimizer)
         return self.optimizer
 
     def init_worker(self) -> None:
@@ -283,7 +288,7 @@ class Session:
             )
 
         pservers = communicator.wait(connect())
-        self._progress.watch_traffic(pservers.traffic)
+        self.progress.watch_traffic(pservers.traffic)
         member = communicator.session.member
         author = Author(rank=member.index, incarnation=member.incarnation)
         job = Job(
@@ -291,6 +296,7 @@ class Session:
             pservers=pservers,
             author=author,
             worker_num=self.worker_num(),
+            times=self.times,
         )
         optimizer = self.optimizer
         kinds: dict[str, Callable[..., Mode]]
@@ -346,34 +352,6 @@ class Session:
     def job(self) -> Job | None:
         """The worker's connections; None alone."""
         return self._job
-
-    def report(self, *, loss: float, examples: int) -> None:
-        """Tell the job how this worker is doing; shown on its status page.
-
-        Args:
-            loss: The loss of the last batch.
-            examples: Examples trained on since the last report.
-        """
-        self._progress.report(loss=loss, examples=examples)
-
-    def job_progress(self) -> list[dict[str, Any]]:
-        """Return what each worker last reported, by rank.
-
-        Each is ``rank``, ``step``, ``loss``, ``examples_per_s``, ``staleness``, ``mode``,
-        ``sent_bytes`` and ``received_bytes``, which count what went to the pservers and
-        came from them; a worker that hasn't reported yet is left out.
-        """
-        if self.communicator is None:
-            said = {0: self._progress.facts()}
-        else:
-            session = self.communicator.session
-            said = self.communicator.wait(session.read_facts("worker"))
-            said[session.member.index] = self._progress.facts()  # newer than its heartbeat
-        return [
-            {"rank": rank, **facts}
-            for rank, facts in sorted(said.items())
-            if facts.get("loss") is not None
-        ]
 
     def _member(self) -> "Member | None":
         communicator = self.communicator

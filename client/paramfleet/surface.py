@@ -8,6 +8,7 @@ from paramfleet.exchange import Exchange
 from paramfleet.job_metrics import Metrics
 from paramfleet.optimizer import DistributedOptimizer
 from paramfleet.prefetching import Prefetching
+from paramfleet.reporting import Reporting
 from paramfleet.roles import PaddleCloudRoleMaker, Role, UserDefinedRoleMaker
 from paramfleet.saving import Saving
 from paramfleet.session import Session
@@ -50,6 +51,7 @@ __all__ = [
 
 session = Session()
 _saving = Saving(session)
+_reporting = Reporting(session)
 
 init = session.init
 init_server = session.init_server
@@ -70,8 +72,8 @@ barrier_worker = session.barrier_worker
 distributed_model = session.distributed_model
 distributed_optimizer = session.distributed_optimizer
 prefetch = Prefetching(session).prefetch
-report = session.report
-job_progress = session.job_progress
+report = _reporting.report
+job_progress = _reporting.job_progress
 save_persistables = _saving.save_persistables
 load_model = _saving.load_model
 save_inference_model = _saving.save_inference_model

@@ -29,11 +29,19 @@ class Traffic:
         """By operation: bodies of answers."""
         self.table_bytes: dict[str, int] = {}
         """By table: ids and numbers of pulls, pushes and exchanges, both ways."""
+        self.call_times: dict[str, tuple[int, float]] = {}
+        """By operation, of calls that wait for no other worker: how many, and their seconds
+        from sending to the last pserver's answer."""
 
     def count(self, op: str, num_sent: int, num_received: int) -> None:
         """Count a call to one pserver."""
         _add(self.sent_bytes, op, num_sent)
         _add(self.received_bytes, op, num_received)
+
+    def count_time(self, op: str, seconds: float) -> None:
+        """Count how long a call to every pserver took."""
+        calls, before = self.call_times.get(op, (0, 0.0))
+        self.call_times[op] = calls + 1, before + seconds
 
     def count_tables(self, messages: Sequence[Message], answers: Sequence[Message]) -> None:
         """Count what a call to every pserver, one of ``OF_TABLES``, carried of each table."""

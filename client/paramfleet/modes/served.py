@@ -112,15 +112,16 @@ class _ServedMode:
         create: bool,
     ) -> NDArray[np.float32]:
         """Pull rows, as ``RowSource`` promises."""
-        found = self.ahead.take(table, ids_U, create=create)
-        if found is None:
-            read = self._read(Wanted(table, Rows(ids_U, offsets), create))
-            plan = ReadPlan([read], self._job.placement)
-            pulling = self._pull(plan, self._min_step())
-            answers = self._job.communicator.wait(
-                pulling, meanwhile=partial(self._outgoing.find_rest, read)
-            )
-            found = plan.join(answers)[0], answers
+        with self._job.times.during("pull"):
+            found = self.ahead.take(table, ids_U, create=create)
+            if found is None:
+                read = self._read(Wanted(table, Rows(ids_U, offsets), create))
+                plan = ReadPlan([read], self._job.placement)
+                pulling = self._pull(plan, self._min_step())
+                answers = self._job.communicator.wait(
+                    pulling, meanwhile=partial(self._outgoing.find_rest, read)
+                )
+                found = plan.join(answers)[0], answers
         rows, answers = found
         if create:
             self._note(answers)
@@ -264,13 +265,19 @@ class SyncMode(_ServedMode):
         writes = self._writes(gradients)
         plan = dense_plan(self._job, self._blocks, wire=self._wire)
         step = self._step + 1
-        stepping = self._job.communicator.submit(
-            self._push_and_pull(self._push(gradients, writes), plan, step)
-        )
-        self.ahead.send_next(step=step)
-        answers = stepping.result()
+        with self._job.times.during("push"):
+            stepping = self._job.communicator.submit(
+                self._push_and_pull(self._push_alone(gradients, writes), plan, step)
+            )
+            self.ahead.send_next(step=step)
+            answers = stepping.result()
         self._step = step
         self._install(plan.join(answers))
+
+    async def _push_alone(self, gradients: StepGradients, writes: list[Write]) -> None:
+        """Push; what the training thread waits for after that is the others' pushes."""
+        await self._push(gradients, writes)
+        self._job.times.switch("barrier")
 
     async def _push_and_pull(
         self, push: Coroutine[None, None, None], plan: ReadPlan, step: int
@@ -303,13 +310,15 @@ class AsyncMode(_ServedMode):
     def step(self, *, examples: int) -> None:
         """Queue the gradients; install dense values that arrived meanwhile."""
         gradients = self._gradients(examples=examples)
-        self._job.communicator.wait(self._sender.put(gradients))
+        with self._job.times.during("push"):
+            self._job.communicator.wait(self._sender.put(gradients))
         self._step += 1
         fresh = self._sender.take_fresh()
         if fresh is not None:
             self._install(fresh)
         if self._mode.max_staleness is not None:
-            self._job.communicator.wait(self._wait_turn(self._step))
+            with self._job.times.during("barrier"):
+                self._job.communicator.wait(self._wait_turn(self._step))
 
     def flush(self) -> None:
         """Return when every queued gradient is applied."""

@@ -26,6 +26,7 @@ from typing import Any
 import uvloop
 
 from paramfleet_pserver.config import PServerSettings
+from paramfleet_pserver.core.service import ServiceTimes
 from paramfleet_pserver.owners import Owners
 from paramfleet_pserver.routes import OPERATIONS, Routes
 from paramfleet_pserver.tablestore import TableStore
@@ -69,6 +70,11 @@ TABLE_GAUGES = {
     "version": "Pushes (sync: steps) applied to a table in this job.",
 }
 """Facts about each table that are measured, and what they say."""
+
+SERVICE_GAUGES = {
+    "requests": "Requests answered.",
+    "request_seconds": "Seconds between taking a request and its answer, waiting included.",
+}
 
 BODY_GAUGES = {
     "receiving": "Memory of requests that are being received.",
@@ -132,6 +138,7 @@ class PServer:
             fact: self._metrics.gauge(f"table_{fact}", sentence, ["table"])
             for fact, sentence in TABLE_GAUGES.items()
         }
+        self._service = ServiceTimes(clock.monotonic)
         self._is_compiling = False
         self._is_stopping = False
 
@@ -167,6 +174,7 @@ class PServer:
             "index": member.index if member is not None else None,
             "incarnation": member.incarnation if member is not None else None,
             "uptime_s": round(self._clock.monotonic() - self._started_at, 3),
+            "service": self._service.facts(),
             **(self._routes.facts() if self._routes is not None else {"tables": []}),
         }
 
@@ -296,7 +304,12 @@ class PServer:
                 log.warning("worker.taken_out", extra=facts)
 
     def _measure(self, server: RpcServer) -> None:
-        """Show what bodies on their way hold."""
+        """Show what bodies on their way hold, and how long requests take."""
+        for which, sentence in SERVICE_GAUGES.items():
+            gauge = self._metrics.gauge(f"pserver_{which}", sentence, ["operation"])
+            for operation in OPERATIONS:
+                measure = partial(self._service.measure, operation, which)
+                gauge.labels(operation).set_function(measure)
         for name, sentence in BODY_GAUGES.items():
             gauge = self._metrics.gauge(f"pserver_{name}_bytes", sentence)
             gauge.set_function(partial(_held_by, server, name))
@@ -323,10 +336,17 @@ class PServer:
             task.cancel()
 
     def _handler(self, operation: str) -> Handler:
+        service = self._service
+
         def handle(request: Request) -> Any:
-            if self._routes is not None:
-                return self._routes.handle(operation, request)
-            return self._handle_later(operation, request)
+            if self._routes is None:
+                return self._handle_later(operation, request)
+            began = service.now()
+            reply = self._routes.handle(operation, request)
+            if isinstance(reply, Message):
+                service.count(operation, began)
+                return reply
+            return service.counted(operation, began, reply)
 
         return handle
 

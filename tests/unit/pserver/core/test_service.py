@@ -1,0 +1,39 @@
+"""What a server counts of its requests."""
+
+import asyncio
+
+import pytest
+
+from paramfleet_pserver.core.service import ServiceTimes
+from paramfleet_shared.testing.clock import FakeClock
+
+
+async def test_requests_and_their_time_are_counted_by_operation() -> None:
+    clock = FakeClock()
+    times = ServiceTimes(clock.monotonic)
+    answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    began = times.now()
+    await clock.advance(0.5)
+    times.count("pull", began)
+    async with asyncio.TaskGroup() as group:
+        waiting = group.create_task(times.counted("pull", times.now(), answer))
+        await clock.advance(1.5)
+        answer.set_result("rows")
+
+    assert waiting.result() == "rows"
+    assert times.facts() == {"pull": [2, 2.0]}
+    assert times.measure("pull", "requests") == 2.0
+    assert times.measure("pull", "request_seconds") == 2.0
+    assert times.measure("push", "requests") == 0.0
+
+
+async def test_a_request_that_failed_was_answered_too() -> None:
+    times = ServiceTimes(FakeClock().monotonic)
+    answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    answer.set_exception(ValueError("no"))
+
+    with pytest.raises(ValueError, match="no"):
+        await times.counted("push", times.now(), answer)
+
+    assert times.facts() == {"push": [1, 0.0]}
