@@ -48,6 +48,7 @@ if TYPE_CHECKING:
         server_endpoints,
         server_index,
         server_num,
+        should_stop,
         stop_worker,
         util,
         worker_endpoints,
@@ -85,6 +86,7 @@ __all__ = [  # noqa: RUF022 - grouped as a user meets them
     "prefetch",
     "report",
     "job_progress",
+    "should_stop",
     # saving
     "save_persistables",
     "load_model",

@@ -6,6 +6,7 @@ step does is the mode's business.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, overload
 
 import torch
@@ -78,13 +79,15 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._mode: Mode | None = None
         self._is_finished = False
         self._staleness = Staleness()
+        self._between_steps: Callable[[], None] = lambda: None
         if mode.name == "local":
             self._mode = self._local()
             times.begin()
 
-    def bind(self, mode: Mode, staleness: Staleness) -> None:
-        """Step through ``mode`` from now on."""
+    def bind(self, mode: Mode, staleness: Staleness, between_steps: Callable[[], None]) -> None:
+        """Step through ``mode`` from now on, and call ``between_steps`` after each step."""
         self._mode = mode
+        self._between_steps = between_steps
         self._staleness = staleness
         self._is_finished = False
         freeze()
@@ -95,6 +98,26 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self.running.finish()
         self.times.end()
         self._is_finished = True
+
+    def depart(self) -> None:
+        """End the training of this worker; the others go on."""
+        self.running.depart()
+        self.times.end()
+        self._is_finished = True
+
+    def adjust(self, name: str, value: Any) -> None:
+        """Change a setting between two steps.
+
+        Args:
+            name: ``lr``, of every parameter group, or ``k_steps`` or ``max_staleness``.
+            value: What it is to be.
+        """
+        if name == "lr":
+            for group in self.param_groups:
+                group["lr"] = float(value)
+            return
+        self.mode = replace(self.mode, **{name: value})
+        self.running.adjust(self.mode)
 
     @property
     def started(self) -> bool:
@@ -146,6 +169,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self.running.step(examples=count)
         self.num_steps += 1
         self.times.end_step(examples=count)
+        self._between_steps()
         return loss
 
     def minimize(self, loss: torch.Tensor, *, examples: int | None = None) -> None:

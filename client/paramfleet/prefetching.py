@@ -48,6 +48,7 @@ class Prefetcher(Generic[B]):
         ids: Returns the ids of a batch by module; None to watch the first batch.
         depth: Batches to be ahead by.
         ahead: Returns where rows are asked for; None where none travel.
+        stops: Returns whether no further batch is wanted.
 
     Raises:
         PrefetchError: if ``depth`` is less than 1.
@@ -61,6 +62,7 @@ class Prefetcher(Generic[B]):
         ids: IdsOfBatch | None,
         depth: int,
         ahead: Callable[[], Ahead | None],
+        stops: Callable[[], bool] = lambda: False,
     ) -> None:
         if depth < 1:
             rule = "must be at least 1"
@@ -70,6 +72,7 @@ class Prefetcher(Generic[B]):
         self._ids = ids
         self._depth = depth
         self._ahead = ahead
+        self._stops = stops
         self._views: list[_View] | None = None
 
     def __len__(self) -> int:
@@ -84,7 +87,10 @@ class Prefetcher(Generic[B]):
         """
         ahead = self._ahead()
         if ahead is None:
-            yield from self._loader
+            for batch in self._loader:
+                if self._stops():
+                    return
+                yield batch
             return
         batches = iter(self._loader)
         coming: deque[B] = deque()
@@ -92,7 +98,7 @@ class Prefetcher(Generic[B]):
         try:
             if self._ids is None and self._views is None:
                 yield from self._watched(batches)
-            while self._fill(batches, coming, loop, upto=1):
+            while not self._stops() and self._fill(batches, coming, loop, upto=1):
                 loop.begin()
                 batch = coming.popleft()
                 self._fill(batches, coming, loop, upto=self._depth)
@@ -250,10 +256,12 @@ class Prefetching:
 
     Args:
         session: Whose optimizer says where rows come from.
+        stops: Returns whether an operator ended the job: no batch follows then.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, stops: Callable[[], bool] = lambda: False) -> None:
         self._session = session
+        self._stops = stops
 
     def prefetch(
         self,
@@ -283,7 +291,9 @@ class Prefetching:
             PrefetchError: if ``depth`` is less than 1, or ``ids`` names no module.
             CallOrderError: if iterated before ``distributed_optimizer``.
         """
-        return Prefetcher(loader, model, ids=ids, depth=depth, ahead=self._ahead)
+        return Prefetcher(
+            loader, model, ids=ids, depth=depth, ahead=self._ahead, stops=self._stops
+        )
 
     def _ahead(self) -> Ahead | None:
         if self._session.optimizer is None:

@@ -53,6 +53,7 @@ class Progress:
         self._loss: float | None = None
         self._examples_per_s: float | None = None
         self._reported: dict[str, float] = {}
+        self._noted: dict[str, Any] = {}
         self._metrics = MetricRegistry()
         for name, sentence in _GAUGES.items():
             gauge = self._metrics.gauge(f"worker_{name}", sentence)
@@ -116,6 +117,10 @@ class Progress:
         known = {**self._reported, **{n: float(v) for n, v in (metrics or {}).items()}}
         self._reported = dict(list(known.items())[:_MAX_METRICS])
 
+    def note(self, **facts: Any) -> None:
+        """Tell these too from now on."""
+        self._noted = {**self._noted, **facts}
+
     def facts(self) -> dict[str, Any]:
         """Return what changes while training.
 
@@ -137,6 +142,7 @@ class Progress:
             "received_bytes": sum(self._traffic.received_bytes.copy().values()),
             "metrics": self._reported,
             "calls": self._calls(),
+            **self._noted,
             **facts,
         }
 

@@ -71,6 +71,8 @@ class Session:
         self._stopped = False
         self._finished = False
         self.progress = Progress(clock, self._member)
+        self.between_steps: Callable[[], None] = lambda: None
+        """Called after every step; whoever obeys an operator sets it."""
         self.model: torch.nn.Module | None = None
         self.optimizer: DistributedOptimizer | None = None
 
@@ -305,7 +307,7 @@ class Session:
         mode = make(job, optimizer.mode, optimizer.inner, optimizer.tables)
         mode.start()
         self._job = job
-        optimizer.bind(mode, job.staleness)
+        optimizer.bind(mode, job.staleness, self.between_steps)
 
     def finish_training(self) -> None:
         """Take no more steps: send what waits, and wait until every worker is so far.
@@ -332,9 +334,24 @@ class Session:
         """
         if self.communicator is None or self._stopped:
             return
-        communicator = self.communicator
         if self._job is not None:
             self.finish_training()
+        self._leave(self.communicator)
+
+    def depart(self) -> None:
+        """Leave the job while others go on: what waits is sent, and nobody waited for.
+
+        Raises:
+            FleetError: if the rest couldn't be sent, or the job failed.
+        """
+        if self.communicator is None or self._stopped:
+            return
+        if self.optimizer is not None and not self._finished:
+            self.optimizer.depart()
+            self._finished = True
+        self._leave(self.communicator)
+
+    def _leave(self, communicator: Communicator) -> None:
         session = communicator.session
         communicator.wait(session.mark_done())
         if self._job is not None:
@@ -342,6 +359,11 @@ class Session:
         communicator.wait(session.leave())
         self._stopped = True
         communicator.close()
+
+    def raise_if_failed(self) -> None:
+        """Raise the failure of the job, if it has failed."""
+        if self.communicator is not None:
+            self.communicator.raise_failure()
 
     @property
     def stopped(self) -> bool:

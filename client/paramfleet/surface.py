@@ -4,6 +4,7 @@ It needs torch; ``paramfleet`` itself loads it when one of these names is first 
 """
 
 from paramfleet.collectives import Util
+from paramfleet.conduct import Conduct
 from paramfleet.exchange import Exchange
 from paramfleet.job_metrics import Metrics
 from paramfleet.optimizer import DistributedOptimizer
@@ -42,6 +43,7 @@ __all__ = [
     "server_index",
     "server_num",
     "session",
+    "should_stop",
     "stop_worker",
     "util",
     "worker_endpoints",
@@ -52,6 +54,7 @@ __all__ = [
 session = Session()
 _saving = Saving(session)
 _reporting = Reporting(session)
+_conduct = Conduct(session, _saving)
 
 init = session.init
 init_server = session.init_server
@@ -71,7 +74,8 @@ server_endpoints = session.server_endpoints
 barrier_worker = session.barrier_worker
 distributed_model = session.distributed_model
 distributed_optimizer = session.distributed_optimizer
-prefetch = Prefetching(session).prefetch
+prefetch = Prefetching(session, _conduct.should_stop).prefetch
+should_stop = _conduct.should_stop
 report = _reporting.report
 job_progress = _reporting.job_progress
 save_persistables = _saving.save_persistables

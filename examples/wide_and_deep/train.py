@@ -103,7 +103,11 @@ def train(settings: Settings) -> Result:
     started = time.perf_counter()
     num_steps = epochs * plan.steps_per_epoch(len(dataset.train))
     batches = batches_of(dataset, plan, epochs)
+    num_taken = 0
     for batch in tracked(batches, num_steps=num_steps, log_steps=settings.log_steps):
+        if fleet.should_stop():
+            break
+        num_taken += 1
         loss = criterion(model(batch.wide_ids, batch.deep_ids, batch.dense), batch.labels)
         optimizer.minimize(loss)
         fleet.report(loss=loss.item(), examples=len(batch.labels))
@@ -113,7 +117,7 @@ def train(settings: Settings) -> Result:
     scores = evaluate(model, dataset.test)
     staleness_p99 = float(fleet.metrics.max(optimizer.staleness_p99()))
     fleet.stop_worker()
-    num_examples = num_steps * plan.batch_size * (1 if plan.lockstep else plan.num_workers)
+    num_examples = num_taken * plan.batch_size * (1 if plan.lockstep else plan.num_workers)
     return Result(
         model="wide_deep",
         mode=settings.mode if fleet.server_num() else "local",

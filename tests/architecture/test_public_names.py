@@ -29,6 +29,7 @@ TRAINING = [
     "prefetch",
     "report",
     "job_progress",
+    "should_stop",
 ]
 READERS = ["MultiSlotDataGenerator", "MultiSlotStringDataGenerator"]
 SAVING = ["save_persistables", "load_model", "save_inference_model"]

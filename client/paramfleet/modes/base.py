@@ -8,6 +8,7 @@ import torch
 
 from paramfleet.dense import DenseBlock
 from paramfleet.sparse import SparseTable, table_of
+from paramfleet.strategy import TrainingMode
 from paramfleet_shared.errors import ContractError
 
 __all__ = [
@@ -111,6 +112,14 @@ class Mode(Protocol):
 
         Called once, by every worker; all hold the servers' values afterwards.
         """
+        ...
+
+    def depart(self) -> None:
+        """Bring everything that waits to the servers, and leave the others to go on."""
+        ...
+
+    def adjust(self, mode: TrainingMode) -> None:
+        """Go on in the same mode with other ``k_steps`` or another ``max_staleness``."""
         ...
 
 

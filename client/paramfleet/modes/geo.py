@@ -203,6 +203,18 @@ class GeoMode:
         self._send(self._no_deltas())
         self.wait_exchanged()
 
+    def depart(self) -> None:
+        """Send all of this worker's progress, and leave."""
+        self.wait_exchanged()
+        self._send(self._take_deltas(rest=True))
+        self.wait_exchanged()
+        fields = {"rank": self._job.author.rank, "step": self._step}
+        self._job.communicator.wait(self._job.pservers.call_all("leave", fields))
+
+    def adjust(self, mode: TrainingMode) -> None:
+        """Exchange every other ``k_steps`` from the next step on."""
+        self._mode = mode
+
     def finish(self) -> None:
         """Exchange for the last time: all workers and servers hold the same afterwards."""
         self.wait_exchanged()

@@ -5,6 +5,7 @@ import torch
 from paramfleet.modes.base import ModelTables, check_gradients
 from paramfleet.modes.rowstep import RowStepper, step_rows
 from paramfleet.rowstore import RowStore
+from paramfleet.strategy import TrainingMode
 
 __all__ = ["LocalMode"]
 
@@ -47,3 +48,9 @@ class LocalMode:
 
     def finish(self) -> None:
         """Nothing waits."""
+
+    def depart(self) -> None:
+        """Nobody else is there."""
+
+    def adjust(self, mode: TrainingMode) -> None:
+        """Nothing of that matters alone."""

@@ -33,7 +33,7 @@ from paramfleet.rowstore import spec_of
 from paramfleet.rules import RuleChangedError, server_rule
 from paramfleet.sparse import Pending, SparseTable
 from paramfleet.strategy import TrainingMode
-from paramfleet_shared.served_errors import PulledIdsGoneError
+from paramfleet_shared.served_errors import PulledIdsGoneError, StepIncompleteError
 from paramfleet_shared.tables.encoding import WireDtype
 from paramfleet_shared.wire.message import Message
 
@@ -138,12 +138,20 @@ class _ServedMode:
 
     def finish(self) -> None:
         """Push what waits, leave so that workers with more data go on, and wait for them."""
+        self.depart()
+        self._job.barrier("fleet.finish", timeout_s=FINISH_TIMEOUT_S)
+        self.refresh()
+
+    def depart(self) -> None:
+        """Push what waits, and leave."""
         self.ahead.forget()
         self.flush()
         fields = {**self._job.author.fields(), "step": self._step}
         self._job.communicator.wait(self._job.pservers.call_all("leave", fields))
-        self._job.barrier("fleet.finish", timeout_s=FINISH_TIMEOUT_S)
-        self.refresh()
+
+    def adjust(self, mode: TrainingMode) -> None:
+        """Keep to another ``max_staleness`` from the next step on."""
+        self._mode = mode
 
     def refresh(self, *, wire: WireDtype = "float32") -> None:
         """Install the pservers' dense parameters."""
@@ -159,13 +167,23 @@ class _ServedMode:
         return Read(table=table.name, rows=rows, dim=table.dim)
 
     async def _pull(self, plan: ReadPlan, min_step: int) -> list[Message]:
-        """Pull, and once more with all ids if a pserver doesn't keep those of a pull."""
+        """Pull, and once more with all ids if a pserver doesn't keep those of a pull.
+
+        A step that an operator keeps from being whole is waited for as long as that lasts.
+
+        Raises:
+            StepIncompleteError: if another worker doesn't come, and nobody paused the job.
+        """
         rank, pull = self._job.author.rank, self._job.pservers.pull
-        try:
-            return await pull(plan, rank=rank, min_step=min_step)
-        except PulledIdsGoneError as gone:
-            self._outgoing.stop_naming(gone.facts["table"])
-            return await pull(plan.with_ids(), rank=rank, min_step=min_step)
+        while True:
+            try:
+                return await pull(plan, rank=rank, min_step=min_step)
+            except PulledIdsGoneError as gone:
+                self._outgoing.stop_naming(gone.facts["table"])
+                plan = plan.with_ids()
+            except StepIncompleteError:
+                if not self._job.communicator.session.life.orders.paused:
+                    raise
 
     async def _pull_ahead(self, plan: ReadPlan, step: int) -> list[Message]:
         """Pull the rows of a batch that begins after ``step`` steps."""
@@ -326,14 +344,22 @@ class AsyncMode(_ServedMode):
 
     def finish(self) -> None:
         """Push what waits and what is left of narrowed gradients, and end as every mode."""
-        self.flush()
-        self._job.communicator.wait(self._push_rest())
+        self._push_all()
         super().finish()
+
+    def depart(self) -> None:
+        """Push what waits and what is left of narrowed gradients, and leave."""
+        self._push_all()
+        super().depart()
 
     def reload(self) -> None:
         """Take the dense parameters; those that were on their way are of before."""
         self._sender.forget_fresh()
         super().reload()
+
+    def _push_all(self) -> None:
+        self.flush()
+        self._job.communicator.wait(self._push_rest())
 
     async def _wait_turn(self, step: int) -> None:
         """Wait while this worker led the slowest by more than ``max_staleness`` (SSP)."""

@@ -14,9 +14,13 @@ from contextlib import AsyncExitStack
 from dataclasses import asdict
 from functools import partial
 
+from paramfleet_coordinator.access import AuditLog
+from paramfleet_coordinator.api import routes as api
+from paramfleet_coordinator.api.office import Office
 from paramfleet_coordinator.config import CoordinatorSettings
 from paramfleet_coordinator.core.barriers import Barriers
 from paramfleet_coordinator.core.job import Job, JobRules
+from paramfleet_coordinator.core.view import JobView
 from paramfleet_coordinator.routes import Desk
 from paramfleet_shared.admin import AdminServer
 from paramfleet_shared.clock import Clock, SystemClock
@@ -176,7 +180,11 @@ class Coordinator:
         server = RpcServer(
             desk.handlers(), name="coordinator", clock=self._clock, health=lambda: {"ok": True}
         )
+        view = JobView()
+        office = Office(desk, view, clock=self._clock, checkpoint_dir=settings.checkpoint_dir)
         admin = AdminServer(
+            routes=api.routes(),
+            state=api.state(office, AuditLog()),
             status=desk.status,
             ready=lambda: (self._started, "serving" if self._started else "starting"),
             metrics=_metrics_of(desk),
@@ -195,14 +203,14 @@ class Coordinator:
             self._seat.announce(endpoint=endpoint, admin=at)
             self._started = True
             log.info("coordinator.serving", extra={"rpc": endpoint, "admin": f"http://{at}"})
-            return await self._watch(job, desk)
+            return await self._watch(job, desk, view)
 
     async def _resign(self) -> None:
         """Give the seat back; one that can't be given back ends with its lease."""
         with contextlib.suppress(FleetError):
             await self._seat.resign()
 
-    async def _watch(self, job: Job, desk: Desk) -> int:
+    async def _watch(self, job: Job, desk: Desk, view: JobView) -> int:
         """Look at the registry until the job has ended and its members know.
 
         Raises:
@@ -217,6 +225,9 @@ class Coordinator:
                 for decision in await desk.look():
                     level = _LEVELS.get(decision.event, logging.INFO)
                     log.log(level, decision.event, extra=dict(decision.facts))
+                    words = decision.facts.get("reason", decision.event)
+                    view.note(decision.event, str(words), now=now, **decision.facts)
+                view.observe(desk.snapshot, now=now)
                 seen_at = now
                 if lost:
                     log.info("registry.found")

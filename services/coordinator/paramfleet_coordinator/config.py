@@ -42,6 +42,10 @@ class CoordinatorSettings(JobSettings):
     start_timeout_s: float = 600.0
     """Seconds from the first member's joining to the last's; 0 waits without end."""
 
+    checkpoint_dir: str = "checkpoints"
+    """Folder of the checkpoints that an operator asks for; a relative one is below worker 0's
+    working folder. All pservers and worker 0 must share it."""
+
     finish_grace_s: float = 10.0
     """Seconds a finished job's members get to leave before the coordinator ends."""
 

@@ -9,6 +9,7 @@ from paramfleet_coordinator.core.job import Decision, Job
 from paramfleet_coordinator.core.membership import Place
 from paramfleet_shared.clock import Clock
 from paramfleet_shared.discovery.errors import WrongJobError
+from paramfleet_shared.discovery.orders import Orders
 from paramfleet_shared.discovery.records import Member, Snapshot
 from paramfleet_shared.discovery.seat import Seat
 from paramfleet_shared.rpc.server import Handler, Request
@@ -72,6 +73,29 @@ class Desk:
         if decisions:
             await self._wake()
         return decisions
+
+    @property
+    def orders(self) -> Orders:
+        """Return what an operator wants of the job."""
+        return self._job.orders
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """Return what the registry held when it was last looked at."""
+        return self._snapshot
+
+    async def give(self, orders: Orders) -> None:
+        """Write new orders; members hear of them with their next heartbeat.
+
+        Raises:
+            NoRedisError: if Redis doesn't answer; the former orders stay then.
+        """
+        before, self._job.orders = self._job.orders, orders
+        try:
+            await self._seat.write_job(self._job.record)
+        except BaseException:
+            self._job.orders = before
+            raise
 
     def status(self) -> dict[str, Any]:
         """Return how the job stands, in plain values."""

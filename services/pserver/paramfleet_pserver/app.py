@@ -316,6 +316,8 @@ class PServer:
 
     async def _publish(self, session: JobSession) -> None:
         while True:
+            if self._routes is not None:
+                self._routes.obey(session.life.orders)
             facts = self.status()
             for table in facts["tables"]:
                 for fact, gauge in self._gauges.items():

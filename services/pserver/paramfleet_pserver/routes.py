@@ -34,6 +34,7 @@ from paramfleet_pserver.tablestore import SparseTable, TableStore
 from paramfleet_pserver.training import Terms, Training
 from paramfleet_shared.checkpoint import SavedTable
 from paramfleet_shared.clock import Clock
+from paramfleet_shared.discovery.orders import Orders
 from paramfleet_shared.errors import FleetError
 from paramfleet_shared.ids import Rank, Step
 from paramfleet_shared.rpc.server import Request
@@ -125,6 +126,11 @@ class Routes:
             return False
         self._forget_pulled(rank)
         return True
+
+    def obey(self, orders: Orders) -> None:
+        """Keep to the settings that an operator changed."""
+        if self._training is not None and "max_staleness" in orders.settings:
+            self._training.adjust(max_staleness=orders.settings["max_staleness"])
 
     def facts(self) -> dict[str, Any]:
         """Return what an operator may ask, in plain values."""

@@ -80,6 +80,8 @@ class Training:
         self._elastic = elastic
         self._lives: dict[Rank, int] = {}
         num_workers = 0 if elastic else terms.worker_num
+        self.max_staleness = terms.max_staleness
+        """What holds now; an operator may have changed what was declared."""
         self.identities = IdentityWindow()
         lead = None if terms.mode == "sync" else terms.max_staleness  # sync has its own barrier
         self._gate = StalenessGate(max_lead_steps=lead)
@@ -175,6 +177,12 @@ class Training:
             self.steps.leave(rank, step)
         self._take_out(rank)
 
+    def adjust(self, *, max_staleness: int | None) -> None:
+        """Allow another lead over the slowest, in async, from now on."""
+        if self.terms.mode == "async" and max_staleness != self.max_staleness:
+            self.max_staleness = max_staleness
+            self._wake(self._gate.limit(max_staleness))
+
     def fail(self, error: FleetError) -> None:
         """Fail every request that waits, and all that will."""
         self._turns.fail(error)
@@ -186,7 +194,7 @@ class Training:
         committed = self._gate.committed()
         return {
             "mode": self.terms.mode,
-            "max_staleness": self.terms.max_staleness,
+            "max_staleness": self.max_staleness,
             "members": [{"rank": rank, "steps": committed[rank]} for rank in sorted(committed)],
             "parked": self._gate.statistics().parked,
             "waiting_for": list(self.steps.missing()) if self.steps is not None else [],

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from paramfleet_shared.discovery.orders import Orders
 from paramfleet_shared.discovery.records import JobRecord, Lost
 from paramfleet_shared.errors import FleetError, JobFailedError
 
@@ -17,6 +18,8 @@ class JobLife:
         self._failure: FleetError | None = None
         self._finished = False
         self.lost: tuple[Lost, ...] = ()
+        self.orders = Orders()
+        """The newest that the registry told of."""
         self._waits: set[asyncio.Timeout] = set()
 
     @property
@@ -40,6 +43,8 @@ class JobLife:
                 JobFailedError(role=failure.role, index=failure.index, reason=failure.reason)
             )
         self._finished = self._finished or record.state == "finished"
+        if record.orders.version > self.orders.version:
+            self.orders = record.orders
 
     def end_badly(self, error: FleetError) -> None:
         """Note a failure, and end every wait."""

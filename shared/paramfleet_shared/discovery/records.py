@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, cast, get_args
 
+from paramfleet_shared.discovery.orders import Orders
+
 __all__ = [
     "ROLES",
     "End",
@@ -142,6 +144,8 @@ class JobRecord:
 
     lost: tuple[Lost, ...] = ()
     """The latest lost of each rank, in their order."""
+    orders: Orders = field(default_factory=Orders)
+    """What an operator wants."""
 
     def to_fields(self) -> dict[str, str]:
         """Return the record as the registry's hash keeps it."""
@@ -154,6 +158,8 @@ class JobRecord:
             fields["placement"] = json.dumps(dict(self.placement))
         if self.lost:
             fields["lost"] = json.dumps([asdict(each) for each in self.lost])
+        if self.orders.version:
+            fields["orders"] = self.orders.to_json()
         return fields
 
     @classmethod
@@ -164,13 +170,14 @@ class JobRecord:
             return None
         assert state in get_args(State), "only this class writes it"
         sizes, failure = fields.get("sizes"), fields.get("failure")
-        placement = fields.get("placement")
+        placement, orders = fields.get("placement"), fields.get("orders")
         return cls(
             state=cast("State", state),
             sizes=JobSizes(**json.loads(sizes)) if sizes else None,
             failure=Failure.from_json(failure) if failure else None,
             placement=json.loads(placement) if placement else None,
             lost=tuple(Lost(**each) for each in json.loads(fields.get("lost", b"[]"))),
+            orders=Orders.from_json(orders) if orders else Orders(),
         )
 
 

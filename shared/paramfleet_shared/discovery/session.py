@@ -80,7 +80,7 @@ class JobSession:
         self._facts = ""
         self._end: End = ""
         self._why = ""
-        self._life = JobLife()
+        self.life = self._life = JobLife()
         self.member: Member = admission.member
         self.elastic: bool = admission.sizes.elastic
         self.late: bool = admission.late

@@ -10,12 +10,15 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 
 from paramfleet_shared.config import read_environment
 
@@ -179,6 +182,10 @@ class Running:
         logs = {path.name: self.log(path.name) for path in self.folder.iterdir()}
         return Ended(codes=dict(self._codes), logs=logs)
 
+    def admin(self) -> "AdminClient":
+        """Return a client of the coordinator's admin API."""
+        return AdminClient(self)
+
     def close(self) -> None:
         """Kill what still runs."""
         for name, pid in self.pids.items():
@@ -194,6 +201,45 @@ class Running:
         log = self.folder / name
         log.touch()
         self.pids[name] = self._zygote.start(argv, {**self._env, **role}, log)
+
+
+class AdminClient:
+    """Calls one coordinator's admin API."""
+
+    def __init__(self, running: Any) -> None:
+        with redis.Redis.from_url(running.redis) as client:
+            record = client.hget(f"paramfleet:{running.job}:seat", "record")
+        self.url = f"http://{json.loads(record)['admin']}"
+
+    def get(self, path: str) -> Any:
+        with urllib.request.urlopen(f"{self.url}/api/v1/{path}", timeout=5) as answer:
+            return json.loads(answer.read())
+
+    def post(self, path: str, body: dict[str, Any] | None = None) -> tuple[int, Any]:
+        request = urllib.request.Request(
+            f"{self.url}/api/v1/{path}",
+            data=json.dumps(body or {}).encode(),
+            headers={"Content-Type": "application/json"},
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=10) as answer:
+                return answer.status, json.loads(answer.read())
+        except urllib.error.HTTPError as refusal:
+            with refusal:
+                return refusal.code, json.loads(refusal.read())
+
+    def wait(self, holds: Callable[[dict[str, Any]], Any], within_s: float = 15.0) -> Any:
+        """Read the status until it tells; return it."""
+        deadline = time.perf_counter() + within_s
+        while True:
+            status = self.get("status")
+            if holds(status):
+                return status
+            assert time.perf_counter() < deadline, status
+            time.sleep(0.05)  # noqa: TID251 - between two looks
+
+    def steps(self) -> list[int]:
+        return [worker["step"] for worker in self.get("workers")]
 
 
 class JobRunner:

@@ -21,6 +21,7 @@ from paramfleet_coordinator.core.barriers import Barriers
 from paramfleet_coordinator.core.losses import Losses
 from paramfleet_coordinator.core.membership import Membership, Place
 from paramfleet_shared.discovery.errors import JobFinishedError
+from paramfleet_shared.discovery.orders import Orders
 from paramfleet_shared.discovery.records import (
     Failure,
     JobRecord,
@@ -85,6 +86,8 @@ class Job:
         self.state: State = "waiting"
         self.failure: Failure | None = None
         self.placement: Placement | None = None
+        self.orders = Orders()
+        """What an operator wants of the job."""
 
     @property
     def record(self) -> JobRecord:
@@ -96,6 +99,7 @@ class Job:
             failure=self.failure,
             placement=placement,
             lost=self.losses.record,
+            orders=self.orders,
         )
 
     @property
@@ -212,6 +216,8 @@ class Job:
         if self.state == "waiting" and recorded.state == "training":
             self.state = "training"
         self.losses.resume(recorded.lost)
+        if recorded.orders.version > self.orders.version:
+            self.orders = recorded.orders
 
     def _start(self) -> list[Decision]:
         """Publish the placement when the pservers are complete, and go when all are."""

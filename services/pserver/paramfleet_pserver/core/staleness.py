@@ -70,6 +70,15 @@ class StalenessGate:
         """
         return self._committed.setdefault(rank, self._slowest() or Step(0))
 
+    def limit(self, max_lead_steps: int | None) -> tuple[Release, ...]:
+        """Allow another lead from now on; None allows any.
+
+        Returns:
+            Steps that may begin because of it.
+        """
+        self._max_lead_steps = max_lead_steps
+        return self._release()
+
     def leave(self, rank: Rank) -> tuple[Release, ...]:
         """Forget a member that left; leaving twice is a no-op.
 

@@ -17,6 +17,8 @@ parser.add_argument("--until", default="", help="end when this file is there")
 parser.add_argument("--steps_of_0", type=int, default=0, help="worker 0 ends after so many")
 parser.add_argument("--raise_at", type=int, default=0, help="worker 1 raises in this step")
 parser.add_argument("--return_at", type=int, default=0, help="worker 1 just ends there")
+parser.add_argument("--asks", action="store_true", help="look whether it should stop")
+parser.add_argument("--slow_data_ms", type=float, default=0.0, help="of worker 1")
 parser.add_argument("--mark", default="", help="makes the command line of a job unique")
 args = parser.parse_args()
 
@@ -51,6 +53,10 @@ fleet.init_worker()
 data = torch.Generator().manual_seed(rank)
 step = 0
 while not (args.until and Path(args.until).exists()):
+    if args.asks and fleet.should_stop():
+        break
+    if rank == 1:
+        time.sleep(args.slow_data_ms / 1000)  # noqa: TID251 - what a slow reader does
     ids = torch.randint(0, 1000, (32,), generator=data)
     loss = torch.nn.functional.binary_cross_entropy_with_logits(model(ids), (ids % 2).float())
     optimizer.minimize(loss)

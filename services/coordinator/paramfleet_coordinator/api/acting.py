@@ -1,0 +1,151 @@
+"""What is done to a job: the POST routes of the admin API.
+
+An action is written to the registry before it is answered; members hear of it with their
+next heartbeat. What a job can't do as it stands is refused with 409, and nothing is changed.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from aiohttp import web
+
+from paramfleet_coordinator.access import audit
+from paramfleet_coordinator.api.route import Route, answering, office_of, read_body
+from paramfleet_coordinator.core import helm
+from paramfleet_coordinator.core.helm import SettingRefusedError
+from paramfleet_shared.access import requires
+from paramfleet_shared.discovery.orders import Orders
+
+__all__ = ["ACTING"]
+
+_NOTHING: frozenset[str] = frozenset()
+
+
+async def _switch(
+    request: web.Request, action: Callable[..., Orders], flag: str
+) -> dict[str, Any]:
+    """Change one flag of the orders; answer with what it was and is."""
+    await read_body(request, _NOTHING)
+    before, after = await office_of(request).act(action)
+    was, now = getattr(before, flag), getattr(after, flag)
+    audit(request, action.__name__, {flag: was}, {flag: now})
+    return {flag: now, "before": {flag: was}}
+
+
+@requires("admin")
+@answering
+async def _pause(request: web.Request) -> Any:
+    return await _switch(request, helm.pause, "paused")
+
+
+@requires("admin")
+@answering
+async def _resume(request: web.Request) -> Any:
+    return await _switch(request, helm.resume, "paused")
+
+
+@requires("admin")
+@answering
+async def _end(request: web.Request) -> Any:
+    return await _switch(request, helm.end, "ends")
+
+
+@requires("admin")
+@answering
+async def _checkpoint(request: web.Request) -> Any:
+    body = await read_body(request, frozenset({"name"}))
+    name = body.get("name")
+    if name is not None and not isinstance(name, str):
+        raise SettingRefusedError(name="name", value=str(name)[:64], rule="must be a text")
+    asked = await office_of(request).checkpoint(name)
+    audit(request, "checkpoint", None, asked)
+    return asked
+
+
+@requires("admin")
+@answering
+async def _settings(request: web.Request) -> Any:
+    wanted = await read_body(request, frozenset({"lr", "k_steps", "max_staleness"}))
+    before, after = await office_of(request).change(wanted)
+    audit(request, "settings", before, after)
+    return {"settings": after, "before": before}
+
+
+@requires("admin")
+@answering
+async def _drain(request: web.Request) -> Any:
+    await read_body(request, _NOTHING)
+    text = request.match_info["rank"]
+    if not (text.isascii() and text.isdecimal()) or len(text) > 9:
+        rule = "must be a whole number of at least 0"
+        raise SettingRefusedError(name="rank", value=text[:64], rule=rule)
+    rank = int(text)
+    await office_of(request).drain(rank)
+    audit(request, "drain", {"rank": rank, "drained": False}, {"rank": rank, "drained": True})
+    return {"rank": rank, "drained": True}
+
+
+_EMPTY = {"type": "object", "additionalProperties": False}
+
+
+def _flagged(flag: str) -> dict[str, Any]:
+    return {"type": "object", "required": [flag, "before"]}
+
+
+def _action(path: str, handler: Any, summary: str, answer: Any, **more: Any) -> Route:
+    return Route(
+        method="POST",
+        path=f"/api/v1/{path}",
+        handler=handler,
+        summary=summary,
+        answer=answer,
+        access="admin",
+        **{"body": _EMPTY, "refusals": (409, 413, 415, 422, 503), **more},
+    )
+
+
+ACTING = (
+    _action("pause", _pause, "Let workers take no further step.", _flagged("paused")),
+    _action("resume", _resume, "Let them go on.", _flagged("paused")),
+    _action("end", _end, "Finish the training now, in good order.", _flagged("ends")),
+    _action(
+        "checkpoint",
+        _checkpoint,
+        "Have worker 0 write a checkpoint; status tells when it is written.",
+        {"type": "object", "required": ["number", "dirname"]},
+        body={
+            "type": "object",
+            "additionalProperties": False,
+            "properties": {
+                "name": {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"}
+            },
+        },
+    ),
+    _action(
+        "settings",
+        _settings,
+        "Change lr, k_steps (geo) or max_staleness (async) of the running job.",
+        {"type": "object", "required": ["settings", "before"]},
+        body={
+            "type": "object",
+            "minProperties": 1,
+            "additionalProperties": False,
+            "properties": {
+                "lr": {"type": "number", "exclusiveMinimum": 0, "maximum": 1e6},
+                "k_steps": {"type": "integer", "minimum": 1, "maximum": (1 << 31) - 1},
+                "max_staleness": {
+                    "type": ["integer", "null"],
+                    "minimum": 0,
+                    "maximum": (1 << 31) - 1,
+                },
+            },
+        },
+    ),
+    _action(
+        "workers/{rank}/drain",
+        _drain,
+        "Have a worker leave while the others go on; in async and geo.",
+        {"type": "object", "required": ["rank", "drained"]},
+        refusals=(404, 409, 413, 415, 422, 503),
+    ),
+)

@@ -1,0 +1,231 @@
+"""What the admin API knows and may do, without HTTP.
+
+It puts the answers together from the job, its registry and the view, and writes down what an
+operator asks for.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from paramfleet_coordinator.core import helm
+from paramfleet_coordinator.core.helm import Standing
+from paramfleet_coordinator.core.readings import number
+from paramfleet_coordinator.core.view import JobView
+from paramfleet_coordinator.routes import Desk
+from paramfleet_shared.clock import Clock
+from paramfleet_shared.discovery.orders import Orders
+
+__all__ = ["Office", "UnknownWorkerRankError"]
+
+
+class UnknownWorkerRankError(helm.ActionRefusedError):
+    """The job has no worker of that rank."""
+
+    code = "contract.action_refused.rank"
+
+
+class Office:
+    """Answers for one run of a job.
+
+    Args:
+        desk: The job and its registry.
+        view: What was seen of it.
+        clock: The time of answers and events.
+        checkpoint_dir: Where checkpoints go that operators ask for.
+    """
+
+    def __init__(self, desk: Desk, view: JobView, *, clock: Clock, checkpoint_dir: str) -> None:
+        self._desk = desk
+        self.view = view
+        self._clock = clock
+        self._checkpoint_dir = checkpoint_dir
+
+    def now_s(self) -> float:
+        """Return the coordinator's time, which every ``at_s`` is of."""
+        return round(self._clock.monotonic(), 2)
+
+    def status(self) -> dict[str, Any]:
+        """Return the whole job on one page."""
+        said = self._desk.status()
+        workers = self._workers(said)
+        losses = [w["loss"] for w in workers if number(w["loss"]) and not w["done"]]
+        orders = self._desk.orders
+        return {
+            "job": said["job"],
+            "epoch": said["epoch"],
+            "state": self._state(said, orders),
+            "mode": self._standing(said).mode,
+            "now_s": self.now_s(),
+            "failure": said["failure"],
+            "worker_num": said["worker_num"],
+            "server_num": said["server_num"],
+            "loss": sum(losses) / len(losses) if losses else None,
+            "samples_per_s": round(sum(w["samples_per_s"] or 0.0 for w in workers), 1),
+            "straggler": self.view.straggler,
+            "settings": dict(self._standing(said).settings),
+            "orders": _plain(orders),
+            "checkpoint": dict(self.view.checkpoint) or None,
+            "barriers": said["barriers"],
+            "tables": said["tables"],
+            "workers": workers,
+            "servers": self._servers(said),
+        }
+
+    def tables(self) -> list[dict[str, Any]]:
+        """Return each table: rows and bytes over all pservers, and where most rows are."""
+        said = self._desk.status()
+        tables = []
+        for table in said["tables"]:
+            parts = [
+                {"server": member["index"], "rows": part["rows"], "bytes": part["bytes"]}
+                for member in said["members"]
+                if member["role"] == "pserver"
+                for part in member["facts"].get("tables", ())
+                if part["name"] == table["name"]
+            ]
+            top = sorted(parts, key=lambda part: (-part["rows"], part["server"]))
+            tables.append({**table, "servers": top})
+        return tables
+
+    def workers(self) -> list[dict[str, Any]]:
+        """Return each worker, by rank."""
+        return self._workers(self._desk.status())
+
+    def barriers(self) -> list[dict[str, Any]]:
+        """Return the barriers at which a worker stands."""
+        barriers: list[dict[str, Any]] = self._desk.status()["barriers"]
+        return barriers
+
+    def placement(self) -> dict[str, Any]:
+        """Return which pserver has which shards."""
+        said = self._desk.status()
+        return {"num_shards": said["num_shards"], "placement": said["placement"]}
+
+    async def act(
+        self, change: Callable[..., Orders], /, **arguments: Any
+    ) -> tuple[Orders, Orders]:
+        """Change the orders by one of ``helm``'s functions; return them before and after.
+
+        Raises:
+            ActionRefusedError: if the job can't do that.
+            SettingRefusedError: if a value is wrong.
+            NoRedisError: if the registry is away; the job goes on as before.
+        """
+        before = self._desk.orders
+        after = change(before, self._standing(self._desk.status()), **arguments)
+        if after != before:
+            await self._desk.give(after)
+            name = change.__name__
+            words = f"an operator asked for: {name}"
+            self.view.note(f"operator.{name}", words, now=self.now_s(), **_plain(after))
+        return before, after
+
+    async def checkpoint(self, name: str | None) -> dict[str, Any]:
+        """Have a checkpoint written; return which."""
+        _, after = await self.act(helm.checkpoint, folder=self._checkpoint_dir, name=name)
+        assert after.checkpoint is not None, "it was just asked for"
+        return {"number": after.checkpoint.number, "dirname": after.checkpoint.dirname}
+
+    async def change(self, wanted: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Change settings; return what they were and what they are to be."""
+        had = self._standing(self._desk.status()).settings
+        await self.act(helm.change, wanted=wanted)
+        return {name: had.get(name) for name in wanted}, dict(wanted)
+
+    async def drain(self, rank: int) -> None:
+        """Have a worker leave.
+
+        Raises:
+            UnknownWorkerRankError: if there is no such worker.
+        """
+        said = self._desk.status()
+        if rank >= said["worker_num"]:
+            mode = self._standing(said).mode
+            reason = f"it has {said['worker_num']} workers, and no worker {rank}"
+            raise UnknownWorkerRankError(action="drain", mode=mode, reason=reason)
+        await self.act(helm.drain, rank=rank)
+
+    def _workers(self, said: Mapping[str, Any]) -> list[dict[str, Any]]:
+        workers = []
+        for member in said["members"]:
+            if member["role"] != "worker":
+                continue
+            facts, rank = member["facts"], member["index"]
+            sample = self.view.latest(rank)
+            workers.append(
+                {
+                    "rank": rank,
+                    "host": member["host"],
+                    "pid": member["pid"],
+                    "incarnation": member["incarnation"],
+                    "alive": member["alive"],
+                    "done": member["done"],
+                    "last_seen_s": member["last_seen_s"],
+                    "step": facts.get("step"),
+                    "loss": facts.get("loss"),
+                    "metrics": facts.get("metrics", {}),
+                    "samples_per_s": None if member["done"] else sample.get("samples_per_s"),
+                    "staleness": facts.get("staleness"),
+                    "staleness_counts": facts.get("staleness_counts", {}),
+                    "split": sample.get("split", {}),
+                    "step_ms": sample.get("step_ms", {}),
+                    "call_ms": sample.get("call_ms"),
+                    "phase": sample.get("phase"),
+                    "lag_reason": "" if member["done"] else self.view.lag_reason(rank),
+                }
+            )
+        return workers
+
+    def _servers(self, said: Mapping[str, Any]) -> list[dict[str, Any]]:
+        return [
+            {
+                "index": member["index"],
+                "host": member["host"],
+                "pid": member["pid"],
+                "endpoint": member["endpoint"],
+                "alive": member["alive"],
+                "last_seen_s": member["last_seen_s"],
+                "waiting_for": member["facts"].get("waiting_for", []),
+                **self.view.latest_of_server(member["index"]),
+            }
+            for member in said["members"]
+            if member["role"] == "pserver"
+        ]
+
+    def _state(self, said: Mapping[str, Any], orders: Orders) -> str:
+        if said["state"] != "training":
+            return str(said["state"])
+        return "ending" if orders.ends else "paused" if orders.paused else "training"
+
+    def _standing(self, said: Mapping[str, Any]) -> Standing:
+        workers = [member for member in said["members"] if member["role"] == "worker"]
+        facts = [member["facts"] for member in workers if member["facts"].get("mode")]
+        settings: dict[str, Any] = {}
+        if facts:
+            rates = {rate for each in facts for rate in each.get("lr", ())}
+            settings["lr"] = next(iter(rates)) if len(rates) == 1 else None
+            settings["k_steps"] = facts[0].get("k_steps")
+            settings["max_staleness"] = facts[0].get("max_staleness")
+        return Standing(
+            state=str(said["state"]),
+            mode=facts[0]["mode"] if facts else None,
+            training=frozenset(
+                member["index"] for member in workers if not member["done"] and member["alive"]
+            ),
+            settings={**settings, **self._desk.orders.settings},
+            newest=max((each.get("orders", 0) for each in facts), default=0),
+        )
+
+
+def _plain(orders: Orders) -> dict[str, Any]:
+    """Return orders in plain values."""
+    return {
+        "version": orders.version,
+        "paused": orders.paused,
+        "ends": orders.ends,
+        "drained": list(orders.drained),
+        "settings": dict(orders.settings),
+        "checkpoint": None
+        if orders.checkpoint is None
+        else {"number": orders.checkpoint.number, "dirname": orders.checkpoint.dirname},
+    }

@@ -1,0 +1,35 @@
+"""Every route of the admin API, and what they find in their application."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from aiohttp import web
+
+from paramfleet_coordinator.access import AUDIT_LOG, AuditLog
+from paramfleet_coordinator.api.acting import ACTING
+from paramfleet_coordinator.api.office import Office
+from paramfleet_coordinator.api.openapi import describe
+from paramfleet_coordinator.api.reading import READING
+from paramfleet_coordinator.api.route import OFFICE
+from paramfleet_coordinator.api.stream import READERS, STREAMING
+from paramfleet_shared.access import requires
+
+__all__ = ["API", "routes", "state"]
+
+API = (*READING, *STREAMING, *ACTING)
+
+
+@requires("open")
+async def _openapi(_request: web.Request) -> web.Response:
+    return web.json_response(describe(API))
+
+
+def routes() -> list[web.RouteDef]:
+    """Return the routes for the coordinator's admin server."""
+    own = [web.get("/api/v1/openapi.json", _openapi)]
+    return [*(route.defined for route in API), *own]
+
+
+def state(office: Office, audit_log: AuditLog) -> Mapping[web.AppKey[Any], Any]:
+    """Return what their application must hold."""
+    return {OFFICE: office, AUDIT_LOG: audit_log, READERS: set()}

@@ -1,0 +1,99 @@
+"""Following a job live: server-sent events, one a second.
+
+A reader that comes back says which frame it saw last, and gets those it missed if they are
+still kept; else, and at first, it gets the whole. A reader that doesn't keep up is cut off,
+and comes back: nothing is kept for anybody.
+"""
+
+import asyncio
+import json
+from typing import Any
+
+from aiohttp import web
+
+from paramfleet_coordinator.api.route import Route, office_of
+from paramfleet_shared.access import requires
+from paramfleet_shared.admin import finite
+
+__all__ = ["STREAMING"]
+
+_LOOK_S = 0.25
+_WRITE_TIMEOUT_S = 5.0
+"""How long a reader may take for what it was sent."""
+
+_MAX_READERS = 64
+READERS = web.AppKey("paramfleet_stream_readers", set[int])
+
+
+@requires("read")
+async def _stream(request: web.Request) -> web.StreamResponse:
+    readers = request.config_dict[READERS]
+    if len(readers) >= _MAX_READERS:
+        return web.Response(status=503, text=f"{_MAX_READERS} readers are here already")
+    response = web.StreamResponse(
+        headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"}
+    )
+    readers.add(id(request))
+    try:
+        await response.prepare(request)
+        await _follow(request, response)
+    except (ConnectionError, TimeoutError):
+        if request.transport is not None:
+            request.transport.abort()
+    finally:
+        readers.discard(id(request))
+    return response
+
+
+async def _follow(request: web.Request, response: web.StreamResponse) -> None:
+    """Send what is new until the reader goes.
+
+    Raises:
+        ConnectionResetError: when it has gone.
+        TimeoutError: if it doesn't read.
+    """
+    office = office_of(request)
+    seen = _last_seen(request)
+    while True:
+        frames = None if seen is None else office.view.frames(after=seen)
+        if frames is None:
+            seen = office.view.newest_frame
+            whole = {
+                "number": seen,
+                "status": office.status(),
+                "history": office.view.history(),
+                "events": office.view.events(),
+            }
+            await _send(response, "whole", seen, whole)
+        for frame in frames or ():
+            seen = frame["number"]
+            await _send(response, "frame", seen, {**frame, "status": office.status()})
+        await asyncio.sleep(_LOOK_S)
+        if request.transport is None or request.transport.is_closing():
+            raise ConnectionResetError
+
+
+def _last_seen(request: web.Request) -> int | None:
+    text = request.headers.get("Last-Event-ID", "")
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 16 else None
+
+
+async def _send(
+    response: web.StreamResponse, kind: str, number: int, content: dict[str, Any]
+) -> None:
+    data = json.dumps(finite(content), separators=(",", ":"))
+    async with asyncio.timeout(_WRITE_TIMEOUT_S):
+        await response.write(f"event: {kind}\nid: {number}\ndata: {data}\n\n".encode())
+
+
+STREAMING = (
+    Route(
+        method="GET",
+        path="/api/v1/stream",
+        handler=_stream,
+        summary="Server-sent events: the whole at first, then what changed, each second.",
+        answer={"type": "string"},
+        kinds="text/event-stream",
+        refusals=(503,),
+    ),
+)

@@ -1,0 +1,262 @@
+"""What a person sees of a job: curves of the last quarter of an hour, events, the straggler.
+
+``observe`` takes in what the registry held at one moment, again and again; the rest answers
+from that. All of it is bounded: samples, events, and frames, which are what changed from one
+second to the next, for readers who follow live.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from paramfleet_coordinator.core.readings import History, number
+from paramfleet_coordinator.core.stragglers import Watch, find_straggler, lag_reason
+from paramfleet_shared.discovery.records import MemberKey, Snapshot
+
+__all__ = ["JobView"]
+
+MAX_EVENTS = 1000
+MAX_FRAMES = 300
+FRAME_S = 1.0
+MAX_SERVER_SAMPLES = 1000
+
+_WORKER_PULLS = ("pull", "push", "exchange")
+
+
+@dataclass(slots=True)
+class _Server:
+    """One pserver's sums, and the rates made of them."""
+
+    before: tuple[float, Mapping[str, Any]] | None = None
+    samples: deque[dict[str, Any]] = field(
+        default_factory=lambda: deque(maxlen=MAX_SERVER_SAMPLES)
+    )
+    recent: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=4))
+    """Requests that wait for nobody, and their seconds, of each of the last samples."""
+
+
+class JobView:
+    """Watches one run of a job. One task owns it."""
+
+    def __init__(self) -> None:
+        self._workers: dict[int, History] = {}
+        self._servers: dict[int, _Server] = {}
+        self._known: dict[MemberKey, tuple[int, str]] = {}
+        self._lives: dict[int, int] = {}
+        self._checkpoint: Mapping[str, Any] = {}
+        self._watch = Watch()
+        self._events: deque[dict[str, Any]] = deque(maxlen=MAX_EVENTS)
+        self._num_events = 0
+        self._frames: deque[dict[str, Any]] = deque(maxlen=MAX_FRAMES)
+        self._num_frames = 0
+        self._framed_at = float("-inf")
+        self._framed_events = 0
+        self._changes: dict[str, dict[str, Any]] = {"workers": {}, "servers": {}}
+
+    def note(self, kind: str, words: str, *, now: float, **facts: Any) -> None:
+        """Add an event.
+
+        Args:
+            kind: As ``worker.joined``.
+            words: One sentence.
+            now: The time.
+            facts: Plain values.
+        """
+        self._num_events += 1
+        self._events.append(
+            {
+                "number": self._num_events,
+                "at_s": round(now, 2),
+                "kind": kind,
+                "words": words,
+                "facts": facts,
+            }
+        )
+
+    def observe(self, snapshot: Snapshot, *, now: float) -> None:
+        """Take in what the registry holds."""
+        self._note_members(snapshot, now)
+        for (role, index), facts in snapshot.facts.items():
+            if role == "worker":
+                self._take_worker(index, snapshot, facts, now)
+            elif role == "pserver":
+                self._take_server(index, facts, now)
+        training = self._training(snapshot)
+        windows = {
+            rank: window
+            for rank, history in self._workers.items()
+            if rank in training and (window := history.window()) is not None
+        }
+        if now - self._framed_at >= FRAME_S:
+            if self._watch.look(find_straggler(windows, server_s=self._server_s())):
+                self._note_straggler(now)
+            self._close_frame(now)
+
+    def events(self, *, after: int = 0) -> list[dict[str, Any]]:
+        """Return the events with a higher number, oldest first."""
+        return [event for event in self._events if event["number"] > after]
+
+    @property
+    def straggler(self) -> dict[str, Any] | None:
+        """Return who holds the others up, in plain values."""
+        named = self._watch.named
+        if named is None:
+            return None
+        return {"rank": named.rank, "cause": named.cause, "words": named.words}
+
+    def lag_reason(self, rank: int) -> str:
+        """Return in words what a worker's time goes to; empty if nothing stands out."""
+        history = self._workers.get(rank)
+        window = history.window() if history is not None else None
+        return lag_reason(window, self._watch.named, rank)
+
+    def latest(self, rank: int) -> dict[str, Any]:
+        """Return a worker's newest sample; empty before the first."""
+        history = self._workers.get(rank)
+        return dict(history.samples[-1]) if history is not None and history.samples else {}
+
+    def latest_of_server(self, index: int) -> dict[str, Any]:
+        """Return a pserver's newest sample; empty before the first."""
+        server = self._servers.get(index)
+        return dict(server.samples[-1]) if server is not None and server.samples else {}
+
+    def history(self) -> dict[str, Any]:
+        """Return every sample that is kept, of workers and servers by index."""
+        return {
+            "workers": {str(rank): list(h.samples) for rank, h in self._workers.items()},
+            "servers": {str(index): list(s.samples) for index, s in self._servers.items()},
+        }
+
+    @property
+    def newest_frame(self) -> int:
+        """Return the number of the newest frame; 0 before the first."""
+        return self._num_frames
+
+    def frames(self, *, after: int) -> list[dict[str, Any]] | None:
+        """Return the frames with a higher number; None if some of them are gone."""
+        if after > self._num_frames or (self._frames and after + 1 < self._frames[0]["number"]):
+            return None
+        return [frame for frame in self._frames if frame["number"] > after]
+
+    def _note_members(self, snapshot: Snapshot, now: float) -> None:
+        for key, member in sorted(snapshot.members.items()):
+            end = snapshot.ends.get(key, "")
+            before = self._known.get(key)
+            self._known[key] = (member.incarnation, end)
+            if before is None or before[0] < member.incarnation:
+                where = f"process {member.pid} on {member.host}"
+                self._note_one(key, "joined", f"joined: {where}", now)
+            elif end != before[1]:
+                words = {"done": "has finished", "left": "has left", "lost": "is lost"}.get(
+                    end, ""
+                )
+                if words:
+                    self._note_one(key, end, words, now)
+
+    def _note_one(self, key: MemberKey, kind: str, words: str, now: float) -> None:
+        role, index = key
+        self.note(f"{role}.{kind}", f"{role} {index} {words}", now=now, role=role, index=index)
+
+    def _training(self, snapshot: Snapshot) -> set[int]:
+        return {
+            index
+            for role, index in snapshot.members
+            if role == "worker" and not snapshot.ends.get((role, index))
+        }
+
+    def _take_worker(
+        self, rank: int, snapshot: Snapshot, facts: Mapping[str, Any], now: float
+    ) -> None:
+        member = snapshot.members.get(("worker", rank))
+        life = member.incarnation if member is not None else 0
+        if self._lives.get(rank, life) != life:
+            self._workers.pop(rank, None)
+        self._lives[rank] = life
+        sample = self._workers.setdefault(rank, History()).take(facts, now=now)
+        if sample is not None:
+            self._changes["workers"][str(rank)] = sample
+        done = facts.get("checkpoint")
+        if rank == 0 and isinstance(done, Mapping) and done != self._checkpoint:
+            self._checkpoint = dict(done)
+            if done["error"]:
+                words = f"the checkpoint {done['dirname']} was not written: {done['error']}"
+                self.note("checkpoint.failed", words, now=now, **done)
+            else:
+                words = f"the checkpoint {done['dirname']} is written, in {done['seconds']} s"
+                self.note("checkpoint.written", words, now=now, **done)
+
+    @property
+    def checkpoint(self) -> Mapping[str, Any]:
+        """Return how the last checkpoint went that an operator asked for; empty before."""
+        return self._checkpoint
+
+    def _take_server(self, index: int, facts: Mapping[str, Any], now: float) -> None:
+        server = self._servers.setdefault(index, _Server())
+        uptime_s = facts.get("uptime_s")
+        if not number(uptime_s):
+            return
+        at = float(uptime_s)  # type: ignore[arg-type]  # number() looked
+        before, server.before = server.before, (at, facts)
+        if before is None or before[0] >= at:
+            if before is not None and before[0] == at:
+                server.before = before
+            return
+        wall_s = at - before[0]
+        count, seconds = _served(facts, before[1])
+        server.recent.append((count, seconds))
+        tables = facts.get("tables", ())
+        sample = {
+            "at_s": round(now, 2),
+            "requests_per_s": round(count / wall_s, 1),
+            "request_ms": round(1e3 * seconds / count, 3) if count else None,
+            "rows": sum(table.get("rows", 0) for table in tables),
+            "bytes": sum(table.get("bytes", 0) for table in tables),
+        }
+        server.samples.append(sample)
+        self._changes["servers"][str(index)] = sample
+
+    def _server_s(self) -> float | None:
+        """Return the mean seconds the pservers spent on a request lately."""
+        recent = [pair for server in self._servers.values() for pair in server.recent]
+        count = sum(pair[0] for pair in recent)
+        return sum(pair[1] for pair in recent) / count if count else None
+
+    def _note_straggler(self, now: float) -> None:
+        named = self._watch.named
+        if named is None:
+            self.note("straggler.gone", "no worker holds the others up any more", now=now)
+        else:
+            facts = {"rank": named.rank, "cause": named.cause}
+            self.note("straggler.named", named.words, now=now, **facts)
+
+    def _close_frame(self, now: float) -> None:
+        self._framed_at = now
+        self._num_frames += 1
+        new = self.events(after=self._framed_events)
+        self._framed_events = self._num_events
+        self._frames.append(
+            {
+                "number": self._num_frames,
+                "at_s": round(now, 2),
+                **self._changes,
+                "events": new,
+                "straggler": self.straggler,
+            }
+        )
+        self._changes = {"workers": {}, "servers": {}}
+
+
+def _served(after: Mapping[str, Any], before: Mapping[str, Any]) -> tuple[float, float]:
+    """Return requests that wait for no worker, and their seconds, between two readings."""
+    new, old = after.get("service", {}), before.get("service", {})
+    names: Iterable[str] = _WORKER_PULLS
+    if after.get("mode") == "sync":
+        names = ("push",)  # a pull waits for the step to be whole
+    count = seconds = 0.0
+    for name in names:
+        calls, took = new.get(name, (0, 0.0))
+        calls_before, took_before = old.get(name, (0, 0.0))
+        count += calls - calls_before
+        seconds += took - took_before
+    return count, seconds

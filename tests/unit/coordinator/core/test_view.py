@@ -1,0 +1,152 @@
+"""What is seen of a job, told from what its registry held second by second."""
+
+from typing import Any
+
+from paramfleet_coordinator.core.readings import PHASES
+from paramfleet_coordinator.core.view import MAX_EVENTS, MAX_FRAMES, JobView
+from paramfleet_shared.discovery.records import Member, Snapshot
+
+
+def member(role: str, index: int, incarnation: int = 1) -> Member:
+    return Member(
+        role=role, index=index, incarnation=incarnation, endpoint="", admin="", host="h", pid=7
+    )
+
+
+def worker(second: float, *, data_ms: float = 1.0, steps_per_s: int = 100) -> dict[str, Any]:
+    steps = int(second * steps_per_s)
+    seconds = dict.fromkeys(PHASES, 0.002 * steps)
+    seconds |= {"data": data_ms * steps / 1e3, "pause": 0.0, "barrier": 0.0}
+    times = {"at": 50 + second, "steps": steps, "examples": 8 * steps, "phase": "data"}
+    return {"step": steps, "loss": 0.5, "times": {**times, "seconds": seconds}, "calls": {}}
+
+
+def server(second: float) -> dict[str, Any]:
+    return {
+        "uptime_s": second,
+        "mode": "async",
+        "tables": [{"name": "deep", "rows": 10, "bytes": 400}],
+        "service": {"pull": [100 * second, 0.2 * second], "save": [1, 9.0]},
+    }
+
+
+def snapshot(second: float, *, slow_ms: float = 1.0, **more: Any) -> Snapshot:
+    members = [member("worker", 0), member("worker", 1), member("pserver", 0)]
+    facts = {
+        ("worker", 0): worker(second),
+        ("worker", 1): worker(second, data_ms=slow_ms, steps_per_s=25),
+        ("pserver", 0): server(second),
+    }
+    return Snapshot(members={each.key: each for each in members}, facts=facts, **more)
+
+
+def watched(seconds: int, *, slow_ms: float = 1.0, view: JobView | None = None) -> JobView:
+    view = view or JobView()
+    for second in range(seconds):
+        view.observe(snapshot(float(second), slow_ms=slow_ms), now=float(second))
+    return view
+
+
+def test_members_come_and_go_as_events() -> None:
+    view = JobView()
+    view.observe(snapshot(0.0), now=0.0)
+    view.observe(snapshot(1.0, ends={("worker", 1): "done"}), now=1.0)
+    view.observe(snapshot(2.0, ends={("worker", 1): "left"}), now=2.0)
+
+    assert [(event["number"], event["words"]) for event in view.events()] == [
+        (1, "pserver 0 joined: process 7 on h"),
+        (2, "worker 0 joined: process 7 on h"),
+        (3, "worker 1 joined: process 7 on h"),
+        (4, "worker 1 has finished"),
+        (5, "worker 1 has left"),
+    ]
+    assert [event["kind"] for event in view.events(after=3)] == ["worker.done", "worker.left"]
+
+
+def test_a_straggler_is_named_within_seconds_and_forgotten_when_it_recovers() -> None:
+    view = watched(4, slow_ms=30.0)
+
+    assert view.straggler is not None
+    assert (view.straggler["rank"], view.straggler["cause"]) == (1, "data")
+    assert view.events()[-1]["kind"] == "straggler.named"
+    assert view.lag_reason(1) == view.straggler["words"]
+    for second in range(4, 12):
+        both = {("worker", rank): worker(float(second)) for rank in (0, 1)}
+        members = {("worker", rank): member("worker", rank) for rank in (0, 1)}
+        view.observe(Snapshot(members=members, facts=both), now=float(second))
+    assert view.events()[-1]["kind"] == "straggler.gone"
+    assert view.history()["workers"]["1"][-1]["split"]["data"] < 0.2
+
+
+def test_samples_of_workers_and_servers_are_kept() -> None:
+    history = watched(5).history()
+
+    assert [sample["at_s"] for sample in history["workers"]["0"]] == [1.0, 2.0, 3.0, 4.0]
+    assert history["servers"]["0"][-1] == {
+        "at_s": 4.0, "requests_per_s": 100.0, "request_ms": 2.0, "rows": 10, "bytes": 400,
+    }  # fmt: skip
+    assert watched(5).latest(0)["steps_per_s"] == 100.0
+    assert watched(5).latest_of_server(0)["rows"] == 10
+    assert watched(1).latest(0) == {}
+    assert JobView().latest_of_server(0) == {}
+
+
+def test_frames_are_what_changed_and_can_be_taken_up_again() -> None:
+    view = watched(5)
+
+    frames = view.frames(after=3)
+
+    assert frames is not None
+    assert [frame["number"] for frame in frames] == [4, 5]
+    assert set(frames[0]["workers"]) == {"0", "1"}
+    assert view.frames(after=view.newest_frame) == []
+    assert view.frames(after=99) is None
+    for second in range(5, 5 + 2 * MAX_FRAMES):
+        view.observe(snapshot(float(second)), now=float(second))
+    assert view.frames(after=3) is None
+    assert len(view.frames(after=view.newest_frame - MAX_FRAMES) or []) == MAX_FRAMES
+
+
+def test_events_are_bounded() -> None:
+    view = JobView()
+    for number in range(2 * MAX_EVENTS):
+        view.note("test", "something", now=float(number))
+
+    assert len(view.events()) == MAX_EVENTS
+
+
+def test_a_checkpoint_is_told_once_and_its_failure_too() -> None:
+    view = JobView()
+    done = {"number": 1, "dirname": "kept/one", "seconds": 0.5, "error": ""}
+    for second, said in ((0.0, done), (1.0, done), (2.0, {**done, "error": "disk full"})):
+        facts = {("worker", 0): {**worker(second), "checkpoint": said}}
+        view.observe(Snapshot(facts=facts), now=second)
+
+    assert [event["kind"] for event in view.events()] == [
+        "checkpoint.written",
+        "checkpoint.failed",
+    ]
+    assert "disk full" in view.events()[-1]["words"]
+    assert view.checkpoint["error"] == "disk full"
+
+
+def test_a_server_that_has_not_moved_on_makes_no_sample() -> None:
+    view = watched(2)
+    count = len(view.history()["servers"]["0"])
+    view.observe(snapshot(1.0), now=2.0)
+    view.observe(Snapshot(facts={("pserver", 0): {"state": "loading"}}), now=3.0)
+
+    assert len(view.history()["servers"]["0"]) == count
+
+
+def test_in_sync_a_servers_pulls_wait_and_do_not_count() -> None:
+    view = JobView()
+    for second in range(3):
+        facts = {**server(float(second)), "mode": "sync"}
+        facts["service"] = {
+            "pull": [10 * second, 9.0 * second],
+            "push": [5 * second, 0.005 * second],
+        }
+        view.observe(Snapshot(facts={("pserver", 0): facts}), now=float(second))
+
+    assert view.latest_of_server(0)["request_ms"] == 1.0
