@@ -23,6 +23,7 @@ __all__ = [
     "EmptyFileListError",
     "FileSystem",
     "TooFewFilesError",
+    "list_folder",
     "located",
     "open_file",
     "read_some",
@@ -37,6 +38,9 @@ _GZIP, _XZ = ".gz", ".xz"
 
 _LOGIN = {"hdfs": ("user",), "s3": ("key", "secret"), "s3a": ("key", "secret")}
 """What file systems call user and password, where it isn't ``username, password``."""
+
+_NOT_OPENED = (OSError, ImportError, ValueError, TypeError)
+"""What fsspec raises where there is no file, no such file system, or no library for it."""
 
 
 class FileSystem(Protocol):
@@ -152,6 +156,30 @@ def require_files(files: Sequence[str], settings: FileSystem) -> None:
             raise CannotReadFileError(file=path, reason="it is a folder")
 
 
+def list_folder(path: str, settings: FileSystem) -> list[str]:
+    """Return the addresses of a remote folder's files, by name; of a file, its own.
+
+    Those whose names begin with a dot are left out.
+
+    Args:
+        path: An address with its file system.
+        settings: Say who asks.
+
+    Raises:
+        CannotReadFileError: if it isn't there, or its file system can't be reached.
+    """
+    import fsspec  # noqa: PLC0415 - costs time, and local files don't need it
+
+    try:
+        system, root = fsspec.url_to_fs(path, **_login(path, settings))
+        facts = system.ls(root, detail=True)
+    except _NOT_OPENED as error:
+        raise CannotReadFileError(file=path, reason=_why(error)) from error
+    names = (fact["name"] for fact in facts if fact["type"] == "file")
+    kept = (name for name in names if not name.rpartition("/")[2].startswith("."))
+    return sorted(system.unstrip_protocol(name) for name in kept)
+
+
 def open_file(file: str, settings: FileSystem) -> IO[bytes]:
     """Open a file to read its bytes; those of a ``.gz`` or ``.xz`` are unpacked.
 
@@ -162,8 +190,8 @@ def open_file(file: str, settings: FileSystem) -> IO[bytes]:
     try:
         raw: IO[bytes]
         raw = _open_remote(path, settings) if "://" in path else open(path, "rb")  # noqa: SIM115, PTH123 - closed by the caller
-    except (OSError, ImportError, ValueError, TypeError) as error:
-        raise CannotReadFileError(file=path, reason=f"{error}") from error
+    except _NOT_OPENED as error:
+        raise CannotReadFileError(file=path, reason=_why(error)) from error
     if path.endswith(_XZ):
         return cast("IO[bytes]", _Unpacked(raw))
     if not path.endswith(_GZIP):
@@ -204,9 +232,19 @@ class _Unpacked(lzma.LZMAFile):
 def _open_remote(path: str, settings: FileSystem) -> IO[bytes]:
     import fsspec  # noqa: PLC0415 - costs time, and local files don't need it
 
-    user, _, password = settings.fs_ugi.partition(",")
-    scheme = path.partition("://")[0]
-    names = _LOGIN.get(scheme, ("username", "password"))
-    options = {name: word for name, word in zip(names, (user, password), strict=False) if word}
-    opened: IO[bytes] = fsspec.open(path, "rb", **options).open()
+    opened: IO[bytes] = fsspec.open(path, "rb", **_login(path, settings)).open()
     return opened
+
+
+def _why(error: Exception) -> str:
+    """Return why a file can't be opened, and of a library that is missing what to do."""
+    if isinstance(error, ModuleNotFoundError):
+        return f"its file system needs the package {error.name}: pip install {error.name}"
+    return str(error)
+
+
+def _login(path: str, settings: FileSystem) -> dict[str, str]:
+    """Return what the file system of an address calls user and password."""
+    names = _LOGIN.get(path.partition("://")[0], ("username", "password"))
+    words = settings.fs_ugi.split(",", 1)
+    return {name: word for name, word in zip(names, words, strict=False) if word}

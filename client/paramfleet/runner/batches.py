@@ -13,7 +13,7 @@ import torch
 from typing_extensions import override
 
 import paramfleet as fleet
-from paramfleet.data.files import split_files
+from paramfleet.data.files import list_folder, located, split_files
 from paramfleet.data.memory_dataset import InMemoryDataset
 from paramfleet.data.queue_dataset import QueueDataset
 from paramfleet.runner.config import Config
@@ -49,30 +49,38 @@ class SampleError(ContractError):
         self.field = field
 
 
-def list_files(config: Config[Any], key: str) -> list[Path]:
+def list_files(config: Config[Any], key: str) -> list[str]:
     """Return the files of ``runner.<key>``, by name: those of a folder, or the one.
 
     Raises:
         ConfigError: if the key is empty, or there is no file.
+        CannotReadFileError: if a remote folder can't be listed.
     """
     name = getattr(config.runner, key)
     where, full = str(config.path), f"runner.{key}"
     if not name:
         raise ConfigError(where=where, key=full, value="", rule="must be given")
+    address = located(name, config.runner)
+    if "://" in address:
+        files = list_folder(address, config.runner)
+        if not files:
+            rule = f"the folder {address} has no files"
+            raise ConfigError(where=where, key=full, value=repr(name), rule=rule)
+        return files
     path = config.path_of(name)
     if path.is_file():
-        return [path]
+        return [str(path)]
     if not path.is_dir():
         rule = f"there is no file or folder {path}"
         raise ConfigError(where=where, key=full, value=repr(name), rule=rule)
-    files = sorted(p for p in path.iterdir() if p.is_file() and not p.name.startswith("."))
+    files = sorted(str(p) for p in path.iterdir() if p.is_file() and p.name[0] != ".")
     if not files:
         rule = f"the folder {path} has no files"
         raise ConfigError(where=where, key=full, value=repr(name), rule=rule)
     return files
 
 
-def open_batches(model: Model[Any], files: Sequence[Path], *, test: bool) -> Iterable[Batch]:
+def open_batches(model: Model[Any], files: Sequence[str], *, test: bool) -> Iterable[Batch]:
     """Return the batches of some files; each iteration reads them anew.
 
     Args:
@@ -87,7 +95,7 @@ def open_batches(model: Model[Any], files: Sequence[Path], *, test: bool) -> Ite
     kind = (runner.infer_reader_type if test else None) or runner.reader_type
     size = (runner.infer_batch_size if test else 0) or runner.train_batch_size
     reference = (runner.infer_reader_path if test else "") or runner.train_reader_path
-    names = [str(path) for path in files]
+    names = list(files)
     if kind in {"QueueDataset", "InmemoryDataset"}:
         threads = (runner.infer_thread_num if test else 0) or runner.thread_num
         if kind == "InmemoryDataset" and not test:
@@ -102,7 +110,7 @@ def open_batches(model: Model[Any], files: Sequence[Path], *, test: bool) -> Ite
     return _Batches(reader, names, config, size)
 
 
-def train_share(config: Config[Any], files: list[Path]) -> list[Path]:
+def train_share(config: Config[Any], files: list[str]) -> list[str]:
     """Return this worker's files.
 
     Raises:
@@ -110,8 +118,7 @@ def train_share(config: Config[Any], files: list[Path]) -> list[Path]:
     """
     if not config.runner.split_file_list:
         return files
-    names = [str(path) for path in files]
-    return [Path(n) for n in split_files(names, fleet.worker_index(), fleet.worker_num())]
+    return split_files(files, fleet.worker_index(), fleet.worker_num())
 
 
 def train_batches(config: Config[Any], batches: Iterable[Batch]) -> Iterator[Batch]:
@@ -223,6 +230,9 @@ class _Slots:
             pipe_command=pipe_command(model.config),
             fs_name=runner.fs_name,
             fs_ugi=runner.fs_ugi,
+            on_bad_line=runner.on_bad_line,
+            quarantine_dir=model.config.path_of(runner.quarantine_dir),
+            pipe_timeout_s=runner.pipe_timeout_s,
             seed=runner.seed,
         )
         dataset.set_filelist(files)

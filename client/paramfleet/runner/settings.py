@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal
 
+from paramfleet.data.bad_lines import OnBadLine
 from paramfleet_shared.config import SettingError
 
 __all__ = ["CtrParameters", "HyperParameters", "OptimizerSettings", "RunnerSettings"]
@@ -24,7 +25,8 @@ class RunnerSettings:
     """
 
     train_data_dir: str = ""
-    """Folder of the training files, or one file; all files in it, by name."""
+    """Folder of the training files, or one file; all files in it, by name. It may lie on a
+    file system of fsspec's, as s3://bucket/train; RecDataset is then given such addresses."""
 
     train_reader_path: str = "reader"
     """Module of the reader, without .py, in the model's folder or by a path from it."""
@@ -57,6 +59,16 @@ class RunnerSettings:
     """QueueDataset and InmemoryDataset: reads a file on its standard input and writes
     MultiSlot text. Runs in the model's folder; a Python script gets the path of the YAML
     and of a folder of helpers as its last arguments, as PaddleRec's readers expect."""
+
+    pipe_timeout_s: float = 300.0
+    """Seconds a pipe_command may say nothing while a reader waits for it."""
+
+    on_bad_line: OnBadLine = "raise"
+    """QueueDataset and InmemoryDataset: raise ends the training at a line of text that is no
+    sample, skip leaves it out, quarantine keeps it with its reason."""
+
+    quarantine_dir: str = "quarantine"
+    """Folder of the lines that on_bad_line keeps."""
 
     dataset_debug: bool = False
     """Measure where each batch's time goes: data, pull, forward, backward, push."""
@@ -147,7 +159,8 @@ class RunnerSettings:
     """Folder of the TensorBoard files."""
 
     fs_name: str = ""
-    """File system of the data for QueueDataset and InmemoryDataset."""
+    """File system of paths of data that name none, as hdfs://host:port or s3://bucket, for
+    QueueDataset and InmemoryDataset."""
 
     fs_ugi: str = ""
     """User and password there, as user,password."""
@@ -161,6 +174,10 @@ class RunnerSettings:
         ):  # fmt: skip
             _require(name, getattr(self, name), least=0)
         _require("last_epoch", self.last_epoch, least=-1)
+        if not self.pipe_timeout_s > 0:
+            raise SettingError(
+                name="pipe_timeout_s", value=self.pipe_timeout_s, rule="more than 0"
+            )
         if self.split_batches and self.split_file_list:
             rule = "false where split_file_list is true: files or batches are shared, not both"
             raise SettingError(name="split_batches", value=True, rule=rule)

@@ -191,6 +191,18 @@ def test_samples_in_memory_are_shuffled_among_workers_and_learned_from(
     assert result["auc"] > 0.7
 
 
+def test_fewer_files_than_workers_end_the_job(jobs: Any, clicks: Options) -> None:
+    train = Path(str(clicks["runner.train_data_dir"]))
+    keys = {"runner.split_file_list": True, "runner.train_data_dir": train / "a.txt"}
+
+    ended = jobs.run(SCRIPT, *words("rank/dnn", clicks, SMALL, keys), servers=1)
+
+    assert all(ended.codes.values()), ended.story()
+    for worker in ("worker0", "worker1"):
+        assert "1 files for 2 workers" in ended.logs[worker], ended.story()
+        assert "Traceback" not in ended.logs[worker]
+
+
 def test_the_slot_text_of_paddlerec_trains(jobs: Any, tmp_path: Path) -> None:
     folder = read_environment().get("PARAMFLEET_DATA")
     if not folder:

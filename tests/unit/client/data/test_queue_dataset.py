@@ -7,6 +7,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -289,6 +290,15 @@ def test_a_file_system_learns_who_asks(made: Made, files: list[str], user: str) 
     else:
         with pytest.raises(CannotReadFileError, match="guarded"):
             list(dataset)
+
+
+@pytest.mark.skipif(find_spec("pyarrow") is not None, reason="pyarrow is installed")
+def test_a_library_that_a_file_system_needs_is_named(made: Made) -> None:
+    dataset = made()
+    dataset.set_filelist(["hdfs://namenode:9000/days/part-0"])
+
+    with pytest.raises(CannotReadFileError, match=r"hdfs://.*pip install pyarrow"):
+        list(dataset)
 
 
 @pytest.mark.parametrize("file", ["memory://days/none", "nosuch://days/part-0"])

@@ -5,10 +5,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import numpy as np
 import pytest
 import torch
 
+from paramfleet.data.files import CannotReadFileError
 from paramfleet.runner.batches import SampleError, list_files, pipe_command, stack
 from paramfleet.runner.config import Config, read_config
 from paramfleet.runner.errors import ConfigError, ModelFolderError
@@ -54,10 +56,39 @@ def test_the_files_of_a_folder_come_by_name(tmp_path: Path) -> None:
 
     files = list_files(config(tmp_path, train_data_dir="."), "train_data_dir")
 
-    assert [path.name for path in files] == ["a", "b", "config.yaml"]
+    assert files == [str(tmp_path / name) for name in ("a", "b", "config.yaml")]
     assert list_files(config(tmp_path, train_data_dir="b"), "train_data_dir") == [
-        tmp_path / "b"
+        str(tmp_path / "b")
     ]
+
+
+@pytest.mark.parametrize("named", ["memory://shop/days", "/shop/days"])
+def test_the_files_of_a_remote_folder_come_by_name(tmp_path: Path, named: str) -> None:
+    memory = fsspec.filesystem("memory")
+    for name in ("b.gz", "a", ".hidden", "folder/c"):
+        memory.pipe(f"/shop/days/{name}", b"1 1\n")
+    keys = {"fs_name": "" if "://" in named else "memory://"}
+
+    files = list_files(config(tmp_path, train_data_dir=named, **keys), "train_data_dir")
+
+    assert files == ["memory:///shop/days/a", "memory:///shop/days/b.gz"]
+    one = config(tmp_path, train_data_dir=f"{named}/a", **keys)
+    assert list_files(one, "train_data_dir") == ["memory:///shop/days/a"]
+
+
+def test_a_remote_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    made = config(tmp_path, train_data_dir="memory://none/days")
+
+    with pytest.raises(CannotReadFileError, match="memory://none/days"):
+        list_files(made, "train_data_dir")
+
+
+def test_a_remote_folder_without_files_is_named(tmp_path: Path) -> None:
+    fsspec.filesystem("memory").pipe("/hollow/days/folder/c", b"1 1\n")
+    made = config(tmp_path, train_data_dir="memory://hollow/days")
+
+    with pytest.raises(ConfigError, match=r"runner\.train_data_dir.*has no files"):
+        list_files(made, "train_data_dir")
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,11 @@ def test_training_ends_with_its_result(folder: Path) -> None:
 
     assert done.exit_code == 0, done.output
     result = json.loads(done.stdout.splitlines()[-1])
-    assert list(result)[:5] == ["model", "mode", "workers", "servers", "epochs"]
+    job = ["model", "mode", "workers", "servers", "epochs"]
+    assert list(result) == [*job, "auc", "mean", "scored_on", "examples_per_s", "seconds"]
+    assert (result["mode"], result["workers"], result["servers"]) == ("local", 1, 0)
+    assert result["scored_on"] == "test"
+    assert result["examples_per_s"] == pytest.approx(90 / result["seconds"], rel=0.05)
     assert (result["model"], result["epochs"], result["auc"]) == ("toys/parity", 3, 1.0)
     assert "epoch 2, step 8: loss" in done.stderr
     assert sorted(path.name for path in (folder / "saved").iterdir()) == ["0", "1", "2"]
@@ -176,14 +180,23 @@ def test_a_gpu_that_is_not_there_is_told(folder: Path, monkeypatch: pytest.Monke
     assert "no CUDA device" in done.stderr
 
 
-def test_numbers_are_written_for_tensorboard(tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard", reason="the extra 'visual' isn't installed")
+def test_numbers_are_written_for_tensorboard(folder: Path) -> None:
+    reading = pytest.importorskip(
+        "tensorboard.backend.event_processing.event_accumulator",
+        reason="the extra 'visual' isn't installed",
+    )
 
-    with visual(tmp_path / "logs") as write:
-        write("train", {"auc": 0.7}, 3)
+    done = run(folder, "train", "-o", "runner.use_visual=true", "runner.visual_path=logs")
 
-    (file,) = (tmp_path / "logs").iterdir()
-    assert b"train/auc" in file.read_bytes()
+    assert done.exit_code == 0, done.output
+    written = reading.EventAccumulator(str(folder / "logs")).Reload()
+    assert {"train/loss", "train/auc", "train/examples_per_s", "test/auc"} <= set(
+        written.Tags()["scalars"]
+    )
+    assert [each.step for each in written.Scalars("train/loss")] == [
+        epoch * 8 + step for epoch in range(3) for step in (2, 4, 6, 8)
+    ]
+    assert written.Scalars("test/auc")[0].value == pytest.approx(1.0)
 
 
 def test_without_a_folder_nothing_is_written() -> None:

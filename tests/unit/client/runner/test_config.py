@@ -135,6 +135,8 @@ def test_an_unknown_key_is_told_with_its_line_and_the_nearest(
         ("runner:\n  epochs: 2.5\n", 2, "must be a whole number"),
         ("runner:\n  epochs: true\n", 2, "must be a whole number"),
         ("runner:\n  epochs: 0\n", 2, "must be 1 or more"),
+        ("runner:\n  pipe_timeout_s: 0\n", 2, "must be more than 0"),
+        ("runner:\n  on_bad_line: drop\n", 2, "must be one of raise, skip, quarantine"),
         ("runner:\n  epochs:\n", 2, "must be a whole number"),
         ("runner:\n  use_gpu: maybe\n", 2, "must be true or false"),
         ("runner:\n  sync_mode: half\n", 2, "must be one of sync, async, geo"),
