@@ -32,11 +32,12 @@ SUITES: dict[str, float] = {
     "transport": 50.0,
     "table": 95.0,
     "path": 75.0,
-    "training": 90.0,
-    "delay": 75.0,
+    "training": 85.0,
+    "delay": 70.0,
     "compression": 80.0,
-    "growth": 80.0,
-    "datasets": 30.0,
+    "growth": 75.0,
+    "datasets": 25.0,
+    "runner": 20.0,
 }
 """Seconds of each suite, in the order in which they run. Together less than ``TOTAL_S``,
 because starting and ending processes takes time too."""
