@@ -19,6 +19,7 @@ from paramfleet_coordinator.api import routes as api
 from paramfleet_coordinator.api.office import Office
 from paramfleet_coordinator.config import CoordinatorSettings
 from paramfleet_coordinator.core.barriers import Barriers
+from paramfleet_coordinator.core.gathering import Gathering
 from paramfleet_coordinator.core.job import Job, JobRules
 from paramfleet_coordinator.core.view import JobView
 from paramfleet_coordinator.routes import Desk
@@ -158,25 +159,44 @@ class Coordinator:
         while self._clock.monotonic() < deadline:
             now = await self._seat.tick()
             if now.beats != first.beats:
-                self._require_same_sizes(now)
+                self._take_sizes(now)
                 return True
             await self._clock.sleep(self._tick_s)
         return False
 
-    def _require_same_sizes(self, snapshot: Snapshot) -> None:
+    def _take_sizes(self, snapshot: Snapshot) -> None:
+        """Go on with the running job's sizes, which mustn't contradict those given.
+
+        Raises:
+            JobSizeError: if they do.
+        """
         running = snapshot.job.sizes if snapshot.job is not None else None
         if running is None:
             return
         given = asdict(self._sizes)
-        for name, size in asdict(running).items():
-            if size != given[name]:
+        if not self._sizes.server_num:
+            del given["num_shards"]  # which follow from the number of pservers
+        self._sizes = running
+        for name, size in given.items():
+            was_open = name in {"worker_num", "server_num"} and not size
+            if not was_open and size != getattr(running, name):
                 raise JobSizeError(
-                    job=self._settings.job, name=name, running=size, given=given[name]
+                    job=self._settings.job,
+                    name=name,
+                    running=getattr(running, name),
+                    given=size,
                 )
 
     async def _serve_job(self, job: Job) -> int:
         settings = self._settings
-        desk = Desk(job, self._seat, name=settings.job, clock=self._clock, tick_s=self._tick_s)
+        desk = Desk(
+            job,
+            self._seat,
+            gathering=Gathering(job.sizes, settle_s=settings.settle_s),
+            name=settings.job,
+            clock=self._clock,
+            tick_s=self._tick_s,
+        )
         server = RpcServer(
             desk.handlers(), name="coordinator", clock=self._clock, health=lambda: {"ok": True}
         )

@@ -16,10 +16,15 @@ class CoordinatorSettings(JobSettings):
     """
 
     worker_num: int = 1
-    """Workers of the job; if it is elastic, as many as must join before it trains."""
+    """Workers of the job; if it is elastic, as many as must join before it trains. 0 takes
+    as many as come until none has come for settle_s."""
 
     server_num: int = 1
-    """Pservers of the job."""
+    """Pservers of the job; 0 as for worker_num."""
+
+    settle_s: float = 5.0
+    """Seconds without another newcomer after which those who came are all, if their number
+    is 0."""
 
     num_shards: int = 8
     """Shards of every table; at least server_num."""
@@ -54,8 +59,9 @@ class CoordinatorSettings(JobSettings):
 
     def __post_init__(self) -> None:
         JobSettings.__post_init__(self)
-        _require(self.worker_num >= 1, "worker_num", self.worker_num, "1 or more")
-        _require(self.server_num >= 1, "server_num", self.server_num, "1 or more")
+        for name in ("worker_num", "server_num", "settle_s"):
+            _require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
+        _require(self.num_shards >= 1, "num_shards", self.num_shards, "1 or more")
         rule = f"at least server_num ({self.server_num})"
         _require(self.num_shards >= self.server_num, "num_shards", self.num_shards, rule)
         for name in ("port", "admin_port"):

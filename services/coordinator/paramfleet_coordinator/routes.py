@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from paramfleet_coordinator.core.gathering import Gathering
 from paramfleet_coordinator.core.job import Decision, Job
 from paramfleet_coordinator.core.membership import Place
 from paramfleet_shared.clock import Clock
@@ -32,14 +33,26 @@ class Desk:
     Args:
         job: The decisions.
         seat: Where they are written.
+        gathering: Decides how many members the job has, if that is open.
         name: The job's name.
         clock: For silences and waits.
         tick_s: Seconds between two looks at the registry.
     """
 
-    def __init__(self, job: Job, seat: Seat, *, name: str, clock: Clock, tick_s: float) -> None:
+    def __init__(
+        self,
+        job: Job,
+        seat: Seat,
+        *,
+        gathering: Gathering,
+        name: str,
+        clock: Clock,
+        tick_s: float,
+    ) -> None:
         self._job = job
         self._seat = seat
+        self._gathering = gathering
+        self._sizing = asyncio.Lock()
         self._name = name
         self._clock = clock
         self._tick_s = tick_s
@@ -115,6 +128,7 @@ class Desk:
             "elastic": job.sizes.elastic,
             "server_num": job.sizes.server_num,
             "num_shards": job.sizes.num_shards,
+            "gathering": self._gathering.open_roles(now=now),
             "members": members,
             "barriers": [self._describe_barrier(*use) for use in job.barriers.open()],
             "placement": job.placement.to_wire() if job.placement is not None else None,
@@ -135,6 +149,7 @@ class Desk:
             pid=fields.integer("pid"),
             nonce=fields.text("nonce"),
         )
+        await self._gather(newcomer)
         asked_at = self._clock.monotonic()
         while True:
             now = self._clock.monotonic()
@@ -160,6 +175,29 @@ class Desk:
                 "released": job.barriers.passed() if sizes.elastic else {},
             }
         )
+
+    async def _gather(self, newcomer: Member) -> None:
+        """Let a newcomer wait until it can be told the job's sizes."""
+        role, nonce = newcomer.role, newcomer.nonce
+        self._gathering.arrive(role, nonce, now=self._clock.monotonic())
+        try:
+            while not self._gathering.knows_enough(role):
+                await self._clock.sleep(self._tick_s)
+                self._job.raise_failure()
+                await self._decide_sizes()
+        finally:
+            self._gathering.go(role, nonce, now=self._clock.monotonic())
+
+    async def _decide_sizes(self) -> None:
+        """Decide what can be decided of the job's sizes."""
+        async with self._sizing:
+            sizes = self._gathering.settled(now=self._clock.monotonic())
+            if sizes != self._gathering.sizes:
+                self._job.resize(sizes)
+                self._job.adopt(await self._seat.write_job(self._job.record))
+                self._gathering.sizes = sizes
+                facts = {"workers": sizes.worker_num, "pservers": sizes.server_num}
+                self._decided.append(Decision(event="job.sized", facts=facts))
 
     async def _register(self, place: Member) -> Member:
         after = self._job.members.places[place.key].incarnation

@@ -112,6 +112,11 @@ class Job:
         """Return whether the training has begun."""
         return self.state != "waiting"
 
+    def resize(self, sizes: JobSizes) -> None:
+        """Take sizes that were open so far: 0 before, and never changed after."""
+        self.sizes = sizes
+        self.members.resize({"pserver": sizes.server_num, "worker": sizes.worker_num})
+
     def participants(self) -> set[int]:
         """Return the ranks that barriers wait for."""
         return self.members.participants(started=self.has_started)
@@ -221,6 +226,8 @@ class Job:
 
     def _start(self) -> list[Decision]:
         """Publish the placement when the pservers are complete, and go when all are."""
+        if not self.sizes.server_num:
+            return []
         decisions = []
         pservers = self.members.of_role("pserver")
         if self.placement is None and len(pservers) == self.sizes.server_num:
@@ -228,7 +235,7 @@ class Job:
             self.placement = Placement(endpoints=endpoints, num_shards=self.sizes.num_shards)
             decisions.append(Decision(event="job.placed", facts={"endpoints": endpoints}))
         complete = self.placement is not None and not self.members.missing("worker")
-        if self.state == "waiting" and complete:
+        if self.state == "waiting" and complete and self.sizes.worker_num:
             self.state = "training"
             facts = {"workers": self.sizes.worker_num, "pservers": self.sizes.server_num}
             decisions.append(Decision(event="job.training", facts=facts))

@@ -99,6 +99,10 @@ class Membership:
         """Return the places that were ever held."""
         return self._places
 
+    def resize(self, limits: Mapping[str, int]) -> None:
+        """Have so many places of each role from now on."""
+        self._limits = dict(limits)
+
     def of_role(self, role: str) -> list[Place]:
         """Return the confirmed places of a role, by index."""
         keys = sorted(key for key in self._places if key[0] == role)
