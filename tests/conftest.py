@@ -3,12 +3,14 @@
 import asyncio
 import uuid
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from paramfleet_shared.clock import SystemClock
 from paramfleet_shared.discovery.embedded import EmbeddedRedis
+from paramfleet_shared.tls import MemberName, Tls, TlsFiles
 
 
 @pytest.fixture(scope="session")
@@ -36,3 +38,38 @@ def own_redis(tmp_path: Path) -> Iterator[EmbeddedRedis]:
         yield server
     finally:
         server.stop()
+
+
+class Certificates:
+    """Certificates of made-up jobs, in files."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def issue(
+        self,
+        role: str,
+        *,
+        job: str = "flights",
+        age_days: float = 0,
+        days: float = 30,
+        authority: str = "ours",
+    ) -> TlsFiles:
+        from paramfleet_worker.process.certificates import Authority  # noqa: PLC0415 -- slow
+
+        folder = self.folder / authority
+        maker = Authority(folder, now=datetime.now(UTC) - timedelta(days=age_days))
+        maker.init(job)
+        maker.issue(MemberName(job, role), hosts=["127.0.0.1", "localhost"], days=days)
+        return TlsFiles(
+            ca=folder / "ca.crt", cert=folder / f"{role}.crt", key=folder / f"{role}.key"
+        )
+
+    def tls(self, role: str, *, job: str = "flights", authority: str = "ours") -> Tls:
+        return Tls(self.issue(role, job=job, authority=authority), job=job)
+
+
+@pytest.fixture
+def certificates(tmp_path: Path) -> Certificates:
+    """Makes certificates; ``folder/ours`` is their authority."""
+    return Certificates(tmp_path / "certificates")

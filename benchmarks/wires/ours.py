@@ -1,5 +1,9 @@
 """paramfleet's own: ``Channel.call`` to a handler of ``RpcServer``."""
 
+import ssl
+from collections.abc import Mapping
+from typing import Any
+
 from paramfleet_shared.clock import SystemClock
 from paramfleet_shared.rpc.client import Channel
 from paramfleet_shared.rpc.server import Handler, Request, RpcServer
@@ -7,6 +11,20 @@ from paramfleet_shared.wire.message import Message
 from wires.cases import CALL_TIMEOUT_S, CASES, Ask, Payloads, Tls, check
 
 __all__ = ["connect", "serve"]
+
+
+class _End:
+    """Speaks TLS to whoever has a certificate of the measurement."""
+
+    def __init__(self, context: ssl.SSLContext) -> None:
+        context.set_alpn_protocols(["h2"])
+        self._context = context
+
+    def context(self) -> ssl.SSLContext:
+        return self._context
+
+    def refusal(self, _certificate: Mapping[str, Any] | None) -> str:
+        return ""
 
 
 async def serve(payloads: Payloads, tls: Tls | None) -> int:
@@ -24,7 +42,7 @@ async def serve(payloads: Payloads, tls: Tls | None) -> int:
         {case: handler(case) for case in CASES},
         name="server",
         clock=SystemClock(),
-        ssl=None if tls is None else tls.server(),
+        tls=None if tls is None else _End(tls.server()),
     )
     return await server.start("127.0.0.1", 0)
 
@@ -35,7 +53,7 @@ async def connect(payloads: Payloads, port: int, tls: Tls | None) -> Ask:
         f"127.0.0.1:{port}",
         peer="server",
         clock=SystemClock(),
-        ssl=None if tls is None else tls.client(),
+        tls=None if tls is None else _End(tls.client()),
     )
 
     async def ask(case: str) -> None:

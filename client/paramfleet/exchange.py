@@ -18,6 +18,7 @@ from paramfleet_shared.errors import IntegrityError
 from paramfleet_shared.rpc.client import Channel
 from paramfleet_shared.rpc.endpoint import join_endpoint
 from paramfleet_shared.rpc.server import Request, RpcServer
+from paramfleet_shared.tls import tls_of
 from paramfleet_shared.wire.message import MalformedMessageError, Message
 
 if TYPE_CHECKING:
@@ -107,6 +108,7 @@ class _Running:
         self._name = name
         self._communicator = communicator
         self._settings = settings
+        self._tls = tls_of(settings, "worker")
         self._receive = receive
         self._rank = communicator.session.member.index
         self._channels: dict[int, Channel] = {}
@@ -122,7 +124,10 @@ class _Running:
         for rank, place in endpoints.items():
             if rank != self._rank:
                 self._channels[rank] = Channel(
-                    place, peer=f"worker {rank}", clock=self._communicator.clock
+                    place,
+                    peer=f"worker {rank}",
+                    clock=self._communicator.clock,
+                    tls=self._tls and self._tls.expects("worker"),
                 )
         return sorted(endpoints)
 
@@ -167,6 +172,7 @@ class _Running:
             {_OPERATION: self._take},
             name=f"worker {self._rank}",
             clock=self._communicator.clock,
+            tls=self._tls and self._tls.accepts("worker"),
         )
         port = await server.start(self._settings.bind or self._settings.host)
         self._server = server

@@ -15,10 +15,13 @@ from paramfleet.modes.base import learning_rate
 from paramfleet.optimizer import DistributedOptimizer
 from paramfleet.step_times import PHASES
 from paramfleet.traffic import Traffic
+from paramfleet_shared.access import gate_of
 from paramfleet_shared.admin import AdminServer
 from paramfleet_shared.clock import Clock
+from paramfleet_shared.config import JobSettings
 from paramfleet_shared.discovery.records import Member
 from paramfleet_shared.telemetry import MetricRegistry
+from paramfleet_shared.tls import MEMBER_ROLES, tls_of
 
 __all__ = ["Progress"]
 
@@ -146,9 +149,22 @@ class Progress:
             **facts,
         }
 
-    def admin(self) -> AdminServer:
-        """Return a new admin server of these facts."""
-        return AdminServer(status=self._status, ready=self._ready, metrics=self._metrics)
+    def admin(self, settings: JobSettings) -> AdminServer:
+        """Return a new admin server of these facts.
+
+        Raises:
+            CertificateFilesError: if the settings' certificate can't be used.
+            TokensFileError: if the file of tokens can't be read.
+        """
+        tls = tls_of(settings, "worker")
+        pages = tls and tls.accepts(*MEMBER_ROLES, protocol="http/1.1")
+        return AdminServer(
+            status=self._status,
+            ready=self._ready,
+            metrics=self._metrics,
+            gate=gate_of(settings, pages),
+            tls=pages,
+        )
 
     def _status(self) -> dict[str, Any]:
         member = self._member()

@@ -11,6 +11,7 @@ from paramfleet_shared.clock import Clock
 from paramfleet_shared.http2.stream import Held
 from paramfleet_shared.placement import Placement
 from paramfleet_shared.rpc.client import Channel
+from paramfleet_shared.tls import Tls
 from paramfleet_shared.wire.message import Message
 
 __all__ = ["PServers"]
@@ -27,6 +28,7 @@ class PServers:
         clock: For deadlines.
         call_timeout_s: Deadline of a call that waits for nobody.
         step_timeout_s: Deadline of a call that waits for other workers.
+        tls: This worker's certificate; None speaks without.
     """
 
     def __init__(
@@ -36,6 +38,7 @@ class PServers:
         clock: Clock,
         call_timeout_s: float,
         step_timeout_s: float,
+        tls: Tls | None = None,
     ) -> None:
         self._now = clock.monotonic
         self.placement = placement
@@ -43,7 +46,13 @@ class PServers:
         self.step_timeout_s = step_timeout_s
         self.traffic = Traffic(self._num_held)
         self._channels = [
-            Channel(endpoint, peer=f"pserver {index}", clock=clock, count=self.traffic.count)
+            Channel(
+                endpoint,
+                peer=f"pserver {index}",
+                clock=clock,
+                count=self.traffic.count,
+                tls=tls and tls.expects("pserver"),
+            )
             for index, endpoint in enumerate(placement.endpoints)
         ]
 

@@ -31,6 +31,7 @@ from paramfleet.step_times import StepTimes
 from paramfleet.strategy import DistributedStrategy, TrainingMode
 from paramfleet_shared.clock import SystemClock
 from paramfleet_shared.errors import ContractError, FleetError
+from paramfleet_shared.tls import tls_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -111,7 +112,7 @@ class Session:
                 self.settings,
                 index=self._role.index,
                 facts=self.progress.facts,
-                admin=self.progress.admin(),
+                admin=self.progress.admin(self.settings),
             )
         except BaseException:
             communicator.close()
@@ -287,6 +288,7 @@ class Session:
                 clock=communicator.clock,
                 call_timeout_s=settings.call_timeout_s,
                 step_timeout_s=settings.barrier_timeout_s,
+                tls=tls_of(settings, "worker"),
             )
 
         pservers = communicator.wait(connect())

@@ -13,11 +13,15 @@ import ipaddress
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
 from aiohttp import web
 
+from paramfleet_shared.config import JobSettings
 from paramfleet_shared.errors import ContractError
+from paramfleet_shared.tls import TlsEnd, member_of
+from paramfleet_shared.tokens import Tokens
 
 __all__ = [
     "NOBODY",
@@ -26,6 +30,7 @@ __all__ = [
     "Identity",
     "Role",
     "UnmarkedRouteError",
+    "gate_of",
     "identity_of",
     "require_marks",
     "requires",
@@ -124,15 +129,15 @@ class Gate:
     Args:
         by_token: Returns whom a token stands for, None if for nobody; None where no tokens
             are configured.
-        by_certificate: Returns whom the caller's certificate stands for, None without one;
-            None where callers aren't asked for certificates.
+        by_certificate: Returns whom the caller's certificate stands for, or in words why
+            it does for nobody; None where callers aren't asked for certificates.
     """
 
     def __init__(
         self,
         *,
         by_token: Callable[[str], Identity | None] | None = None,
-        by_certificate: Callable[[web.Request], Identity | None] | None = None,
+        by_certificate: Callable[[web.Request], Identity | str] | None = None,
     ) -> None:
         self._by_token = by_token
         self._by_certificate = by_certificate
@@ -166,12 +171,12 @@ class Gate:
                 return None
             reason = "without tokens or certificates only callers on this machine may ask it"
             return _refuse(request, 403, access, reason)
-        known = [each for each in (self._known_by_token(request),) if each is not None]
+        found: list[Identity | str] = [self._known_by_token(request)]
         if self._by_certificate is not None:
-            shown = self._by_certificate(request)
-            known += [shown] if shown is not None else []
+            found.append(self._by_certificate(request))
+        known = [each for each in found if isinstance(each, Identity)]
         if not known:
-            return _refuse(request, 401, access, "no valid token or certificate came with it")
+            return _refuse(request, 401, access, "; ".join(map(str, found)))
         identity = Identity(
             roles=frozenset[str]().union(*(each.roles for each in known)),
             name=", ".join(each.name for each in known),
@@ -182,12 +187,48 @@ class Gate:
         request[_IDENTITY] = identity
         return None
 
-    def _known_by_token(self, request: web.Request) -> Identity | None:
+    def _known_by_token(self, request: web.Request) -> Identity | str:
         kind, _, token = request.headers.get("Authorization", "").partition(" ")
         if self._by_token is None or kind.lower() != "bearer":
-            return None
+            return "no token"
         token = token.strip()
-        return self._by_token(token) if 0 < len(token) <= _MAX_TOKEN_LENGTH else None
+        known = self._by_token(token) if 0 < len(token) <= _MAX_TOKEN_LENGTH else None
+        return known or "the token isn't known"
+
+
+def gate_of(settings: JobSettings, tls: TlsEnd | None) -> Gate:
+    """Return the gate that a process's settings ask for.
+
+    Args:
+        settings: Its settings.
+        tls: The end that its admin address is served with.
+
+    Raises:
+        TokensFileError: if the file of tokens can't be read.
+    """
+    tokens = Tokens(Path(settings.tokens_file)) if settings.tokens_file else None
+
+    def by_token(token: str) -> Identity | None:
+        assert tokens is not None, "asked only where there are some"
+        entry = tokens.find(token)
+        if entry is None:
+            return None
+        return Identity(roles=frozenset({entry.role}), name=f"token {entry.name}")
+
+    def by_certificate(request: web.Request) -> Identity | str:
+        assert tls is not None, "asked only where there is one"
+        transport = request.transport
+        certificate = None if transport is None else transport.get_extra_info("peercert")
+        member = member_of(certificate or {})
+        reason = tls.refusal(certificate)
+        if reason or member is None:
+            return reason
+        return Identity(roles=frozenset({member.role}), name=f"certificate of {member.role}")
+
+    return Gate(
+        by_token=None if tokens is None else by_token,
+        by_certificate=None if tls is None else by_certificate,
+    )
 
 
 def _access_of(handler: Any) -> str | None:

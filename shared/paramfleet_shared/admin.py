@@ -1,7 +1,6 @@
 """The admin address of a process: health, status, metrics and settings over HTTP/1.1."""
 
 import math
-import ssl as tls
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -9,7 +8,9 @@ from aiohttp import web
 
 from paramfleet_shared.access import Gate, require_marks, requires
 from paramfleet_shared.errors import ContractError
+from paramfleet_shared.rpc.doorway import TlsDoorway
 from paramfleet_shared.telemetry import MetricRegistry
+from paramfleet_shared.tls import TlsEnd
 
 __all__ = ["AdminPortInUseError", "AdminServer", "finite"]
 
@@ -56,7 +57,7 @@ class AdminServer:
         state: What those handlers find in their application.
         gate: Who may ask; without one everybody may read, and only callers on this machine
             may do more.
-        ssl: Serve TLS.
+        tls: Serve TLS. Callers without a certificate are served what the gate lets them.
 
     Raises:
         UnmarkedRouteError: if a route doesn't say whom it serves.
@@ -72,13 +73,14 @@ class AdminServer:
         routes: Sequence[web.RouteDef] = (),
         state: Mapping[web.AppKey[Any], Any] | None = None,
         gate: Gate | None = None,
-        ssl: tls.SSLContext | None = None,
+        tls: TlsEnd | None = None,
     ) -> None:
         self._status = status
         self._ready = ready
         self._metrics = metrics
         self._config = dict(config or {})
-        self._ssl = ssl
+        self._tls = tls
+        self._doorway: TlsDoorway | None = None
         app = web.Application(middlewares=[(gate or Gate()).middleware])
         for key, value in (state or {}).items():
             app[key] = value
@@ -106,16 +108,26 @@ class AdminServer:
         """
         await self._runner.setup()
         try:
-            await web.TCPSite(self._runner, host, port, ssl_context=self._ssl).start()
+            return await self._listen(host, port)
         except OSError as error:
             await self._runner.cleanup()
             raise AdminPortInUseError(host=host, port=port, reason=str(error)) from error
-        bound: int = self._runner.addresses[0][1]
-        return bound
 
     async def close(self) -> None:
         """Stop listening; may be called again."""
+        if self._doorway is not None:
+            await self._doorway.wait_closed()
         await self._runner.cleanup()
+
+    async def _listen(self, host: str, port: int) -> int:
+        if self._tls is not None:
+            server = self._runner.server
+            assert server is not None, "set up"
+            self._doorway = TlsDoorway(server, self._tls, server="the admin address")
+            return await self._doorway.open(host, port)
+        await web.TCPSite(self._runner, host, port).start()
+        bound: int = self._runner.addresses[0][1]
+        return bound
 
     @requires("open")
     async def _answer_health(self, _request: web.Request) -> web.Response:

@@ -26,6 +26,8 @@ def settings_command(
 ) -> click.Command:
     """Return a click command with one option per setting of ``cls`` and ``--config FILE``.
 
+    Secrets have none: everybody on the machine sees a command line.
+
     Args:
         cls: The settings class.
         name: The command's name in its usage line.
@@ -59,7 +61,7 @@ def settings_command(
         envvar="PARAMFLEET_CONFIG",
         help="TOML file of settings.",
     )
-    options = [_option(option) for option in options_of(cls)]
+    options = [_option(option) for option in options_of(cls) if not option.secret]
     return click.Command(name, params=[*options, file], callback=callback, help=help)
 
 

@@ -5,7 +5,8 @@ fills it, field by field, from the first of these that names it:
 
 1. ``arguments``: what the command line or the caller gave;
 2. the environment: ``PARAMFLEET_<SECTION>__<FIELD>`` for a service's own fields,
-   ``PARAMFLEET_<FIELD>`` for those every process of a job shares (``JobSettings``);
+   ``PARAMFLEET_<FIELD>`` for those every process of a job shares (``JobSettings``); with
+   ``_FILE`` behind a secret's name, the file that holds it;
 3. the TOML file: ``[section]`` for the own fields, top level for the shared ones;
 4. the default in the class.
 
@@ -13,23 +14,20 @@ A name that no field answers to is an error that says the nearest one: a mistype
 setting must not be a silent default.
 """
 
-import ast
 import difflib
-import inspect
-import itertools
 import os
 import re
-import textwrap
 import tomllib
 import types
 import typing
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, fields
-from functools import cache
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar, Union
 
 from paramfleet_shared.errors import ContractError
+from paramfleet_shared.security import SecuritySettings
+from paramfleet_shared.sentences import sentences_of
 
 __all__ = [
     "JobSettings",
@@ -48,6 +46,8 @@ T = TypeVar("T")
 _PREFIX = "PARAMFLEET_"
 _SECTIONS = ("coordinator", "pserver", "worker")
 """Tables a settings file may hold beside the shared fields on its top level."""
+
+_SECURITY_NAMES = frozenset(field.name for field in fields(SecuritySettings))
 
 _PASSWORD = re.compile(r"(://[^/@]*:)[^/@]*@")
 _TRUE = frozenset({"1", "true", "yes", "on"})
@@ -81,7 +81,7 @@ class UnknownSettingError(ContractError):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class JobSettings:
+class JobSettings(SecuritySettings):
     """What every process of a job must know to find the others.
 
     Raises:
@@ -146,6 +146,9 @@ class Option:
 
     help: str
 
+    secret: bool = False
+    """Whether it must not be seen: on a command line everybody would."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Resolved(Generic[T]):
@@ -207,7 +210,8 @@ def resolve(
         _require_known(name, names)
     own = [name for name in names if section and name not in _shared_names()]
     by_field = {n: _environment_name(n, section if n in own else "") for n in names}
-    _reject_unread(environment, section=section, known=set(by_field.values()))
+    secrets = {f"{by_field[f.name]}_FILE" for f in _fields(cls) if f.metadata.get("secret")}
+    _reject_unread(environment, section=section, known={*by_field.values(), *secrets})
     in_file = _read_file(file, section=section, own=own) if file is not None else {}
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
@@ -220,6 +224,9 @@ def resolve(
         elif variable in environment:
             values[name] = _convert(variable, environment[variable], hints[name])
             origins[name] = f"environment {variable}"
+        elif f"{variable}_FILE" in secrets & environment.keys():
+            values[name] = _read_secret(f"{variable}_FILE", environment)
+            origins[name] = f"environment {variable}_FILE"
         elif name in in_file:
             values[name] = _convert(name, in_file[name], hints[name])
             origins[name] = "file"
@@ -232,20 +239,22 @@ def resolve(
 def options_of(cls: type) -> list[Option]:
     """Return the settings of a class in order, with the sentence under each field."""
     hints = typing.get_type_hints(cls)
-    sentences = _sentences(cls)
+    sentences = sentences_of(cls)
     return [
         Option(
             name=field.name,
             type=_plain_type(hints[field.name]),
             default=_default_of(field),
             help=field.metadata.get("help") or sentences.get(field.name, ""),
+            secret=bool(field.metadata.get("secret")),
         )
         for field in _fields(cls)
     ]
 
 
-def _fields(cls: Any) -> tuple[Field[Any], ...]:
-    return fields(cls)
+def _fields(cls: Any) -> list[Field[Any]]:
+    """Return the fields in order, but those of ``SecuritySettings`` last."""
+    return sorted(fields(cls), key=lambda field: field.name in _SECURITY_NAMES)
 
 
 def _shared_names() -> frozenset[str]:
@@ -326,6 +335,14 @@ def _read_file(file: Path, *, section: str, own: list[str]) -> dict[str, Any]:
     return values
 
 
+def _read_secret(variable: str, environment: Mapping[str, str]) -> str:
+    try:
+        return Path(environment[variable]).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        rule = f"a readable file of one secret ({error})"
+        raise SettingError(name=variable, value=environment[variable], rule=rule) from error
+
+
 def _require_given(cls: type, values: Mapping[str, Any], variables: Mapping[str, str]) -> None:
     for option in options_of(cls):
         if option.default is ... and option.name not in values:
@@ -370,24 +387,3 @@ def _to_bool(name: str, value: Any) -> bool:
     if word not in _TRUE | _FALSE:
         raise SettingError(name=name, value=value, rule="true or false")
     return word in _TRUE
-
-
-@cache
-def _sentences(cls: type) -> Mapping[str, str]:
-    """Return the docstring under each field, the base classes' included."""
-    found: dict[str, str] = {}
-    for base in reversed(cls.__mro__):
-        try:
-            tree = ast.parse(textwrap.dedent(inspect.getsource(base)))
-        except (OSError, TypeError):  # built in, or installed without its source
-            continue
-        body = tree.body[0].body if isinstance(tree.body[0], ast.ClassDef) else []
-        for statement, after in itertools.pairwise(body):
-            if (
-                isinstance(statement, ast.AnnAssign)
-                and isinstance(statement.target, ast.Name)
-                and isinstance(after, ast.Expr)
-                and isinstance(after.value, ast.Constant)
-            ):
-                found[statement.target.id] = " ".join(str(after.value.value).split())
-    return found

@@ -23,6 +23,7 @@ from paramfleet_coordinator.core.gathering import Gathering
 from paramfleet_coordinator.core.job import Job, JobRules
 from paramfleet_coordinator.core.view import JobView
 from paramfleet_coordinator.routes import Desk
+from paramfleet_shared.access import gate_of
 from paramfleet_shared.admin import AdminServer
 from paramfleet_shared.clock import Clock, SystemClock
 from paramfleet_shared.config import Resolved
@@ -30,11 +31,12 @@ from paramfleet_shared.discovery.errors import JobSizeError, NoRedisError, SeatT
 from paramfleet_shared.discovery.records import ROLES, JobSizes, Snapshot
 from paramfleet_shared.discovery.registry import CoordinatorSeat
 from paramfleet_shared.discovery.seat import Seat
-from paramfleet_shared.discovery.store import RedisStore, outlast
+from paramfleet_shared.discovery.store import outlast, store_of
 from paramfleet_shared.errors import FleetError
 from paramfleet_shared.rpc.endpoint import join_endpoint
 from paramfleet_shared.rpc.server import RpcServer
 from paramfleet_shared.telemetry import MetricRegistry, setup_logging
+from paramfleet_shared.tls import MEMBER_ROLES, tls_of
 
 __all__ = ["Coordinator", "run"]
 
@@ -64,8 +66,9 @@ class Coordinator:
         self._clock = clock
         self._tick_s = settings.lease_renew_s / 2
         self._started = False
-        self._store = RedisStore(
-            settings.redis, clock=clock, timeout_s=min(1.0, settings.lease_ttl_s / 4)
+        self._tls = tls_of(settings, "coordinator")
+        self._store = store_of(
+            settings, clock=clock, timeout_s=min(1.0, settings.lease_ttl_s / 4)
         )
         record = CoordinatorSeat(endpoint="", admin="", host=settings.host, pid=os.getpid())
         self._seat = Seat(
@@ -197,11 +200,17 @@ class Coordinator:
             clock=self._clock,
             tick_s=self._tick_s,
         )
+        tls = self._tls
         server = RpcServer(
-            desk.handlers(), name="coordinator", clock=self._clock, health=lambda: {"ok": True}
+            desk.handlers(),
+            name="coordinator",
+            clock=self._clock,
+            health=lambda: {"ok": True},
+            tls=tls and tls.accepts("worker", "pserver"),
         )
         view = JobView()
         office = Office(desk, view, clock=self._clock, checkpoint_dir=settings.checkpoint_dir)
+        pages = tls and tls.accepts(*MEMBER_ROLES, protocol="http/1.1")
         admin = AdminServer(
             routes=api.routes(),
             state=api.state(office, AuditLog()),
@@ -209,6 +218,8 @@ class Coordinator:
             ready=lambda: (self._started, "serving" if self._started else "starting"),
             metrics=_metrics_of(desk),
             config=self._resolved.shown(),
+            gate=gate_of(settings, pages),
+            tls=pages,
         )
         bind = settings.bind or settings.host
         async with AsyncExitStack() as stack:  # each step is taken even if one is cancelled
@@ -222,7 +233,10 @@ class Coordinator:
             at = join_endpoint(settings.host, admin_port)
             self._seat.announce(endpoint=endpoint, admin=at)
             self._started = True
-            log.info("coordinator.serving", extra={"rpc": endpoint, "admin": f"http://{at}"})
+            scheme = "http" if tls is None else "https"
+            log.info(
+                "coordinator.serving", extra={"rpc": endpoint, "admin": f"{scheme}://{at}"}
+            )
             return await self._watch(job, desk, view)
 
     async def _resign(self) -> None:

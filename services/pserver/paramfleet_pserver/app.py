@@ -30,6 +30,7 @@ from paramfleet_pserver.core.service import ServiceTimes
 from paramfleet_pserver.owners import Owners
 from paramfleet_pserver.routes import OPERATIONS, Routes
 from paramfleet_pserver.tablestore import TableStore
+from paramfleet_shared.access import gate_of
 from paramfleet_shared.admin import AdminServer
 from paramfleet_shared.clock import Clock, SystemClock
 from paramfleet_shared.config import Resolved, read_environment, resolve
@@ -41,6 +42,7 @@ from paramfleet_shared.rpc.endpoint import join_endpoint
 from paramfleet_shared.rpc.server import Handler, Request, RpcServer
 from paramfleet_shared.tables.readiness import COMPILING, compiling, is_cold
 from paramfleet_shared.telemetry import MetricRegistry, setup_logging
+from paramfleet_shared.tls import MEMBER_ROLES, tls_of
 from paramfleet_shared.upkeep import freeze, keep_tidy
 from paramfleet_shared.wire.message import Message
 
@@ -195,11 +197,15 @@ class PServer:
         async with AsyncExitStack() as stack:
             owners = Owners(settings.num_owners)
             stack.push_async_callback(owners.close)
+            tls = tls_of(settings, "pserver")
+            pages = tls and tls.accepts(*MEMBER_ROLES, protocol="http/1.1")
             admin = AdminServer(
                 status=self.status,
                 ready=self.ready,
                 metrics=self._metrics,
                 config=self._config,
+                gate=gate_of(settings, pages),
+                tls=pages,
             )
             stack.push_async_callback(admin.close)
             stack.push_async_callback(self._leave)
@@ -208,6 +214,7 @@ class PServer:
                 name=f"pserver {settings.index if settings.index is not None else '?'}",
                 clock=self._clock,
                 health=lambda: {"ok": True},
+                tls=tls and tls.accepts("worker", "pserver", "coordinator"),
             )
             self._measure(server)
             stack.push_async_callback(server.close)

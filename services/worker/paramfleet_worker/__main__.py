@@ -155,6 +155,24 @@ def _export(checkpoint: Path, **options: Any) -> None:
     sys.exit(_told("export", run))
 
 
+@main.command("certs", **DELEGATE)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def _certs(arguments: tuple[str, ...]) -> None:
+    """Make and show the certificates of a job's roles."""
+    from paramfleet_worker.app.certs_commands import certs as command  # noqa: PLC0415 -- slow
+
+    _delegate(command, "certs", arguments)
+
+
+@main.command("tokens", **DELEGATE)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def _tokens(arguments: tuple[str, ...]) -> None:
+    """Make, list and revoke the tokens that admin addresses accept."""
+    from paramfleet_worker.app.tokens_commands import tokens as command  # noqa: PLC0415 -- slow
+
+    _delegate(command, "tokens", arguments)
+
+
 @main.command("pserver", **DELEGATE)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def _pserver(arguments: tuple[str, ...]) -> None:
@@ -200,12 +218,13 @@ def _script_command(
         metavar="KEY=VALUE",
         help="With -m: overrules a key, as runner.epochs=3; more may follow behind it.",
     )
+    options = [_option(each) for each in options_of(settings) if not each.secret]
     rest = click.Argument(
         ["arguments"], nargs=-1, type=click.UNPROCESSED, metavar="[SCRIPT [ARGS]...]"
     )
     return click.Command(
         name,
-        params=[*map(_option, options_of(settings)), *more, model, option, rest],
+        params=[*options, *more, model, option, rest],
         callback=callback,
         help=callback.__doc__,
         context_settings={"allow_interspersed_args": False},

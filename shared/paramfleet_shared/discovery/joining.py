@@ -4,6 +4,7 @@ import os
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from paramfleet_shared.clock import Clock
 from paramfleet_shared.config import JobSettings
@@ -12,9 +13,10 @@ from paramfleet_shared.discovery.records import JobSizes, Member
 from paramfleet_shared.discovery.registry import Registry
 from paramfleet_shared.errors import OutcomeUnknownError, UnavailableError
 from paramfleet_shared.rpc.client import Channel
+from paramfleet_shared.tls import tls_of
 from paramfleet_shared.wire.message import Message
 
-__all__ = ["Admission", "ask_to_join", "find_coordinator", "newcomer"]
+__all__ = ["Admission", "ask_to_join", "coordinator_channel", "find_coordinator", "newcomer"]
 
 _POLL_S = 0.1
 """Seconds between two looks for what isn't there yet."""
@@ -61,6 +63,22 @@ async def find_coordinator(
         if waited_s >= timeout_s:
             raise NoCoordinatorError(job=job, waited_s=waited_s, reason=reason)
         await clock.sleep(_POLL_S)
+
+
+async def coordinator_channel(
+    registry: Registry, settings: JobSettings, *, role: str, clock: Clock, timeout_s: float
+) -> Channel:
+    """Return a channel to the job's coordinator, wherever it is then, when there is one.
+
+    Raises:
+        NoCoordinatorError: if none announced itself in ``timeout_s``.
+        CertificateFilesError: if the settings' certificate can't be used.
+    """
+    tls = tls_of(settings, role)
+    locate = partial(find_coordinator, registry, job=settings.job, clock=clock, timeout_s=0.0)
+    endpoint = await locate(timeout_s=timeout_s)
+    own = tls and tls.expects("coordinator")
+    return Channel(endpoint, peer="coordinator", clock=clock, resolve=locate, tls=own)
 
 
 async def ask_to_join(

@@ -9,7 +9,6 @@ heartbeat's time with ``JobFailedError``.
 import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import partial
 from typing import Any, TypeVar
 
 from paramfleet_shared.clock import Clock
@@ -27,14 +26,14 @@ from paramfleet_shared.discovery.errors import (
 from paramfleet_shared.discovery.joining import (
     Admission,
     ask_to_join,
-    find_coordinator,
+    coordinator_channel,
     newcomer,
 )
 from paramfleet_shared.discovery.life import JobLife
 from paramfleet_shared.discovery.outages import Outages
 from paramfleet_shared.discovery.records import End, JobRecord, Lost, Member
 from paramfleet_shared.discovery.registry import Registry
-from paramfleet_shared.discovery.store import RedisStore, outlast
+from paramfleet_shared.discovery.store import RedisStore, outlast, store_of
 from paramfleet_shared.errors import FleetError, JobFailedError
 from paramfleet_shared.placement import Placement
 from paramfleet_shared.rpc.client import Channel
@@ -119,20 +118,23 @@ class JobSession:
             IndexTakenError: if another live process has the index.
             JobFailedError: if the job has failed already.
             JobFinishedError: if it has finished.
+            CertificateFilesError: if the settings' certificate can't be used.
+            CallerRefusedError: if the coordinator doesn't accept it.
         """
         deadline = clock.monotonic() + settings.join_timeout_s
         timeout_s = min(1.0, settings.lease_ttl_s / 4)
-        store = RedisStore(settings.redis, clock=clock, timeout_s=timeout_s)
+        store = store_of(settings, clock=clock, timeout_s=timeout_s)
         registry = Registry(store, job=settings.job)
         channel: Channel | None = None
-
-        locate = partial(
-            find_coordinator, registry, job=settings.job, clock=clock, timeout_s=0.0
-        )
         try:
             await outlast(registry.ping, clock=clock, patience_s=settings.join_timeout_s)
-            endpoint_now = await locate(timeout_s=deadline - clock.monotonic())
-            channel = Channel(endpoint_now, peer="coordinator", clock=clock, resolve=locate)
+            channel = await coordinator_channel(
+                registry,
+                settings,
+                role=role,
+                clock=clock,
+                timeout_s=deadline - clock.monotonic(),
+            )
             admission = await ask_to_join(
                 channel,
                 settings,

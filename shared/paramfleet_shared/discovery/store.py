@@ -2,7 +2,7 @@
 
 import asyncio
 import ssl
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 from redis.asyncio import Redis
@@ -11,10 +11,10 @@ from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
 
 from paramfleet_shared.clock import Clock
-from paramfleet_shared.config import without_password
+from paramfleet_shared.config import JobSettings, without_password
 from paramfleet_shared.discovery.errors import NoRedisError, RedisRefusedError
 
-__all__ = ["RedisStore", "outlast"]
+__all__ = ["RedisStore", "outlast", "store_of"]
 
 T = TypeVar("T")
 
@@ -50,6 +50,17 @@ async def outlast(call: Callable[[], Awaitable[T]], *, clock: Clock, patience_s:
         await clock.sleep(_RETRY_S)
 
 
+def store_of(settings: JobSettings, *, clock: Clock, timeout_s: float) -> "RedisStore":
+    """Return the registry that a process's settings name."""
+    given = {
+        "username": settings.redis_user,
+        "password": settings.redis_password,
+        "ssl_ca_certs": settings.redis_ca,
+    }
+    account = {name: value for name, value in given.items() if value}
+    return RedisStore(settings.redis, clock=clock, timeout_s=timeout_s, account=account)
+
+
 class RedisStore:
     """Runs commands and scripts, each under a deadline; never retries by itself.
 
@@ -60,9 +71,17 @@ class RedisStore:
         url: The ``redis`` setting.
         clock: For how long a call waited.
         timeout_s: Seconds one call may take.
+        account: What redis-py takes beside the address, as ``username``.
     """
 
-    def __init__(self, url: str, *, clock: Clock, timeout_s: float) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        clock: Clock,
+        timeout_s: float,
+        account: Mapping[str, Any] | None = None,
+    ) -> None:
         self._url = url
         self._clock = clock
         self._timeout_s = timeout_s
@@ -72,6 +91,7 @@ class RedisStore:
             socket_timeout=None,
             socket_connect_timeout=None,
             retry=Retry(NoBackoff(), 0),
+            **(account or {}),
         )
 
     @property

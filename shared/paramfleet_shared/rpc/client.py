@@ -1,8 +1,9 @@
 """Asks one peer, many questions at a time, over one HTTP/2 connection."""
 
 import asyncio
-import ssl as tls
+import ssl
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from paramfleet_shared.clock import Clock
 from paramfleet_shared.errors import (
@@ -25,6 +26,7 @@ from paramfleet_shared.rpc.endpoint import split_endpoint
 from paramfleet_shared.rpc.faults import NO_FAULTS, FaultHook, Verdict
 from paramfleet_shared.rpc.link import CallLostError, Link
 from paramfleet_shared.rpc.tasks import TaskSet
+from paramfleet_shared.tls import PeerRefusedError, TlsEnd
 from paramfleet_shared.wire.limits import DEFAULT_LIMITS, Limits
 from paramfleet_shared.wire.message import Buffer, Message, decode, encode
 
@@ -33,6 +35,7 @@ __all__ = [
     "ChannelClosedError",
     "ConnectionLostError",
     "DeadlineExceededError",
+    "PeerRefusedError",
     "PeerUnreachableError",
 ]
 
@@ -108,7 +111,7 @@ class Channel:
         limits: What the peer may not pass.
         clock: Time.
         faults: A test's plan of faults.
-        ssl: Talk TLS; its ALPN is set to HTTP/2.
+        tls: Talk TLS, to a peer with such a certificate.
         resolve: Asked for the endpoint before each attempt to connect, for a
             peer that may come back elsewhere. If it raises a ``FleetError``, the
             attempt has failed.
@@ -127,7 +130,7 @@ class Channel:
         clock: Clock,
         limits: Limits = DEFAULT_LIMITS,
         faults: FaultHook = NO_FAULTS,
-        ssl: tls.SSLContext | None = None,
+        tls: TlsEnd | None = None,
         resolve: Callable[[], Awaitable[str]] | None = None,
         count: Callable[[str, int, int], None] | None = None,
     ) -> None:
@@ -137,15 +140,13 @@ class Channel:
         self._limits = limits
         self._clock = clock
         self._faults = faults
-        self._ssl = ssl
-        if ssl is not None:
-            ssl.set_alpn_protocols(["h2"])
+        self._tls = tls
         self._resolve = resolve
         self._count = count
         self._tasks = TaskSet()
         self._links: set[Link] = set()
         self._link: Link | None = None
-        self._connecting: asyncio.Task[str | None] | None = None
+        self._connecting: asyncio.Task[str | PeerRefusedError | None] | None = None
         self._closed = False
 
     async def call(
@@ -166,6 +167,7 @@ class Channel:
         Raises:
             ChannelClosedError: if ``close`` was called before.
             PeerUnreachableError: if the deadline passed and the call was never sent.
+            PeerRefusedError: if the peer's certificate isn't what it must be.
             DeadlineExceededError: if the deadline passed after it was sent.
             FleetError: whatever the peer answered, as the same class, ``remote`` set.
         """
@@ -270,7 +272,7 @@ class Channel:
     def _headers(self, link: Link, call: "_Call", remaining_s: float) -> list[Header]:
         return [
             (b":method", b"POST"),
-            (b":scheme", b"http" if self._ssl is None else b"https"),
+            (b":scheme", b"http" if self._tls is None else b"https"),
             (b":authority", link.authority),
             (b":path", b"/v1/" + call.op.encode()),
             (b"content-length", b"%d" % call.num_bytes),
@@ -304,6 +306,7 @@ class Channel:
 
         Raises:
             CallLostError: if the attempt failed.
+            PeerRefusedError: if it did over a certificate.
         """
         task = self._connecting
         if task is None or task.done():
@@ -315,33 +318,47 @@ class Channel:
             raise CallLostError("the channel was closed", processed=False)
         link = self._link
         if link is None or not link.usable:
-            raise CallLostError(task.result() or "the connection ended", processed=False)
+            reason = task.result() or "the connection ended"
+            if isinstance(reason, PeerRefusedError):
+                raise reason.with_traceback(None)
+            raise CallLostError(reason, processed=False)
         return link
 
-    async def _connect(self) -> str | None:
-        """Try once; return why it failed, None if it did not."""
+    async def _connect(self) -> str | PeerRefusedError | None:
+        """Try once; return why it failed, as an error if it always will; None if not."""
         link: Link | None = None
+        reason: str | PeerRefusedError
         try:
             async with asyncio.timeout(self._limits.connect_timeout_s):
                 if self._resolve is not None:
                     self.endpoint = await self._resolve()
                 host, port = split_endpoint(self.endpoint)
-                _, link = await asyncio.get_running_loop().create_connection(
-                    self._new_link, host, port, ssl=self._ssl
+                context = None if self._tls is None else self._tls.context()
+                transport, link = await asyncio.get_running_loop().create_connection(
+                    self._new_link, host, port, ssl=context
                 )
+                self._require(transport.get_extra_info("peercert"))
                 await link.wait_ready()
+        except ssl.SSLCertVerificationError as error:
+            return self._refused(f"its certificate isn't accepted: {error.verify_message}")
         except TimeoutError:
             reason = f"no answer within {self._limits.connect_timeout_s:g} s"
-        except OSError as error:
-            reason = str(error)
-        except (CallLostError, FleetError) as error:
-            reason = str(error)
+        except (OSError, CallLostError, FleetError) as error:
+            reason = error if isinstance(error, PeerRefusedError) else str(error)
         else:
             self._link = link
             return None
         if link is not None:
-            link.abort(reason)
+            link.abort(str(reason))
         return reason
+
+    def _require(self, certificate: dict[str, Any] | None) -> None:
+        reason = self._tls.refusal(certificate) if self._tls is not None else ""
+        if reason:
+            raise self._refused(reason)
+
+    def _refused(self, reason: str) -> PeerRefusedError:
+        return PeerRefusedError(peer=self.peer, endpoint=self.endpoint, reason=reason)
 
     def _new_link(self) -> Link:
         link = Link(self._limits, self._clock, authority=self.endpoint.encode())

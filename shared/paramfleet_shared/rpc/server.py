@@ -7,16 +7,17 @@
 
 import asyncio
 import errno
-import ssl as tls
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from paramfleet_shared.clock import Clock
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.http2.stream import Held
+from paramfleet_shared.rpc.doorway import TlsDoorway
 from paramfleet_shared.rpc.faults import NO_FAULTS, FaultHook
 from paramfleet_shared.rpc.session import Callers, Handler, Request, Service, Session
 from paramfleet_shared.rpc.tasks import TaskSet
+from paramfleet_shared.tls import TlsEnd
 from paramfleet_shared.wire.limits import DEFAULT_LIMITS, Limits
 
 __all__ = ["CannotListenError", "Handler", "PortInUseError", "Request", "RpcServer"]
@@ -71,7 +72,7 @@ class RpcServer:
         clock: Time.
         health: What ``/healthz`` answers; plain JSON values.
         faults: A test's plan of faults.
-        ssl: Serve TLS; its ALPN is set to HTTP/2.
+        tls: Serve TLS, to callers with such certificates.
     """
 
     def __init__(  # noqa: PLR0913 (all but the first by keyword)
@@ -83,7 +84,7 @@ class RpcServer:
         limits: Limits = DEFAULT_LIMITS,
         health: Callable[[], Mapping[str, Any]] = dict,
         faults: FaultHook = NO_FAULTS,
-        ssl: tls.SSLContext | None = None,
+        tls: TlsEnd | None = None,
     ) -> None:
         self._tasks = TaskSet()
         self._callers = Callers()
@@ -96,11 +97,9 @@ class RpcServer:
             faults=faults,
             tasks=self._tasks,
             callers=self._callers,
+            tls=tls,
         )
-        self._ssl = ssl
-        if ssl is not None:
-            ssl.set_alpn_protocols(["h2"])
-        self._listener: asyncio.Server | None = None
+        self._listener: asyncio.Server | TlsDoorway | None = None
         self._sessions = self._callers.sessions
         self._sweep: asyncio.TimerHandle | None = None
 
@@ -112,15 +111,12 @@ class RpcServer:
             CannotListenError: if the address cannot be used.
         """
         try:
-            self._listener = await asyncio.get_running_loop().create_server(
-                self._new_session, host, port, ssl=self._ssl, backlog=_BACKLOG
-            )
+            self._listener, bound = await self._listen(host, port)
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise PortInUseError(host=host, port=port) from error
             raise CannotListenError(host=host, port=port, reason=str(error)) from error
         self._schedule_sweep()
-        bound: int = self._listener.sockets[0].getsockname()[1]
         return bound
 
     @property
@@ -166,10 +162,23 @@ class RpcServer:
             await self._listener.wait_closed()
             self._listener = None
 
+    async def _listen(self, host: str, port: int) -> tuple[asyncio.Server | TlsDoorway, int]:
+        """Return what listens, and its port.
+
+        Raises:
+            OSError: if the address can't be listened on.
+        """
+        tls = self._service.tls
+        if tls is not None:
+            doorway = TlsDoorway(self._new_session, tls, server=self._service.name)
+            return doorway, await doorway.open(host, port)
+        listener = await asyncio.get_running_loop().create_server(
+            self._new_session, host, port, backlog=_BACKLOG
+        )
+        return listener, listener.sockets[0].getsockname()[1]
+
     def _new_session(self) -> Session:
-        session = Session(self._service, self._sessions.discard)
-        self._sessions.add(session)
-        return session
+        return Session(self._service)
 
     def _schedule_sweep(self) -> None:
         period_s = min(_MAX_SWEEP_S, self._service.limits.body_idle_timeout_s / 4)

@@ -4,13 +4,13 @@ import asyncio
 import json
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from typing_extensions import override
 
 from paramfleet_shared.clock import Clock
-from paramfleet_shared.errors import FleetError
+from paramfleet_shared.errors import ContractError, FleetError
 from paramfleet_shared.http2.events import Event, RequestReceived, RequestTooLarge, StreamLost
 from paramfleet_shared.http2.frames import ErrorCode
 from paramfleet_shared.http2.hpack_memo import Header
@@ -25,10 +25,11 @@ from paramfleet_shared.rpc.endpoint import join_endpoint
 from paramfleet_shared.rpc.faults import NO_FAULTS, FaultHook, Verdict
 from paramfleet_shared.rpc.protocol import Http2Protocol
 from paramfleet_shared.rpc.tasks import TaskSet
+from paramfleet_shared.tls import TlsEnd
 from paramfleet_shared.wire.limits import BodyTooLargeError, Limits
 from paramfleet_shared.wire.message import Buffer, Message, decode, encode
 
-__all__ = ["Handler", "Request", "Service", "Session"]
+__all__ = ["CallerRefusedError", "Handler", "Request", "Service", "Session"]
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +38,25 @@ _NO_HEADERS: tuple[Header, ...] = ()
 _ERROR_HEADERS = ((b"content-type", b"application/msgpack"),)
 _JSON_HEADERS = ((b"content-type", b"application/json"),)
 _TEXT_HEADERS = ((b"content-type", b"text/plain"),)
+_REFUSED_BODY_BYTES = 64 << 10
+"""Longest body that is read of a caller who is refused."""
+
+_REFUSED_S = 5.0
+"""Seconds that a refused caller gets to ask, and to learn why it isn't served."""
+
+
+class CallerRefusedError(ContractError):
+    """A server doesn't serve this caller, because of its certificate."""
+
+    code = "contract.caller_refused"
+
+    def __init__(self, *, server: str, caller: str, reason: str) -> None:
+        super().__init__(
+            f"{server} refuses {caller}: {reason}", server=server, caller=caller, reason=reason
+        )
+        self.server = server
+        self.caller = caller
+        self.reason = reason
 
 
 class Request(NamedTuple):
@@ -82,6 +102,8 @@ class Service:
     """Owned by the server, which ends them."""
     callers: "Callers"
     """Whose calls there are."""
+    tls: TlsEnd | None
+    """Whose certificates are accepted; None speaks without."""
 
 
 class Callers:
@@ -111,11 +133,12 @@ _NO_ANSWER = _Answer(500, _ERROR_HEADERS, [])
 class Session(Http2Protocol[ServerConnection]):
     """Serves one client; created by the listening socket."""
 
-    def __init__(self, service: Service, on_closed: Callable[["Session"], None]) -> None:
+    def __init__(self, service: Service) -> None:
         connection = ServerConnection(service.limits, service.clock.monotonic())
         super().__init__(connection, service.limits, service.clock)
         self._service = service
-        self._on_closed = on_closed
+        self._refused: CallerRefusedError | None = None
+        self._showing_out: asyncio.TimerHandle | None = None
         self._peer = "?"
         self._running: dict[int, asyncio.Task[None]] = {}
         self._draining = False
@@ -148,12 +171,19 @@ class Session(Http2Protocol[ServerConnection]):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         name = transport.get_extra_info("peername")
         self._peer = join_endpoint(*name[:2]) if name else "?"
+        self._service.callers.sessions.add(self)
+        if self._service.tls is not None:
+            reason = self._service.tls.refusal(transport.get_extra_info("peercert"))
+            if reason:
+                self._refuse(reason)
         super().connection_made(transport)
 
     @override
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        self._on_closed(self)
+        self._service.callers.sessions.discard(self)
+        if self._showing_out is not None:
+            self._showing_out.cancel()
 
     @override
     def on_event(self, event: Event) -> None:
@@ -161,6 +191,8 @@ class Session(Http2Protocol[ServerConnection]):
             self._serve(event.stream_id, event.headers, event.body)
             return
         match event:
+            case RequestTooLarge(stream_id) if self._refused is not None:
+                self._answer(stream_id, _answer_of_error(self._refused))
             case RequestTooLarge(stream_id, num_bytes):
                 error = BodyTooLargeError(
                     limit_bytes=self._limits.max_body_bytes, got_bytes=num_bytes
@@ -173,10 +205,26 @@ class Session(Http2Protocol[ServerConnection]):
             case _:
                 pass
 
+    def _refuse(self, reason: str) -> None:
+        """Serve nothing to this caller, keep little for it, and see it out."""
+        server = self._service.name
+        facts = {"server": server, "peer": self._peer, "reason": reason}
+        logger.warning("tls.refused", extra=facts)
+        self._refused = CallerRefusedError(server=server, caller=self._peer, reason=reason)
+        limits = replace(
+            self._limits,
+            max_body_bytes=_REFUSED_BODY_BYTES,
+            body_budget_bytes=_REFUSED_BODY_BYTES,
+        )
+        self.connection = ServerConnection(limits, self._clock.monotonic())
+        self._showing_out = asyncio.get_running_loop().call_later(_REFUSED_S, self.close)
+
     def _serve(self, stream_id: int, headers: dict[bytes, bytes], body: memoryview) -> None:
         path, method = headers[b":path"], headers[b":method"]
         if path == b"/healthz" and method in {b"GET", b"HEAD"}:
             self._answer_health(stream_id, head=method == b"HEAD")
+        elif self._refused is not None:
+            self._answer(stream_id, _answer_of_error(self._refused))
         elif not path.startswith(_PREFIX):
             self._answer(stream_id, _Answer(404, _TEXT_HEADERS, [b"no such page\n"]))
         elif method != b"POST":

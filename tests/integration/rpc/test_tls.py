@@ -1,58 +1,37 @@
-"""The same calls under TLS."""
+"""The same calls under mutual TLS, and who is refused: with real certificates of files."""
 
 import asyncio
 import shutil
 import ssl
-import subprocess
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from paramfleet_shared.rpc.client import PeerUnreachableError
+from paramfleet_shared.rpc.client import PeerRefusedError, PeerUnreachableError
+from paramfleet_shared.rpc.session import CallerRefusedError
+from paramfleet_shared.tls import CertificateFilesError, Tls, TlsFiles
 from paramfleet_shared.wire.message import Message
 
-OPENSSL = shutil.which("openssl")
-
-pytestmark = pytest.mark.skipif(OPENSSL is None, reason="no openssl to make a certificate with")
+ECHO = {"echo": lambda request: request.message}
 
 
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A self-made certificate for 127.0.0.1, and its key."""
-    assert OPENSSL is not None
-    folder = tmp_path_factory.mktemp("tls")
-    key, crt = folder / "key.pem", folder / "crt.pem"
-    subprocess.run(
-        [
-            OPENSSL, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
-            "-nodes", "-keyout", str(key), "-out", str(crt), "-days", "2",
-            "-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1",
-        ],
-        check=True,
-        capture_output=True,
-    )  # fmt: skip
-    return crt, key
+async def serve(house: Any, certificates: Any, authority: str = "ours") -> str:
+    """Return where a pserver listens, for workers and pservers."""
+    server = certificates.tls("pserver", authority=authority).accepts("worker", "pserver")
+    _, endpoint = await house.serve(ECHO, tls=server)
+    return str(endpoint)
 
 
-def server_context(certificate: tuple[Path, Path]) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(*certificate)
-    return context
+def refusals(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
+    return [vars(each) for each in caplog.records if each.message == "tls.refused"]
 
 
-def client_context(certificate: tuple[Path, Path]) -> ssl.SSLContext:
-    return ssl.create_default_context(cafile=str(certificate[0]))
-
-
-async def test_a_message_comes_back_under_tls(
-    house: Any, certificate: tuple[Path, Path]
-) -> None:
-    _, endpoint = await house.serve(
-        {"echo": lambda request: request.message}, ssl=server_context(certificate)
+async def test_a_message_comes_back_under_tls(house: Any, certificates: Any) -> None:
+    channel = house.channel(
+        await serve(house, certificates), tls=certificates.tls("worker").expects("pserver")
     )
-    channel = house.channel(endpoint, ssl=client_context(certificate))
     rows = np.random.default_rng(0).random(300_000)
 
     reply = await channel.call("echo", Message(tensors={"rows": rows}), timeout_s=5)
@@ -61,60 +40,179 @@ async def test_a_message_comes_back_under_tls(
     assert reply.tensors["rows"].ctypes.data % 64 == 0
 
 
-async def test_a_server_may_ask_its_clients_for_certificates(
-    house: Any, certificate: tuple[Path, Path]
+@pytest.mark.parametrize(
+    ("role", "job", "age_days", "reason"),
+    [
+        ("admin", "flights", 0, "a certificate of admin; needed is a certificate of pserver"),
+        ("worker", "clicks", 0, "a certificate of job clicks"),
+        ("worker", "flights", 60, "its certificate expired at"),
+        ("worker", "flights", -2, "its certificate is valid only from"),
+    ],
+)
+async def test_a_caller_is_refused_with_the_reason_on_both_sides(  # noqa: PLR0917
+    house: Any,
+    certificates: Any,
+    caplog: pytest.LogCaptureFixture,
+    role: str,
+    job: str,
+    age_days: float,
+    reason: str,
 ) -> None:
-    demanding, showing = server_context(certificate), client_context(certificate)
-    demanding.verify_mode = ssl.CERT_REQUIRED
-    demanding.load_verify_locations(certificate[0])
-    showing.load_cert_chain(*certificate)
-    _, endpoint = await house.serve({"echo": lambda request: request.message}, ssl=demanding)
+    endpoint = await serve(house, certificates)
+    files = certificates.issue(role, job=job, age_days=age_days)
+    channel = house.channel(endpoint, tls=Tls(files, job="flights").expects("pserver"))
 
-    reply = await house.channel(endpoint, ssl=showing).call(
-        "echo", Message(fields={"step": 3}), timeout_s=5
-    )
+    with pytest.raises(CallerRefusedError, match="pserver 0 refuses") as refused:
+        await channel.call("echo", Message(), timeout_s=5)
 
-    assert reply.fields == {"step": 3}
-    with pytest.raises(PeerUnreachableError):
-        await house.channel(endpoint, ssl=client_context(certificate)).call(
+    assert reason in refused.value.reason
+    (facts,) = refusals(caplog)
+    assert facts["peer"] == refused.value.caller
+    assert reason in facts["reason"]
+
+
+async def test_a_refused_caller_learns_it_however_long_its_request_is(
+    house: Any, certificates: Any
+) -> None:
+    tls = certificates.tls("admin").expects("pserver")
+    channel = house.channel(await serve(house, certificates), tls=tls)
+    rows = np.zeros(1 << 20)
+
+    with pytest.raises(CallerRefusedError):
+        await channel.call("echo", Message(tensors={"rows": rows}), timeout_s=5)
+
+
+async def test_a_caller_without_certificate_is_refused_and_logged(
+    house: Any, certificates: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    endpoint = await serve(house, certificates)
+    bare = ssl.create_default_context(cafile=str(certificates.folder / "ours" / "ca.crt"))
+    bare.set_alpn_protocols(["h2"])
+
+    reader, writer = await asyncio.open_connection(*endpoint.split(":"), ssl=bare)
+    writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))
+    await reader.readexactly(9)
+    writer.close()
+
+    (facts,) = refusals(caplog)
+    assert "no certificate" in facts["reason"]
+    assert facts["peer"].startswith("127.0.0.1:")
+
+
+async def test_a_caller_of_another_authority_is_refused_and_logged(
+    house: Any, certificates: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    endpoint = await serve(house, certificates)
+    files = certificates.issue("worker", authority="theirs")
+    liar = Tls(replace(files, ca=certificates.folder / "ours" / "ca.crt"), job="flights")
+
+    with pytest.raises(PeerUnreachableError, match="pserver 0"):
+        await house.channel(endpoint, tls=liar.expects("pserver")).call(
             "echo", Message(), timeout_s=0.5
         )
 
+    facts = refusals(caplog)[0]
+    assert "isn't accepted" in facts["reason"]
+    assert facts["peer"].startswith("127.0.0.1:")
 
-async def test_a_certificate_nobody_vouches_for_is_refused(
-    house: Any, certificate: tuple[Path, Path]
+
+async def test_a_server_of_another_authority_is_refused_at_once(
+    house: Any, certificates: Any
 ) -> None:
-    _, endpoint = await house.serve({}, ssl=server_context(certificate))
-    channel = house.channel(endpoint, ssl=ssl.create_default_context())
+    endpoint = await serve(house, certificates, "theirs")
+    channel = house.channel(endpoint, tls=certificates.tls("worker").expects("pserver"))
 
-    with pytest.raises(PeerUnreachableError, match="CERTIFICATE_VERIFY_FAILED"):
-        await channel.call("echo", Message(), timeout_s=0.3)
+    with pytest.raises(PeerRefusedError, match="pserver 0 at 127") as refused:
+        await channel.call("echo", Message(), timeout_s=20)
+
+    assert "self-signed" in refused.value.reason or "unable to get" in refused.value.reason
 
 
-async def test_a_tls_server_without_http2_is_refused(
-    house: Any, certificate: tuple[Path, Path]
+async def test_a_worker_that_poses_as_a_pserver_is_refused(
+    house: Any, certificates: Any
 ) -> None:
+    _, endpoint = await house.serve(ECHO, tls=certificates.tls("worker").accepts("worker"))
+    channel = house.channel(endpoint, tls=certificates.tls("worker").expects("pserver"))
+
+    with pytest.raises(PeerRefusedError, match="a certificate of worker"):
+        await channel.call("echo", Message(), timeout_s=20)
+
+
+async def test_a_plain_client_of_a_tls_server_is_unreachable_and_logged(
+    house: Any, certificates: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    endpoint = await serve(house, certificates)
+
+    with pytest.raises(PeerUnreachableError):
+        await house.channel(endpoint).call("echo", Message(), timeout_s=0.3)
+
+    assert "no tls" in refusals(caplog)[0]["reason"]
+
+
+async def test_a_tls_server_without_http2_is_refused(house: Any, certificates: Any) -> None:
     async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
         writer.close()
 
-    listener = await asyncio.start_server(
-        greet, "127.0.0.1", 0, ssl=server_context(certificate)
-    )
+    other = certificates.tls("pserver").accepts("worker", protocol="http/1.1")
+    listener = await asyncio.start_server(greet, "127.0.0.1", 0, ssl=other.context())
     endpoint = f"127.0.0.1:{listener.sockets[0].getsockname()[1]}"
-    channel = house.channel(endpoint, ssl=client_context(certificate))
+    channel = house.channel(endpoint, tls=certificates.tls("worker").expects("pserver"))
 
-    with pytest.raises(PeerUnreachableError, match="ALPN"):
+    with pytest.raises(PeerUnreachableError, match=r"ALPN|ALERT"):
         await channel.call("echo", Message(), timeout_s=0.3)
     await channel.close()
     listener.close()
     await listener.wait_closed()
 
 
-async def test_a_plain_client_of_a_tls_server_is_unreachable_by_its_deadline(
-    house: Any, certificate: tuple[Path, Path]
+async def test_a_renewed_certificate_is_used_for_the_next_connection(
+    house: Any, certificates: Any
 ) -> None:
-    _, endpoint = await house.serve({}, ssl=server_context(certificate))
+    old = certificates.issue("worker", age_days=60)
+    tls = Tls(old, job="flights")
+    endpoint = await serve(house, certificates)
+    with pytest.raises(CallerRefusedError, match="expired"):
+        await house.channel(endpoint, tls=tls.expects("pserver")).call(
+            "echo", Message(), timeout_s=5
+        )
 
-    with pytest.raises(PeerUnreachableError):
-        await house.channel(endpoint).call("echo", Message(), timeout_s=0.3)
+    certificates.issue("worker")
+    reply = await house.channel(endpoint, tls=tls.expects("pserver")).call(
+        "echo", Message(fields={"step": 3}), timeout_s=5
+    )
+
+    assert reply.fields == {"step": 3}
+
+
+async def test_files_that_become_unusable_leave_the_former_certificate_in_use(
+    house: Any, certificates: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    tls = certificates.tls("worker")
+    endpoint = await serve(house, certificates)
+
+    certificates.issue("worker").cert.write_text("half a file")
+    reply = await house.channel(endpoint, tls=tls.expects("pserver")).call(
+        "echo", Message(fields={"step": 3}), timeout_s=5
+    )
+
+    assert reply.fields == {"step": 3}
+    assert any(each.message == "tls.not_reloaded" for each in caplog.records)
+
+
+@pytest.mark.parametrize("missing", ["ca.crt", "worker.crt", "worker.key"])
+def test_a_missing_file_is_named(certificates: Any, missing: str) -> None:
+    files = certificates.issue("worker")
+    (files.ca.parent / missing).unlink()
+
+    with pytest.raises(CertificateFilesError, match=f"missing: .*{missing}"):
+        Tls(files, job="flights")
+
+
+def test_a_key_of_another_certificate_is_told(certificates: Any) -> None:
+    files = certificates.issue("worker")
+    other = certificates.issue("pserver")
+    shutil.copy(other.key, files.key)
+
+    with pytest.raises(CertificateFilesError, match="KEY_VALUES_MISMATCH"):
+        Tls(TlsFiles(files.ca, files.cert, files.key), job="flights")

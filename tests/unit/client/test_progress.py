@@ -10,6 +10,7 @@ import torch
 from paramfleet.progress import Progress
 from paramfleet.roles import RoleMaker
 from paramfleet.session import Session
+from paramfleet_shared.config import JobSettings
 from paramfleet_shared.discovery.records import Member
 from paramfleet_shared.testing.clock import FakeClock
 
@@ -52,7 +53,7 @@ async def test_the_admin_address_tells_the_place_and_the_progress(clock: FakeClo
     progress.watch(optimizer)
     optimizer.minimize(model(torch.ones(1, 2)).sum())
     progress.report(loss=0.5, examples=10)
-    admin = progress.admin()
+    admin = progress.admin(JobSettings())
     port = await admin.start("127.0.0.1", 0)
 
     async def get(path: str) -> str:

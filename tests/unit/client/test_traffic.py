@@ -7,6 +7,7 @@ import numpy as np
 
 from paramfleet.progress import Progress
 from paramfleet.traffic import Traffic
+from paramfleet_shared.config import JobSettings
 from paramfleet_shared.testing.clock import FakeClock
 from paramfleet_shared.wire.message import Message
 
@@ -37,7 +38,7 @@ async def test_the_admin_address_shows_them() -> None:
     progress.watch_traffic(traffic)
     traffic.count("pull", 300, 200)
     traffic.count_tables([PULL], [ANSWER])
-    admin = progress.admin()
+    admin = progress.admin(JobSettings())
     port = await admin.start("127.0.0.1", 0)
 
     def get(path: str) -> str:

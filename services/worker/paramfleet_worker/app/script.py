@@ -62,13 +62,19 @@ def worker_environment(
     """Return the environment in which a script is a worker.
 
     ``PADDLE_TRAINER_ID`` stays as it is: where nobody gave an index, the coordinator
-    assigns one.
+    assigns one. A secret stays in the file that holds it.
     """
     shared = {field.name for field in fields(JobSettings)}
+    secret = {f.name for f in fields(settings.value) if f.metadata.get("secret")}
+
+    def is_said(name: str) -> bool:
+        origin = settings.origins[name]
+        return origin == "file" if name in secret else origin != "default"
+
     named = {
         f"PARAMFLEET_{'' if name in shared else 'WORKER__'}{name.upper()}": str(value)
         for name, value in asdict(settings.value).items()
-        if settings.origins[name] != "default" or name in {"job", "redis"}
+        if name in {"job", "redis"} or is_said(name)
     }
     return {**inherited, "TRAINING_ROLE": "TRAINER", "PYTHONUNBUFFERED": "1", **named}
 

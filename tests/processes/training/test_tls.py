@@ -1,0 +1,51 @@
+"""Whole jobs under mutual TLS: every connection, and a member that isn't one."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from paramfleet_worker.app.certs_commands import certs
+
+pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(120)]
+
+
+def issue(folder: Path, job: str) -> None:
+    roles = ("coordinator", "pserver", "worker", "admin")
+    named = [word for role in roles for word in ("--role", role)]
+    made = CliRunner().invoke(certs, ["init", "--dir", str(folder), "--job", job, *named])
+    assert made.exit_code == 0, made.output
+
+
+def test_a_job_under_tls_learns_the_same_to_the_bit(jobs: Any, tmp_path: Path) -> None:
+    plain = jobs.run("train_tiny.py", workers=2, servers=2)
+    running = jobs.new(workers=2, servers=2, PARAMFLEET_TLS_DIR=str(tmp_path / "tls"))
+    issue(tmp_path / "tls", running.job)
+
+    running.start_all("train_tiny.py")
+    ended = running.end(within_s=100)
+
+    assert [each["losses"] for each in ended.results] == [
+        each["losses"] for each in plain.results
+    ]
+    assert "https://127.0.0.1" in ended.logs["coordinator"]
+
+
+def test_a_worker_with_another_role_s_certificate_is_told_by_whom_and_why(
+    jobs: Any, tmp_path: Path
+) -> None:
+    folder = tmp_path / "tls"
+    running = jobs.new(workers=1, servers=1, PARAMFLEET_TLS_DIR=str(folder))
+    issue(folder, running.job)
+    running.start_coordinator()
+    running.wait_for("coordinator", "coordinator.serving")
+
+    for kind in ("crt", "key"):
+        (folder / f"admin.{kind}").rename(folder / f"worker.{kind}")
+    running.start_worker(0, "train_tiny.py")
+
+    assert running.code("worker0", within_s=60) != 0
+    assert "coordinator refuses 127.0.0.1:" in running.log("worker0")
+    assert "a certificate of admin; needed is a certificate of" in running.log("worker0")
+    assert "tls.refused" in running.log("coordinator")
