@@ -27,6 +27,7 @@ from paramfleet_shared.clock import SystemClock
 from paramfleet_shared.discovery.session import JobSession
 from paramfleet_shared.errors import FleetError, IntegrityError, UnavailableError
 from paramfleet_shared.rpc.endpoint import join_endpoint
+from paramfleet_shared.versions import versions
 
 __all__ = ["BackgroundError", "Communicator", "CommunicatorClosedError"]
 
@@ -315,7 +316,7 @@ class Communicator:
         self, session: JobSession, facts: Callable[[], Mapping[str, Any]]
     ) -> None:
         while True:
-            await session.publish(facts())
+            await session.publish({**facts(), "versions": versions()})
             await self.clock.sleep(_PUBLISH_PERIOD_S)
 
     async def _guard(self, work: Coroutine[Any, Any, None]) -> None:

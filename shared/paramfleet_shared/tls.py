@@ -30,6 +30,7 @@ __all__ = [
     "Tls",
     "TlsEnd",
     "TlsFiles",
+    "files_of",
     "identity_uri",
     "member_of",
     "tls_of",
@@ -113,6 +114,17 @@ def member_of(certificate: Mapping[str, Any]) -> MemberName | None:
     return None
 
 
+def files_of(settings: JobSettings, role: str) -> TlsFiles | None:
+    """Return where a role's certificate is by its settings; None where they name none."""
+    folder = Path(settings.tls_dir)
+    files = TlsFiles(
+        ca=Path(settings.tls_ca or folder / "ca.crt"),
+        cert=Path(settings.tls_cert or folder / f"{role}.crt"),
+        key=Path(settings.tls_key or folder / f"{role}.key"),
+    )
+    return files if settings.tls_dir or settings.tls_cert else None
+
+
 def tls_of(settings: JobSettings, role: str) -> "Tls | None":
     """Return the certificate that a process of a role has by its settings.
 
@@ -122,13 +134,8 @@ def tls_of(settings: JobSettings, role: str) -> "Tls | None":
     Raises:
         CertificateFilesError: if it can't be used.
     """
-    folder = Path(settings.tls_dir)
-    files = TlsFiles(
-        ca=Path(settings.tls_ca or folder / "ca.crt"),
-        cert=Path(settings.tls_cert or folder / f"{role}.crt"),
-        key=Path(settings.tls_key or folder / f"{role}.key"),
-    )
-    return Tls(files, job=settings.job) if settings.tls_dir or settings.tls_cert else None
+    files = files_of(settings, role)
+    return None if files is None else Tls(files, job=settings.job)
 
 
 @final

@@ -44,6 +44,7 @@ from paramfleet_shared.tables.readiness import COMPILING, compiling, is_cold
 from paramfleet_shared.telemetry import MetricRegistry, setup_logging
 from paramfleet_shared.tls import MEMBER_ROLES, tls_of
 from paramfleet_shared.upkeep import freeze, keep_tidy
+from paramfleet_shared.versions import versions
 from paramfleet_shared.wire.message import Message
 
 __all__ = ["PServer", "run", "serve"]
@@ -329,7 +330,7 @@ class PServer:
             for table in facts["tables"]:
                 for fact, gauge in self._gauges.items():
                     gauge.labels(table["name"]).set(table[fact])
-            await session.publish(facts)
+            await session.publish({**facts, "versions": versions()})
             await self._clock.sleep(PUBLISH_PERIOD_S)
 
     async def _leave(self) -> None:

@@ -164,6 +164,15 @@ def _certs(arguments: tuple[str, ...]) -> None:
     _delegate(command, "certs", arguments)
 
 
+@main.command("doctor", **DELEGATE)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def _doctor(arguments: tuple[str, ...]) -> None:
+    """Look for what would keep a job from running here."""
+    from paramfleet_worker.app.doctor import doctor as command  # noqa: PLC0415 -- slow
+
+    _delegate(command, "doctor", arguments)
+
+
 @main.command("tokens", **DELEGATE)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def _tokens(arguments: tuple[str, ...]) -> None:

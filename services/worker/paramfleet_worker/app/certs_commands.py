@@ -1,5 +1,7 @@
 """``paramfleet certs``: the commands."""
 
+import hashlib
+import secrets
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -9,7 +11,14 @@ import click
 from paramfleet_shared.config import JobSettings
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.tls import MemberName
-from paramfleet_worker.process.certificates import AUTHORITY_DAYS, DAYS, ROLES, Authority
+from paramfleet_worker.core.access_list import REDIS_USERS, access_list
+from paramfleet_worker.process.certificates import (
+    AUTHORITY_DAYS,
+    DAYS,
+    ROLES,
+    Authority,
+    write_secret,
+)
 
 __all__ = ["certs"]
 
@@ -95,6 +104,32 @@ def show(folder: Path) -> None:
             ends = f"until {fact.not_after.date()} ({left} days)"
             click.echo(f"{fact.role:12} job {fact.job or '-'}  {ends}  {hosts}")
             click.echo(f"{'':12} {fact.path}  sha256 {fact.fingerprint}")
+
+    _told(run)
+
+
+@certs.command("redis-acl")
+@FOLDER
+@JOB
+def redis_acl(folder: Path, job: str) -> None:
+    """Make passwords and an access list for Redis; passwords that are there are kept.
+
+    Writes redis.acl, for ``redis-server --aclfile``, and redis.<user>.password for each of
+    the users coordinator, pserver and worker: PARAMFLEET_REDIS_PASSWORD_FILE.
+    """
+    JobSettings(job=job)
+
+    def run() -> None:
+        digests = {}
+        for user in REDIS_USERS:
+            path = folder / f"redis.{user}.password"
+            is_new = not path.exists()
+            if is_new:
+                folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+                write_secret(path, secrets.token_urlsafe(32).encode())
+            digests[user] = hashlib.sha256(path.read_bytes().strip()).hexdigest()
+            _say(f"{user}'s password", made=is_new)
+        write_secret(folder / "redis.acl", access_list(job, digests).encode())
 
     _told(run)
 

@@ -1,0 +1,1 @@
+"""What ``paramfleet doctor`` concludes from facts; gathering them is ``process.probes``."""

@@ -1,0 +1,248 @@
+"""``paramfleet doctor`` on real files, sockets and Redis servers: misconfigurations by name."""
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from paramfleet_shared.clock import SystemClock
+from paramfleet_shared.config import JobSettings
+from paramfleet_shared.discovery.embedded import EmbeddedRedis
+from paramfleet_shared.discovery.store import RedisStore
+from paramfleet_worker.__main__ import main
+from paramfleet_worker.app.certs_commands import certs
+from paramfleet_worker.app.tokens_commands import tokens
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(autouse=True)
+def _own_environment(monkeypatch: pytest.MonkeyPatch, redis_url: str) -> None:
+    for name in list(os.environ):  # noqa: TID251 -- what the command reads
+        if name.startswith(("PARAMFLEET_", "PADDLE_", "TRAINING_ROLE")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("PARAMFLEET_REDIS", redis_url)
+
+
+def run(*words: str, role: str = "pserver") -> tuple[int, set[str]]:
+    """Return the exit code and what was found."""
+    result = CliRunner().invoke(main, ["doctor", "--json", "--role", role, *words])
+    assert result.exit_code in {0, 1}, result.output
+    said: dict[str, Any] = json.loads(result.stdout)
+    assert said["ok"] == (result.exit_code == 0)
+    return result.exit_code, {finding["name"] for finding in said["findings"]}
+
+
+def make_certificates(folder: Path, *, over: Path | None = None) -> None:
+    """Make certificates; ``over`` another folder's authority, if one is given."""
+    words = ["init", "--dir", str(folder), "--job", "default", "--host", "127.0.0.1"]
+    for role in ("pserver", "worker"):
+        words += ["--role", role]
+    assert CliRunner().invoke(certs, words).exit_code == 0
+    if over is not None:
+        shutil.copy(folder / "ca.crt", over / "ca.crt")
+
+
+@contextlib.contextmanager
+def listener() -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        yield sock.getsockname()[1]
+
+
+def test_a_healthy_machine_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_certificates(tmp_path / "tls")
+    monkeypatch.setenv("PARAMFLEET_TLS_DIR", str(tmp_path / "tls"))
+
+    code, found = run("--checkpoints", str(tmp_path))
+
+    warnings = {"kernels-cold", "shm-small", "memory-nearly-full", "redis-forgets", "disk-full"}
+    assert found <= warnings, "only what depends on the machine"
+    assert code == (1 if "disk-full" in found else 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "variables"),
+    [
+        ("setting-unknown", {"PARAMFLEET_LEASE_TTL": "6"}),
+        ("setting-unknown", {"PARAMFLEET_PSERVER__PORTT": "7000"}),
+        ("setting-invalid", {"PARAMFLEET_LEASE_TTL_S": "-1"}),
+        ("setting-invalid", {"PARAMFLEET_REDIS_PASSWORD_FILE": "/nonexistent"}),
+        ("rank-out-of-range", {"PADDLE_TRAINER_ID": "2", "PADDLE_TRAINERS_NUM": "2"}),
+        ("role-unknown", {"TRAINING_ROLE": "WORKER"}),
+        ("redis-unreachable", {"PARAMFLEET_REDIS": "redis://127.0.0.1:1/0"}),
+        ("host-unresolvable", {"PARAMFLEET_HOST": "no-such-host.invalid"}),
+        ("address-not-ours", {"PARAMFLEET_PSERVER__BIND": "192.0.2.1"}),
+        ("certificate-missing", {"PARAMFLEET_TLS_DIR": "/nonexistent"}),
+        ("tokens-unreadable", {"PARAMFLEET_TOKENS_FILE": "/nonexistent"}),
+    ],
+)
+def test_a_wrong_setting_is_found_by_name(
+    monkeypatch: pytest.MonkeyPatch, name: str, variables: dict[str, str]
+) -> None:
+    for variable, value in variables.items():
+        monkeypatch.setenv(variable, value)
+
+    code, found = run()
+
+    assert code == 1
+    assert name in found
+
+
+def test_a_port_that_is_taken_is_found() -> None:
+    with listener() as port:
+        code, found = run("--listen", f"127.0.0.1:{port}")
+
+    assert code == 1
+    assert "port-taken" in found
+
+
+def test_two_equal_ports_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    with listener() as port:
+        pass  # free again
+    monkeypatch.setenv("PARAMFLEET_PSERVER__PORT", str(port))
+    monkeypatch.setenv("PARAMFLEET_PSERVER__ADMIN_PORT", str(port))
+
+    assert "port-twice" in run()[1]
+
+
+@pytest.mark.parametrize(
+    ("harm", "name"),
+    [
+        (lambda folder: (folder / "pserver.key").chmod(0o644), "certificate-permissions"),
+        (
+            lambda folder: shutil.copy(folder / "worker.key", folder / "pserver.key"),
+            "certificate-key-mismatch",
+        ),
+        (lambda folder: (folder / "pserver.crt").write_text("x"), "certificate-unreadable"),
+        (
+            lambda folder: [
+                shutil.copy(folder / f"worker.{kind}", folder / f"pserver.{kind}")
+                for kind in ("crt", "key")
+            ],
+            "certificate-wrong-role",
+        ),
+        (
+            lambda folder: make_certificates(folder / "other", over=folder),
+            "certificate-wrong-authority",
+        ),
+    ],
+)
+def test_a_harmed_certificate_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, harm: Any, name: str
+) -> None:
+    make_certificates(tmp_path / "tls")
+    monkeypatch.setenv("PARAMFLEET_TLS_DIR", str(tmp_path / "tls"))
+    harm(tmp_path / "tls")
+
+    code, found = run()
+
+    assert code == 1
+    assert name in found
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"age_days": 60}, "certificate-expired"),
+        ({"age_days": -2}, "certificate-not-yet-valid"),
+        ({"age_days": 20}, "certificate-expires-soon"),
+        ({"job": "clicks"}, "certificate-wrong-job"),
+    ],
+)
+def test_a_certificate_of_another_time_or_job_is_found(
+    certificates: Any, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], name: str
+) -> None:
+    files = certificates.issue("pserver", **{"job": "default", **options})
+    monkeypatch.setenv("PARAMFLEET_TLS_DIR", str(files.ca.parent))
+
+    assert name in run()[1]
+
+
+def test_tokens_without_tls_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "tokens"
+    CliRunner().invoke(tokens, ["new", "--file", str(path), "--role", "read"])
+    monkeypatch.setenv("PARAMFLEET_TOKENS_FILE", str(path))
+
+    code, found = run()
+
+    assert {"tokens-without-tls", "tokens-without-admin"} <= found
+    assert code == 0, "warnings alone"
+
+
+def test_a_folder_of_checkpoints_that_is_not_there_is_found(tmp_path: Path) -> None:
+    assert "checkpoints-not-writable" in run("--checkpoints", str(tmp_path / "none"))[1]
+
+
+def test_tables_that_do_not_fit_are_found() -> None:
+    assert "memory-too-small" in run("--table-gib", "100000")[1]
+
+
+async def command(url: str, *words: str) -> None:
+    store = RedisStore(url, clock=SystemClock(), timeout_s=5.0)
+    await store.command(*words)
+    await store.close()
+
+
+async def test_a_redis_that_evicts_and_is_full_is_found(
+    own_redis: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await own_redis.start()
+    await command(own_redis.url, "CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+    await command(own_redis.url, "CONFIG", "SET", "maxmemory", "1200kb")
+    monkeypatch.setenv("PARAMFLEET_REDIS", own_redis.url)
+
+    found = await in_thread()
+
+    assert {"redis-evicts", "redis-forgets"} <= found
+
+
+async def test_a_wrong_password_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    redis = EmbeddedRedis(tmp_path, clock=SystemClock(), password="right")
+    await redis.start()
+    monkeypatch.setenv("PARAMFLEET_REDIS", redis.url.replace("right", "wrong"))
+    try:
+        found = await in_thread()
+    finally:
+        redis.stop()
+
+    assert "redis-refused" in found
+
+
+async def test_a_user_without_the_rights_is_found(
+    own_redis: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await own_redis.start()
+    words = ("ACL", "SETUSER", "weak", "on", ">secret", "~paramfleet:*", "+@all", "-eval")
+    await command(own_redis.url, *words)
+    monkeypatch.setenv("PARAMFLEET_REDIS", own_redis.url)
+    monkeypatch.setenv("PARAMFLEET_REDIS_USER", "weak")
+    monkeypatch.setenv("PARAMFLEET_REDIS_PASSWORD", "secret")
+
+    assert "redis-acl" in await in_thread()
+
+
+async def in_thread() -> set[str]:
+    """Run the doctor, which has a loop of its own, beside this test's."""
+    return (await asyncio.to_thread(run))[1]
+
+
+def test_a_person_is_told_where_what_and_what_to_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PARAMFLEET_JOBB", "flights")
+
+    result = CliRunner().invoke(main, ["doctor", "--role", "pserver"])
+
+    assert "FAILURE setting-unknown: PARAMFLEET_JOBB" in result.output
+    assert "did you mean PARAMFLEET_JOB?" in result.output
+    assert JobSettings().job == "default"

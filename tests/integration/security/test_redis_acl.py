@@ -1,0 +1,151 @@
+"""A job on a Redis that lets in nobody but its users, with no more rights than they need."""
+
+import re
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from typing_extensions import override
+
+from paramfleet_shared.clock import SystemClock
+from paramfleet_shared.config import JobSettings
+from paramfleet_shared.discovery import scripts
+from paramfleet_shared.discovery.embedded import EmbeddedRedis
+from paramfleet_shared.discovery.errors import RedisRefusedError
+from paramfleet_shared.discovery.records import JobRecord, JobSizes, Member
+from paramfleet_shared.discovery.registry import CoordinatorSeat, Registry
+from paramfleet_shared.discovery.seat import Seat
+from paramfleet_shared.discovery.store import RedisStore, store_of
+from paramfleet_worker.app.certs_commands import certs
+from paramfleet_worker.core.access_list import COMMANDS
+
+SIZES = JobSizes(worker_num=1, server_num=1, num_shards=4)
+WHERE = CoordinatorSeat(endpoint="h:1", admin="h:2", host="h", pid=9)
+ADA = Member(
+    role="worker", index=0, incarnation=0, endpoint="", admin="", host="h", pid=1, nonce="ada"
+)
+
+
+class GuardedRedis(EmbeddedRedis):
+    """A redis-server with the access list of a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, clock=SystemClock())
+        self.folder = folder
+
+    @override
+    def _config(self, port: int) -> str:
+        return f'{super()._config(port)}aclfile "{self.folder / "redis.acl"}"\n'
+
+
+@pytest.fixture
+async def guarded(tmp_path: Path) -> AsyncIterator[GuardedRedis]:
+    made = CliRunner().invoke(certs, ["redis-acl", "--dir", str(tmp_path), "--job", "flights"])
+    assert made.exit_code == 0, made.output
+    redis = GuardedRedis(tmp_path)
+    await redis.start()
+    yield redis
+    redis.stop()
+
+
+@pytest.fixture
+async def store_for(guarded: GuardedRedis) -> AsyncIterator[Callable[[str], RedisStore]]:
+    opened: list[RedisStore] = []
+
+    def open_store(user: str) -> RedisStore:
+        path = guarded.folder / f"redis.{user}.password"
+        password = path.read_text() if path.exists() else ""
+        settings = JobSettings(
+            job="flights", redis=guarded.url, redis_user=user, redis_password=password
+        )
+        opened.append(store_of(settings, clock=SystemClock(), timeout_s=5.0))
+        return opened[-1]
+
+    yield open_store
+    for store in opened:
+        await store.close()
+
+
+async def test_members_and_coordinator_may_do_what_a_job_needs(
+    store_for: Callable[[str], RedisStore],
+) -> None:
+    seat = Seat(store_for("coordinator"), job="flights", record=WHERE, lease_ttl_s=60.0)
+    registry = Registry(store_for("worker"), job="flights")
+    servers = Registry(store_for("pserver"), job="flights")
+
+    assert await seat.try_claim() is None
+    seat.epoch = 1
+    await seat.write_job(JobRecord(state="waiting", sizes=SIZES))
+    ada = replace(ADA, incarnation=await seat.register(ADA))
+    bob = replace(ADA, role="pserver", nonce="bob")
+    bob = replace(bob, incarnation=await seat.register(bob))
+    await registry.ping()
+    view = await registry.beat(ada, epoch=1, end="done", facts='{"step": 1}')
+    await registry.put(ada, epoch=1, use="1:x", payload=b"payload")
+    await servers.beat(bob, epoch=1)
+    await seat.arrive("b", 1, 0)
+    snapshot = await seat.tick()
+    await servers.fail(bob, epoch=1, reason="tired")
+    await seat.read_arrivals()
+    await seat.resign()
+
+    assert view.has_coordinator
+    assert set(snapshot.members) == {("worker", 0), ("pserver", 0)}
+    assert await registry.find_coordinator() is None
+    assert await registry.read_payloads(epoch=1, use="1:x") == {0: b"payload"}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("FLUSHALL",),
+        ("CONFIG", "SET", "requirepass", "mine"),
+        ("ACL", "SETUSER", "worker", "+@all"),
+        ("KEYS", "*"),
+        ("DEL", "paramfleet:flights:epoch"),
+        ("GET", "paramfleet:clicks:epoch"),
+        ("EVAL", "return redis.call('GET', KEYS[1])", 1, "paramfleet:clicks:epoch"),
+        ("PUBLISH", "paramfleet:flights:x", "y"),
+    ],
+)
+async def test_a_worker_may_do_nothing_else(
+    store_for: Callable[[str], RedisStore], words: tuple[str | int, ...]
+) -> None:
+    with pytest.raises(RedisRefusedError):
+        await store_for("worker").command(*words)
+
+
+async def test_nobody_gets_in_without_a_password(
+    guarded: GuardedRedis, store_for: Callable[[str], RedisStore]
+) -> None:
+    bare = RedisStore(guarded.url, clock=SystemClock(), timeout_s=5.0)
+
+    with pytest.raises(RedisRefusedError):
+        await bare.command("PING")
+    await bare.close()
+    with pytest.raises(RedisRefusedError):
+        await store_for("default").command("GET", "paramfleet:flights:epoch")
+
+
+def test_what_scripts_call_is_in_the_coordinator_s_rights() -> None:
+    source = Path(str(scripts.__file__)).read_text(encoding="utf-8")
+
+    called = {name.lower() for name in re.findall(r"redis\.call\('([A-Z]+)'", source)}
+
+    assert called
+    assert called <= set(COMMANDS["coordinator"])
+
+
+def test_passwords_are_kept_and_the_list_holds_their_hashes_alone(tmp_path: Path) -> None:
+    words = ["redis-acl", "--dir", str(tmp_path), "--job", "flights"]
+    CliRunner().invoke(certs, words)
+    before = {path.name: path.read_text() for path in tmp_path.iterdir()}
+
+    made = CliRunner().invoke(certs, words)
+
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == before
+    passwords = [text for name, text in before.items() if name.endswith(".password")]
+    assert len(set(passwords)) == 3
+    assert not any(text in before["redis.acl"] + made.output for text in passwords)
