@@ -43,7 +43,7 @@ class Reporting:
             said = session.communicator.wait(member.read_facts("worker"))
             said[member.member.index] = session.progress.facts()  # newer than its heartbeat
         return [
-            {"rank": rank, **facts}
+            {"rank": rank, **{k: v for k, v in facts.items() if k != "versions"}}
             for rank, facts in sorted(said.items())
             if facts.get("examples_per_s") is not None
         ]

@@ -8,7 +8,9 @@ from collections.abc import Mapping
 
 __all__ = ["COMMANDS", "REDIS_USERS", "access_list"]
 
-_CONNECTION = ("ping", "hello", "select", "client|setinfo", "client|setname", "info", "time")
+_CONNECTION = ("ping", "hello", "select", "client|setname", "info", "time")
+"""Redis 7.0 and before don't know ``CLIENT SETINFO``; redis-py does without it."""
+
 _SCRIPTS = ("eval", "evalsha", "script|load")
 _MEMBERS = (
     "exists", "get", "hget", "hgetall", "hincrby", "hset", "hsetnx", "pexpire", "set",
