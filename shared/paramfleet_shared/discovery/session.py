@@ -118,22 +118,17 @@ class JobSession:
             IndexTakenError: if another live process has the index.
             JobFailedError: if the job has failed already.
             JobFinishedError: if it has finished.
-            CertificateFilesError: if the settings' certificate can't be used.
-            CallerRefusedError: if the coordinator doesn't accept it.
+            CallerRefusedError: if the coordinator doesn't accept this one's certificate.
         """
         deadline = clock.monotonic() + settings.join_timeout_s
-        timeout_s = min(1.0, settings.lease_ttl_s / 4)
-        store = store_of(settings, clock=clock, timeout_s=timeout_s)
+        store = store_of(settings, clock=clock, timeout_s=min(1.0, settings.lease_ttl_s / 4))
         registry = Registry(store, job=settings.job)
         channel: Channel | None = None
         try:
             await outlast(registry.ping, clock=clock, patience_s=settings.join_timeout_s)
+            left_s = deadline - clock.monotonic()
             channel = await coordinator_channel(
-                registry,
-                settings,
-                role=role,
-                clock=clock,
-                timeout_s=deadline - clock.monotonic(),
+                registry, settings, role=role, clock=clock, timeout_s=left_s
             )
             admission = await ask_to_join(
                 channel,

@@ -9,7 +9,6 @@ from paramfleet_shared.clock import Clock
 from paramfleet_shared.errors import (
     ContractError,
     FleetError,
-    OutcomeUnknownError,
     UnavailableError,
 )
 from paramfleet_shared.http2.events import ResponseReceived
@@ -24,7 +23,7 @@ from paramfleet_shared.rpc.deadlines import (
 )
 from paramfleet_shared.rpc.endpoint import split_endpoint
 from paramfleet_shared.rpc.faults import NO_FAULTS, FaultHook, Verdict
-from paramfleet_shared.rpc.link import CallLostError, Link
+from paramfleet_shared.rpc.link import CallLostError, ConnectionLostError, Link
 from paramfleet_shared.rpc.tasks import TaskSet
 from paramfleet_shared.tls import PeerRefusedError, TlsEnd
 from paramfleet_shared.wire.limits import DEFAULT_LIMITS, Limits
@@ -79,24 +78,6 @@ class PeerUnreachableError(UnavailableError):
         self.endpoint = endpoint
         self.operation = operation
         self.waited_s = waited_s
-        self.reason = reason
-
-
-class ConnectionLostError(OutcomeUnknownError):
-    """The connection broke after the call was sent; it may have had its effect."""
-
-    code = "outcome_unknown.connection_lost"
-
-    def __init__(self, *, peer: str, operation: str, reason: str = "") -> None:
-        super().__init__(
-            f"the connection to {peer} was lost while it handled {operation!r}"
-            + (f": {reason}" if reason else ""),
-            peer=peer,
-            operation=operation,
-            reason=reason,
-        )
-        self.peer = peer
-        self.operation = operation
         self.reason = reason
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing_extensions import override
 
 from paramfleet_shared.clock import Clock
+from paramfleet_shared.errors import OutcomeUnknownError
 from paramfleet_shared.http2.client import ClientConnection
 from paramfleet_shared.http2.events import (
     ConnectionEnded,
@@ -24,7 +25,7 @@ from paramfleet_shared.rpc.protocol import Http2Protocol
 from paramfleet_shared.wire.limits import BodyTooLargeError, Limits
 from paramfleet_shared.wire.message import Buffer
 
-__all__ = ["CallLostError", "Link"]
+__all__ = ["CallLostError", "ConnectionLostError", "Link"]
 
 _PROBE = b"pf-alive"
 _MEMO_ENTRIES = 512
@@ -38,6 +39,24 @@ class CallLostError(Exception):
         self.reason = reason
         self.processed = processed
         """False: the server surely did nothing."""
+
+
+class ConnectionLostError(OutcomeUnknownError):
+    """The connection broke after the call was sent; it may have had its effect."""
+
+    code = "outcome_unknown.connection_lost"
+
+    def __init__(self, *, peer: str, operation: str, reason: str = "") -> None:
+        super().__init__(
+            f"the connection to {peer} was lost while it handled {operation!r}"
+            + (f": {reason}" if reason else ""),
+            peer=peer,
+            operation=operation,
+            reason=reason,
+        )
+        self.peer = peer
+        self.operation = operation
+        self.reason = reason
 
 
 class Link(Http2Protocol[ClientConnection]):
