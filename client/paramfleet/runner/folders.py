@@ -16,24 +16,35 @@ from paramfleet.runner.model import Model
 
 __all__ = ["import_module", "load_model_class", "load_reader"]
 
+_FOR_PADDLE = (
+    "it imports paddle; models are torch's here, and a RecDataset needs no base class: "
+    "docs/migrating-from-paddle.md"
+)
+
 
 def import_module(path: Path) -> ModuleType:
     """Import a file, with or without its ``.py``.
 
     Raises:
-        ModelFolderError: if there is no such file.
+        ModelFolderError: if there is no such file, or it is one for Paddle.
     """
     path = path if path.suffix == ".py" else path.with_name(f"{path.name}.py")
     path = path.resolve()
     if not path.is_file():
-        raise ModelFolderError(path=str(path), rule="there is no such module")
+        rule = "there is no such module; runner.model_path and train_reader_path name them"
+        raise ModelFolderError(path=str(path), rule=rule)
     package = "paramfleet_models." + re.sub(r"\W", "_", str(path.parent))
     for name, where in (("paramfleet_models", []), (package, [str(path.parent)])):
         if name not in sys.modules:
             made = ModuleType(name)
             made.__path__ = where
             sys.modules[name] = made
-    return importlib.import_module(f"{package}.{path.stem}")
+    try:
+        return importlib.import_module(f"{package}.{path.stem}")
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "paddle":
+            raise
+        raise ModelFolderError(path=str(path), rule=_FOR_PADDLE) from error
 
 
 def load_model_class(raw: RawConfig) -> type[Model[Any]]:

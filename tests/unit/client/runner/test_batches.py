@@ -135,6 +135,21 @@ def test_a_module_that_is_not_there_is_named(tmp_path: Path) -> None:
         load_model_class(raw)
 
 
+@pytest.mark.parametrize("line", ["import paddle", "from paddle.io import IterableDataset"])
+def test_a_module_for_paddle_is_told_as_such(tmp_path: Path, line: str) -> None:
+    (tmp_path / "criteo_reader.py").write_text(f"{line}\n")
+
+    with pytest.raises(ModelFolderError, match=r"criteo_reader\.py: it imports paddle"):
+        import_module(tmp_path / "criteo_reader")
+
+
+def test_another_library_that_is_missing_is_not_taken_for_it(tmp_path: Path) -> None:
+    (tmp_path / "reader.py").write_text("import paddlex\n")
+
+    with pytest.raises(ModuleNotFoundError, match="paddlex"):
+        import_module(tmp_path / "reader")
+
+
 def test_a_module_without_its_class_is_named(tmp_path: Path) -> None:
     made = config(tmp_path)
     for name in ("model", "reader"):
