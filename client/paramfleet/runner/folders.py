@@ -27,6 +27,7 @@ def import_module(path: Path) -> ModuleType:
 
     Raises:
         ModelFolderError: if there is no such file, or it is one for Paddle.
+        ModuleNotFoundError: if it imports another library that isn't installed.
     """
     path = path if path.suffix == ".py" else path.with_name(f"{path.name}.py")
     path = path.resolve()
