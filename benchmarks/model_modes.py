@@ -122,7 +122,7 @@ def main(
             runs = {"local": train(["train"], keys, folder)}
             for mode in MODES:
                 own = own_keys(mode, workers)
-                runs[mode] = train(job, {**keys, **own}, folder)
+                runs[mode] = train(job, {**keys, **own, **more}, folder)
             for mode, run in runs.items():
                 scores[mode].append(run["auc"])
             told = ", ".join(f"{mode} {run['auc']:.6f}" for mode, run in runs.items())
