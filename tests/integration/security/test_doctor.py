@@ -7,16 +7,22 @@ import os
 import shutil
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
+from paramfleet_shared.admin import AdminServer
 from paramfleet_shared.clock import SystemClock
 from paramfleet_shared.config import JobSettings
 from paramfleet_shared.discovery.embedded import EmbeddedRedis
+from paramfleet_shared.discovery.records import JobRecord, JobSizes, Member
+from paramfleet_shared.discovery.registry import CoordinatorSeat, Registry
+from paramfleet_shared.discovery.seat import Seat
 from paramfleet_shared.discovery.store import RedisStore
+from paramfleet_shared.telemetry import MetricRegistry
 from paramfleet_worker.__main__ import main
 from paramfleet_worker.app.certs_commands import certs
 from paramfleet_worker.app.tokens_commands import tokens
@@ -234,6 +240,67 @@ async def test_a_user_without_the_rights_is_found(
 async def in_thread() -> set[str]:
     """Run the doctor, which has a loop of its own, beside this test's."""
     return (await asyncio.to_thread(run))[1]
+
+
+async def open_job(redis_url: str, *, admin: str) -> None:
+    """Leave a job in Redis whose coordinator is at ``admin``, and one member."""
+    store = RedisStore(redis_url, clock=SystemClock(), timeout_s=5.0)
+    where = CoordinatorSeat(endpoint=admin, admin=admin, host="h", pid=9)
+    seat = Seat(store, job="flights", record=where, lease_ttl_s=60.0)
+    assert await seat.try_claim() is None
+    seat.epoch = 1
+    sizes = JobSizes(worker_num=4, server_num=1, num_shards=4)
+    await seat.write_job(JobRecord(state="waiting", sizes=sizes))
+    worker = Member(
+        role="worker", index=0, incarnation=0, endpoint="", admin="", host="h", pid=1
+    )
+    worker = replace(worker, incarnation=await seat.register(worker))
+    facts = json.dumps({"versions": {"paramfleet": "0.0.0", "python": "3.11.1"}})
+    await Registry(store, job="flights").beat(worker, epoch=1, facts=facts)
+    await store.close()
+
+
+async def test_a_job_of_other_versions_and_sizes_is_found(
+    own_redis: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await own_redis.start()
+    await open_job(own_redis.url, admin="127.0.0.1:1")
+    monkeypatch.setenv("PARAMFLEET_REDIS", own_redis.url)
+    monkeypatch.setenv("PARAMFLEET_JOB", "flights")
+    monkeypatch.setenv("PADDLE_TRAINERS_NUM", "2")
+
+    found = await in_thread()
+
+    assert {"coordinator-unreachable", "version-differs", "sizes-differ"} <= found
+
+
+@pytest.mark.parametrize("has_tls", [False, True])
+async def test_a_coordinator_that_answers_is_no_finding(
+    own_redis: EmbeddedRedis,
+    certificates: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    has_tls: bool,
+) -> None:
+    certificates.issue("pserver")
+    pages = certificates.tls("coordinator").accepts("pserver", protocol="http/1.1")
+    server = AdminServer(
+        status=dict,
+        ready=lambda: (True, ""),
+        metrics=MetricRegistry(),
+        tls=pages if has_tls else None,
+    )
+    await own_redis.start()
+    await open_job(own_redis.url, admin=f"127.0.0.1:{await server.start('127.0.0.1', 0)}")
+    monkeypatch.setenv("PARAMFLEET_REDIS", own_redis.url)
+    monkeypatch.setenv("PARAMFLEET_JOB", "flights")
+    if has_tls:
+        monkeypatch.setenv("PARAMFLEET_TLS_DIR", str(certificates.folder / "ours"))
+
+    found = await in_thread()
+    await server.close()
+
+    assert "version-differs" in found, "it did look at the job"
+    assert not found & {"coordinator-unreachable", "clock-skew-coordinator"}
 
 
 def test_a_person_is_told_where_what_and_what_to_do(

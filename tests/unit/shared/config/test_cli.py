@@ -80,6 +80,13 @@ def test_help_names_every_setting_with_its_sentence_and_default() -> None:
         assert word in result.output
 
 
+def test_a_secret_is_no_option_because_everybody_sees_a_command_line() -> None:
+    result, _ = invoke("--help")
+
+    assert "--redis-user" in result.output
+    assert "--redis-password" not in result.output
+
+
 def test_what_run_returns_is_the_exit_status() -> None:
     result, _ = invoke(status=3)
 

@@ -301,3 +301,34 @@ def test_the_environment_is_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     environment["PARAMFLEET_JOB"] = "changed"
 
     assert read_environment()["PARAMFLEET_JOB"] == "here"
+
+
+def test_a_secret_comes_from_the_file_that_the_environment_names(tmp_path: Path) -> None:
+    (tmp_path / "password").write_text("hunter2\n")
+    variable = "PARAMFLEET_REDIS_PASSWORD_FILE"
+
+    found = given(environment={variable: str(tmp_path / "password")})
+
+    assert found.value.redis_password == "hunter2"
+    assert found.origins["redis_password"] == f"environment {variable}"
+    assert not any("hunter2" in line for line in found.lines())
+
+
+def test_a_secret_of_a_service_comes_from_a_file_too(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("abc")
+
+    found = given(environment={"PARAMFLEET_WORKER__TOKEN_FILE": str(tmp_path / "token")})
+
+    assert found.value.token == "abc"
+
+
+def test_a_file_of_a_secret_that_is_not_there_is_named(tmp_path: Path) -> None:
+    variable = "PARAMFLEET_REDIS_PASSWORD_FILE"
+
+    with pytest.raises(SettingError, match=f"{variable}.*none"):
+        given(environment={variable: str(tmp_path / "none")})
+
+
+def test_what_is_no_secret_has_no_file() -> None:
+    with pytest.raises(UnknownSettingError):
+        given(environment={"PARAMFLEET_WORKER__PORT_FILE": "x"})

@@ -30,6 +30,17 @@ def test_a_script_finds_the_job_and_leaves_its_index_to_the_coordinator() -> Non
     assert "PARAMFLEET_WORKER__BIND" not in found
 
 
+def test_a_secret_stays_in_its_file(tmp_path: Path) -> None:
+    (tmp_path / "password").write_text("hunter2")
+    inherited = {"PARAMFLEET_REDIS_PASSWORD_FILE": str(tmp_path / "password")}
+    settings = resolve(WorkerSettings, section="worker", arguments={}, environment=inherited)
+
+    found = worker_environment(settings, inherited)
+
+    assert settings.value.redis_password == "hunter2"
+    assert "hunter2" not in found.values()
+
+
 def test_a_model_is_run_by_the_runner_with_its_options(tmp_path: Path) -> None:
     model = tmp_path / "config.yaml"
 
