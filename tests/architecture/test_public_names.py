@@ -77,6 +77,7 @@ def test_the_public_names_of_text_are_these() -> None:
         "SkipGramSettings",
         "SkipGramText",
         "Vocabulary",
+        "VocabularyError",
         "WordVectors",
         "read_pairs",
         "read_questions",

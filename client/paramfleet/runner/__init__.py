@@ -3,6 +3,7 @@
 What ``model.py`` and readers of a model folder import.
 """
 
+from paramfleet.runner.batches import list_files
 from paramfleet.runner.clicks import ClickModel
 from paramfleet.runner.config import Config
 from paramfleet.runner.layers import tower
@@ -23,6 +24,7 @@ __all__ = [
     "Metric",
     "Model",
     "OptimizerSettings",
+    "list_files",
     "read_lines",
     "tower",
 ]

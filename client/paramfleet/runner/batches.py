@@ -5,6 +5,7 @@ import shlex
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,7 +18,7 @@ from paramfleet.data.files import list_folder, located, split_files
 from paramfleet.data.memory_dataset import InMemoryDataset
 from paramfleet.data.queue_dataset import QueueDataset
 from paramfleet.runner.config import Config
-from paramfleet.runner.errors import ConfigError
+from paramfleet.runner.errors import ConfigError, ModelFolderError
 from paramfleet.runner.folders import load_reader
 from paramfleet.runner.model import Model
 from paramfleet_shared.errors import ContractError
@@ -102,6 +103,9 @@ def open_batches(model: Model[Any], files: Sequence[str], *, test: bool) -> Iter
             return _Shuffled(model, names, size=size, threads=threads)
         return _Slots(model, names, QueueDataset(), size=size, threads=threads)
     reader = load_reader(config, reference)
+    if kind == "DataLoader" and hasattr(reader, "batches"):
+        rule = "its reader makes whole batches: reader_type must be RecDataset"
+        raise ModelFolderError(path=str(config.path.parent / reference), rule=rule)
     if kind == "DataLoader":
         samples = _FilesOfProcess(reader, names, config)
         return torch.utils.data.DataLoader(
@@ -187,7 +191,7 @@ def pipe_command(config: Config[Any]) -> str:
 
 @dataclass(frozen=True)
 class _Batches:
-    """Batches of what a reader's class yields."""
+    """Batches of what a reader's class yields; one that has ``batches`` makes them itself."""
 
     reader: type[Any]
     files: list[str]
@@ -195,9 +199,17 @@ class _Batches:
     size: int
 
     def __iter__(self) -> Iterator[Batch]:
+        if hasattr(self.reader, "batches"):
+            yield from self._whole.batches(self.size)
+            return
         samples = iter(self.reader(self.files, self.config))
         while chosen := list(itertools.islice(samples, self.size)):
             yield stack(chosen)
+
+    @cached_property
+    def _whole(self) -> Any:
+        """The reader that makes batches itself: one for all epochs."""
+        return self.reader(self.files, self.config)
 
 
 class _Slots:

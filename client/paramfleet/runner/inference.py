@@ -64,6 +64,7 @@ def infer(model: Model[Any], clock: Clock) -> Outcome:
         metrics=scores,
         scored_on="test",
         examples_per_s=scored / seconds,
+        unit=model.unit,
         seconds=seconds,
     )
 

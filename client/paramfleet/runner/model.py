@@ -14,7 +14,7 @@ from paramfleet.data.slots import Slot
 from paramfleet.runner.config import Config
 from paramfleet.runner.errors import ModelFolderError
 from paramfleet.runner.metrics import Metric
-from paramfleet.runner.optimizers import make_optimizer
+from paramfleet.runner.optimizers import make_optimizer, make_scheduler
 from paramfleet.runner.settings import HyperParameters
 
 __all__ = ["Feeds", "Model"]
@@ -29,6 +29,13 @@ class Feeds(NamedTuple):
     """The arguments of its forward, [B, ...] each."""
     labels: torch.Tensor
     """float32 [B, ...]."""
+    num_examples: int | None = None
+    """How many examples there are, where that isn't the length of ``labels``."""
+
+    @property
+    def size(self) -> int:
+        """How many examples there are."""
+        return len(self.labels) if self.num_examples is None else self.num_examples
 
 
 class Model(abc.ABC, Generic[P]):
@@ -43,6 +50,9 @@ class Model(abc.ABC, Generic[P]):
 
     parameters: ClassVar[type[HyperParameters]] = HyperParameters
     """The dataclass that says which hyper parameters there are."""
+
+    unit: ClassVar[str] = "examples"
+    """What is counted, in the plural: the result has ``examples_per_s``."""
 
     def __init_subclass__(cls) -> None:
         """Note the class of the hyper parameters."""
@@ -88,6 +98,15 @@ class Model(abc.ABC, Generic[P]):
         """Return torch's optimizer over all parameters: what ``optimizer`` says."""
         return make_optimizer(net, self.hyper.optimizer)
 
+    def create_scheduler(
+        self, optimizer: torch.optim.Optimizer
+    ) -> torch.optim.lr_scheduler.LRScheduler | None:
+        """Return what changes the learning rate, stepped after each step; None for nothing.
+
+        What ``optimizer.decay_steps`` says, if nothing else.
+        """
+        return make_scheduler(optimizer, self.hyper.optimizer)
+
     @abc.abstractmethod
     def create_metrics(self) -> Mapping[str, Metric]:
         """Return fresh metrics, by the names that results have; the first is the model's."""
@@ -97,3 +116,15 @@ class Model(abc.ABC, Generic[P]):
         self, metrics: Mapping[str, Any], outputs: Any, labels: torch.Tensor
     ) -> None:
         """Count a batch in the metrics that ``create_metrics`` made."""
+
+    def evaluate(self, net: torch.nn.Module) -> Mapping[str, float] | None:
+        """Return how good the network is, where that isn't seen batch by batch.
+
+        Called instead of scoring the test files, where there are any, by every worker; all
+        must find the same. None has the batches of the test files scored.
+
+        Args:
+            net: The network, as ``create_model`` made it.
+        """
+        del net
+        return None

@@ -24,6 +24,8 @@ class Outcome:
     """``test`` or ``train``: what the metrics are of."""
     examples_per_s: float
     """Of all workers together."""
+    unit: str = "examples"
+    """What is counted."""
     seconds: float
     """From the first batch to the end of the last step, of the slowest worker."""
     profile: Mapping[str, Any] | None = None
@@ -39,7 +41,7 @@ class Outcome:
             "epochs": self.epochs,
             **self.metrics,
             "scored_on": self.scored_on,
-            "examples_per_s": round(self.examples_per_s, 1),
+            f"{self.unit}_per_s": round(self.examples_per_s, 1),
             "seconds": round(self.seconds, 3),
         }
         if self.profile is not None:

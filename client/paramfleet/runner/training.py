@@ -19,7 +19,6 @@ from paramfleet.runner.display import Display, metrics_text, shown
 from paramfleet.runner.errors import ConfigError
 from paramfleet.runner.metrics import Metric
 from paramfleet.runner.model import Feeds, Model
-from paramfleet.runner.optimizers import make_scheduler
 from paramfleet.runner.outcome import Outcome, model_name
 from paramfleet.runner.profile import Profile
 from paramfleet.runner.scoring import score
@@ -76,6 +75,7 @@ def train(model: Model[Any], clock: Clock) -> Outcome:
         metrics=scores,
         scored_on="train" if test is None else "test",
         examples_per_s=num_examples / seconds,
+        unit=model.unit,
         seconds=seconds,
         profile=trainer.profile.result() if runner.dataset_debug else None,
     )
@@ -135,7 +135,7 @@ class Trainer:
         fleet.init_worker()
         if runner.model_init_path:
             fleet.load_model(config.path_of(runner.model_init_path))
-        self._scheduler = make_scheduler(self._optimizer, model.hyper.optimizer)
+        self._scheduler = model.create_scheduler(self._optimizer)
         self._batches = fleet.prefetch(_Loader(model, batches), self.net)
         self._model = model
         self._clock = clock
@@ -179,7 +179,7 @@ class Trainer:
 
     def _step(self, feeds: Feeds, metrics: Mapping[str, Metric]) -> torch.Tensor:
         """Take one step; without rows, only the part in the job's step that it has."""
-        count = len(feeds.labels)
+        count = feeds.size
         loss = self._learn(feeds, metrics) if count else torch.tensor(float("nan"))
         with self.profile.phase("push"):
             self._optimizer.step(examples=count)

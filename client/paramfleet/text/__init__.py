@@ -15,7 +15,7 @@ if TYPE_CHECKING:
         read_questions,
     )
     from paramfleet.text.skip_gram import SkipGramBatch, SkipGramSettings, SkipGramText
-    from paramfleet.text.vocabulary import Vocabulary
+    from paramfleet.text.vocabulary import Vocabulary, VocabularyError
 
 __all__ = [
     "Pair",
@@ -24,6 +24,7 @@ __all__ = [
     "SkipGramSettings",
     "SkipGramText",
     "Vocabulary",
+    "VocabularyError",
     "WordVectors",
     "read_pairs",
     "read_questions",
@@ -36,6 +37,7 @@ _ROOMS = {
     "SkipGramSettings": "skip_gram",
     "SkipGramText": "skip_gram",
     "Vocabulary": "vocabulary",
+    "VocabularyError": "vocabulary",
     "WordVectors": "evaluation",
     "read_pairs": "evaluation",
     "read_questions": "evaluation",

@@ -73,8 +73,8 @@ def export_table(
         table: The table's name.
         format: One of the above.
         output: The file; one of that name is replaced.
-        words: For ``word2vec``: a file whose line i, from 0, is the word of id i. Ids are
-            words themselves without it.
+        words: For ``word2vec``: a file whose line i, from 0, is the word of id i, perhaps
+            with a blank and its count. Ids are words themselves without it.
 
     Returns:
         How many rows there are.
@@ -133,11 +133,13 @@ def _names(ids: NDArray[np.int64], words: Path | None) -> Iterator[str]:
     if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < len(known):
         rule = f"{len(known)} lines don't name the ids from {ids.min()} to {ids.max()}"
         raise WordsError(path=str(words), rule=rule)
-    for number, word in enumerate(known, start=1):
-        if len(word.split()) != 1 or word != word.strip():
-            rule = f"line {number} must be one word, not {word!r}"
+    for number, line in enumerate(known, start=1):
+        word, *count = line.split(" ")
+        is_word = len(word.split()) == 1 and word == word.strip()
+        if not is_word or len(count) > 1 or not all(each.isdecimal() for each in count):
+            rule = f"line {number} must be one word, and perhaps its count, not {line!r}"
             raise WordsError(path=str(words), rule=rule)
-    return (known[each] for each in ids.tolist())
+    return (known[each].partition(" ")[0] for each in ids.tolist())
 
 
 def _replace(path: Path, write: Callable[[Path], object]) -> None:

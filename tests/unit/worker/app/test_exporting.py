@@ -77,7 +77,7 @@ def read_text(
 
 def test_word2vec_is_text_to_the_bit(checkpoint: Path, tmp_path: Path) -> None:
     output, words = tmp_path / "words.txt", tmp_path / "vocabulary"
-    words.write_text("zero\none\ntwo\nthree\nfour\n", encoding="utf-8")
+    words.write_text("zero\none 12\ntwo\nthree 3\nfour\n", encoding="utf-8")
 
     export_table(checkpoint, table="words", format="word2vec", output=output)
     names, rows = read_text(output)
