@@ -91,7 +91,9 @@ def _shapes(*, quick: bool) -> dict[_Job, JobShape]:
     for period in periods:
         options[_Job("geo", k_steps=period)] = (f"--k_steps={period}",)
     return {
-        job: JobShape(script="word2vec", mode=job.mode, arguments=(*more, *tiny), distant=True)
+        job: JobShape(
+            script="word_pairs", mode=job.mode, arguments=(*more, *tiny), distant=True
+        )
         for job, more in options.items()
     }
 

@@ -45,6 +45,7 @@ PACKAGES = (
     "aiohttp",
     "redis",
     "fbgemm-gpu-cpu",
+    "gensim",
 )
 """Whose versions are written beside the figures, where they are installed."""
 

@@ -115,7 +115,7 @@ def trainings(*, quick: bool) -> list[Training]:
 
     word2vec = Training(
         name="word2vec geo",
-        script="word2vec",
+        script="word_pairs",
         mode="geo",
         optimizer="sgd",
         lr=2.5,

@@ -57,11 +57,25 @@ def test_geo_and_async_train_over_a_wire_that_delays(tmp_path: Path) -> None:
 
 
 @pytest.mark.processes
+@pytest.mark.timeout(180)  # three jobs' processes
+def test_word2vec_trains_beside_others_and_over_a_wire_that_delays(tmp_path: Path) -> None:
+    result = run("word2vec.py", tmp_path)
+
+    assert result["benchmark"] == "word2vec"
+    for name in ("word2vec_geo_vs_async_rtt5ms", "word2vec_geo_vs_async"):
+        assert result["summary"][name] > 0
+    assert result["rows"][0]["one_process"] == "single"
+    jobs = [row for row in result["rows"] if "job" in row]
+    assert [row["job"] for row in jobs] == 2 * ["async", "prefetch", "geo"]
+    assert all(min(row["words_per_s"]) > 0 for row in result["rows"])
+
+
+@pytest.mark.processes
 @pytest.mark.timeout(60)
 def test_a_workload_runs_alone_from_its_command_line() -> None:
     ended = subprocess.run(
         [
-            *(sys.executable, str(FOLDER / "work" / "word2vec.py")),
+            *(sys.executable, str(FOLDER / "work" / "word_pairs.py")),
             *("--dim=8", "--batches=20", "--warm=25", "--steps=30", "--independent"),
         ],
         capture_output=True,

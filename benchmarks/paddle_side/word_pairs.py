@@ -1,4 +1,4 @@
-"""``work/word2vec.py`` on Paddle's GEO: ``python word2vec.py OPTIONS``; OPTIONS are JSON."""
+"""``work/word_pairs.py`` on Paddle's GEO: ``python word_pairs.py OPTIONS``, in JSON."""
 
 import json
 import sys

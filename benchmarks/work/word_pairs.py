@@ -1,9 +1,9 @@
-"""Skip-gram with negative sampling: ``python benchmarks/work/word2vec.py``.
+"""Skip-gram with negative sampling: ``python benchmarks/work/word_pairs.py``.
 
 354,051 words, rows of 300, batches of 100 pairs in the order of the text, 5 negatives,
 SGD. It runs alone and as any role of a job:
 
-    paramfleet launch --worker_num 2 benchmarks/work/word2vec.py --mode geo --k_steps 400
+    paramfleet launch --worker_num 2 benchmarks/work/word_pairs.py --mode geo --k_steps 400
 """
 
 import argparse
