@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from paramfleet.known_ids import Named
 from paramfleet_shared.placement import Placement, range_of_shard
 from paramfleet_shared.tables.encoding import (
     Encoded,
@@ -99,6 +100,8 @@ class Read:
     """By which number a push will name the ids; None if none will."""
     as_pulled: tuple[str, int] | None = None
     """Another table's pull of the same rows, by its ``keep``: their ids don't travel again."""
+    named: Named | None = None
+    """The same rows by the numbers that the pservers know them by."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -155,8 +158,12 @@ class ReadPlan:
         """Return the same plan, with the ids of every part."""
         plan = ReadPlan([], self._placement)
         plan._orders = self._orders
-        plan._reads = [replace(read, as_pulled=None) for read in self._reads]
+        plan._reads = [replace(read, as_pulled=None, named=None) for read in self._reads]
         return plan
+
+    def named(self) -> list[tuple[str, Named]]:
+        """Return by which numbers rows are asked for, with their tables."""
+        return [(read.table, read.named) for read in self._reads if read.named is not None]
 
     def join(self, answers: Sequence[Message]) -> list[NDArray[np.float32]]:
         """Return each read's rows [U, D] in the order asked, or dense values [P].
@@ -186,6 +193,9 @@ class ReadPlan:
                 if read.as_pulled is not None:
                     of, pull = read.as_pulled
                     about |= {"ids": "pulled", "of": of, "pulled": pull}
+                elif read.named is not None:
+                    _, offsets = read.rows.of(self._placement, server)
+                    about |= _put_named(tensors, index, read.named, server, offsets)
                 else:
                     part, offsets = read.rows.of(self._placement, server)
                     ids, pack = read.rows.ids_U[part], read.wire != "float32"
@@ -295,3 +305,19 @@ def _put_ids(
     tensors[f"{index}.ids"] = ids if packed is None else packed
     tensors[f"{index}.offsets"] = offsets
     return {} if packed is None else {"ids": "delta"}
+
+
+def _put_named(
+    tensors: dict[str, NDArray[Any]],
+    index: int,
+    named: Named,
+    server: int,
+    offsets: NDArray[np.int64],
+) -> dict[str, Any]:
+    """Add the rows of a part, by numbers where they have some; return its fields for it."""
+    numbers, known, others, base = named.parts[server]
+    packed, packed_others = pack_ids(numbers, known), pack_ids(others, offsets - known)
+    tensors[f"{index}.numbers"] = numbers if packed is None else packed
+    tensors[f"{index}.ids"] = others if packed_others is None else packed_others
+    tensors[f"{index}.known"], tensors[f"{index}.offsets"] = known, offsets
+    return {"ids": "known", "book": named.book} | ({} if base is None else {"base": base})

@@ -14,6 +14,7 @@ __all__ = [
     "ElasticModeError",
     "FencedError",
     "GeoRuleError",
+    "KnownIdsGoneError",
     "ModeMismatchError",
     "NonFiniteGradientError",
     "NotAMemberError",
@@ -155,6 +156,21 @@ class PulledIdsGoneError(ContractError):
             table=table,
             rank=rank,
             pull=pull,
+        )
+
+
+class KnownIdsGoneError(ContractError):
+    """The numbers by which a request names ids aren't known here; nothing was changed."""
+
+    code = "contract.known_ids_gone"
+
+    def __init__(self, *, table: str, rank: int, book: int) -> None:
+        super().__init__(
+            f"table {table!r}: the numbers of worker {rank}'s book {book} aren't known: "
+            "send the ids, and begin another book",
+            table=table,
+            rank=rank,
+            book=book,
         )
 
 

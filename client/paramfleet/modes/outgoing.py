@@ -14,10 +14,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from paramfleet.known_ids import KnownIds, Named
 from paramfleet.modes.sender import TableGradient
-from paramfleet.requests import Read, Rows, Write, dense_slice
+from paramfleet.requests import Read, ReadPlan, Rows, Write, dense_slice
 from paramfleet.residuals import DenseResidual, Found, RowResiduals, Salts
 from paramfleet_shared.placement import Placement
+from paramfleet_shared.served_errors import KnownIdsGoneError, PulledIdsGoneError
 from paramfleet_shared.tables.encoding import Encoded, WireDtype, encode_rows, narrowest
 from paramfleet_shared.tables.partition import partition
 from paramfleet_shared.tables.spec import TableSpec
@@ -38,11 +40,16 @@ forget them lasts, and each refused push travels twice."""
 
 
 class _Pull(NamedTuple):
-    """Rows that were pulled, sorted inside their shard."""
+    """Rows that were pulled."""
 
     asked: Rows
     """As the model asked for them."""
+    by_id: Rows
+    """Sorted by id inside their shard."""
     rows: Rows
+    """As they travel."""
+    named: Named | None
+    """Their numbers, and where each of ``rows`` is in ``by_id``; None if they are the same."""
     order: NDArray[np.int64] | None
     """Where each of ``rows`` was asked for; None if the order is the same."""
     number: int
@@ -103,6 +110,11 @@ class Outgoing:
                 self._rows[spec.name] = RowResiduals(spec.name, spec.dim)
             else:
                 self._dense[spec.name] = DenseResidual(spec.size)
+        self._known = {
+            spec.name: KnownIds(spec.name, placement, incarnation=incarnation)
+            for spec in specs
+            if spec.kind == "sparse" and wire == "int8"
+        }
         self._rates: dict[str, float] = {}
         self._unnamed: dict[str, int] = {}
 
@@ -111,10 +123,19 @@ class Outgoing:
         wire, dim = self._wires[table], self._specs[table].dim
         if wire == "float32":
             return Read(table=table, rows=rows, dim=dim, create=True)
-        in_order, order = rows.sorted()
+        by_id, order = rows.sorted()
+        known = self._known.get(table)
         with self._pulling:
-            as_pulled = self._as_pulled(table, in_order)
-            pull = _Pull(rows, in_order, order, next(self._numbers), [])
+            same = self._as_pulled(table, by_id)
+            if same is not None:
+                named = same[1].named
+            else:
+                named = None if known is None else known.name(*by_id)
+            in_order = by_id
+            if named is not None:
+                in_order = Rows(named.ids, by_id.offsets)
+                order = named.order if order is None else order[named.order]
+            pull = _Pull(rows, by_id, in_order, named, order, next(self._numbers), [])
             pulls = self._pulls.setdefault(table, {})
             pulls[pull.number] = pull
             if len(pulls) > _PULLS:
@@ -127,17 +148,40 @@ class Outgoing:
             wire=wire,
             order=order,
             keep=pull.number,
-            as_pulled=as_pulled,
+            as_pulled=None if same is None else (same[0], same[1].number),
+            named=named if same is None else None,
         )
 
-    def _as_pulled(self, table: str, rows: Rows) -> tuple[str, int] | None:
+    def confirm(self, plan: ReadPlan) -> None:
+        """Note that all pservers have answered a pull of what ``read`` returned."""
+        for table, named in plan.named():
+            self._known[table].confirm(named)
+
+    def note_gone(
+        self, gone: PulledIdsGoneError | KnownIdsGoneError, plan: ReadPlan | None = None
+    ) -> None:
+        """Note what a pserver doesn't keep: a pull's ids, or those that have numbers.
+
+        Args:
+            gone: What it said.
+            plan: To which pull; None to a push.
+        """
+        table = gone.facts["table"]
+        if isinstance(gone, KnownIdsGoneError):
+            self._known[table].lose(gone.facts["book"])
+        else:
+            self.stop_naming(table)
+        for name, named in () if plan is None else plan.named():
+            self._known[name].give_up(named)
+
+    def _as_pulled(self, table: str, rows: Rows) -> tuple[str, _Pull] | None:
         """Return the latest pull of another table if it was of the same rows."""
         for other, pulls in self._pulls.items():
             latest = next(reversed(pulls.values()), None)
             if other == table or latest is None or self._unnamed.get(other):
                 continue
-            if np.array_equal(latest.rows.ids_U, rows.ids_U):
-                return other, latest.number
+            if np.array_equal(latest.by_id.ids_U, rows.ids_U):
+                return other, latest
         return None
 
     def find_rest(self, read: Read) -> None:
@@ -189,8 +233,15 @@ class Outgoing:
         self, name: str, rows: Rows, values: NDArray[np.float32], pull: _Pull | None
     ) -> Encoded:
         """Return gradients of rows, in their order, as they travel."""
-        if name not in self._rows:
+        named = None if pull is None else pull.named
+        if name not in self._rows and named is None:
             return encode_rows(values, self._wires[name], salt=self._salts.next())
+        if name not in self._rows and named is not None:
+            # Chance goes by the order of ids: what is known depends on when answers came.
+            by_id = np.empty_like(values)
+            by_id[named.order] = values
+            encoded = encode_rows(by_id, self._wires[name], salt=self._salts.next())
+            return Encoded(encoded.rows[named.order])
         found = pull.rests[0] if pull is not None and pull.rests else None
         return self._rows[name].encode(rows.ids_U, values, found)
 

@@ -33,7 +33,11 @@ from paramfleet.rowstore import spec_of
 from paramfleet.rules import RuleChangedError, server_rule
 from paramfleet.sparse import Pending, SparseTable
 from paramfleet.strategy import TrainingMode
-from paramfleet_shared.served_errors import PulledIdsGoneError, StepIncompleteError
+from paramfleet_shared.served_errors import (
+    KnownIdsGoneError,
+    PulledIdsGoneError,
+    StepIncompleteError,
+)
 from paramfleet_shared.tables.encoding import WireDtype
 from paramfleet_shared.wire.message import Message
 
@@ -167,26 +171,31 @@ class _ServedMode:
         return Read(table=table.name, rows=rows, dim=table.dim)
 
     async def _pull(self, plan: ReadPlan, min_step: int) -> list[Message]:
-        """Pull, and once more with all ids if a pserver doesn't keep those of a pull.
+        """Pull, and once more with all ids if a pserver lacks those that aren't sent."""
+        try:
+            answers = await self._ask(plan, min_step)
+        except (PulledIdsGoneError, KnownIdsGoneError) as gone:
+            self._outgoing.note_gone(gone, plan)
+            return await self._ask(plan.with_ids(), min_step)
+        self._outgoing.confirm(plan)
+        return answers
 
-        A step that an operator keeps from being whole is waited for as long as that lasts.
+    async def _ask(self, plan: ReadPlan, min_step: int) -> list[Message]:
+        """Pull; wait for a step that an operator holds up.
 
         Raises:
-            StepIncompleteError: if another worker doesn't come, and nobody paused the job.
+            StepIncompleteError: if nobody does.
         """
-        rank, pull = self._job.author.rank, self._job.pservers.pull
+        rank = self._job.author.rank
         while True:
             try:
-                return await pull(plan, rank=rank, min_step=min_step)
-            except PulledIdsGoneError as gone:
-                self._outgoing.stop_naming(gone.facts["table"])
-                plan = plan.with_ids()
+                return await self._job.pservers.pull(plan, rank=rank, min_step=min_step)
             except StepIncompleteError:
                 if not self._job.communicator.session.life.orders.paused:
                     raise
 
     async def _pull_ahead(self, plan: ReadPlan, step: int) -> list[Message]:
-        """Pull the rows of a batch that begins after ``step`` steps."""
+        """Pull rows of a batch that begins after ``step`` steps."""
         return await self._pull(plan, step)
 
     def _install(self, values: list[NDArray[np.float32]]) -> None:
@@ -257,7 +266,7 @@ class _ServedMode:
         try:
             await call("push", self._push_messages(gradients, writes))
         except PulledIdsGoneError as gone:
-            self._outgoing.stop_naming(gone.facts["table"])
+            self._outgoing.note_gone(gone)
             writes = [replace(write, pulled=None) for write in writes]
             await call("push", self._push_messages(gradients, writes))
 

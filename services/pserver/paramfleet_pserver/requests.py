@@ -56,6 +56,8 @@ MAX_ANSWER_BYTES = DEFAULT_LIMITS.max_body_bytes
 
 _Ids = Literal["plain", "delta", "pulled"]
 _IDS: tuple[_Ids, ...] = ("plain", "delta", "pulled")
+_PullIds = Literal["plain", "delta", "pulled", "known"]
+_PULL_IDS: tuple[_PullIds, ...] = (*_IDS, "known")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -170,6 +172,7 @@ def pull_request(message: Message, store: TableStore) -> PullRequest:
         MalformedMessageError: if a field, a tensor's name or the bounds of ids are wrong.
         UnknownTableError: if a table wasn't declared.
         PulledIdsGoneError: if a part names a pull whose ids aren't kept any more.
+        KnownIdsGoneError: if a part names ids by numbers that aren't known here.
         RowShapeError: if a tensor's dtype or shape is wrong.
         AnswerTooLargeError: if the answer would be longer than a worker takes.
     """
@@ -184,9 +187,17 @@ def pull_request(message: Message, store: TableStore) -> PullRequest:
         wire = part.choice("wire", WIRE_DTYPES, "float32")
         rows = None
         if isinstance(table, SparseTable):
-            coded = part.choice("ids", _IDS, "plain")
+            coded = part.choice("ids", _PULL_IDS, "plain")
             if coded == "pulled":
                 ids, offsets = _pulled_before(parts, part, store, rank)
+            elif coded == "known":
+                ids, offsets = part_ids.read_known(
+                    index,
+                    table,
+                    rank=rank,
+                    book=part.integer("book"),
+                    base=part.optional_integer("base"),
+                )
             else:
                 ids, offsets = part_ids.read(index, table, packed=coded == "delta")
             shape = (len(ids), table.spec.dim)

@@ -175,8 +175,9 @@ class Routes:
     async def pull(self, request: Request) -> Message:
         """Read rows; in sync not before the version asked for is reached."""
         training = self._trained("pull")
+        rank = Fields(request.message.fields, where="pull").integer("rank")
+        training.check_rank(Rank(rank))  # before anything is kept for it
         pull = await self._read(pull_request, request.message)
-        training.check_rank(pull.rank)
         if training.steps is not None:
             await training.steps.wait(pull.min_version, deadline=request.deadline)
         versions = [part.table.version for part in pull.parts]
@@ -316,6 +317,7 @@ class Routes:
         for table in self._store:
             if isinstance(table, SparseTable):
                 table.pulled.forget(rank)
+                table.known.forget(rank)
 
     def _trained(self, operation: str, modes: AbstractSet[str] = ANY_MODE) -> Training:
         if self._training is None:

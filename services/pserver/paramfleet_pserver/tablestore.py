@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from paramfleet_pserver.core.known import KnownIds
 from paramfleet_pserver.core.pulled import PulledIds
 from paramfleet_pserver.owners import Job
 from paramfleet_shared.placement import range_of_shard
@@ -35,7 +36,6 @@ VALUES_PER_ROW = 64
 """Dense values that cost about as much as one sparse row: what a cache miss streams."""
 CODED_VALUES = 1 << 15
 """Floats that are read and then encoded at a time: they stay near."""
-
 DIRECT: tuple[WireDtype, ...] = ("float32", "bfloat16")
 """How rows travel that a table takes and gives itself."""
 
@@ -174,7 +174,7 @@ class SparseTable(Table):
     def __init__(self, spec: TableSpec, shards: Sequence[range]) -> None:
         super().__init__(spec)
         self.pulled = PulledIds(spec.name)
-        """Ids of the latest pulls, for the pushes that follow them."""
+        self.known = KnownIds(spec.name)
         self.blocks = tuple(
             Block(owner, own, SparseShard(spec)) for owner, own in enumerate(shards)
         )
@@ -192,7 +192,7 @@ class SparseTable(Table):
     @override
     def adopt(self, other: Table) -> None:
         super().adopt(other)
-        assert isinstance(other, SparseTable), "their specs are the same"
+        assert isinstance(other, SparseTable), "of one spec"
         self.blocks = other.blocks
 
     def pull_jobs(self, part: SparsePart, *, create: bool) -> list[Job]:

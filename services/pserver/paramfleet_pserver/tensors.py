@@ -102,26 +102,73 @@ class PartIds:
                 the number of ids, or packed ids aren't what they should be or too many.
             RowShapeError: if a tensor has another dtype or shape.
         """
-        dtype = "uint8" if packed else "int64"
-        found = tensor_of(self._message, f"{index}.ids", table, dtype=dtype, shape=(None,))
+        offsets = self._bounds(f"{index}.offsets", table)
+        return self._ids(f"{index}.ids", table, offsets, packed=packed), offsets
+
+    def read_known(
+        self, index: int, table: SparseTable, *, rank: int, book: int, base: int | None
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the ids of a part, some of which travelled as numbers, as ``read`` does.
+
+        Args:
+            index: Which part; each is read once.
+            table: Whose part it is.
+            rank: Whose numbers they are.
+            book: In which of the worker's books.
+            base: The number that the first of the others gets; None for none.
+
+        Raises:
+            KnownIdsGoneError: if the numbers aren't known here.
+            MalformedMessageError: as ``read``.
+            RowShapeError: as ``read``.
+        """
+        offsets = self._bounds(f"{index}.offsets", table)
+        known = self._bounds(f"{index}.known", table)
+        name = f"{index}.numbers"
+        numbers = self._ids(name, table, known, packed=self._is_packed(name))
+        name = f"{index}.ids"
+        others = self._ids(name, table, offsets - known, packed=self._is_packed(name))
+        named = table.known.read(rank, book, numbers, others, base)
+        ids = np.empty(len(named) + len(others), np.int64)
+        places = zip(offsets[:-1].tolist(), offsets[1:].tolist(), known.tolist(), strict=False)
+        for shard, (start, stop, first) in enumerate(places):
+            middle = start + int(known[shard + 1]) - first
+            ids[start:middle] = named[first : known[shard + 1]]
+            ids[middle:stop] = others[start - first : stop - known[shard + 1]]
+        return ids, offsets
+
+    def _is_packed(self, name: str) -> bool:
+        found = self._message.tensors.get(name)
+        return found is not None and found.dtype == np.uint8
+
+    def _bounds(self, name: str, table: SparseTable) -> NDArray[np.int64]:
         bounds = (table.blocks[-1].shards.stop + 1,)
-        offsets = tensor_of(
-            self._message, f"{index}.offsets", table, dtype="int64", shape=bounds
-        )
+        return tensor_of(self._message, name, table, dtype="int64", shape=bounds)
+
+    def _ids(
+        self, name: str, table: SparseTable, offsets: NDArray[np.int64], *, packed: bool
+    ) -> NDArray[np.int64]:
+        """Return ids, or numbers, that these bounds are of.
+
+        Raises:
+            MalformedMessageError: as ``read``.
+        """
+        dtype = "uint8" if packed else "int64"
+        found = tensor_of(self._message, name, table, dtype=dtype, shape=(None,))
         num = int(offsets[-1]) if packed else len(found)
         room = self._max_packed - self._num_packed if packed else num
         if not are_bounds(offsets, num) or num > room:
             rule = f"(at most {room} here)" if packed else f"({num})"
             raise MalformedMessageError(
-                where=f"tensor '{index}.offsets'",
+                where=f"bounds of tensor {name!r}",
                 rule=f"must rise from 0 to the number of ids {rule}",
             )
         if not packed:
-            return found, offsets
+            return found
         self._num_packed += num
         ids = unpack_ids(found, offsets)
         if ids is None:
             raise MalformedMessageError(
-                where=f"tensor '{index}.ids'", rule=f"must be {num} packed ids"
+                where=f"tensor {name!r}", rule=f"must be {num} packed ids"
             )
-        return ids, offsets
+        return ids

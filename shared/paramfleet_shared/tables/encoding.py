@@ -29,6 +29,7 @@ from paramfleet_shared.tables.rowstore import check_array
 
 __all__ = [
     "DENSE_WIDTH",
+    "MAX_KNOWN_IDS",
     "WIRE_DTYPES",
     "Encoded",
     "WireDtype",
@@ -57,6 +58,9 @@ WIRE_DTYPES: tuple[WireDtype, ...] = get_args(WireDtype)
 
 DENSE_WIDTH = 256
 """Values of a vector that share one int8 scale."""
+
+MAX_KNOWN_IDS = 1 << 22
+"""Ids of a table that a pserver knows by numbers of one worker: 32 MiB."""
 
 _STORED: dict[WireDtype, str] = {
     "float32": "float32", "float16": "float16", "bfloat16": "uint16", "int8": "int8",

@@ -227,7 +227,7 @@ async def test_tensors_of_another_shape_or_dtype_are_refused(start_servers: Star
     await refused("0.grads", np.ones((1, 4), np.float64))
     await refused("0.ids", np.ones(1, np.int32))
     await refused("0.offsets", np.zeros(4, np.int64))
-    with pytest.raises(MalformedMessageError, match=r"0\.ids") as caught:
+    with pytest.raises(MalformedMessageError, match=r"0\.(ids|offsets)") as caught:
         await worker.call(0, "push", Message(fields=message.fields))
     assert caught.value.rule == "is missing"
 

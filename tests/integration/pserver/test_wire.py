@@ -353,7 +353,7 @@ async def test_packed_ids_are_bounded_over_all_parts(start_servers: Start) -> No
     about = {"table": "thin", "create": False, "ids": "delta", "wire": "bfloat16"}
     fields = {"rank": 0, "min_version": 0, "parts": [about, about]}
 
-    with pytest.raises(MalformedMessageError, match=r"'1.offsets'.*at most"):
+    with pytest.raises(MalformedMessageError, match=r"bounds of tensor '1.ids'.*at most"):
         await worker.call(0, "pull", Message(fields=fields, tensors=tensors))
 
 

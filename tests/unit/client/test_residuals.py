@@ -8,6 +8,7 @@ from paramfleet.modes.sender import TableGradient
 from paramfleet.requests import ReadPlan, Rows, Write, dense_slice, write_messages
 from paramfleet.residuals import DenseResidual, RowResiduals
 from paramfleet_shared.placement import Placement
+from paramfleet_shared.served_errors import KnownIdsGoneError
 from paramfleet_shared.tables.encoding import WireDtype, decode_rows
 from paramfleet_shared.tables.partition import partition
 from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
@@ -309,7 +310,7 @@ def test_a_pull_of_the_rows_of_another_table_names_its_latest_pull() -> None:
     assert reads[0].as_pulled is None
     assert reads[1].as_pulled == ("wide", reads[0].keep)
     assert other.as_pulled is None
-    assert set(message.tensors) == {"0.ids", "0.offsets"}
+    assert {name[0] for name in message.tensors} == {"0"}
     named = {"ids": "pulled", "of": "wide", "pulled": reads[0].keep}
     assert named.items() <= message.fields["parts"][1].items()
     assert np.array_equal(whole.tensors["1.ids"], message.tensors["0.ids"])
@@ -382,3 +383,56 @@ def test_workers_and_their_later_selves_round_otherwise_and_a_run_again_alike() 
 
     assert sent[0] == sent[3]
     assert sent[0] != sent[1] != sent[2] != sent[0]
+
+
+def test_ids_that_were_answered_travel_as_numbers_until_a_book_is_lost() -> None:
+    outgoing = Outgoing(specs(SGD), TWO, "int8")
+    rows = rows_of(np.random.default_rng(8).permutation(50))
+
+    def ask() -> tuple[ReadPlan, list[dict[str, object]], int]:
+        plan = ReadPlan([outgoing.read("deep", rows)], TWO)
+        messages = plan.messages(rank=0, min_step=0)
+        num_ids = sum(len(message.tensors["0.ids"]) for message in messages)
+        return plan, [message.fields["parts"][0] for message in messages], num_ids
+
+    plan, parts, num_ids = ask()
+    assert [part["base"] for part in parts] == [0, 0]
+    assert num_ids > 0
+    outgoing.confirm(plan)
+
+    plan, parts, num_ids = ask()
+    assert all(part["ids"] == "known" and "base" not in part for part in parts)
+    assert num_ids == 0
+    grads = np.random.default_rng(9).standard_normal((50, 4)).astype(np.float32)
+    gradient = TableGradient(name="deep", rows=rows, grads=grads, lr=1.0)
+    write = outgoing.write(gradient, sequence=1)
+    assert write.rows is not None
+    places = {each: place for place, each in enumerate(rows.ids_U.tolist())}
+    order = [places[each] for each in write.rows.ids_U.tolist()]
+    np.testing.assert_allclose(sent_rows(write), grads[order], atol=0.05)
+
+    outgoing.note_gone(KnownIdsGoneError(table="deep", rank=0, book=0), plan)
+    _, parts, _ = ask()
+    assert [(part["book"], part["base"]) for part in parts] == [(1, 0), (1, 0)]
+
+
+def test_what_is_rounded_by_chance_doesnt_depend_on_which_ids_are_known() -> None:
+    known, unknown = (Outgoing(specs(SGD), TWO, "int8") for _ in range(2))
+    few = ReadPlan([known.read("wide", rows_of(np.arange(0, 50, 3)))], TWO)
+    known.confirm(few)
+    rows = rows_of(np.random.default_rng(8).permutation(50))
+    grads = np.random.default_rng(9).standard_normal((50, 1)).astype(np.float32)
+    gradient = TableGradient(name="wide", rows=rows, grads=grads, lr=1.0)
+
+    writes = []
+    for outgoing in (known, unknown):
+        outgoing.read("wide", rows)
+        writes.append(outgoing.write(gradient, sequence=1))
+
+    sent = []
+    for write in writes:
+        assert write.rows is not None
+        ids = write.rows.ids_U.tolist()
+        sent.append(dict(zip(ids, sent_rows(write)[:, 0].tolist(), strict=True)))
+    assert list(sent[0]) != list(sent[1])
+    assert sent[0] == sent[1]
