@@ -23,14 +23,14 @@ CONFIG = Path(__file__).parents[1] / "models" / "rank" / "dnn" / "config.yaml"
 SAMPLE = Path("medium") / "criteo1tb_train_60k.tsv.gz"
 NUM_TRAIN_ROWS, NUM_TEST_ROWS = 50_000, 10_000
 RATE_KEY = "hyper_parameters.optimizer.learning_rate"
-SMALL_SAMPLE = {"runner.train_batch_size": "64", RATE_KEY: "0.001"}
+SMALL_SAMPLE = {"runner.train_batch_size": "64", RATE_KEY: "0.0005"}
 """98 steps of PaddleRec's 512 rows would end where the AUC still climbs, and compare how far
-each got; in batches of 64 its rate is the best of one process."""
+each got. At its rate of 0.001, rounding would move sync's AUC by 5e-6 from one process's."""
 MODES = ("sync", "async", "geo")
 
 
 def own_keys(mode: str, workers: int) -> dict[str, str]:
-    """Return the keys of one mode; all were chosen with ``--validation``.
+    """Return the keys of one mode; ``--validation`` chose async's batch and geo's step.
 
     In async a gradient is some steps old when it is applied, and its harm grows with how far
     they went: the steps are smaller, in rate and rows alike.
