@@ -20,6 +20,7 @@ from paramfleet_shared.config import (
 from paramfleet_shared.errors import ContractError, FleetError
 from paramfleet_worker.app.exporting import ExportFormat, export_table
 from paramfleet_worker.app.launcher import Launcher
+from paramfleet_worker.app.operating_commands import COMMANDS
 from paramfleet_worker.app.planning import plan_launch
 from paramfleet_worker.app.script import become_worker, script_of
 from paramfleet_worker.config import LaunchSettings
@@ -260,6 +261,9 @@ main.add_command(
         ),
     )
 )
+
+for _command in COMMANDS:
+    main.add_command(_command)
 
 if __name__ == "__main__":
     main()

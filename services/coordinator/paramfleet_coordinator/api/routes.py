@@ -9,6 +9,7 @@ from paramfleet_coordinator.access import AUDIT_LOG, AuditLog
 from paramfleet_coordinator.api.acting import ACTING
 from paramfleet_coordinator.api.office import Office
 from paramfleet_coordinator.api.openapi import describe
+from paramfleet_coordinator.api.pages import PAGES
 from paramfleet_coordinator.api.reading import READING
 from paramfleet_coordinator.api.route import OFFICE
 from paramfleet_coordinator.api.stream import READERS, STREAMING
@@ -26,7 +27,7 @@ async def _openapi(_request: web.Request) -> web.Response:
 
 def routes() -> list[web.RouteDef]:
     """Return the routes for the coordinator's admin server."""
-    own = [web.get("/api/v1/openapi.json", _openapi)]
+    own = [web.get("/api/v1/openapi.json", _openapi), *PAGES]
     return [*(route.defined for route in API), *own]
 
 

@@ -1,0 +1,123 @@
+"""Asking a running job's coordinator, and steering it, over its admin API."""
+
+import asyncio
+import json
+import ssl
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from paramfleet_shared.clock import SystemClock
+from paramfleet_shared.config import JobSettings
+from paramfleet_shared.discovery.errors import NoCoordinatorError
+from paramfleet_shared.discovery.registry import Registry
+from paramfleet_shared.discovery.store import RedisStore
+from paramfleet_shared.errors import ContractError, UnavailableError
+
+__all__ = ["AdminRefusedError", "AdminUnreachableError", "Operator", "find_url", "read_token"]
+
+_TIMEOUT_S = 10.0
+
+
+class AdminRefusedError(ContractError):
+    """The coordinator refused what was asked."""
+
+    code = "contract.admin_refused"
+
+    def __init__(self, *, url: str, status: int, reason: str) -> None:
+        super().__init__(
+            f"{reason} ({url} answered {status})", url=url, status=status, reason=reason
+        )
+
+
+class AdminUnreachableError(UnavailableError):
+    """Nobody answers at the coordinator's admin address."""
+
+    code = "unavailable.admin"
+
+    def __init__(self, *, url: str, reason: str) -> None:
+        super().__init__(f"no answer from {url}: {reason}", url=url, reason=reason)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Operator:
+    """Somebody who asks one coordinator."""
+
+    url: str
+    """``http://host:port`` or ``https://host:port``."""
+
+    token: str = ""
+    """Says who asks; empty says nothing."""
+
+    tls: ssl.SSLContext | None = None
+    """Whom to believe, for https; None believes this machine's authorities."""
+
+    def get(self, path: str) -> Any:
+        """Return what ``/api/v1/<path>`` answers.
+
+        Raises:
+            AdminRefusedError: if the coordinator refuses.
+            AdminUnreachableError: if it doesn't answer within 10 seconds.
+        """
+        return self._ask(path, None)
+
+    def post(self, path: str, body: dict[str, Any] | None = None) -> Any:
+        """Do what ``/api/v1/<path>`` does; raises as ``get``."""
+        return self._ask(path, json.dumps(body or {}).encode())
+
+    def _ask(self, path: str, body: bytes | None) -> Any:
+        url = f"{self.url.rstrip('/')}/api/v1/{path}"
+        headers = {"Content-Type": "application/json"}
+        if self.token:
+            headers["Authorization"] = f"Bearer {self.token}"
+        request = urllib.request.Request(url, data=body, headers=headers)  # noqa: S310 - an operator's own
+        try:
+            with urllib.request.urlopen(  # noqa: S310 - as above
+                request, timeout=_TIMEOUT_S, context=self.tls
+            ) as answer:
+                return json.loads(answer.read())
+        except urllib.error.HTTPError as refusal:
+            with refusal:
+                reason = _reason_of(refusal.read())
+            raise AdminRefusedError(url=url, status=refusal.code, reason=reason) from refusal
+        except (OSError, ValueError) as error:
+            raise AdminUnreachableError(url=url, reason=str(error)) from error
+
+
+def find_url(settings: JobSettings, *, scheme: str) -> str:
+    """Return where a job's coordinator says its admin address is.
+
+    Raises:
+        NoRedisError: if the registry doesn't answer.
+        NoCoordinatorError: if the job has no coordinator now.
+    """
+
+    async def find() -> str:
+        store = RedisStore(settings.redis, clock=SystemClock(), timeout_s=5.0)
+        try:
+            seat = await Registry(store, job=settings.job).find_coordinator()
+        finally:
+            await store.close()
+        if seat is None or not seat.admin:
+            raise NoCoordinatorError(job=settings.job, waited_s=0.0)
+        return f"{scheme}://{seat.admin}"
+
+    return asyncio.run(find())
+
+
+def read_token(token: str | None, file: Path | None) -> str:
+    """Return the token that was given, or that a file holds; empty without either."""
+    if file is not None:
+        return file.read_text(encoding="utf-8").strip()
+    return token or ""
+
+
+def _reason_of(body: bytes) -> str:
+    """Return the sentence in an error's answer."""
+    try:
+        said = json.loads(body)["error"]["message"]
+    except (ValueError, KeyError, TypeError):
+        return body.decode(errors="replace")[:200] or "refused"
+    return str(said)

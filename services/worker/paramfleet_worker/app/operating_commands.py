@@ -1,0 +1,232 @@
+"""``paramfleet status|top|...``: a running job in a terminal."""
+
+import asyncio
+import json
+import shutil
+import ssl
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from paramfleet_shared.clock import SystemClock
+from paramfleet_shared.config import JobSettings, read_environment, resolve
+from paramfleet_shared.errors import FleetError
+from paramfleet_worker.app.operating import Operator, find_url, read_token
+from paramfleet_worker.core.board import (
+    BARRIER_COLUMNS,
+    TABLE_COLUMNS,
+    WORKER_COLUMNS,
+    board,
+    rows_of,
+)
+
+__all__ = ["COMMANDS"]
+
+_CLEAR = "\x1b[H\x1b[2J"
+_TOP_PERIOD_S = 1.0
+_CHECKPOINT_POLL_S = 0.2
+_PLAIN_WIDTH = 200
+
+Run = Callable[[Operator, dict[str, Any]], None]
+
+
+def _status(operator: Operator, options: dict[str, Any]) -> None:
+    """Show the whole job once."""
+    status = operator.get("status")
+    _show(status, board(status, width=_PLAIN_WIDTH), options)
+
+
+def _top(operator: Operator, options: dict[str, Any]) -> None:
+    """Show the job live, until Ctrl-C or its end."""
+    clock = SystemClock()
+    while True:
+        status = operator.get("status")
+        if options["json"]:
+            click.echo(json.dumps(status))
+        else:
+            width, height = _size()
+            lines = board(status, width=width)[: height - 1]
+            click.echo(("" if options["once"] else _CLEAR) + "\n".join(lines))
+        if options["once"] or status["state"] in {"finished", "failed"}:
+            return
+        asyncio.run(clock.sleep(_TOP_PERIOD_S))
+
+
+def _tables(operator: Operator, options: dict[str, Any]) -> None:
+    """Show the tables: rows, bytes, pulls and pushes over all pservers."""
+    _list(operator.get("tables"), TABLE_COLUMNS, options)
+
+
+def _workers(operator: Operator, options: dict[str, Any]) -> None:
+    """Show the workers, and why they lag."""
+    _list(operator.get("workers"), WORKER_COLUMNS, options)
+
+
+def _barriers(operator: Operator, options: dict[str, Any]) -> None:
+    """Show who stands at which barrier, and whom it waits for."""
+    _list(operator.get("barriers"), BARRIER_COLUMNS, options)
+
+
+def _pause(operator: Operator, options: dict[str, Any]) -> None:
+    """Let the workers take no further step."""
+    _show(operator.post("pause"), ["paused"], options)
+
+
+def _resume(operator: Operator, options: dict[str, Any]) -> None:
+    """Let the workers go on."""
+    _show(operator.post("resume"), ["resumed"], options)
+
+
+def _end(operator: Operator, options: dict[str, Any]) -> None:
+    """Finish the training now, in good order."""
+    _show(operator.post("end"), ["the job ends"], options)
+
+
+def _drain(operator: Operator, options: dict[str, Any]) -> None:
+    """Let the worker of RANK leave while the others go on; in async and geo."""
+    rank = options["rank"]
+    _show(operator.post(f"workers/{rank}/drain"), [f"worker {rank} leaves"], options)
+
+
+def _set(operator: Operator, options: dict[str, Any]) -> None:
+    """Change settings of the running job: lr, k_steps (geo), max_staleness (async).
+
+    Raises:
+        UsageError: if one isn't NAME=VALUE.
+    """
+    wanted = {}
+    for word in options["settings"]:
+        name, is_pair, text = word.partition("=")
+        if not is_pair:
+            wrong = f"{word!r}: say NAME=VALUE, as k_steps=8"
+            raise click.UsageError(wrong)
+        wanted[name.replace("-", "_")] = _value_of(text)
+    answer = operator.post("settings", wanted)
+    before = answer["before"]
+    lines = [f"{name} = {json.dumps(value)}, was {json.dumps(before[name])}"
+             for name, value in answer["settings"].items()]  # fmt: skip
+    _show(answer, lines, options)
+
+
+def _checkpoint(operator: Operator, options: dict[str, Any]) -> None:
+    """Have a checkpoint written, and wait until it is.
+
+    Raises:
+        ClickException: if it could not be written.
+    """
+    clock = SystemClock()
+    name = options["name"]
+    asked = operator.post("checkpoint", {"name": name} if name else {})
+    deadline = clock.monotonic() + options["timeout"]
+    while True:
+        done = operator.get("status")["checkpoint"]
+        if done is not None and done["number"] >= asked["number"]:
+            break
+        if clock.monotonic() >= deadline:
+            waited = f"the checkpoint {asked['dirname']} isn't written as yet"
+            raise click.ClickException(waited)
+        asyncio.run(clock.sleep(_CHECKPOINT_POLL_S))
+    if done["error"]:
+        raise click.ClickException(done["error"])
+    _show(done, [f"{done['dirname']}, in {done['seconds']} s"], options)
+
+
+def _value_of(text: str) -> Any:
+    """Return a value as JSON has it; ``none`` is null."""
+    if text.lower() == "none":
+        return None
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _list(items: list[dict[str, Any]], columns: tuple[str, ...], options: Any) -> None:
+    _show(items, rows_of(items, columns), options)
+
+
+def _show(answer: Any, lines: list[str], options: dict[str, Any]) -> None:
+    click.echo(json.dumps(answer) if options["json"] else "\n".join(lines))
+
+
+def _size() -> tuple[int, int]:
+    """Return columns and lines of the terminal; plenty where there is none."""
+    if not sys.stdout.isatty():
+        return _PLAIN_WIDTH, 1 << 16
+    found = shutil.get_terminal_size()
+    return found.columns, found.lines
+
+
+def _operator_of(options: dict[str, Any]) -> Operator:
+    """Return who asks whom, as the options say."""
+    ca = options["ca"]
+    context = ssl.create_default_context(cafile=str(ca)) if ca is not None else None
+    if context is not None and options["cert"] is not None:
+        context.load_cert_chain(options["cert"], options["key"])
+    url = options["url"]
+    if url is None:
+        given = {name: options[name] for name in ("job", "redis")}
+        settings: JobSettings = resolve(
+            JobSettings, section="", arguments=given, environment=read_environment()
+        ).value
+        url = find_url(settings, scheme="http" if ca is None else "https")
+    return Operator(
+        url=url, token=read_token(options["token"], options["token_file"]), tls=context
+    )
+
+
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+def _command(name: str, run: Run, *more: click.Parameter) -> click.Command:
+    def callback(**options: Any) -> None:
+        try:
+            run(_operator_of(options), options)
+        except FleetError as error:
+            click.echo(f"paramfleet {name}: {error}", err=True)
+            sys.exit(1)
+        except KeyboardInterrupt:
+            sys.exit(130)
+
+    where = [
+        click.Option(["--url"], help="The coordinator's admin address; else the job's registry "
+                     "is asked.", envvar="PARAMFLEET_ADMIN_URL"),
+        click.Option(["--job"], help="The job's name."),
+        click.Option(["--redis"], help="The job's registry."),
+        click.Option(["--token"], envvar="PARAMFLEET_ADMIN_TOKEN", help="Says who asks."),
+        click.Option(["--token-file"], type=_FILE, envvar="PARAMFLEET_ADMIN_TOKEN_FILE",
+                     help="File of the token."),
+        click.Option(["--ca"], type=_FILE, help="The authority's certificate; asks by https."),
+        click.Option(["--cert"], type=_FILE, help="One's own certificate."),
+        click.Option(["--key"], type=_FILE, help="Its key."),
+        click.Option(["--json"], is_flag=True, help="Answer with JSON."),
+    ]  # fmt: skip
+    return click.Command(name, params=[*more, *where], callback=callback, help=run.__doc__)
+
+
+COMMANDS = (
+    _command("status", _status),
+    _command("top", _top, click.Option(["--once"], is_flag=True, help="Show it once.")),
+    _command("tables", _tables),
+    _command("workers", _workers),
+    _command("barriers", _barriers),
+    _command("pause", _pause),
+    _command("resume", _resume),
+    _command(
+        "checkpoint",
+        _checkpoint,
+        click.Option(["--name"], help="Its folder's name; by its number if not given."),
+        click.Option(["--timeout"], type=float, default=600.0, help="Seconds to wait for it."),
+    ),
+    _command(
+        "set",
+        _set,
+        click.Argument(["settings"], nargs=-1, required=True, metavar="NAME=VALUE..."),
+    ),
+    _command("drain", _drain, click.Argument(["rank"], type=click.IntRange(min=0))),
+    _command("end", _end),
+)
+"""The commands, for the group of all."""

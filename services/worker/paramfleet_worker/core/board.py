@@ -1,0 +1,86 @@
+"""A job's status as lines of text, for people at a terminal.
+
+It takes what the coordinator's admin API answers and returns lines; it prints nothing.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+__all__ = ["board", "rows_of"]
+
+_BAR = {"data": "d", "pull": "<", "compute": "#", "push": ">", "barrier": ".", "pause": "p"}
+_BAR_WIDTH = 20
+
+WORKER_COLUMNS = (
+    "rank", "host", "step", "samples_per_s", "loss", "staleness", "last_seen_s", "lag_reason",
+)  # fmt: skip
+TABLE_COLUMNS = ("name", "rows", "bytes", "pulls", "pushes")
+BARRIER_COLUMNS = ("name", "generation", "arrived", "missing")
+
+
+def board(status: Mapping[str, Any], *, width: int = 120) -> list[str]:
+    """Return the whole job: a line of state, the workers, the servers, who lags.
+
+    Args:
+        status: What ``/api/v1/status`` answers.
+        width: Characters of a line; longer ones are cut.
+    """
+    head = (
+        f"{status['job']}: {status['state']}, {status['mode'] or 'no mode yet'}, "
+        f"{_shown(status['samples_per_s'])} samples/s, loss {_shown(status['loss'])}"
+    )
+    lines = [head, ""]
+    workers = [{**worker, "time": _bar(worker)} for worker in status["workers"]]
+    shown = ("rank", "step", "samples_per_s", "loss", "staleness", "time", "lag_reason")
+    lines += rows_of(workers, shown)
+    lines.append("time: d data  < pull  # compute  > push  . waiting  p paused")
+    lines.append("")
+    of_servers = ("index", "requests_per_s", "request_ms", "rows", "bytes", "last_seen_s")
+    lines += rows_of(status["servers"], of_servers)
+    lines += [
+        f"barrier {each['name']}: waiting for {_shown(each['missing'])}"
+        for each in status["barriers"]
+    ]
+    straggler = status["straggler"]
+    lines += ["", straggler["words"] if straggler else "nobody lags"]
+    return [line[:width] for line in lines]
+
+
+def rows_of(items: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> list[str]:
+    """Return items as a table with a line of names above; numbers stand to the right."""
+    cells = [[_shown(item.get(column)) for column in columns] for item in items]
+    widths = [
+        max([len(column), *(len(row[i]) for row in cells)]) for i, column in enumerate(columns)
+    ]
+    right = [
+        all(isinstance(item.get(c), int | float | None) for item in items) for c in columns
+    ]
+    lines = []
+    for row in [list(columns), *cells]:
+        padded = [
+            cell.rjust(width) if to_right else cell.ljust(width)
+            for cell, width, to_right in zip(row, widths, right, strict=True)
+        ]
+        lines.append("  ".join(padded).rstrip())
+    return lines
+
+
+def _bar(worker: Mapping[str, Any]) -> str:
+    """Return where a worker's time goes as a bar of letters."""
+    split = worker.get("split") or {}
+    return "".join(
+        letter * round(_BAR_WIDTH * float(split.get(phase, 0.0)))
+        for phase, letter in _BAR.items()
+    )
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value)) or "-"
+    return str(value)

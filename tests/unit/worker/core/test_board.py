@@ -1,0 +1,50 @@
+"""A job's status as text."""
+
+from typing import Any
+
+from paramfleet_worker.core.board import board, rows_of
+
+WORKER: dict[str, Any] = {
+    "rank": 0, "step": 1234, "samples_per_s": 5120.0, "loss": 0.4321, "staleness": 0,
+    "split": {"data": 0.1, "pull": 0.2, "compute": 0.5, "push": 0.1, "barrier": 0.1},
+    "lag_reason": "",
+}  # fmt: skip
+STATUS: dict[str, Any] = {
+    "job": "demo",
+    "state": "training",
+    "mode": "sync",
+    "samples_per_s": 9000.0,
+    "loss": 0.5,
+    "workers": [WORKER, {**WORKER, "rank": 1, "loss": None, "lag_reason": "its data is slow"}],
+    "servers": [{"index": 0, "rows": 10, "bytes": 400, "request_ms": None, "last_seen_s": 0.1}],
+    "barriers": [{"name": "fleet.finish", "generation": 1, "arrived": [0], "missing": [1]}],
+    "straggler": {"rank": 1, "cause": "data", "words": "worker 1 is behind"},
+}
+
+
+def test_the_board_tells_the_job_its_members_and_who_lags() -> None:
+    lines = board(STATUS)
+
+    assert lines[0] == "demo: training, sync, 9,000 samples/s, loss 0.5"
+    assert "dd<<<<##########>>.." in lines[3]
+    assert lines[4].endswith("its data is slow")
+    assert "barrier fleet.finish: waiting for 1" in lines
+    assert lines[-1] == "worker 1 is behind"
+    assert board({**STATUS, "straggler": None})[-1] == "nobody lags"
+
+
+def test_the_board_keeps_to_the_width() -> None:
+    assert max(map(len, board(STATUS, width=30))) == 30
+
+
+def test_before_the_training_nothing_is_made_up() -> None:
+    empty = {**STATUS, "mode": None, "loss": None, "workers": [], "servers": [], "barriers": []}
+
+    assert board(empty)[0] == "demo: training, no mode yet, 9,000 samples/s, loss -"
+
+
+def test_numbers_stand_to_the_right_and_words_to_the_left() -> None:
+    items = [{"name": "deep", "rows": 12345}, {"name": "w", "rows": 1}]
+
+    assert rows_of(items, ("name", "rows")) == ["name    rows", "deep  12,345", "w          1"]
+    assert rows_of([], ("name",)) == ["name"]
