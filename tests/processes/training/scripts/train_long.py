@@ -1,13 +1,20 @@
 """Train until a file says that it is enough; say so after a few steps."""
 
 import argparse
+import asyncio
+import contextlib
 import json
+import sys
+import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 import paramfleet as fleet
+from paramfleet import surface
+from paramfleet_shared.placement import Placement
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--mode", default="sync")
@@ -19,6 +26,8 @@ parser.add_argument("--raise_at", type=int, default=0, help="worker 1 raises in 
 parser.add_argument("--return_at", type=int, default=0, help="worker 1 just ends there")
 parser.add_argument("--asks", action="store_true", help="look whether it should stop")
 parser.add_argument("--slow_data_ms", type=float, default=0.0, help="of worker 1")
+parser.add_argument("--slow_compute_ms", type=float, default=0.0, help="of worker 1")
+parser.add_argument("--slow_network_ms", type=float, default=0.0, help="each way, of worker 1")
 parser.add_argument("--mark", default="", help="makes the command line of a job unique")
 args = parser.parse_args()
 
@@ -30,8 +39,40 @@ class Small(torch.nn.Module):
         self.out = torch.nn.Linear(4, 1)
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        if rank == 1:
+            time.sleep(args.slow_compute_ms / 1000)  # noqa: TID251 - what slow computing does
         logits: torch.Tensor = self.out(self.deep(ids)).squeeze(1)
         return logits
+
+
+def far_away(delay_s: float) -> None:
+    """Let this worker reach the pservers over a long wire."""
+    sys.path.insert(0, str(Path(__file__).parents[4] / "benchmarks"))
+    from delay_proxy import DelayProxy  # noqa: PLC0415 - only where the wire is long
+
+    endpoints: list[str] = []
+    ready = threading.Event()
+
+    async def carry(ports: list[int]) -> None:
+        async with contextlib.AsyncExitStack() as wires:
+            for port in ports:
+                wire = await wires.enter_async_context(DelayProxy(port, delay_s=delay_s))
+                endpoints.append(wire.endpoint)
+            ready.set()
+            await asyncio.Event().wait()
+
+    communicator = surface.session.communicator
+    assert communicator is not None
+    member = communicator.session
+    found = communicator.wait(member.wait_placement())
+    ports = [int(endpoint.rpartition(":")[2]) for endpoint in found.endpoints]
+    threading.Thread(target=lambda: asyncio.run(carry(ports)), daemon=True).start()
+    ready.wait()
+
+    async def placement() -> Placement:
+        return replace(found, endpoints=tuple(endpoints))
+
+    member.wait_placement = placement  # type: ignore[method-assign]
 
 
 fleet.init()
@@ -49,6 +90,8 @@ if args.max_staleness is not None:
     strategy.a_sync_configs = {"max_staleness": args.max_staleness}
 model = fleet.distributed_model(Small())
 optimizer = fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.01), strategy)
+if rank == 1 and args.slow_network_ms:
+    far_away(args.slow_network_ms / 1000)
 fleet.init_worker()
 data = torch.Generator().manual_seed(rank)
 step = 0

@@ -1,0 +1,274 @@
+"use strict";
+// The page of one job: follows /api/v1/stream and draws what it says.
+// A stream that breaks is taken up where it was, after a moment that grows.
+
+const PHASES = ["data", "pull", "compute", "push", "barrier", "pause"];
+const KEPT_S = 900;
+const MAX_EVENTS = 300;
+const RETRY_MS = [500, 1000, 2000, 5000];
+const TOKEN = "paramfleet-token";
+
+const at = (id) => document.getElementById(id);
+const view = { status: null, workers: {}, servers: {}, events: 0, seen: null, failures: 0 };
+
+function headers(more = {}) {
+  const token = sessionStorage.getItem(TOKEN);
+  return token ? { ...more, Authorization: `Bearer ${token}` } : more;
+}
+
+// --- following -------------------------------------------------------------------------
+
+async function follow() {
+  for (;;) {
+    try {
+      await readStream();
+    } catch (error) {
+      say(`no connection: ${error.message}; trying again`);
+    }
+    const wait = RETRY_MS[Math.min(view.failures, RETRY_MS.length - 1)];
+    view.failures += 1;
+    await new Promise((done) => setTimeout(done, wait));
+  }
+}
+
+async function readStream() {
+  const last = view.seen === null ? {} : { "Last-Event-ID": String(view.seen) };
+  const answer = await fetch("/api/v1/stream", { headers: headers(last), cache: "no-store" });
+  if (answer.status === 401 || answer.status === 403) {
+    await askToken();
+    return;
+  }
+  if (!answer.ok) throw new Error(`the coordinator answered ${answer.status}`);
+  at("login").hidden = true;
+  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+  let text = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) throw new Error("the stream ended");
+    text += value;
+    let end;
+    while ((end = text.indexOf("\n\n")) >= 0) {
+      take(text.slice(0, end));
+      text = text.slice(end + 2);
+    }
+  }
+}
+
+function take(message) {
+  const fields = {};
+  for (const line of message.split("\n")) {
+    const colon = line.indexOf(": ");
+    fields[line.slice(0, colon)] = line.slice(colon + 2);
+  }
+  const content = JSON.parse(fields.data);
+  view.seen = Number(fields.id);
+  view.failures = 0;
+  view.status = content.status;
+  if (fields.event === "whole") {
+    view.workers = content.history.workers;
+    view.servers = content.history.servers;
+    at("events").replaceChildren();
+    view.events = 0;
+  } else {
+    add(view.workers, content.workers);
+    add(view.servers, content.servers);
+  }
+  content.events.forEach(addEvent);
+  say("live");
+  draw();
+}
+
+function add(histories, samples) {
+  for (const [key, sample] of Object.entries(samples)) {
+    const history = (histories[key] ??= []);
+    history.push(sample);
+    while (history.length && history[0].at_s < sample.at_s - KEPT_S) history.shift();
+  }
+}
+
+function addEvent(event) {
+  if (event.number <= view.events) return;
+  view.events = event.number;
+  const item = charts.element("li");
+  const ago = Math.max(0, Math.round(view.status.now_s - event.at_s));
+  item.append(charts.element("time", {}, clockOf(ago)), event.words);
+  const list = at("events");
+  list.prepend(item);
+  while (list.children.length > MAX_EVENTS) list.lastChild.remove();
+}
+
+function clockOf(secondsAgo) {
+  const when = new Date(Date.now() - 1000 * secondsAgo);
+  return when.toLocaleTimeString("en-GB");
+}
+
+function say(words) {
+  if (at("connection").textContent !== words) at("connection").textContent = words;
+}
+
+function askToken() {
+  const form = at("login");
+  form.hidden = false;
+  say("a token is needed");
+  at("token").focus();
+  return new Promise((done) => {
+    form.addEventListener(
+      "submit",
+      (event) => {
+        event.preventDefault();
+        sessionStorage.setItem(TOKEN, at("token").value.trim());
+        at("token").value = "";
+        view.failures = 0;
+        done();
+      },
+      { once: true },
+    );
+  });
+}
+
+// --- drawing ---------------------------------------------------------------------------
+
+function draw() {
+  const status = view.status;
+  at("job").textContent = status.job;
+  document.title = `${status.job}: ${status.state}`;
+  drawState(status);
+  drawCurves(status);
+  drawTables(status);
+}
+
+function drawState(status) {
+  const facts = [
+    ["state", status.state],
+    ["mode", status.mode],
+    ["loss", status.loss],
+    ["samples/s", status.samples_per_s],
+    ["workers", status.worker_num],
+    ["servers", status.server_num],
+    ["lr", status.settings.lr],
+    ["k_steps", status.settings.k_steps],
+    ["max staleness", status.settings.max_staleness],
+  ];
+  if (status.failure) {
+    facts.push(["failure", `${status.failure.role} ${status.failure.index}: ${status.failure.reason}`]);
+  }
+  at("state").replaceChildren(
+    ...facts.map(([name, value]) => {
+      const pair = charts.element("div");
+      pair.append(charts.element("dt", {}, name), charts.element("dd", {}, charts.shown(value)));
+      return pair;
+    }),
+  );
+  const words = status.straggler ? status.straggler.words : "nobody lags";
+  const line = at("straggler");
+  if (line.textContent !== words) line.textContent = words;
+  line.classList.toggle("named", Boolean(status.straggler));
+}
+
+function seriesOf(histories, prefix, value) {
+  return Object.keys(histories)
+    .sort((a, b) => a - b)
+    .map((key) => ({
+      name: `${prefix} ${key}`,
+      color: Number(key),
+      points: histories[key].map((sample) => [sample.at_s, value(sample)]),
+    }));
+}
+
+function numberOr(value) {
+  return typeof value === "number" ? value : NaN;
+}
+
+function drawCurves(status) {
+  const now = status.now_s;
+  const metric = chosenMetric(status);
+  const ofMetric = (s) => numberOr(metric === "loss" ? s.loss : s.metrics?.[metric]);
+  const losses = seriesOf(view.workers, "worker", ofMetric);
+  charts.curves(at("loss-chart"), `${metric} of each worker`, losses, now);
+  charts.legend(at("loss-legend"), losses.map((each) => each.name));
+  const speeds = seriesOf(view.workers, "worker", (s) => numberOr(s.samples_per_s));
+  charts.curves(at("speed-chart"), "samples a second of each worker", speeds, now);
+  const load = seriesOf(view.servers, "server", (s) => numberOr(s.requests_per_s));
+  charts.curves(at("load-chart"), "requests a second of each server", load, now);
+  const split = status.workers
+    .filter((worker) => !worker.done && Object.keys(worker.split).length)
+    .map((worker) => ({
+      name: `w ${worker.rank}`,
+      parts: PHASES.map((phase) => worker.split[phase] ?? 0),
+    }));
+  charts.stacks(at("split-chart"), "share of time in each phase", PHASES, split);
+  charts.legend(at("split-legend"), PHASES);
+  const counts = new Map();
+  for (const worker of status.workers) {
+    for (const [bound, count] of Object.entries(worker.staleness_counts)) {
+      counts.set(Number(bound), (counts.get(Number(bound)) ?? 0) + count);
+    }
+  }
+  const bars = [...counts].sort(([a], [b]) => a - b).map(([bound, count]) => [String(bound), count]);
+  charts.bars(at("staleness-chart"), "samples by staleness at most", bars);
+}
+
+function chosenMetric(status) {
+  const select = at("metric");
+  const names = ["loss", ...new Set(status.workers.flatMap((w) => Object.keys(w.metrics)))];
+  const present = [...select.options].map((option) => option.value);
+  if (names.join() !== present.join()) {
+    const chosen = select.value;
+    select.replaceChildren(...names.map((name) => charts.element("option", { value: name }, name)));
+    if (names.includes(chosen)) select.value = chosen;
+  }
+  return select.value || "loss";
+}
+
+function drawTables(status) {
+  charts.table(
+    at("workers"), "one row a worker",
+    ["rank", "host", "state", "step", "samples/s", "loss", "staleness", "step p50 ms", "seen s ago", "why it lags"],
+    status.workers.map((w) => [
+      w.rank, w.host, w.done ? "done" : w.alive ? "alive" : "silent", w.step, w.samples_per_s,
+      w.loss, w.staleness, w.step_ms.p50 ?? null, w.last_seen_s, w.lag_reason,
+    ]),
+  );
+  charts.table(
+    at("servers"), "one row a server",
+    ["index", "host", "state", "requests/s", "ms a request", "rows", "bytes", "waits for workers"],
+    status.servers.map((s) => [
+      s.index, s.host, s.alive ? "alive" : "silent", s.requests_per_s, s.request_ms, s.rows,
+      s.bytes, s.waiting_for.join(", "),
+    ]),
+  );
+  charts.table(
+    at("tables"), "over all servers",
+    ["name", "rows", "bytes", "pulls", "pushes"],
+    status.tables.map((t) => [t.name, t.rows, t.bytes, t.pulls, t.pushes]),
+  );
+  charts.table(
+    at("barriers"), status.barriers.length ? "where workers stand" : "no worker stands at one",
+    ["name", "use", "has come", "has not"],
+    status.barriers.map((b) => [b.name, b.generation, b.arrived.join(", "), b.missing.join(", ")]),
+  );
+}
+
+// --- acting ----------------------------------------------------------------------------
+
+async function act(action) {
+  const line = at("answer");
+  line.textContent = `${action}: asking`;
+  try {
+    const answer = await fetch(`/api/v1/${action}`, {
+      method: "POST",
+      headers: headers({ "Content-Type": "application/json" }),
+      body: "{}",
+    });
+    const said = await answer.json();
+    line.textContent = answer.ok ? `${action}: done` : said.error.message;
+  } catch (error) {
+    line.textContent = `${action}: ${error.message}`;
+  }
+}
+
+for (const button of document.querySelectorAll("[data-action]")) {
+  button.addEventListener("click", () => act(button.dataset.action));
+}
+at("metric").addEventListener("change", () => view.status && draw());
+follow();

@@ -1,0 +1,165 @@
+"""The admin API of a coordinator: what it says of itself is what it does."""
+
+import asyncio
+import json
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from typing import Any
+
+import pytest
+
+from paramfleet_coordinator.api.routes import API
+from paramfleet_shared.clock import SystemClock
+from paramfleet_shared.discovery.registry import Registry
+from paramfleet_shared.discovery.store import RedisStore
+
+CHECKS = (
+    "not_a_server_error",
+    "status_code_conformance",
+    "content_type_conformance",
+    "response_schema_conformance",
+)
+HEADS = {"Content-Type": "application/json"}
+
+
+async def admin_of(scene: Any) -> str:
+    """Return the coordinator's admin address once it is announced."""
+    store = RedisStore(scene.common["redis"], clock=SystemClock(), timeout_s=2.0)
+    try:
+        async with asyncio.timeout(10):
+            find = Registry(store, job=scene.common["job"]).find_coordinator
+            while True:
+                seat = await find()
+                if seat is not None:
+                    break
+                await asyncio.sleep(0.02)
+    finally:
+        await store.close()
+    return f"http://{seat.admin}"
+
+
+def ask(
+    url: str, *, body: bytes | None = None, headers: dict[str, str] | None = None
+) -> tuple[int, str, str]:
+    request = urllib.request.Request(url, data=body, headers=headers or {})
+    try:
+        with urllib.request.urlopen(request, timeout=5) as answer:
+            return answer.status, answer.headers["Content-Type"], answer.read().decode()
+    except urllib.error.HTTPError as refusal:
+        with refusal:
+            return refusal.code, refusal.headers["Content-Type"], refusal.read().decode()
+
+
+@pytest.mark.slow
+async def test_every_route_is_described_and_answers(
+    stage: Any, redis_url: str, job_name: str
+) -> None:
+    async with stage(redis_url, job_name) as scene:
+        scene.coordinator(worker_num=2, server_num=1)
+        await scene.crew(workers=2, pservers=1)
+        url = await admin_of(scene)
+
+        described = json.loads((await asyncio.to_thread(ask, f"{url}/api/v1/openapi.json"))[2])
+        shown = {(p, m.upper()) for p, methods in described["paths"].items() for m in methods}
+        assert shown == {(route.path, route.method) for route in API}
+        for route in API:
+            if route.method == "GET" and not route.path.endswith("stream"):
+                status, kind, _ = await asyncio.to_thread(ask, url + route.path)
+                assert (status, kind) == (200, "application/json; charset=utf-8"), route.path
+        for path, kind in (("/", "text/html"), ("/dashboard/app.js", "text/javascript"),
+                           ("/dashboard/charts.js", "text/javascript"),
+                           ("/dashboard/style.css", "text/css")):  # fmt: skip
+            status, content, text = await asyncio.to_thread(ask, url + path)
+            assert (status, content) == (200, f"{kind}; charset=utf-8")
+            assert (
+                "//"
+                not in text.replace("http://www.w3.org/2000/svg", "").partition("https:")[2]
+            )
+
+
+REFUSED: list[tuple[str, bytes, dict[str, str], int]] = [
+    ("pause", b"{}", {"Content-Type": "text/plain"}, 415),
+    ("pause", b"{}", {**HEADS, "Origin": "http://elsewhere.example"}, 403),
+    ("pause", b'{"now": true}', HEADS, 422),
+    ("pause", b"[1]", HEADS, 422),
+    ("pause", b"{" * 3000, HEADS, 422),
+    ("pause", b" " * 9000, HEADS, 413),
+    ("settings", b'{"lr": "high"}', HEADS, 422),
+    ("settings", b"{}", HEADS, 422),
+    ("checkpoint", b'{"name": 3}', HEADS, 422),
+    ("workers/x/drain", b"{}", HEADS, 422),
+    ("workers/7/drain", b"{}", HEADS, 404),
+    ("pause", b"{}", HEADS, 409),
+]
+
+
+@pytest.mark.slow
+async def test_what_can_not_be_is_refused_with_a_reason(
+    stage: Any, redis_url: str, job_name: str
+) -> None:
+    async with stage(redis_url, job_name) as scene:
+        scene.coordinator(worker_num=1, server_num=1)
+        url = await admin_of(scene)
+
+        for path, body, headers, status in REFUSED:
+            where = f"{url}/api/v1/{path}"
+            answer = await asyncio.to_thread(ask, where, body=body, headers=headers)
+
+            assert answer[0] == status, (path, body)
+            assert answer[2], (path, body)
+
+
+@pytest.mark.slow
+async def test_a_stream_begins_with_the_whole_and_is_taken_up_again(
+    stage: Any, redis_url: str, job_name: str
+) -> None:
+    async with stage(redis_url, job_name) as scene:
+        scene.coordinator(worker_num=1, server_num=1)
+        await scene.crew(workers=1, pservers=1)
+        url = f"{await admin_of(scene)}/api/v1/stream"
+
+        def read(last: str | None, count: int) -> list[tuple[str, int]]:
+            headers = {} if last is None else {"Last-Event-ID": last}
+            found: list[tuple[str, int]] = []
+            with urllib.request.urlopen(
+                urllib.request.Request(url, headers=headers), timeout=8
+            ) as answer:
+                assert answer.headers["Content-Type"] == "text/event-stream"
+                while len(found) < count:
+                    kind = answer.readline().decode().removeprefix("event: ").strip()
+                    number = int(answer.readline().decode().removeprefix("id: "))
+                    assert json.loads(answer.readline().decode().removeprefix("data: "))
+                    answer.readline()
+                    found.append((kind, number))
+            return found
+
+        (first, seen), (second, after) = await asyncio.to_thread(read, None, 2)
+        assert (first, second) == ("whole", "frame")
+        assert after == seen + 1
+        assert (await asyncio.to_thread(read, str(seen), 1))[0] == ("frame", seen + 1)
+        assert (await asyncio.to_thread(read, "999999", 1))[0][0] == "whole"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+async def test_nothing_that_is_asked_makes_the_coordinator_fail(
+    stage: Any, redis_url: str, job_name: str
+) -> None:
+    async with stage(redis_url, job_name) as scene:
+        scene.coordinator(worker_num=1, server_num=1)
+        await scene.crew(workers=1, pservers=1)
+        url = await admin_of(scene)
+        command = [
+            sys.executable, "-m", "schemathesis.cli", "run", f"{url}/api/v1/openapi.json",
+            "--exclude-path=/api/v1/stream", "--max-examples=8", "--phases=examples,fuzzing",
+            f"--checks={','.join(CHECKS)}", "--seed=7", "--no-color",
+        ]  # fmt: skip
+
+        ended = await asyncio.to_thread(
+            subprocess.run, command, capture_output=True, text=True, timeout=110, check=False
+        )
+
+        assert "No issues found" in ended.stdout, ended.stdout[-4000:]
+        assert ended.returncode == 0, ended.stdout[-4000:] + ended.stderr[-1000:]

@@ -1,0 +1,150 @@
+"""The dashboard in a real Chromium, of a real job; and the commands in a terminal."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paramfleet_shared.config import read_environment
+
+pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(180)]
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+SCREENSHOTS = Path(__file__).parents[3] / "log" / "screenshots"
+"""Kept after a run, for people; git ignores the folder."""
+
+
+@pytest.fixture
+def browser() -> Iterator[Any]:
+    if CHROMIUM is None:
+        pytest.skip("no chromium on PATH: install it (Debian: apt-get install chromium)")
+    from playwright.sync_api import sync_playwright  # noqa: PLC0415 - only with a browser
+
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"]
+        )
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def job(jobs: Any, tmp_path: Path) -> Iterator[tuple[Any, Any]]:
+    """Start a job whose worker 1 reads slowly; end it in good order."""
+    args = ("--mode", "async", "--asks", "--slow_data_ms", "40")
+    running = jobs.start("train_long.py", *args, servers=1, PARAMFLEET_LEASE_TTL_S="15")
+    for rank in (0, 1):
+        running.wait_for(f"worker{rank}", "training as")
+    admin = running.admin()
+    yield running, admin
+    admin.post("end")
+    ended = running.end()
+    assert ended.codes == dict.fromkeys(running.pids, 0), ended.story()
+
+
+def shot(page: Any, name: str) -> None:
+    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+    page.screenshot(path=SCREENSHOTS / f"{name}.png", full_page=True)
+
+
+def violations(page: Any) -> list[str]:
+    from axe_playwright_python.sync_playwright import Axe  # noqa: PLC0415 - as above
+
+    found = Axe().run(page).response["violations"]
+    return [f"{each['id']}: {each['nodes'][0]['html'][:200]}" for each in found]
+
+
+def test_a_person_sees_the_job_names_the_straggler_and_pauses_it(
+    job: tuple[Any, Any], browser: Any
+) -> None:
+    from playwright.sync_api import expect  # noqa: PLC0415 - only with a browser
+
+    running, admin = job
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    page = context.new_page()
+    complaints: list[str] = []
+    page.on("console", lambda said: complaints.append(said.text) if said.type == "error" else 0)
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    foreign: list[str] = []
+    page.on("request", lambda asked: foreign.append(asked.url))
+
+    page.goto(f"{admin.url}/")
+    expect(page).to_have_title(re.compile("training$"), timeout=15_000)
+    page.wait_for_selector("#straggler.named", timeout=15_000)
+    assert "worker 1 is behind, its data is slow" in page.inner_text("#straggler")
+    page.wait_for_selector("#loss-chart path.curve.s1", state="attached")
+    expect(page.locator("#workers tbody tr")).to_have_count(2)
+    assert "its data is slow" in page.inner_text("#workers")
+    assert page.locator("#events li", has_text="worker 1 joined").count() == 1
+    assert page.locator("#split-chart rect").count() >= 12
+    assert "deep" in page.inner_text("#tables")
+    shot(page, "light")
+    assert violations(page) == []
+
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    page.get_by_role("button", name="Pause").focus()
+    page.keyboard.press("Enter")
+    expect(page.locator("#answer")).to_have_text("pause: done")
+    expect(page).to_have_title(re.compile("paused$"), timeout=15_000)
+    page.get_by_role("button", name="Resume").click()
+    expect(page).to_have_title(re.compile("training$"), timeout=15_000)
+
+    page.emulate_media(color_scheme="dark")
+    assert violations(page) == []
+    shot(page, "dark")
+    page.set_viewport_size({"width": 375, "height": 740})
+    wide = "document.documentElement.scrollWidth <= document.documentElement.clientWidth"
+    assert page.evaluate(wide)
+    shot(page, "phone")
+    assert violations(page) == []
+    assert complaints == []
+    assert {url.split("/")[2] for url in foreign if url.startswith("http")} == {
+        admin.url.split("/")[2]
+    }
+    assert running.pids
+    context.close()
+
+
+def paramfleet(running: Any, *args: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "paramfleet_worker", *args],
+        env={
+            **read_environment(),
+            "PARAMFLEET_JOB": running.job,
+            "PARAMFLEET_REDIS": running.redis,
+        },
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_a_person_steers_the_job_in_a_terminal(job: tuple[Any, Any], tmp_path: Path) -> None:
+    running, admin = job
+    admin.wait(lambda status: status["straggler"])
+
+    top = paramfleet(running, "top", "--once")
+    assert top.returncode == 0, top.stderr
+    assert "training, async" in top.stdout
+    assert "its data is slow" in top.stdout
+    status = json.loads(paramfleet(running, "status", "--json").stdout)
+    assert status["straggler"]["cause"] == "data"
+    assert "deep" in paramfleet(running, "tables").stdout
+
+    changed = paramfleet(running, "set", "max-staleness=9", "lr=0.02")
+    assert changed.stdout.splitlines() == ["max_staleness = 9, was null", "lr = 0.02, was 0.01"]
+    refused = paramfleet(running, "set", "k_steps=4", "--url", admin.url)
+    assert refused.returncode == 1
+    assert "change of k_steps is refused in mode async: only geo has it" in refused.stderr
+
+    assert paramfleet(running, "pause").stdout == "paused\n"
+    admin.wait(lambda said: said["state"] == "paused")
+    assert paramfleet(running, "resume").stdout == "resumed\n"
