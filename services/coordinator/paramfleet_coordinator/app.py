@@ -38,7 +38,7 @@ from paramfleet_shared.rpc.server import RpcServer
 from paramfleet_shared.telemetry import MetricRegistry, setup_logging
 from paramfleet_shared.tls import MEMBER_ROLES, tls_of
 
-__all__ = ["Coordinator", "run"]
+__all__ = ["Coordinator", "metrics_of", "run"]
 
 log = logging.getLogger(__name__)
 
@@ -216,7 +216,7 @@ class Coordinator:
             state=api.state(office, AuditLog()),
             status=desk.status,
             ready=lambda: (self._started, "serving" if self._started else "starting"),
-            metrics=_metrics_of(desk),
+            metrics=metrics_of(desk, office),
             config=self._resolved.shown(),
             gate=gate_of(settings, pages),
             tls=pages,
@@ -315,8 +315,17 @@ async def _serve_until_signal(coordinator: Coordinator) -> int:
         return 1
 
 
-def _metrics_of(desk: Desk) -> MetricRegistry:
+def metrics_of(desk: Desk, office: Office) -> MetricRegistry:
+    """Return what the coordinator's ``/metrics`` shows."""
     metrics = MetricRegistry()
+    straggler = metrics.gauge(
+        "job_straggler", "Whether a worker is named that holds the others up."
+    )
+    straggler.set_function(lambda: float(office.view.straggler is not None))
+    paused = metrics.gauge("job_paused", "Whether an operator paused the job.")
+    paused.set_function(lambda: float(desk.orders.paused))
+    speed = metrics.gauge("job_samples_per_s", "Examples a second of all workers.")
+    speed.set_function(lambda: float(office.status()["samples_per_s"]))
     members = metrics.gauge("members", "Members whose lease runs, by role.", ["role"])
     for role in ROLES:
         members.labels(role).set_function(partial(_num_alive, desk, role))
