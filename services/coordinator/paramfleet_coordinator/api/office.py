@@ -139,9 +139,10 @@ class Office:
             UnknownWorkerRankError: if there is no such worker.
         """
         said = self._desk.status()
-        if rank >= said["worker_num"]:
+        ranks = {m["index"] for m in said["members"] if m["role"] == "worker"}
+        if rank not in ranks:
             mode = self._standing(said).mode
-            reason = f"it has {said['worker_num']} workers, and no worker {rank}"
+            reason = f"there is no worker {rank}"
             raise UnknownWorkerRankError(action="drain", mode=mode, reason=reason)
         await self.act(helm.drain, rank=rank)
 

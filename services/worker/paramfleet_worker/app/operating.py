@@ -13,7 +13,7 @@ from paramfleet_shared.clock import SystemClock
 from paramfleet_shared.config import JobSettings
 from paramfleet_shared.discovery.errors import NoCoordinatorError
 from paramfleet_shared.discovery.registry import Registry
-from paramfleet_shared.discovery.store import RedisStore
+from paramfleet_shared.discovery.store import store_of
 from paramfleet_shared.errors import ContractError, UnavailableError
 
 __all__ = ["AdminRefusedError", "AdminUnreachableError", "Operator", "find_url", "read_token"]
@@ -95,7 +95,7 @@ def find_url(settings: JobSettings, *, scheme: str) -> str:
     """
 
     async def find() -> str:
-        store = RedisStore(settings.redis, clock=SystemClock(), timeout_s=5.0)
+        store = store_of(settings, clock=SystemClock(), timeout_s=5.0)
         try:
             seat = await Registry(store, job=settings.job).find_coordinator()
         finally:

@@ -14,6 +14,7 @@ import click
 from paramfleet_shared.clock import SystemClock
 from paramfleet_shared.config import JobSettings, read_environment, resolve
 from paramfleet_shared.errors import FleetError
+from paramfleet_shared.tls import tls_of
 from paramfleet_worker.app.operating import Operator, find_url, read_token
 from paramfleet_worker.core.board import (
     BARRIER_COLUMNS,
@@ -161,21 +162,28 @@ def _size() -> tuple[int, int]:
 
 
 def _operator_of(options: dict[str, Any]) -> Operator:
-    """Return who asks whom, as the options say."""
+    """Return who asks whom, as the options and the settings say.
+
+    With ``tls_dir`` set, its admin.crt and admin.key say who asks.
+    """
+    given = {name: options[name] for name in ("job", "redis")}
+    settings: JobSettings = resolve(
+        JobSettings, section="", arguments=given, environment=read_environment()
+    ).value
+    context: ssl.SSLContext | None
     ca = options["ca"]
-    context = ssl.create_default_context(cafile=str(ca)) if ca is not None else None
-    if context is not None and options["cert"] is not None:
-        context.load_cert_chain(options["cert"], options["key"])
+    if ca is not None:
+        context = ssl.create_default_context(cafile=str(ca))
+        if options["cert"] is not None:
+            context.load_cert_chain(options["cert"], options["key"])
+    else:
+        tls = tls_of(settings, "admin")
+        context = tls and tls.context(is_server=False, protocol="http/1.1")
     url = options["url"]
     if url is None:
-        given = {name: options[name] for name in ("job", "redis")}
-        settings: JobSettings = resolve(
-            JobSettings, section="", arguments=given, environment=read_environment()
-        ).value
-        url = find_url(settings, scheme="http" if ca is None else "https")
-    return Operator(
-        url=url, token=read_token(options["token"], options["token_file"]), tls=context
-    )
+        url = find_url(settings, scheme="http" if context is None else "https")
+    token = read_token(options["token"], options["token_file"])
+    return Operator(url=url, token=token, tls=context)
 
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
