@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         is_server,
         is_worker,
         job_progress,
+        leave,
         load_model,
         metrics,
         prefetch,
@@ -64,6 +65,7 @@ __all__ = [  # noqa: RUF022 - grouped as a user meets them
     "init_worker",
     "finish_training",
     "stop_worker",
+    "leave",
     # who and where
     "Role",
     "PaddleCloudRoleMaker",

@@ -8,11 +8,8 @@ from typing import Any
 __all__ = ["watch_for_early_end"]
 
 
-def watch_for_early_end(abandon: Callable[[str], None]) -> None:
-    """Call ``abandon`` with a reason when the script ends.
-
-    The reason names the exception that ended it, if one did.
-    """
+def watch_for_early_end(abandon: Callable[[str | None], None]) -> None:
+    """Call ``abandon`` when the script ends, with the exception that ended it, if one did."""
     raised: list[str] = []
     report = sys.excepthook
 
@@ -21,5 +18,4 @@ def watch_for_early_end(abandon: Callable[[str], None]) -> None:
         report(kind, error, trace)
 
     sys.excepthook = remember
-    ended = "its script ended without fleet.stop_worker()"
-    atexit.register(lambda: abandon(raised[0] if raised else ended))
+    atexit.register(lambda: abandon(raised[0] if raised else None))

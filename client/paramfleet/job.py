@@ -9,13 +9,16 @@ from numpy.typing import NDArray
 
 from paramfleet.communicator import Communicator
 from paramfleet.dense import DenseBlock
+from paramfleet.leaving import Departure
 from paramfleet.pservers import PServers
 from paramfleet.requests import Author, Read, ReadPlan, dense_slice
 from paramfleet.step_times import StepTimes
 from paramfleet.strategy import TrainingMode
+from paramfleet_shared.config import JobSettings
 from paramfleet_shared.placement import Placement
 from paramfleet_shared.tables.encoding import WireDtype
 from paramfleet_shared.tables.spec import TableSpec
+from paramfleet_shared.tls import tls_of
 from paramfleet_shared.wire.message import Message
 
 __all__ = [
@@ -26,6 +29,7 @@ __all__ = [
     "declare",
     "dense_plan",
     "fetch_dense",
+    "open_job",
     "pull_dense",
     "slowest_of",
 ]
@@ -33,6 +37,10 @@ __all__ = [
 
 FINISH_TIMEOUT_S = 86_400.0
 """How long a worker that is done waits for the slowest; a dead one ends the wait at once."""
+
+
+_DENSE = "fleet.dense"
+"""Where workers wait for worker 0's dense values."""
 
 
 class Staleness:
@@ -80,6 +88,7 @@ class Job:
     author: Author
     worker_num: int
     times: StepTimes
+    departure: Departure = field(default_factory=Departure)
     staleness: Staleness = field(default_factory=Staleness)
 
     @property
@@ -93,9 +102,49 @@ class Job:
         with self.times.during("barrier"):
             self.communicator.wait(session.barrier(name, timeout_s=timeout_s))
 
+    def wait_for_the_end(self, name: str) -> None:
+        """Wait at a barrier for workers that may train on for long; this one is done."""
+        with self.departure.at_rest():
+            self.barrier(name, timeout_s=FINISH_TIMEOUT_S)
 
-def declare(job: Job, specs: Sequence[TableSpec], mode: TrainingMode) -> None:
-    """Make the tables on every pserver; every worker declares the same ones."""
+
+def open_job(
+    communicator: Communicator, settings: JobSettings, *, times: StepTimes, departure: Departure
+) -> Job:
+    """Connect a worker to the pservers, as soon as all of them serve.
+
+    Raises:
+        PlacementTimeoutError: if that takes too long.
+        JobFailedError: if the job fails before.
+    """
+    session = communicator.session
+
+    async def connect() -> PServers:
+        return PServers(
+            await session.wait_placement(),
+            clock=communicator.clock,
+            call_timeout_s=settings.call_timeout_s,
+            step_timeout_s=settings.barrier_timeout_s,
+            tls=tls_of(settings, "worker"),
+        )
+
+    member = session.member
+    return Job(
+        communicator=communicator,
+        pservers=communicator.wait(connect()),
+        author=Author(rank=member.index, incarnation=member.incarnation),
+        worker_num=session.worker_num,
+        times=times,
+        departure=departure,
+    )
+
+
+def declare(job: Job, specs: Sequence[TableSpec], mode: TrainingMode) -> int:
+    """Make the tables on every pserver; every worker declares the same ones.
+
+    Returns:
+        The step that this worker begins with: as far as the slowest is if it comes late.
+    """
     fields = {
         **job.author.fields(),
         "tables": [spec.to_wire() for spec in specs],
@@ -103,20 +152,27 @@ def declare(job: Job, specs: Sequence[TableSpec], mode: TrainingMode) -> None:
         "worker_num": job.worker_num,
         "max_staleness": mode.max_staleness,
     }
-    job.communicator.wait(
+    answers = job.communicator.wait(
         job.pservers.call_all("declare", fields, timeout_s=job.pservers.step_timeout_s)
     )
+    return max(int(answer.fields["step"]) for answer in answers)
 
 
 def agree_on_dense(job: Job, blocks: Sequence[DenseBlock]) -> None:
     """Start every worker from the same dense parameters.
 
-    They are worker 0's, unless the pservers hold loaded ones.
+    They are worker 0's, unless the pservers hold loaded ones, or it died before it could say
+    them and the job goes on. One that comes late finds them there.
     """
+    session = job.communicator.session
     if job.author.rank == 0:
         for block in blocks:
             job.communicator.wait(_assign(job, block))
-    job.barrier("fleet.dense")
+    if not session.has_passed(_DENSE):
+        job.barrier(_DENSE)
+    if session.elastic:
+        for block in blocks:
+            job.communicator.wait(_assign(job, block))
     for block, values in zip(blocks, pull_dense(job, blocks), strict=True):
         block.install(values)
 

@@ -17,10 +17,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from paramfleet.call_order import CallOrderError
 from paramfleet.modes.ahead import Ahead, Loop, Wanted
 from paramfleet.nn.embedding import IdError, SparseModule
 from paramfleet.requests import Rows
-from paramfleet.session import CallOrderError, Session
+from paramfleet.session import Session
 from paramfleet_shared.errors import ContractError
 
 __all__ = ["PrefetchError", "Prefetcher", "Prefetching"]

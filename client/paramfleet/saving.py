@@ -19,11 +19,12 @@ import numpy as np
 import torch
 from safetensors.numpy import save_file
 
+from paramfleet.call_order import CallOrderError
 from paramfleet.job import Job, pull_dense
 from paramfleet.localstate import export_tables, install_table, join_parts
 from paramfleet.modes.local import LocalMode
 from paramfleet.optimizer import DistributedOptimizer
-from paramfleet.session import CallOrderError, Session
+from paramfleet.session import Session
 from paramfleet_shared.checkpoint import (
     MANIFEST,
     CheckpointWriteError,

@@ -4,56 +4,47 @@ Start: ``init`` reads the role and, in a worker, joins the job; ``init_worker``
 waits until every pserver serves, declares the tables and starts from common
 values. Stop: ``finish_training`` brings what waits to the servers and waits for the
 other workers; ``stop_worker`` does that too, says that this worker is done, and
-leaves. A script that ends without it ends the job with this worker's name.
+leaves. A script that ends without it ends the job, or an elastic one goes on without it.
 """
 
-import importlib.metadata
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
+from paramfleet.call_order import CallOrderError
 from paramfleet.communicator import Communicator
 from paramfleet.early_end import watch_for_early_end
 from paramfleet.examples_count import ExampleCounter
-from paramfleet.job import Job
+from paramfleet.job import Job, open_job
+from paramfleet.leaving import Departure
 from paramfleet.modes.geo import GeoMode
 from paramfleet.modes.served import AsyncMode, SyncMode
 from paramfleet.naming import TableConflictError, check_covered, share_tables
 from paramfleet.optimizer import DistributedOptimizer
 from paramfleet.progress import Progress
-from paramfleet.pservers import PServers
-from paramfleet.requests import Author
 from paramfleet.roles import PaddleCloudRoleMaker, Role, RoleMaker
+from paramfleet.serving import serve
 from paramfleet.settings import WorkerSettings, read_settings
 from paramfleet.step_times import StepTimes
 from paramfleet.strategy import DistributedStrategy, TrainingMode
 from paramfleet_shared.clock import SystemClock
-from paramfleet_shared.errors import ContractError, FleetError
-from paramfleet_shared.tls import tls_of
+from paramfleet_shared.errors import FleetError
+from paramfleet_shared.served_errors import ElasticModeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from paramfleet.modes.base import Mode
     from paramfleet_shared.discovery.records import Member
+    from paramfleet_shared.discovery.session import JobSession
 
-__all__ = ["CallOrderError", "Session", "TableConflictError"]
+__all__ = ["Session", "TableConflictError"]
 
 log = logging.getLogger(__name__)
 
 M = TypeVar("M", bound=torch.nn.Module)
-
-
-class CallOrderError(ContractError):
-    """A ``fleet`` function was called before the one it needs, or in the wrong role."""
-
-    code = "contract.call_order"
-
-    def __init__(self, *, function: str, remedy: str) -> None:
-        super().__init__(f"fleet.{function}(): {remedy}", function=function, remedy=remedy)
-        self.function = function
 
 
 class Session:
@@ -71,6 +62,7 @@ class Session:
         self._load: str | None = None
         self._stopped = False
         self._finished = False
+        self._departure = Departure()
         self.progress = Progress(clock, self._member)
         self.between_steps: Callable[[], None] = lambda: None
         """Called after every step; whoever obeys an operator sets it."""
@@ -118,6 +110,8 @@ class Session:
             communicator.close()
             raise
         self.communicator = communicator
+        if communicator.session.elastic:
+            self._departure.listen()
         watch_for_early_end(self._abandon)
 
     @property
@@ -218,17 +212,7 @@ class Session:
         """
         if not self.is_server():
             raise CallOrderError(function="run_server", remedy="only a server calls it")
-        (entry,) = importlib.metadata.entry_points(group="paramfleet.services", name="pserver")
-        arguments: dict[str, Any] = {}
-        if self.role.host is not None:
-            arguments["host"] = self.role.host
-        if self.role.port:
-            arguments["port"] = self.role.port
-        if self.role.index is not None:
-            arguments["index"] = self.role.index
-        if self._load is not None:
-            arguments["load"] = self._load
-        entry.load()(arguments)
+        serve(self.role, load=self._load)
 
     def distributed_model(self, model: M) -> M:
         """Name the model's tables by their modules' paths, and count its examples.
@@ -267,6 +251,7 @@ class Session:
         Raises:
             CallOrderError: before ``distributed_optimizer``, or a second time.
             TableNotTrainedError: if the optimizer lacks one of the model's tables.
+            ElasticModeError: if the strategy is sync in an elastic job.
             FleetError: if a table contradicts another worker's, or the job failed.
         """
         if self.communicator is None:
@@ -279,37 +264,21 @@ class Session:
             raise CallOrderError(function="init_worker", remedy=remedy)
         if self.model is not None:
             check_covered(self.model, [table for table, _ in self.optimizer.tables.sparse])
-        communicator, settings = self.communicator, self.settings
-
-        async def connect() -> PServers:
-            placement = await communicator.session.wait_placement()
-            return PServers(
-                placement,
-                clock=communicator.clock,
-                call_timeout_s=settings.call_timeout_s,
-                step_timeout_s=settings.barrier_timeout_s,
-                tls=tls_of(settings, "worker"),
-            )
-
-        pservers = communicator.wait(connect())
-        self.progress.watch_traffic(pservers.traffic)
-        member = communicator.session.member
-        author = Author(rank=member.index, incarnation=member.incarnation)
-        job = Job(
-            communicator=communicator,
-            pservers=pservers,
-            author=author,
-            worker_num=self.worker_num(),
-            times=self.times,
-        )
         optimizer = self.optimizer
+        if optimizer.mode.name == "sync" and self.communicator.session.elastic:
+            raise ElasticModeError(mode=optimizer.mode.name)
+        job = open_job(
+            self.communicator, self.settings, times=self.times, departure=self._departure
+        )
+        self.progress.watch_traffic(job.pservers.traffic)
         kinds: dict[str, Callable[..., Mode]]
         kinds = {"sync": SyncMode, "async": AsyncMode, "geo": GeoMode}
         make = kinds[optimizer.mode.name]
         mode = make(job, optimizer.mode, optimizer.inner, optimizer.tables)
         mode.start()
         self._job = job
-        optimizer.bind(mode, job.staleness, self.between_steps)
+        self._departure.begin()
+        optimizer.bind(mode, job.staleness, self._end_step)
 
     def finish_training(self) -> None:
         """Take no more steps: send what waits, and wait until every worker is so far.
@@ -343,12 +312,15 @@ class Session:
     def depart(self) -> None:
         """Leave the job while others go on: what waits is sent, and nobody waited for.
 
+        To be called between two steps. In an elastic job SIGTERM does it at the next step's
+        end, and ends the script with status 0.
+
         Raises:
             FleetError: if the rest couldn't be sent, or the job failed.
         """
         if self.communicator is None or self._stopped:
             return
-        if self.optimizer is not None and not self._finished:
+        if self._job is not None and self.optimizer is not None and not self._finished:
             self.optimizer.depart()
             self._finished = True
         self._leave(self.communicator)
@@ -381,14 +353,36 @@ class Session:
         communicator = self.communicator
         return None if communicator is None else communicator.session.member
 
-    def _abandon(self, reason: str) -> None:
-        """End the job: this script ended before ``stop_worker``."""
+    def _end_step(self) -> None:
+        """Leave behind a step if this worker was asked to; else obey the operator.
+
+        Raises:
+            SystemExit: with 0, when it has left.
+        """
+        if self._departure.asked:
+            self.depart()
+            raise SystemExit(0)
+        self.between_steps()
+
+    def _abandon(self, error: str | None) -> None:
+        """Tell the job why this script ended before ``stop_worker``."""
         communicator = self.communicator
         if communicator is None or self._stopped or not communicator.is_own:
             return
         self._stopped = True
+        session = communicator.session
+        why = error or "its script ended without fleet.stop_worker()"
+        asked = self._departure.asked and error is None
         try:
-            communicator.say_last(communicator.session.fail(reason))
-        except FleetError as error:  # the job has failed already, or Redis is gone
-            log.info("worker.ended_after", extra={"reason": str(error)})
+            communicator.say_last(self._say_goodbye(session) if asked else session.give_up(why))
+        except FleetError as failure:  # the job has failed already, or Redis is gone
+            log.info("worker.ended_after", extra={"reason": str(failure)})
         communicator.close()
+
+    async def _say_goodbye(self, session: "JobSession") -> None:
+        """Leave where nothing of this worker is on its way."""
+        if self._job is not None:
+            fields = {**self._job.author.fields(), "step": 0}
+            await self._job.pservers.call_all("leave", fields)
+        await session.mark_done()
+        await session.leave()

@@ -32,6 +32,7 @@ __all__ = [
     "is_server",
     "is_worker",
     "job_progress",
+    "leave",
     "load_model",
     "metrics",
     "prefetch",
@@ -62,6 +63,7 @@ run_server = session.run_server
 init_worker = session.init_worker
 finish_training = session.finish_training
 stop_worker = session.stop_worker
+leave = session.depart
 is_worker = session.is_worker
 is_server = session.is_server
 is_first_worker = session.is_first_worker

@@ -5,7 +5,8 @@ import paramfleet.data
 import paramfleet.nn
 import paramfleet.text
 
-LIFE = ["init", "init_server", "run_server", "init_worker", "finish_training", "stop_worker"]
+LIFE = ["init", "init_server", "run_server", "init_worker"]
+LIFE += ["finish_training", "stop_worker", "leave"]
 PLACE = [
     "Role",
     "PaddleCloudRoleMaker",

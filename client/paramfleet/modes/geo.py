@@ -15,7 +15,6 @@ import torch
 from numpy.typing import NDArray
 
 from paramfleet.job import (
-    FINISH_TIMEOUT_S,
     Job,
     agree_on_dense,
     declare,
@@ -136,7 +135,7 @@ class GeoMode:
             spec_of(table, rule=_SUM, num_shards=shards) for table, _ in self._tables.sparse
         ]
         specs += [block.spec(_SUM, num_shards=shards) for block in self._blocks]
-        declare(self._job, specs, self._mode)
+        self._step = declare(self._job, specs, self._mode)
         for table, _ in self._tables.sparse:
             table.bind(self._rows[table.name].store)
         agree_on_dense(self._job, self._blocks)
@@ -208,7 +207,7 @@ class GeoMode:
         self.wait_exchanged()
         self._send(self._take_deltas(rest=True))
         self.wait_exchanged()
-        fields = {"rank": self._job.author.rank, "step": self._step}
+        fields = {**self._job.author.fields(), "step": self._step}
         self._job.communicator.wait(self._job.pservers.call_all("leave", fields))
 
     def adjust(self, mode: TrainingMode) -> None:
@@ -220,7 +219,7 @@ class GeoMode:
         self.wait_exchanged()
         self._send(self._take_deltas(rest=True))
         self.wait_exchanged()
-        self._job.barrier("fleet.geo_rest", timeout_s=FINISH_TIMEOUT_S)
+        self._job.wait_for_the_end("fleet.geo_rest")
         self._send(self._no_deltas())
         self.wait_exchanged()
         if self._mode.wire_dtype != "float32":

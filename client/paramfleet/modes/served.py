@@ -15,7 +15,6 @@ import torch
 from numpy.typing import NDArray
 
 from paramfleet.job import (
-    FINISH_TIMEOUT_S,
     Job,
     agree_on_dense,
     declare,
@@ -92,7 +91,7 @@ class _ServedMode:
 
     def start(self) -> None:
         """Declare the tables, and start from worker 0's dense parameters."""
-        declare(self._job, self._specs, self._mode)
+        self._step = declare(self._job, self._specs, self._mode)
         for table, _ in self._tables.sparse:
             table.bind(self)
         agree_on_dense(self._job, self._blocks)
@@ -143,7 +142,7 @@ class _ServedMode:
     def finish(self) -> None:
         """Push what waits, leave so that workers with more data go on, and wait for them."""
         self.depart()
-        self._job.barrier("fleet.finish", timeout_s=FINISH_TIMEOUT_S)
+        self._job.wait_for_the_end("fleet.finish")
         self.refresh()
 
     def depart(self) -> None:

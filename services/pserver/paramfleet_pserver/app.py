@@ -225,6 +225,7 @@ class PServer:
             if is_cold():
                 await self._compile()
             port = await server.start(bind, settings.port)
+            freeze()  # here: it holds the loop up, and from joining on the lease runs
             self._session = await JobSession.join(
                 settings,
                 role="pserver",
@@ -298,7 +299,6 @@ class PServer:
             await session.fail(str(error))
             return error
         self._routes = routes
-        freeze()
         self._opened.set()
         log.info("pserver.serving", extra={"endpoint": session.member.endpoint})
         return None

@@ -9,11 +9,12 @@ import pytest
 import torch
 
 import paramfleet as fleet
+from paramfleet.call_order import CallOrderError
 from paramfleet.modes.ahead import Ahead, Wanted, When
 from paramfleet.prefetching import Prefetcher, PrefetchError, Prefetching
 from paramfleet.requests import Read, ReadPlan, Rows
 from paramfleet.roles import RoleMaker
-from paramfleet.session import CallOrderError, Session
+from paramfleet.session import Session
 from paramfleet.sparse import SparseTable
 from paramfleet_shared.placement import Placement
 from paramfleet_shared.wire.message import Message

@@ -6,9 +6,10 @@ import pytest
 import torch
 
 import paramfleet as fleet
+from paramfleet.call_order import CallOrderError
 from paramfleet.roles import RoleMaker
 from paramfleet.saving import Saving
-from paramfleet.session import CallOrderError, Session
+from paramfleet.session import Session
 from paramfleet_shared.checkpoint import CheckpointWriteError, ManifestError
 
 
