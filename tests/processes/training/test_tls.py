@@ -32,6 +32,21 @@ def test_a_job_under_tls_learns_the_same_to_the_bit(jobs: Any, tmp_path: Path) -
     assert "https://127.0.0.1" in ended.logs["coordinator"]
 
 
+def test_workers_exchange_samples_under_tls(jobs: Any, tmp_path: Path) -> None:
+    files = [tmp_path / "part-0", tmp_path / "part-1"]
+    files[0].write_text("".join(f"1 {number} 0\n" for number in range(50)))
+    files[1].touch()
+    running = jobs.new(workers=2, servers=1, PARAMFLEET_TLS_DIR=str(tmp_path / "tls"))
+    issue(tmp_path / "tls", running.job)
+
+    running.start_all("shuffle_data.py", "--files", *map(str, files), "--rounds", "1")
+    results = running.end(within_s=100).results
+
+    shares = [result["rounds"][0] for result in results]
+    assert sorted(number for share in shares for number, _ in share) == list(range(50))
+    assert all(shares), "both have some, though one of them read all"
+
+
 def test_a_worker_with_another_role_s_certificate_is_told_by_whom_and_why(
     jobs: Any, tmp_path: Path
 ) -> None:
