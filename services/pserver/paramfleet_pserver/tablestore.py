@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from paramfleet_pserver.core.known import KnownIds
 from paramfleet_pserver.core.pulled import PulledIds
+from paramfleet_pserver.known import KnownIds
 from paramfleet_pserver.owners import Job
 from paramfleet_shared.placement import range_of_shard
 from paramfleet_shared.served_errors import UnknownTableError

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from paramfleet.known_ids import _PATIENCE, KnownIds, Named
-from paramfleet_pserver.core.known import KnownIds as Books
+from paramfleet_pserver.known import KnownIds as Books
 from paramfleet_shared.placement import Placement
 from paramfleet_shared.served_errors import KnownIdsGoneError
 from paramfleet_shared.tables.partition import partition

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from paramfleet_pserver.core.known import FIRST_ROOM, KnownIds
+from paramfleet_pserver.known import FIRST_ROOM, KnownIds
 from paramfleet_shared.served_errors import KnownIdsGoneError
 
 NONE = np.empty(0, np.int64)
