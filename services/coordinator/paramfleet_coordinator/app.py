@@ -45,6 +45,13 @@ log = logging.getLogger(__name__)
 _LINGER_S = 1.5
 """Seconds a failed job's coordinator stays at least, so that members read who failed."""
 
+_WORDS = {
+    "job.placed": "every pserver serves",
+    "job.training": "the training has begun",
+    "job.finished": "the job has finished",
+}
+"""Decisions as a person reads them."""
+
 _DRAIN_S = 1.0
 
 _LEVELS = {"job.failed": logging.ERROR, "worker.lost": logging.WARNING}
@@ -259,8 +266,10 @@ class Coordinator:
                 for decision in await desk.look():
                     level = _LEVELS.get(decision.event, logging.INFO)
                     log.log(level, decision.event, extra=dict(decision.facts))
-                    words = decision.facts.get("reason", decision.event)
-                    view.note(decision.event, str(words), now=now, **decision.facts)
+                    words = decision.facts.get("reason") or _WORDS.get(decision.event)
+                    view.note(
+                        decision.event, str(words or decision.event), now=now, **decision.facts
+                    )
                 view.observe(desk.snapshot, now=now)
                 seen_at = now
                 if lost:
