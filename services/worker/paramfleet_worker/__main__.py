@@ -244,7 +244,11 @@ def _script_command(
 def _option(option: Option) -> click.Option:
     kind = click.Path(path_type=Path) if option.type is Path else option.type
     shown = "none" if option.default in {None, ""} else option.default
-    return click.Option([f"--{option.name}"], type=kind, help=f"{option.help}  [{shown}]")
+    flag = f"--{option.name}"
+    if option.type is bool:
+        flag += f"/--no-{option.name}"
+    help_ = f"{option.help}  [{shown}]"
+    return click.Option([flag], type=kind, default=None, help=help_)
 
 
 main.add_command(_script_command("launch", LaunchSettings, _launch))

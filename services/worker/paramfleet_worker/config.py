@@ -22,6 +22,9 @@ class LaunchSettings:
     worker_num: int | None = None
     """Workers to start; empty is 1, or as many as --workers names."""
 
+    elastic: bool = False
+    """Async and GEO: go on without workers that die; others may come and leave."""
+
     log_dir: Path = Path("log")
     """Folder that gets serverlog.N, workerlog.N, coordinatorlog.0 and redislog.0."""
 

@@ -24,6 +24,7 @@ from paramfleet_worker.core.events import (
     Exited,
     Finish,
     Interrupted,
+    Lose,
     MembersLeft,
     ProcessName,
     RecordRead,
@@ -114,6 +115,7 @@ class Launcher:
                     self._children,
                     registry=REDIS if self._plan.redis is not None else None,
                     alone=self._plan.alone,
+                    elastic=self._plan.elastic,
                 )
                 return await self._supervise(supervisor)
             finally:
@@ -221,6 +223,9 @@ class Launcher:
                             code = action.code
                         case Consult() | WatchMembers():
                             questions.add(group.create_task(self._ask(action)))
+                        case Lose():
+                            how = f"{action.name.label} {action.how}"
+                            self._console.say(f"{how}; the job goes on without it")
                         case Report() | Signal():
                             await self._carry_out(action, supervisor)
             for question in questions:

@@ -68,6 +68,8 @@ class LaunchPlan:
     """The Redis to start first; None: it runs already, or on another machine."""
     script: tuple[str, ...]
     """The training script and its arguments."""
+    elastic: bool = False
+    """Whether the job goes on without workers that die."""
 
     @property
     def alone(self) -> bool:
@@ -100,6 +102,7 @@ class LaunchPlan:
             f"--server-num={servers}",
             f"--port={topology.coordinator.port}",
             *([f"--num-shards={servers}"] if more_shards else []),
+            *(["--elastic"] if self.elastic else []),
         ]
 
     def environment_of(self, name: ProcessName, inherited: Mapping[str, str]) -> dict[str, str]:
@@ -151,7 +154,9 @@ def plan_launch(
         topology=topology,
         log_dir=str(settings.log_dir.absolute()),
     )
-    return LaunchPlan(facts=facts, names=names, redis=redis, script=script)
+    return LaunchPlan(
+        facts=facts, names=names, redis=redis, script=script, elastic=settings.elastic
+    )
 
 
 def _sets_shards(environment: Mapping[str, str]) -> bool:

@@ -14,6 +14,7 @@ __all__ = [
     "FailureRecord",
     "Finish",
     "Interrupted",
+    "Lose",
     "MembersLeft",
     "ProcessName",
     "RecordRead",
@@ -120,13 +121,21 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
+class Lose:
+    """Tell the user that an elastic job goes on without a worker."""
+
+    name: ProcessName
+    how: str
+
+
+@dataclass(frozen=True, slots=True)
 class Finish:
     """Everything ended: exit with this code."""
 
     code: int
 
 
-Action = Consult | WatchMembers | Signal | Report | Finish
+Action = Consult | WatchMembers | Signal | Report | Lose | Finish
 
 
 def describe_exit(code: int) -> str:

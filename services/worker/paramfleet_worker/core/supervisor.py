@@ -34,6 +34,7 @@ from paramfleet_worker.core.events import (
     FailureRecord,
     Finish,
     Interrupted,
+    Lose,
     MembersLeft,
     ProcessName,
     RecordRead,
@@ -57,6 +58,9 @@ REGISTRY_KILL_AFTER_S = 2.6
 
 SETTLE_WITHIN_S = 30.0
 """How long servers and coordinator may go on after the last worker has ended."""
+
+LOSE_WITHIN_S = 60.0
+"""How much longer in an elastic job, whose coordinator waits for a worker that was killed."""
 
 PART_WITHIN_S = 30.0
 """How long the registry of a finished job waits for the members of other machines."""
@@ -82,11 +86,19 @@ class Supervisor:
         names: Every process that was started.
         registry: The one among them that is the job's Redis, if it is ours.
         alone: Whether the whole job runs under this launcher.
+        elastic: Whether the job goes on without a worker that failed.
     """
 
     def __init__(
-        self, names: Iterable[ProcessName], *, registry: ProcessName | None, alone: bool
+        self,
+        names: Iterable[ProcessName],
+        *,
+        registry: ProcessName | None,
+        alone: bool,
+        elastic: bool = False,
     ) -> None:
+        self._elastic = elastic
+        self._settle_s = SETTLE_WITHIN_S + (LOSE_WITHIN_S if elastic else 0.0)
         self._alive = set(names)
         self._registry = registry
         self._alone = alone
@@ -117,7 +129,7 @@ class Supervisor:
             case Phase.RUNNING | Phase.ENDED:
                 return None
             case Phase.SETTLING:
-                return self._since + SETTLE_WITHIN_S
+                return self._since + self._settle_s
             case Phase.PARTING:
                 return self._since + PART_WITHIN_S
             case Phase.BLAMING:
@@ -157,6 +169,8 @@ class Supervisor:
         self._exits.setdefault(name, code)
         match self._phase:
             case Phase.RUNNING | Phase.SETTLING | Phase.PARTING:
+                if code != 0 and self._may_lose(name):
+                    return [Lose(name, describe_exit(code)), *self._ended_well(now)]
                 if code != 0 or name == self._registry:
                     return self._suspect(name, describe_exit(code), now)
                 return self._ended_well(now)
@@ -165,6 +179,14 @@ class Supervisor:
                 return self._blame() if awaited else []
             case Phase.ENDING | Phase.ENDED:
                 return []
+
+    def _may_lose(self, name: ProcessName) -> bool:
+        """Return whether the job goes on without a process: another worker works or did."""
+        if not self._elastic or name.role != "worker":
+            return False
+        works = any(other.role == "worker" for other in self._alive)
+        did = any(other.role == "worker" and not code for other, code in self._exits.items())
+        return works or did or not self._alone
 
     def _ended_well(self, now: float) -> list[Action]:
         if not self._others():
@@ -216,8 +238,8 @@ class Supervisor:
     def _late(self, now: float) -> list[Action]:
         if self._phase is Phase.BLAMING and now >= self._since + BLAME_WITHIN_S:
             return self._blame()
-        if self._phase is Phase.SETTLING and now >= self._since + SETTLE_WITHIN_S:
-            how = f"was still running {SETTLE_WITHIN_S:.0f} s after the last worker ended"
+        if self._phase is Phase.SETTLING and now >= self._since + self._settle_s:
+            how = f"was still running {self._settle_s:.0f} s after the last worker ended"
             self._suspected = (min(self._others(), key=_by_interest), how)
             self._enter(Phase.BLAMING, now)
             return self._blame()

@@ -16,6 +16,7 @@ from paramfleet_worker.core.events import (
     FailureRecord,
     Finish,
     Interrupted,
+    Lose,
     MembersLeft,
     ProcessName,
     RecordRead,
@@ -47,6 +48,44 @@ def all_end(supervisor: Supervisor, names: Iterable[ProcessName], code: int) -> 
     for name in names:
         actions = supervisor.handle(Exited(name, code), 10.2)
     return actions
+
+
+def elastic() -> Supervisor:
+    return Supervisor(ALL, registry=REDIS, alone=True, elastic=True)
+
+
+def test_an_elastic_job_goes_on_without_a_worker_and_ends_with_zero() -> None:
+    supervisor = elastic()
+
+    lost = supervisor.handle(Exited(BOB, -9), 1.0)
+    end = all_end(supervisor, (ADA, SERVER, COORDINATOR, REDIS), 0)
+
+    assert lost == [Lose(BOB, "was killed by SIGKILL")]
+    assert end == [Finish(0)]
+
+
+def test_an_elastic_job_whose_last_worker_dies_after_another_ended_well_ends_well() -> None:
+    supervisor = elastic()
+
+    supervisor.handle(Exited(ADA, 0), 1.0)
+    lost = supervisor.handle(Exited(BOB, 3), 2.0)
+
+    assert lost == [Lose(BOB, "exited with code 3")]
+    assert supervisor.phase is Phase.SETTLING
+    assert supervisor.handle(Tick(), 60.0) == [], "the coordinator still waits for it"
+
+
+def test_an_elastic_job_that_has_lost_every_worker_has_failed() -> None:
+    supervisor = elastic()
+
+    supervisor.handle(Exited(BOB, -9), 1.0)
+
+    assert supervisor.handle(Exited(ADA, 7), 2.0) == [Consult(ADA, "exited with code 7")]
+
+
+@pytest.mark.parametrize("name", [SERVER, COORDINATOR])
+def test_an_elastic_job_needs_all_but_its_workers(name: ProcessName) -> None:
+    assert elastic().handle(Exited(name, 1), 1.0) == [Consult(name, "exited with code 1")]
 
 
 def test_a_job_whose_processes_all_end_well_ends_with_zero() -> None:
