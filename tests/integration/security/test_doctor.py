@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import shutil
 import socket
 from collections.abc import Iterator
@@ -100,6 +101,19 @@ def test_a_wrong_setting_is_found_by_name(
 
     assert code == 1
     assert name in found
+
+
+def test_what_the_commands_read_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    variables = {
+        f"PARAMFLEET_{name}"
+        for path in (Path(__file__).parents[3] / "services").rglob("*.py")
+        for name in re.findall(r'envvar="PARAMFLEET_(\w+)"', path.read_text(encoding="utf-8"))
+    }
+    for variable in variables - {"PARAMFLEET_CONFIG", "PARAMFLEET_TOKENS_FILE"}:
+        monkeypatch.setenv(variable, "x")
+
+    assert "PARAMFLEET_ADMIN_TOKEN" in variables
+    assert "setting-unknown" not in run()[1]
 
 
 def test_a_port_that_is_taken_is_found() -> None:

@@ -41,12 +41,13 @@ SECTIONS: Mapping[str, type] = {
     "worker": WorkerSettings,
     "launch": LaunchSettings,
 }
-OTHERS = (
-    "PARAMFLEET_CONFIG",
-    "PARAMFLEET_COORDINATOR",
-    "PARAMFLEET_LOG_DIR",
-    "PARAMFLEET_DATA",
-)
+OTHERS = tuple(
+    f"PARAMFLEET_{name}"
+    for name in (
+        "ADMIN_TOKEN", "ADMIN_TOKEN_FILE", "ADMIN_URL", "CONFIG", "COORDINATOR", "DATA",
+        "LOG_DIR",
+    )
+)  # fmt: skip
 """Variables that no settings class has."""
 
 FLEET = (
