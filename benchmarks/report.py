@@ -24,6 +24,8 @@ GOALS: dict[str, float] = {
     "table_pull_vs_gather_limit": 0.45,
     "table_push_sgd_vs_rmw_limit": 0.3,
     "push_adam_vs_push_sgd": 0.8,
+    "table_pull_vs_fbgemm": 1.5,
+    "table_push_sgd_vs_fbgemm": 20.0,
     "async_train_vs_single": 1.2,
     "geo_train_vs_single": 1.7,
     "geo_vs_async_rtt20ms": 3.0,

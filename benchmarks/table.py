@@ -89,7 +89,7 @@ def measure(
             limits = _limits(Path(folder))
             for size in sizes:
                 part_s = budget_s * (0.6 if size == max(sizes) else 0.2)  # filling takes half
-                summary = _measure_size(size, batch, part_s, limits, rows, smallest=sizes[0])
+                summary |= _measure_size(size, batch, part_s, limits, rows, smallest=sizes[0])
     finally:
         torch.set_num_threads(threads)
     missing = "" if limits else " There is no C compiler, so the limits were not measured."
@@ -148,7 +148,8 @@ def _measure_size(
     )
     adagrad = _fill("adagrad", universe, batch).memory_ratio
     ready = _fill("sgd", universe, batch, prefault=True)
-    return _summary(rounds, filled["sgd"], ready, adagrad)
+    peers = table_fbgemm.ratios(rounds) if size == smallest else {}
+    return _summary(rounds, filled["sgd"], ready, adagrad) | peers
 
 
 def _case_rows(size: int, rounds: Rounds, cases: Cases) -> Iterator[dict[str, Any]]:

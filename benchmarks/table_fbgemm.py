@@ -1,7 +1,7 @@
 """fbgemm's table of embeddings on the CPU, beside ours; only where it is installed.
 
-``pip install --no-deps fbgemm-gpu-cpu==1.8.0`` (for torch 2.13) into the environment of
-the benchmark; nothing else here needs it.
+``scripts/install.sh benchmark`` tries to get the build for the pinned torch; nothing else
+needs it.
 """
 
 import importlib
@@ -12,7 +12,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-__all__ = ["acts"]
+from harness import Rounds
+
+__all__ = ["acts", "ratios"]
 
 
 def acts(size: int, dim: int, batch: int) -> dict[str, Callable[[NDArray[np.int64]], None]]:
@@ -44,3 +46,15 @@ def acts(size: int, dim: int, batch: int) -> dict[str, Callable[[NDArray[np.int6
         rows.backward(grads[: slots.size])
 
     return {"lookup": look_up, "update": update}
+
+
+def ratios(rounds: Rounds) -> dict[str, float | None]:
+    """Return our rates over fbgemm's, of the same rounds; None where it wasn't measured."""
+    pairs = {
+        "table_pull_vs_fbgemm": ("pull hit uniform", "fbgemm lookup uniform"),
+        "table_push_sgd_vs_fbgemm": ("push sgd uniform", "fbgemm update uniform"),
+    }
+    return {
+        name: rounds.ratio(ours, theirs).median if theirs in rounds.figures else None
+        for name, (ours, theirs) in pairs.items()
+    }

@@ -96,6 +96,14 @@ install_project() {
     "$PY" -m paramfleet_shared.tables.warm >&2
 }
 
+# A peer of the benchmarks, for the pinned torch. Its requirements name builds of torch of its
+# own, so it comes alone; without it its figures are left out, and nothing else.
+install_peers() {
+    if ! pip install -q --no-deps fbgemm-gpu-cpu==1.8.0 >&2; then
+        say "install: fbgemm-gpu-cpu can't be had here; the benchmarks go on without it"
+    fi
+}
+
 is_supported "$PY" && pip --version >/dev/null 2>&1 || make_environment
 if ! is_installed project; then
     install_project
@@ -106,6 +114,7 @@ for group in "$@"; do
     if ! is_installed "group-$group"; then
         say "install: the dependency group '$group'"
         again pip install -q --group "$group"
+        [ "$group" != benchmark ] || install_peers
         remember "group-$group"
     fi
 done

@@ -3,6 +3,8 @@
 import pytest
 
 import table
+import table_fbgemm
+from harness import Rounds
 
 
 @pytest.mark.timeout(120)  # kernels of every rule may have to be compiled
@@ -25,4 +27,22 @@ def test_every_case_has_its_figures() -> None:
         "worst_insert_batch_unprepared_ms",
         "memory_ratio_sgd",
         "memory_ratio_adagrad",
+        "table_pull_vs_fbgemm",
+        "table_push_sgd_vs_fbgemm",
+    }
+
+
+def test_a_peer_that_is_not_installed_has_no_ratio_and_one_that_is_has_its_own() -> None:
+    rounds = Rounds(["pull hit uniform", "push sgd uniform"])
+    assert set(table_fbgemm.ratios(rounds).values()) == {None}
+
+    rounds.figures = {
+        "pull hit uniform": [30.0, 40.0, 60.0],
+        "fbgemm lookup uniform": [20.0, 20.0, 20.0],
+        "push sgd uniform": [20.0, 20.0, 20.0],
+        "fbgemm update uniform": [0.5, 1.0, 2.0],
+    }
+    assert table_fbgemm.ratios(rounds) == {
+        "table_pull_vs_fbgemm": 2.0,
+        "table_push_sgd_vs_fbgemm": 20.0,
     }
