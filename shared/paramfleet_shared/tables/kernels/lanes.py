@@ -2,8 +2,9 @@
 
 LLVM's own vectorizer does poorly on a table's rows (short, of a length it doesn't
 know, perhaps overlapping). So a row is walked in explicit vectors of ``LANES``
-floats, and the rest of it float by float. Arithmetic is plain IEEE, elementwise and
-uncontracted: a vector gives the same bits as its floats would.
+floats, and the rest of it float by float. Rows of just a cache line's floats, where each
+instruction counts, are one vector of ``LINE_LANES``. Arithmetic is plain IEEE, elementwise
+and uncontracted: a vector gives the same bits as its floats would.
 """
 
 import operator
@@ -21,40 +22,48 @@ from paramfleet_shared.tables.kernels.halves import narrowed, widened
 __all__ = [
     "LANES",
     "LANES_TYPE",
+    "LINE_LANES",
     "declared",
     "element",
     "instruction",
     "load_float",
     "load_lanes",
+    "load_line",
     "match_line",
     "prefetch",
     "round_float",
     "round_lanes",
+    "round_line",
     "spread",
     "square_root",
     "store_float",
     "store_lanes",
+    "store_line",
 ]
 
 LANES = 8
 """Floats in a vector: one AVX2 register, two NEON registers."""
 
+LINE_LANES = 16
+"""Floats in a cache line: one AVX-512 register, two of AVX2."""
+
 _FLOAT = ir.FloatType()
 _I8, _I16, _I32, _I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
-_VECTOR = ir.VectorType(_FLOAT, LANES)
 _INFER: Any = infer_global  # numba leaves them untyped
 _LOWER: Any = lower_builtin
 _LINE = ir.VectorType(_I64, 8)
 
 
 class _Lanes(types.Type):
-    """The numba type of ``LANES`` floats."""
+    """The numba type of ``count`` floats."""
 
-    def __init__(self) -> None:
-        super().__init__(name="lanes")
+    def __init__(self, count: int) -> None:
+        super().__init__(name=f"lanes{count}")
+        self.count = count
 
 
-LANES_TYPE = _Lanes()
+LANES_TYPE = _Lanes(LANES)
+_LINE_TYPE = _Lanes(LINE_LANES)
 
 
 @register_model(_Lanes)
@@ -62,41 +71,45 @@ class _LanesModel(models.PrimitiveModel):
     """A vector lives in a vector register."""
 
     def __init__(self, manager: Any, numba_type: Any) -> None:
-        super().__init__(manager, numba_type, _VECTOR)  # type: ignore[no-untyped-call]  # numba
+        vector = ir.VectorType(_FLOAT, numba_type.count)
+        super().__init__(manager, numba_type, vector)  # type: ignore[no-untyped-call]  # numba
 
 
 class _Arithmetic(AbstractTemplate):
     """lanes op lanes, lanes op float32 and float32 op lanes give lanes."""
 
     def generic(self, args: Any, _keywords: Any) -> Any:
-        """Return the signature if one side is a vector."""
-        allowed = (LANES_TYPE, types.float32)
-        if LANES_TYPE in args and all(a in allowed for a in args):
-            return LANES_TYPE(*args)
+        """Return the signature if one side is a vector, and the other as long or a float."""
+        for vector in (LANES_TYPE, _LINE_TYPE):
+            if vector in args and all(a in (vector, types.float32) for a in args):
+                return vector(*args)
         return None
 
 
-def spread(builder: Any, value: Any) -> Any:
-    """Return ``value`` in every lane; a vector is that already."""
-    if value.type == _VECTOR:
+def spread(builder: Any, value: Any, lanes: int = LANES) -> Any:
+    """Return ``value`` in each of ``lanes`` lanes; a vector is that already."""
+    if isinstance(value.type, ir.VectorType):
         return value
-    first = builder.insert_element(ir.Constant(_VECTOR, ir.Undefined), value, _I32(0))
-    zeros = ir.Constant(ir.VectorType(_I32, LANES), [0] * LANES)
-    return builder.shuffle_vector(first, ir.Constant(_VECTOR, ir.Undefined), zeros)
+    nothing = ir.Constant(ir.VectorType(value.type, lanes), ir.Undefined)
+    first = builder.insert_element(nothing, value, _I32(0))
+    zeros = ir.Constant(ir.VectorType(_I32, lanes), [0] * lanes)
+    return builder.shuffle_vector(first, nothing, zeros)
 
 
 def _define(operation: Any, instruction: str) -> None:
     _INFER(operation)(type(f"_{instruction}", (_Arithmetic,), {}))
 
-    def lower(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        return getattr(builder, instruction)(*(spread(builder, a) for a in args))
+    def lower(_context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        lanes = signature.return_type.count
+        return getattr(builder, instruction)(*(spread(builder, a, lanes) for a in args))
 
-    for left, right in (
-        (LANES_TYPE, LANES_TYPE),
-        (LANES_TYPE, types.float32),
-        (types.float32, LANES_TYPE),
-    ):
-        _LOWER(operation, left, right)(lower)
+    for vector in (LANES_TYPE, _LINE_TYPE):
+        for left, right in (
+            (vector, vector),
+            (vector, types.float32),
+            (types.float32, vector),
+        ):
+            _LOWER(operation, left, right)(lower)
 
 
 _define(operator.add, "fadd")
@@ -174,6 +187,29 @@ def round_lanes(
 
 
 @instruction
+def load_line(_typing: Any, array: Any, _offset: Any) -> Any:
+    """Return ``array.flat[offset : offset + LINE_LANES]`` as float32."""
+    generate = partial(_load, lanes=LINE_LANES)
+    return _LINE_TYPE(array, types.int64), generate
+
+
+@instruction
+def store_line(_typing: Any, array: Any, _offset: Any, _lanes: Any) -> Any:
+    """Put a line into ``array.flat[offset : offset + LINE_LANES]``, rounded to nearest."""
+    generate = partial(_store, lanes=LINE_LANES)
+    return types.void(array, types.int64, _LINE_TYPE), generate
+
+
+@instruction
+def round_line(
+    _typing: Any, array: Any, _offset: Any, _lanes: Any, _noise: Any, _column: Any
+) -> Any:
+    """As ``store_line``, rounded as ``noise`` says; floats stay as they are."""
+    generate = partial(_store, lanes=LINE_LANES)
+    return types.void(array, types.int64, _LINE_TYPE, types.uint32, types.int64), generate
+
+
+@instruction
 def load_float(_typing: Any, array: Any, _offset: Any) -> Any:
     """Return ``array[offset]`` as float32: ``load_lanes`` for what is left of a row."""
     generate = partial(_load, lanes=None)
@@ -199,14 +235,14 @@ def round_float(
 @instruction
 def square_root(_typing: Any, lanes: Any) -> Any:
     """Return the square root, lane by lane, or of one float."""
-    vector = lanes == LANES_TYPE
+    count = lanes.count if isinstance(lanes, _Lanes) else None
 
     def generate(_context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        kind = _VECTOR if vector else _FLOAT
-        name = f"llvm.sqrt.v{LANES}f32" if vector else "llvm.sqrt.f32"
+        kind = _FLOAT if count is None else ir.VectorType(_FLOAT, count)
+        name = "llvm.sqrt.f32" if count is None else f"llvm.sqrt.v{count}f32"
         return builder.call(declared(builder, name, kind, [kind]), args)
 
-    kind = LANES_TYPE if vector else types.float32
+    kind = types.float32 if count is None else lanes
     return kind(kind), generate
 
 

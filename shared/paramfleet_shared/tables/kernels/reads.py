@@ -17,7 +17,13 @@ from paramfleet_shared.tables.kernels.index import (
     create_slots,
 )
 from paramfleet_shared.tables.kernels.lanes import match_line, prefetch
-from paramfleet_shared.tables.kernels.rows import LINE_FLOATS, Layout, copy_span, prefetch_row
+from paramfleet_shared.tables.kernels.rows import (
+    LINE_FLOATS,
+    Layout,
+    copy_line,
+    copy_span,
+    prefetch_row,
+)
 from paramfleet_shared.tables.kernels.seek import (
     NONE,
     aim,
@@ -90,14 +96,16 @@ def _read_firsts(
 
 
 @inlined
-def _read_strip(arrays: Any, keys: Any, start: int, lists: Any, out: Any, shape: Any) -> Any:
+def _read_strip(arrays: Any, batch: Any, lists: Any, shape: Any, copy: Any) -> Any:
     """Look into the home lines of a strip, and copy the rows that were asked for before.
 
-    ``arrays`` = (lines, floats, values), ``lists`` = (homes, slots, missed), ``shape`` =
-    (dim, value pitch, pitch, width). Return how many keys were missed; in place of their
-    rows the table's first is copied.
+    ``arrays`` = (lines, floats, values), ``batch`` = (keys, where the strip starts, out),
+    ``lists`` = (homes, slots, missed), ``shape`` = (dim, value pitch, pitch, width), ``copy``
+    is ``copy_span`` or its like. Return how many keys were missed; in place of their rows the
+    table's first is copied.
     """
     lines, floats, values = arrays
+    keys, start, out = batch
     homes, slots, missed = lists
     dim, value_pitch, pitch, width = shape
     strip, num_missed = keys[start : start + STRIP], 0
@@ -105,14 +113,15 @@ def _read_strip(arrays: Any, keys: Any, start: int, lists: Any, out: Any, shape:
         if j < strip.size:
             prefetch(lines, homes[j + LEAD] << 3)
             slot = match_line(lines, homes[j], strip[j]) - 1
-            missed[num_missed] = start + j  # without a branch, which would be mispredicted
+            # Without a branch, which would be mispredicted; unsigned: not from the end.
+            missed[np.uint64(num_missed)] = start + j
             num_missed += slot < 0
             slot = max(slot, 0)
             slots[j + LEAD] = slot
             prefetch_row(floats, slot * pitch, width)
         i = start + j - LEAD
         if i >= 0:
-            copy_span(out, i * dim, values, slots[j] * value_pitch, dim)
+            copy(out, i * dim, values, slots[j] * value_pitch, dim)
     shift(slots, strip.size)
     return num_missed
 
@@ -125,13 +134,14 @@ def _read_home(
     index, values, floats = table.arrays, table.values, table.floats
     arrays = (index.lines, floats, values)
     lists = (index.strips[0], index.strips[1], index.missed[0])
+    batch = (keys, start, out)
     dim, value_pitch, pitch, width = table.layout
     if dim == LINE_FLOATS and width == LINE_FLOATS:  # known widths make straight code
         shape = (LINE_FLOATS, value_pitch, pitch, LINE_FLOATS)
-        num_missed: int = _read_strip(arrays, keys, start, lists, out, shape)
+        num_missed: int = _read_strip(arrays, batch, lists, shape, copy_line)
     else:
         shape = (dim, value_pitch, pitch, width)
-        num_missed = _read_strip(arrays, keys, start, lists, out, shape)
+        num_missed = _read_strip(arrays, batch, lists, shape, copy_span)
     return num_missed
 
 

@@ -8,16 +8,19 @@ from numpy.typing import NDArray
 from paramfleet_shared.tables.kernels.compiled import inlined, kernel
 from paramfleet_shared.tables.kernels.lanes import (
     LANES,
+    LINE_LANES,
     load_float,
     load_lanes,
+    load_line,
     prefetch,
     store_float,
     store_lanes,
+    store_line,
 )
 
-__all__ = ["Layout", "copy_span", "gather", "prefetch_row", "scatter"]
+__all__ = ["Layout", "copy_line", "copy_span", "gather", "prefetch_row", "scatter"]
 
-LINE_FLOATS = 16
+LINE_FLOATS = LINE_LANES
 """In a cache line."""
 
 AHEAD = 48
@@ -45,6 +48,12 @@ def copy_span(target: Any, to: Any, source: Any, start: Any, count: Any) -> None
         store_lanes(target, to + j, load_lanes(source, start + j))
     for j in range(whole, count):
         store_float(target, to + j, load_float(source, start + j))
+
+
+@inlined
+def copy_line(target: Any, to: Any, source: Any, start: Any, _count: Any) -> None:
+    """As ``copy_span`` of ``LINE_FLOATS`` numbers."""
+    store_line(target, to, load_line(source, start))
 
 
 @inlined

@@ -17,17 +17,32 @@ from paramfleet_shared.tables.kernels.lanes import (
     LANES,
     load_float,
     load_lanes,
+    load_line,
     round_float,
     round_lanes,
+    round_line,
     square_root,
     store_float,
     store_lanes,
+    store_line,
 )
 from paramfleet_shared.tables.spec import OptimizerSpec
 
-__all__ = ["Step", "noise_of", "step_of", "step_range", "step_row", "step_span"]
+__all__ = [
+    "LAZY_ADAM",
+    "Step",
+    "noise_of",
+    "plain_adam",
+    "step_line",
+    "step_of",
+    "step_range",
+    "step_row",
+    "step_span",
+]
 
 SUM, SGD, MOMENTUM, NESTEROV, ADAGRAD, ADAM, LAZY_ADAM = range(7)
+
+_NO_DECAY = np.float32(0.0)
 
 
 class Step(NamedTuple):
@@ -152,6 +167,19 @@ def step_row(step: Step, arrays: Any, at: Any, count: int, noise: Any) -> None:
         here = (value + j, state + j, second + j, grad + j)
         functions = (load_float, store_float, round_float)
         _advance(step, arrays, here, functions, (noise, j))
+
+
+@inlined
+def step_line(step: Step, arrays: Any, at: Any, noise: Any) -> None:
+    """As ``step_row`` of ``LINE_LANES`` numbers."""
+    _advance(step, arrays, at, (load_line, store_line, round_line), (noise, 0))
+
+
+@inlined
+def plain_adam(step: Step) -> Step:
+    """Return a step of sparse Adam without weight decay, of which the compiler knows that."""
+    _, rate, _, eps, keep, take, take_mean, correction, salt = step
+    return Step(LAZY_ADAM, rate, _NO_DECAY, eps, keep, take, take_mean, correction, salt)
 
 
 @inlined

@@ -16,7 +16,14 @@ from paramfleet_shared.tables.kernels.rows import (
     copy_span,
     prefetch_row,
 )
-from paramfleet_shared.tables.kernels.rules import Step, noise_of, step_row
+from paramfleet_shared.tables.kernels.rules import (
+    LAZY_ADAM,
+    Step,
+    noise_of,
+    plain_adam,
+    step_line,
+    step_row,
+)
 from paramfleet_shared.tables.kernels.seek import (
     NONE,
     aim,
@@ -127,14 +134,29 @@ def _step_one(step: Step, arrays: Any, slot: Any, key: Any, start: Any, shape: A
 
 
 @inlined
-def _step_strip(step: Step, arrays: Any, keys: Any, start: int, lists: Any, shape: Any) -> Any:
+def _step_one_line(
+    step: Step, arrays: Any, slot: Any, key: Any, start: Any, shape: Any
+) -> None:
+    """As ``_step_one``, where values are one line."""
+    dim, value_pitch, pitch, first_state = shape
+    state = slot * pitch + first_state
+    at = (slot * value_pitch, state, state + dim, start)
+    step_line(step, arrays, at, noise_of(step, key))
+
+
+@inlined
+def _step_strip(
+    step: Step, arrays: Any, batch: Any, lists: Any, shape: Any, step_one: Any
+) -> Any:
     """Look into the home lines of a strip, and step the rows that were asked for before.
 
-    ``arrays`` = (lines, values, floats, gradients), ``lists`` = (homes, slots, missed),
-    ``shape`` = (dim, value pitch, pitch, first state). Return how many keys were missed,
+    ``arrays`` = (lines, values, floats, gradients), ``batch`` = (keys, where the strip
+    starts), ``lists`` = (homes, slots, missed), ``shape`` = (dim, value pitch, pitch, first
+    state), ``step_one`` is ``_step_one`` or its like. Return how many keys were missed,
     whose rows aren't stepped.
     """
     lines, values, floats, grads = arrays
+    keys, start = batch
     homes, slots, missed = lists
     dim, _value_pitch, pitch, _first_state = shape
     strip, num_missed = keys[start : start + STRIP], 0
@@ -143,13 +165,13 @@ def _step_strip(step: Step, arrays: Any, keys: Any, start: int, lists: Any, shap
         if j < strip.size:
             prefetch(lines, homes[j + LEAD] << 3)
             slot = match_line(lines, homes[j], strip[j]) - 1
-            missed[num_missed] = start + j
+            missed[np.uint64(num_missed)] = start + j  # unsigned: not from the end
             num_missed += slot < 0
             slots[j + LEAD] = slot
             prefetch_row(floats, slot * pitch, pitch)
         i = start + j - LEAD
         if slots[j] >= 0:
-            _step_one(step, arrays, slots[j], keys[i], i * dim, shape)
+            step_one(step, arrays, slots[j], keys[i], i * dim, shape)
     shift(slots, strip.size)
     return num_missed
 
@@ -162,17 +184,29 @@ def _step_home(
     grads: NDArray[np.float32],
     start: int,
 ) -> int:
-    """Call ``_step_strip``; a function of its own, so that it has registers enough."""
+    """Call ``_step_strip``; a function of its own, so that it has registers enough.
+
+    A row's address isn't in the TLB, and a processor can't retire a prefetch before it has
+    walked the page tables. So what hides the walks is how many rows' instructions its
+    window holds at a time: the fewer a row takes, the better. Known widths make straight
+    code; Adam, whose rows are the most memory, has its own.
+    """
     index, values, floats = table.arrays, table.values, table.floats
     arrays = (index.lines, values, floats, grads)
     lists = (index.strips[0], index.strips[1], index.missed[0])
     dim, value_pitch, pitch, first_state = table.layout
-    if dim == LINE_FLOATS:  # a known width makes straight code
+    is_line, batch = dim == LINE_FLOATS, (keys, start)
+    is_plain_adam = step.rule == LAZY_ADAM and step.weight_decay == 0
+    if is_line and first_state == LINE_FLOATS and is_plain_adam:
+        shape = (LINE_FLOATS, 3 * LINE_FLOATS, 3 * LINE_FLOATS, LINE_FLOATS)
+        mine = plain_adam(step)
+        num_missed: int = _step_strip(mine, arrays, batch, lists, shape, _step_one_line)
+    elif is_line:
         shape = (LINE_FLOATS, value_pitch, pitch, first_state)
-        num_missed: int = _step_strip(step, arrays, keys, start, lists, shape)
+        num_missed = _step_strip(step, arrays, batch, lists, shape, _step_one_line)
     else:
         shape = (dim, value_pitch, pitch, first_state)
-        num_missed = _step_strip(step, arrays, keys, start, lists, shape)
+        num_missed = _step_strip(step, arrays, batch, lists, shape, _step_one)
     return num_missed
 
 
