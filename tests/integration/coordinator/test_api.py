@@ -7,6 +7,8 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -146,7 +148,7 @@ async def test_a_stream_begins_with_the_whole_and_is_taken_up_again(
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 async def test_nothing_that_is_asked_makes_the_coordinator_fail(
-    stage: Any, redis_url: str, job_name: str
+    stage: Any, redis_url: str, job_name: str, tmp_path: Path
 ) -> None:
     async with stage(redis_url, job_name) as scene:
         scene.coordinator(worker_num=1, server_num=1)
@@ -158,9 +160,8 @@ async def test_nothing_that_is_asked_makes_the_coordinator_fail(
             f"--checks={','.join(CHECKS)}", "--seed=7", "--no-color",
         ]  # fmt: skip
 
-        ended = await asyncio.to_thread(
-            subprocess.run, command, capture_output=True, text=True, timeout=110, check=False
-        )
+        run = partial(subprocess.run, command, cwd=tmp_path, timeout=110, check=False)
+        ended = await asyncio.to_thread(run, capture_output=True, text=True)
 
         assert re.search(r"(\d\d+) generated, \1 passed", ended.stdout), ended.stdout[-4000:]
         assert ended.returncode == 0, ended.stdout[-4000:] + ended.stderr[-1000:]
