@@ -14,14 +14,14 @@ DATA_DIR = $(PARAMFLEET_DATA)
 ONLY =
 QUICK =
 
-CODE = client shared services tests examples models benchmarks scripts
+CODE = client shared services tests deploy examples models benchmarks scripts
 EXAMPLE = examples/wide_and_deep/train.py
 
 # The last line of a demo is its result: make must not say goodbye to a directory after it
 # (before 4.4 `make -C` does nevertheless, without -s).
 MAKEFLAGS += --no-print-directory
 
-.PHONY: help install demo census test check lint unit docs bench bench-paddle clean
+.PHONY: help install demo census test check lint unit docs bench bench-paddle compose-test clean
 
 help:
 	@echo 'make install                 make $(VENV) and install paramfleet with its examples'
@@ -34,6 +34,8 @@ help:
 	@echo 'make bench                   every benchmark, in eleven minutes; the last line is JSON'
 	@echo '     ONLY=transport,path QUICK=1'
 	@echo 'make bench-paddle            the same work on Paddle 3.0.0, in its own .venv-paddle'
+	@echo 'make compose-test            a cluster of containers on a real engine, hurt meanwhile'
+	@echo '     MODE=geo SERVERS=2 WORKERS=4'
 	@echo 'make clean                   remove what make and the tools made'
 
 install:
@@ -80,6 +82,11 @@ bench-paddle:
 	@sh scripts/install.sh
 	@sh scripts/paddle_env.sh
 	@$(BIN)/python benchmarks/paddle.py --output=benchmarks/results/paddle.json
+
+compose-test: WORKERS = 4
+compose-test:
+	@sh scripts/install.sh
+	@bash tests/compose/run.sh --mode=$(MODE) --workers=$(WORKERS) --servers=$(SERVERS)
 
 clean:
 	rm -rf $(VENV) .venv-paddle build dist log .coverage .coverage.* .hypothesis .import_linter_cache
