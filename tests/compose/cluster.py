@@ -1,0 +1,282 @@
+"""Train wide and deep on the cluster of ``deploy/compose``, and hurt it meanwhile.
+
+    python tests/compose/cluster.py --mode geo --workers 4 --servers 2
+
+Expects the images that ``run.sh`` builds. Progress goes to standard error; the last line on
+standard output is the result as JSON.
+"""
+
+import argparse
+import json
+import ssl
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from paramfleet_shared.config import read_environment
+
+COMPOSE = Path(__file__).parents[2] / "deploy" / "compose" / "compose.yaml"
+POLL_S = 0.5
+PAUSE_S = 10
+UP_WITHIN_S = 400
+"""For every container to be healthy: kernels are compiled in that time, if need be."""
+
+BACK_WITHIN_S = 90
+TRAINED_WITHIN_S = 600
+
+LEAST_AUC = 0.80
+"""Wide and deep reaches 0.81 on the flights in one process."""
+
+
+class ClusterError(Exception):
+    """The cluster didn't do what was expected of it."""
+
+
+def say(what: str) -> None:
+    """Write a line of progress."""
+    sys.stderr.write(f"[{time.perf_counter() - STARTED:4.0f}s] cluster: {what}\n")
+
+
+STARTED = time.perf_counter()
+
+
+class Cluster:
+    """One Compose project.
+
+    Args:
+        project: Its name.
+        variables: Those of the Compose file.
+    """
+
+    def __init__(self, project: str, variables: Mapping[str, str]) -> None:
+        self._project = project
+        self._environment = {**read_environment(), **variables}
+        self._admin = f"https://127.0.0.1:{variables['ADMIN_PORT']}"
+        self._token = ""
+        self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        self._tls.check_hostname = False  # certificates stand for roles
+
+    def be_admin(self) -> None:
+        """Take the job's authority and the admin's token, as the admin service has them."""
+        cat = ("run", "--rm", "--no-deps", "-T", "--entrypoint", "cat", "admin")
+        self._tls.load_verify_locations(cadata=self.compose(*cat, "/certs/ca.crt"))
+        self._token = self.compose(*cat, "/certs/admin.token").strip()
+
+    def compose(self, *words: str) -> str:
+        """Run ``docker compose`` and return what it printed."""
+        command = ["docker", "compose", "-p", self._project, "-f", str(COMPOSE), *words]
+        return run(command, environment=self._environment)
+
+    def containers(self, service: str) -> list[str]:
+        """Return the ids of a service's containers, stopped ones too, in no order."""
+        return self.compose("ps", "-a", "-q", service).split()
+
+    def address(self, container: str) -> str:
+        """Return a container's address in the job's network."""
+        (facts,) = json.loads(run(["docker", "inspect", container]))
+        networks = facts["NetworkSettings"]["Networks"]
+        found: str = networks[f"{self._project}_cluster"]["IPAddress"]
+        return found
+
+    def exit_codes(self, service: str) -> list[int | None]:
+        """Return how the containers of a service ended; None for one that runs."""
+        states = [
+            json.loads(run(["docker", "inspect", "-f", "{{json .State}}", container]))
+            for container in self.containers(service)
+        ]
+        return [None if state["Running"] else state["ExitCode"] for state in states]
+
+    def status(self) -> dict[str, Any]:
+        """Return the job's status; empty while the coordinator doesn't answer."""
+        request = urllib.request.Request(
+            f"{self._admin}/status", headers={"Authorization": f"Bearer {self._token}"}
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=2, context=self._tls) as answer:
+                status: dict[str, Any] = json.load(answer)
+                return status
+        except OSError:
+            return {}
+
+    def workers(self) -> list[dict[str, Any]]:
+        """Return what the job says of the workers that train."""
+        members = self.status().get("members", [])
+        trains = [m for m in members if m["role"] == "worker" and m["alive"] and not m["done"]]
+        return sorted(trains, key=lambda worker: int(worker["index"]))
+
+    def steps(self) -> int:
+        """Return the steps of all workers together."""
+        return sum(worker["facts"].get("step", 0) for worker in self.workers())
+
+    def logs(self, *services: str) -> str:
+        """Return what the containers wrote."""
+        return self.compose("logs", "--no-color", "--no-log-prefix", *services)
+
+
+def run(command: Sequence[str], *, environment: Mapping[str, str] | None = None) -> str:
+    """Return a command's output.
+
+    Raises:
+        ClusterError: if it fails; with the last lines that it wrote.
+    """
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    if done.returncode:
+        last = "\n".join(done.stderr.splitlines()[-30:])
+        message = f"{' '.join(command)} ended with {done.returncode}:\n{last}"
+        raise ClusterError(message)
+    return done.stdout
+
+
+def wait_until(what: str, holds: Callable[[], object], *, within_s: float) -> None:
+    """Wait for something.
+
+    Raises:
+        ClusterError: if it doesn't come in time.
+    """
+    say(f"waiting until {what}")
+    deadline = time.perf_counter() + within_s
+    while not holds():
+        if time.perf_counter() > deadline:
+            message = f"waited {within_s:.0f} s until {what}"
+            raise ClusterError(message)
+        threading.Event().wait(POLL_S)
+
+
+def hurt(cluster: Cluster, *, num_workers: int) -> None:
+    """Kill a worker and start it again, pause another, restart redis and the coordinator."""
+    by_address = {cluster.address(c): c for c in cluster.containers("worker")}
+    wait_until(
+        "all workers train",
+        lambda: (
+            len(cluster.workers()) == num_workers
+            and all(worker["facts"].get("step", 0) for worker in cluster.workers())
+        ),
+        within_s=BACK_WITHIN_S,
+    )
+    ranks = {w["index"]: by_address[w["host"]] for w in cluster.workers()}
+    going_on(cluster, f"worker {num_workers - 1} was killed", ["kill"], ranks[num_workers - 1])
+    run(["docker", "start", ranks[num_workers - 1]])
+    going_on(cluster, "worker 1 was paused", ["pause"], ranks[1])
+    threading.Event().wait(PAUSE_S)
+    run(["docker", "unpause", ranks[1]])
+    wait_until(
+        "worker 1 goes on after its pause",
+        lambda: any(w["index"] == 1 and w["last_seen_s"] < 2 for w in cluster.workers()),
+        within_s=BACK_WITHIN_S,
+    )
+    for service in ("redis", "coordinator"):
+        (container,) = cluster.containers(service)
+        going_on(cluster, f"{service} was restarted", ["restart", "-t", "2"], container)
+
+
+def going_on(cluster: Cluster, what: str, command: list[str], container: str) -> None:
+    """Do something to a container, and see that steps are taken after it."""
+    run(["docker", *command, container])
+    say(what)
+    before = 0
+
+    def has_moved() -> bool:
+        nonlocal before
+        now = cluster.steps()
+        before = before or now
+        return now > before > 0
+
+    wait_until("steps are taken", has_moved, within_s=BACK_WITHIN_S)
+
+
+def result_of(logs: str) -> dict[str, Any]:
+    """Return the result that worker 0 printed.
+
+    Raises:
+        ClusterError: if it printed none.
+    """
+    for line in reversed(logs.splitlines()):
+        if line.startswith("{") and '"test_auc"' in line:
+            found: dict[str, Any] = json.loads(line)
+            return found
+    message = "worker 0 printed no result"
+    raise ClusterError(message)
+
+
+def train(cluster: Cluster, asked: argparse.Namespace) -> dict[str, Any]:
+    """Bring the cluster up, train, and return the result.
+
+    Raises:
+        ClusterError: if anything goes otherwise than it should.
+    """
+    scale = ("--scale", f"worker={asked.workers}", "--scale", f"pserver={asked.servers}")
+    quietly = ("--no-build", "--pull", "never", "--quiet-pull")
+    patience = ("--wait", "--wait-timeout", str(UP_WITHIN_S))
+    cluster.compose("up", "-d", *quietly, *scale, *patience)
+    say("every container is healthy")
+    cluster.be_admin()
+    if not asked.unhurt:
+        hurt(cluster, num_workers=asked.workers)
+    wait_until(
+        "every worker has ended",
+        lambda: None not in cluster.exit_codes("worker"),
+        within_s=TRAINED_WITHIN_S,
+    )
+    wait_until(
+        "coordinator and pservers have ended",
+        lambda: None not in cluster.exit_codes("coordinator") + cluster.exit_codes("pserver"),
+        within_s=BACK_WITHIN_S,
+    )
+    for service in ("worker", "pserver", "coordinator"):
+        codes = cluster.exit_codes(service)
+        if any(codes):
+            message = f"{service} containers ended with {codes}"
+            raise ClusterError(message)
+    result = result_of(cluster.logs("worker"))
+    if result["test_auc"] < LEAST_AUC:
+        message = f"test AUC {result['test_auc']:.4f}, less than {LEAST_AUC}"
+        raise ClusterError(message)
+    return result
+
+
+def main() -> int:
+    """Return 0 after a run as it should be."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--mode", choices=["async", "geo"], default="geo")
+    parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--servers", type=int, default=2)
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--unhurt", action="store_true", help="Only train.")
+    asked = parser.parse_args()
+    variables = {
+        "ADMIN_PORT": "7101",
+        "ARGS": f"--epochs {asked.epochs}",
+        "MODE": asked.mode,
+        "PARAMFLEET_JOB": f"test-{asked.mode}",
+        "REDIS_IMAGE": "paramfleet-base:local",
+        "WORKER_CPUS": "0.4",  # slow enough to be hurt in the middle
+    }
+    cluster = Cluster(f"paramfleet-test-{asked.mode}", variables)
+    try:
+        result = train(cluster, asked)
+    except ClusterError as error:
+        say(f"FAILED: {error}")
+        sys.stderr.write(cluster.compose("ps", "-a"))
+        sys.stderr.write(cluster.logs("--tail", "40"))
+        return 1
+    finally:
+        cluster.compose("down", "-v", "--remove-orphans", "-t", "2")
+    told = {
+        "workers": asked.workers,
+        "servers": asked.servers,
+        "mode": asked.mode,
+        "test_auc": round(result["test_auc"], 4),
+        "seconds": round(time.perf_counter() - STARTED, 1),
+        "training_seconds": round(result["seconds"], 1),
+    }
+    print(json.dumps(told), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
