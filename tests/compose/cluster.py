@@ -26,6 +26,9 @@ PAUSE_S = 10
 UP_WITHIN_S = 400
 """For every container to be healthy: kernels are compiled in that time, if need be."""
 
+LISTENING = "0A"
+"""A socket's state, as the kernel writes it in /proc/net/tcp."""
+
 BACK_WITHIN_S = 90
 TRAINED_WITHIN_S = 600
 
@@ -113,6 +116,25 @@ class Cluster:
         """Return the steps of all workers together."""
         return sum(worker["facts"].get("step", 0) for worker in self.workers())
 
+    def listeners(self, container: str) -> list[int]:
+        """Return the ports on which a container can be reached, in order."""
+        kernel = run(["docker", "exec", container, "cat", "/proc/net/tcp", "/proc/net/tcp6"])
+        ports = set()
+        for words in map(str.split, kernel.splitlines()):
+            address, _, port = words[1].rpartition(":")
+            if words[3] == LISTENING and not address.endswith("7F"):  # 127.x, written backwards
+                ports.add(int(port, 16))
+        return sorted(ports)
+
+    def knock(self, addresses: Sequence[str]) -> dict[str, dict[str, str]]:
+        """Return what each address answers to a stranger in the job's network."""
+        script = Path(__file__).with_name("knock.py").read_text()
+        python = ("run", "--rm", "--no-deps", "-T", "--entrypoint", "python3", "admin")
+        answers: dict[str, dict[str, str]] = json.loads(
+            self.compose(*python, "-I", "-S", "-c", script, *addresses)
+        )
+        return answers
+
     def logs(self, *services: str) -> str:
         """Return what the containers wrote."""
         return self.compose("logs", "--no-color", "--no-log-prefix", *services)
@@ -189,6 +211,34 @@ def going_on(cluster: Cluster, what: str, command: list[str], container: str) ->
     wait_until("steps are taken", has_moved, within_s=BACK_WITHIN_S)
 
 
+def look_at_ports(cluster: Cluster) -> None:
+    """See that a stranger in the job's network gets nothing but health.
+
+    Raises:
+        ClusterError: naming the address that gives more.
+    """
+    ports = {"redis": 1, "coordinator": 2, "pserver": 2, "worker": 1}
+    addresses = []
+    for service, num in ports.items():
+        for container in cluster.containers(service):
+            found = cluster.listeners(container)
+            if len(found) != num:
+                message = f"{service} {container} listens on {found}: expected {num} ports"
+                raise ClusterError(message)
+            addresses += [f"{cluster.address(container)}:{port}" for port in found]
+    answers = cluster.knock(addresses)
+    given = {
+        address: told
+        for address, told in answers.items()
+        if "200" in {told["http /healthz"], told["http /status"], told["https /status"]}
+    }
+    if given:
+        message = f"a stranger is told more than health: {given}"
+        raise ClusterError(message)
+    healthy = [told for told in answers.values() if told["https /healthz"] == "200"]
+    say(f"{len(addresses)} ports, {len(healthy)} of which tell a stranger that they are well")
+
+
 def result_of(logs: str) -> dict[str, Any]:
     """Return the result that worker 0 printed.
 
@@ -215,6 +265,7 @@ def train(cluster: Cluster, asked: argparse.Namespace) -> dict[str, Any]:
     cluster.compose("up", "-d", *quietly, *scale, *patience)
     say("every container is healthy")
     cluster.be_admin()
+    look_at_ports(cluster)
     if not asked.unhurt:
         hurt(cluster, num_workers=asked.workers)
     wait_until(
