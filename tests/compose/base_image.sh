@@ -66,23 +66,24 @@ with open(sys.argv[1]) as listed:
             file = os.path.dirname(file)
 print("\n".join(file[1:] for file in sorted(found)))
 PY
-tar -C / --numeric-owner --no-recursion -cf "$work/root.tar" -T "$work/files"
+# Everybody may pass the folders above Python, though here one may be root's alone.
+above=$(dirname "$python")
+while [ "$above" != / ]; do
+    install -d -m 755 "$work/own$above"
+    echo "${above#/}"
+    above=$(dirname "$above")
+done >"$work/passed"
+grep -vxFf "$work/passed" "$work/files" >"$work/kept"
+tar -C / --numeric-owner --no-recursion -cf "$work/root.tar" -T "$work/kept"
+tar -C "$work/own" --numeric-owner --owner=0 --group=0 --no-recursion -rf "$work/root.tar" \
+    -T "$work/passed"
 # Users of its own, not this machine's.
-mkdir -p "$work/own/etc"
+install -d -m 755 "$work/own/etc"
 printf '%s\n' root:x:0:0:root:/root:/bin/bash \
     nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin >"$work/own/etc/passwd"
 printf '%s\n' root:x:0: nogroup:x:65534: >"$work/own/etc/group"
 tar -C "$work/own" --numeric-owner --owner=0 --group=0 -rf "$work/root.tar" etc/passwd etc/group
 if [ "$python" != /usr ]; then
-    # Everybody may pass the folders above it, though here it may be root's alone.
-    above=$(dirname "$python")
-    while [ "$above" != / ]; do
-        mkdir -p "$work/own$above"
-        chmod 755 "$work/own$above"
-        tar -C "$work/own" --numeric-owner --owner=0 --group=0 --no-recursion \
-            -rf "$work/root.tar" "${above#/}"
-        above=$(dirname "$above")
-    done
     folder=${python#/}
     packages=$folder/lib/python$version/site-packages
     tar -C / --numeric-owner --exclude=__pycache__ --exclude="$folder/lib/python$version/test" \

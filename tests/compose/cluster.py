@@ -106,11 +106,15 @@ class Cluster:
         except OSError:
             return {}
 
+    def all_workers(self) -> list[dict[str, Any]]:
+        """Return what the job says of every worker that it ever had, by rank."""
+        members = self.status().get("members", [])
+        workers = [member for member in members if member["role"] == "worker"]
+        return sorted(workers, key=lambda worker: int(worker["index"]))
+
     def workers(self) -> list[dict[str, Any]]:
         """Return what the job says of the workers that train."""
-        members = self.status().get("members", [])
-        trains = [m for m in members if m["role"] == "worker" and m["alive"] and not m["done"]]
-        return sorted(trains, key=lambda worker: int(worker["index"]))
+        return [each for each in self.all_workers() if each["alive"] and not each["done"]]
 
     def steps(self) -> int:
         """Return the steps of all workers together."""
@@ -134,6 +138,16 @@ class Cluster:
             self.compose(*python, "-I", "-S", "-c", script, *addresses)
         )
         return answers
+
+    def ask(self, *words: str) -> Any:
+        """Return what a ``paramfleet`` command of the admin service prints as JSON."""
+        run_admin = ("run", "--rm", "--no-deps", "-T", "admin")
+        return json.loads(self.compose(*run_admin, *words, "--json"))
+
+    def scale(self, num_workers: int) -> None:
+        """Have so many workers."""
+        service = ("--scale", f"worker={num_workers}", "worker")
+        self.compose("up", "-d", "--no-build", "--no-recreate", "--no-deps", *service)
 
     def logs(self, *services: str) -> str:
         """Return what the containers wrote."""
@@ -189,6 +203,18 @@ def hurt(cluster: Cluster, *, num_workers: int) -> None:
     wait_until(
         "worker 1 goes on after its pause",
         lambda: any(w["index"] == 1 and w["last_seen_s"] < 2 for w in cluster.workers()),
+        within_s=BACK_WITHIN_S,
+    )
+    cluster.scale(num_workers + 1)
+    wait_until(
+        "a worker more trains",
+        lambda: len(cluster.workers()) == num_workers + 1,
+        within_s=BACK_WITHIN_S,
+    )
+    cluster.scale(num_workers)
+    wait_until(
+        "it has left in good order",
+        lambda: any(worker["done"] for worker in cluster.all_workers()),
         within_s=BACK_WITHIN_S,
     )
     for service in ("redis", "coordinator"):
@@ -266,6 +292,9 @@ def train(cluster: Cluster, asked: argparse.Namespace) -> dict[str, Any]:
     say("every container is healthy")
     cluster.be_admin()
     look_at_ports(cluster)
+    if cluster.ask("status")["job"] != f"test-{asked.mode}":
+        message = "the admin service asks another job"
+        raise ClusterError(message)
     if not asked.unhurt:
         hurt(cluster, num_workers=asked.workers)
     wait_until(
