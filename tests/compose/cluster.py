@@ -330,7 +330,7 @@ def main() -> int:
     asked = parser.parse_args()
     variables = {
         "ADMIN_PORT": "7101",
-        "ARGS": f"--epochs {asked.epochs}",
+        "ARGS": f"--epochs {asked.epochs} --batch_size 128",
         "MODE": asked.mode,
         "PARAMFLEET_JOB": f"test-{asked.mode}",
         "REDIS_IMAGE": "paramfleet-base:local",
