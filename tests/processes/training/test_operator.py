@@ -1,5 +1,6 @@
 """An operator steers a job that trains: what is asked for happens."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -102,19 +103,20 @@ def test_settings_change_live_and_back(jobs: Any, tmp_path: Path) -> None:
 def rounds_a_step(admin: Any) -> float:
     """Return how many exchanges worker 0 had in a step, of its last samples."""
     samples = admin.get("history")["workers"]["0"]
-    return float(samples[-1]["calls_per_step"])
+    return float(samples[-1]["calls_per_step"]) if samples else math.nan
 
 
+@pytest.mark.timeout(120)
 def test_a_live_staleness_bound_holds_the_fast_one_back(jobs: Any, tmp_path: Path) -> None:
     enough = tmp_path / "enough"
     running, admin = start(
-        jobs, "--mode", "async", "--until", str(enough), "--slow_data_ms", "30"
+        jobs, "--mode", "async", "--until", str(enough), "--slow_data_ms", "10"
     )
     admin.wait(lambda s: lead(s) > 20)
 
     assert admin.post("settings", {"max_staleness": 3})[1]["before"] == {"max_staleness": None}
 
-    admin.wait(lambda s: lead(s) <= 5)
+    admin.wait(lambda s: lead(s) <= 5, within_s=40)  # the slow one catches up
     assert admin.post("settings", {"max_staleness": None})[1]["before"] == {"max_staleness": 3}
     admin.wait(lambda s: lead(s) > 20)
 

@@ -59,6 +59,7 @@ def test_no_error_of_a_pserver_lives_where_workers_do_not_see_it() -> None:
 def test_a_client_knows_the_errors_of_the_servers() -> None:
     script = """
 import paramfleet
+paramfleet.init  # what a worker calls first
 from paramfleet_shared.errors import error_from_wire
 wire = {"code": "contract.unknown_table", "message": "", "facts": {"table": "t"}}
 print(type(error_from_wire(wire)).__name__)

@@ -3,7 +3,7 @@
 ::
 
     waiting  --all pservers and workers have joined--> training
-    waiting, training  --every worker has ended-->  finished
+    waiting, training  --every pserver has come and every worker ended-->  finished
     waiting, training  --a member died, left early or gave up-->  failed
 
 In an elastic job a worker that died or gave up is lost, and the job goes on: it finishes
@@ -275,7 +275,8 @@ class Job:
 
     def _all_workers_ended(self) -> bool:
         workers = self.members.of_role("worker")
-        complete = self.state == "training" or not self.members.missing("worker")
+        missing = self.members.missing("worker") or self.members.missing("pserver")
+        complete = self.state == "training" or not missing
         well = any(place.end != "lost" for place in workers)
         return complete and well and all(place.end for place in workers)
 

@@ -151,7 +151,7 @@ INPUTS: dict[Callable[[World], None], tuple[State, State, State]] = {
     pserver_dies: ("failed", "failed", "failed"),
     pserver_leaves: ("failed", "failed", "failed"),
     worker_gives_up: ("failed", "failed", "failed"),
-    all_workers_end: ("finished", "finished", "finished"),
+    all_workers_end: ("waiting", "finished", "finished"),  # its pservers would come in vain
     one_worker_ends: ("waiting", "waiting", "training"),
     redis_comes_back_empty: ("waiting", "waiting", "training"),
     nothing: ("waiting", "waiting", "training"),
