@@ -32,8 +32,12 @@ LISTENING = "0A"
 BACK_WITHIN_S = 90
 TRAINED_WITHIN_S = 600
 
-LEAST_AUC = 0.80
-"""Wide and deep reaches 0.81 on the flights in one process."""
+LEAST_AUC = 0.78
+"""Wide and deep reaches 0.81 on the flights after two epochs in one process, and loses of it
+when it goes on; at a tenth of its rate it is between 0.79 and 0.81 from 12 epochs to 50."""
+
+ENDLESS = "--epochs 1000 --lr 0.005"
+"""Until an operator ends it."""
 
 
 class ClusterError(Exception):
@@ -297,6 +301,7 @@ def train(cluster: Cluster, asked: argparse.Namespace) -> dict[str, Any]:
         raise ClusterError(message)
     if not asked.unhurt:
         hurt(cluster, num_workers=asked.workers)
+        cluster.ask("end")
     wait_until(
         "every worker has ended",
         lambda: None not in cluster.exit_codes("worker"),
@@ -325,16 +330,15 @@ def main() -> int:
     parser.add_argument("--mode", choices=["async", "geo"], default="geo")
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--servers", type=int, default=2)
-    parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--unhurt", action="store_true", help="Only train.")
     asked = parser.parse_args()
     variables = {
         "ADMIN_PORT": "7101",
-        "ARGS": f"--epochs {asked.epochs} --batch_size 128",
+        "ARGS": "" if asked.unhurt else ENDLESS,
         "MODE": asked.mode,
         "PARAMFLEET_JOB": f"test-{asked.mode}",
         "REDIS_IMAGE": "paramfleet-base:local",
-        "WORKER_CPUS": "0.4",  # slow enough to be hurt in the middle
+        "WORKER_CPUS": "0.5",
     }
     cluster = Cluster(f"paramfleet-test-{asked.mode}", variables)
     try:

@@ -32,4 +32,4 @@ def test_a_cluster_trains_although_it_is_hurt() -> None:
     told = json.loads(done.stdout.splitlines()[-1])
 
     assert (told["workers"], told["servers"], told["mode"]) == (4, 2, "geo")
-    assert told["test_auc"] > 0.80
+    assert told["test_auc"] > 0.78
