@@ -7,6 +7,10 @@
 set -euo pipefail
 
 if [ "${1:-}" != --inside ]; then
+    if ! unshare --net --mount --pid --ipc --fork --kill-child --mount-proc true; then
+        echo "engine: this machine lets nobody have namespaces of their own" >&2
+        exit 3
+    fi
     RUN=$(mktemp -d /var/tmp/engine.XXXXXX)
     export RUN CGROUP=/engine-$$ DATA=${DATA:-$RUN/data}
     mkdir -p "$DATA"

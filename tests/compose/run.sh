@@ -38,7 +38,10 @@ fetch() {
         say "fetching Compose"
         python3 -m venv "$WORK/compose"
         "$WORK/compose/bin/pip" install -q --disable-pip-version-check --require-hashes \
-            -r "$here/requirements.txt" >&2
+            -r "$here/requirements.txt" >&2 || {
+            say "can't fetch Compose"
+            exit 3
+        }
         mkdir -p "$WORK/docker/cli-plugins"
         ln -s "$WORK/compose/bin/docker-compose" "$WORK/docker/cli-plugins/docker-compose"
         export DOCKER_CONFIG=$WORK/docker
