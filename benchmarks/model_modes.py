@@ -30,22 +30,23 @@ MODES = ("sync", "async", "geo")
 
 
 def own_keys(mode: str, workers: int) -> dict[str, str]:
-    """Return the keys of one mode; ``--validation`` chose async's batch and geo's step.
+    """Return the keys of one mode; ``--validation`` chose the batches and geo's step.
 
     In async a gradient is some steps old when it is applied, and its harm grows with how far
     they went: the steps are smaller, in rate and rows alike.
 
     In geo a worker's Adam steps by the learning rate, whatever the size of a gradient: the sum
-    of the workers' progress would overshoot, so it is averaged, and the rate is that of as many
-    workers. An epoch of a worker has few steps, so it exchanges as often as it can.
+    of the workers' progress would overshoot, so it is averaged. Each worker takes its share of
+    one process's batch, so that it has as many steps at the same rate.
     """
     keys = {"runner.sync_mode": mode}
     if mode == "async":
         keys |= {"runner.train_batch_size": "16", RATE_KEY: "0.00025"}
     if mode == "geo":
-        keys["runner.geo_step"] = "1"
+        share = int(SMALL_SAMPLE["runner.train_batch_size"]) // workers
+        keys["runner.train_batch_size"] = str(share)
+        keys["runner.geo_step"] = "4"
         keys["runner.a_sync_configs.geo_merge"] = "average"
-        keys[RATE_KEY] = str(float(SMALL_SAMPLE[RATE_KEY]) * workers)
     return keys
 
 
