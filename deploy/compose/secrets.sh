@@ -20,8 +20,8 @@ give() {
     role=$1
     shift
     for file in ca.crt "$role.crt" "$role.key" "$@"; do
-        cp "$authority/$file" "/certs/$role/.$file"
-        mv "/certs/$role/.$file" "/certs/$role/$file"
+        cp "$authority/$file" "/roles/$role/.$file"
+        mv "/roles/$role/.$file" "/roles/$role/$file"
     done
 }
 for role in coordinator pserver worker; do
