@@ -65,3 +65,26 @@ def test_an_address_that_was_given_stays(tmp_path: Path) -> None:
 
 def test_a_command_without_redis_needs_none(tmp_path: Path) -> None:
     assert start(tmp_path, {}) == "pserver at nothing"
+
+
+def test_what_the_images_copy_is_in_their_context() -> None:
+    root = COMPOSE.parents[1]
+    kept = {
+        line[1:]
+        for line in (root / ".dockerignore").read_text().splitlines()
+        if line.startswith("!")
+    }
+    copied = {
+        source
+        for line in (COMPOSE / "Dockerfile").read_text().splitlines()
+        if line.startswith("COPY ") and "--from=" not in line
+        for source in line.split()[1:-1]
+    }
+
+    assert copied
+    assert {
+        source
+        for source in copied
+        if "[" not in source
+        and not any(source == k or source.startswith(f"{k}/") for k in kept)
+    } == set()
