@@ -371,13 +371,13 @@ class UnknownTableError(ContractError):
 
 
 class GeoRuleError(ContractError):
-    """A GEO job declares a table whose optimizer would run on the servers."""
+    """A job declares a table whose optimizer would run on the servers, and not in workers."""
 
     code = "contract.geo_rule"
 
     def __init__(self, *, table: str, rule: str) -> None:
         super().__init__(
-            f"table {table!r} is declared with rule {rule!r}: in mode 'geo' workers run the "
+            f"table {table!r} is declared with rule {rule!r}: in this mode workers run its "
             "optimizer and servers add up, so the rule must be 'sum'",
             table=table,
             rule=rule,

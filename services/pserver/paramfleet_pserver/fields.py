@@ -9,6 +9,7 @@ from paramfleet_shared.wire.message import MalformedMessageError
 __all__ = ["Fields"]
 
 _Choice = TypeVar("_Choice", bound=str)
+_Default = TypeVar("_Default", float, None)
 
 
 class Fields:
@@ -40,6 +41,10 @@ class Fields:
         if type(value) not in {int, float} or not math.isfinite(value):  # type: ignore[arg-type]  # narrowed
             raise self._wrong(name, "must be a finite number")
         return float(value)  # type: ignore[arg-type]  # narrowed by the test above
+
+    def optional_number(self, name: str, default: _Default) -> float | _Default:
+        """Return a finite number, or ``default`` if it is absent or None."""
+        return default if self._values.get(name) is None else self.number(name)
 
     def flag(self, name: str) -> bool:
         """Return a truth value; absent is False."""

@@ -1,4 +1,7 @@
-"""GEO exchanges: a worker adds its differences and hears what the others changed.
+"""Exchanges: a worker adds its differences and hears what the others changed.
+
+In LocalSGD a dense table's optimizer takes the differences instead, each worker's divided by
+the number of workers there are.
 
 The order that loses nothing: differences are added, then their rows are noted for the
 other workers, then this worker's waiting rows are taken, then they are read. A reader
@@ -21,9 +24,10 @@ from numpy.typing import NDArray
 
 from paramfleet_pserver.core.geo_recorder import GeoRecorder, Reply
 from paramfleet_pserver.owners import Job, Owners, when_done
-from paramfleet_pserver.requests import ExchangePart, ExchangeRequest
+from paramfleet_pserver.requests import ExchangePart, ExchangeRequest, Mode
 from paramfleet_pserver.tablestore import (
     Block,
+    DensePart,
     DenseTable,
     SparsePart,
     SparseTable,
@@ -65,13 +69,14 @@ class PartReply:
     rows: Encoded
 
 
-def check_rule(spec: TableSpec) -> None:
-    """Pass if a table can be served in GEO.
+def check_rule(spec: TableSpec, mode: Mode) -> None:
+    """Pass if a table can be served in a mode.
 
     Raises:
-        GeoRuleError: if its optimizer is another than ``sum``.
+        GeoRuleError: if workers run its optimizer, and its own is another than ``sum``.
     """
-    if spec.optimizer.rule != "sum":
+    adds_up = mode == "geo" or (mode == "localsgd" and spec.kind == "sparse")
+    if adds_up and spec.optimizer.rule != "sum":
         raise GeoRuleError(table=spec.name, rule=spec.optimizer.rule)
 
 
@@ -93,13 +98,14 @@ class GeoExchange:
         self._announced: dict[str, tuple[Block, ...]] = {}
 
     def begin(
-        self, request: ExchangeRequest, parts: Sequence[ExchangePart]
+        self, request: ExchangeRequest, parts: Sequence[ExchangePart], *, share: float = 1.0
     ) -> asyncio.Future[None]:
         """Add these parts' differences, and note them for the other workers.
 
         Args:
             request: What the parts are of.
             parts: Those not taken before.
+            share: What the differences of dense tables are multiplied by.
 
         Returns:
             Done when the differences are added. It must not be cancelled.
@@ -107,9 +113,12 @@ class GeoExchange:
         jobs: list[Job] = []
         for part in parts:
             table = part.table
-            jobs += table.update_jobs([part.content], lr=1.0, step=table.next_update())
-            if isinstance(part.content, SparsePart):
-                jobs += self._record_jobs(table, part.content, request.rank)
+            content = part.content
+            if isinstance(content, DensePart):
+                content = content._replace(scale=share)
+            jobs += table.update_jobs([content], lr=part.lr, step=table.next_update())
+            if isinstance(content, SparsePart):
+                jobs += self._record_jobs(table, content, request.rank)
         end = self._owners.start(jobs)
         when_done(end, partial(_count_versions, parts))
         return end
@@ -175,7 +184,7 @@ class GeoExchange:
         table = part.table
         table.num_pulls += 1
         if isinstance(table, DenseTable):
-            wire = part.content.wire
+            wire = part.answer_wire
             reply = PartReply(rows=room_for((table.num_rows,), wire))
             await self._owners.run([table.pull_job(reply.rows, wire)])
             return reply

@@ -47,9 +47,9 @@ __all__ = [
     "push_request",
 ]
 
-Mode = Literal["sync", "async", "geo"]
+Mode = Literal["sync", "async", "geo", "localsgd"]
 
-MODES: tuple[Mode, ...] = ("sync", "async", "geo")
+MODES: tuple[Mode, ...] = ("sync", "async", "geo", "localsgd")
 
 MAX_ANSWER_BYTES = DEFAULT_LIMITS.max_body_bytes
 """A worker takes no longer body."""
@@ -121,14 +121,20 @@ class ExchangePart(NamedTuple):
     ack: int
     """The last reply the worker has applied; 0 for none."""
     max_rows: int
+    lr: float
+    """Of the optimizer that takes a dense table's differences in LocalSGD."""
+    answer_wire: WireDtype
+    """How a dense table's values are answered."""
 
 
 class ExchangeRequest(NamedTuple):
-    """What a GEO worker tells and asks."""
+    """What a worker tells and asks in GEO and LocalSGD."""
 
     rank: Rank
     incarnation: int
     step: Step
+    loss: float | None
+    """What the worker says of itself, for the mean of all; None says nothing."""
     parts: tuple[ExchangePart, ...]
 
 
@@ -272,6 +278,7 @@ def exchange_request(message: Message, store: TableStore) -> ExchangeRequest:
         rank=changes.rank,
         incarnation=changes.incarnation,
         step=Step(fields.integer("step")),
+        loss=fields.optional_number("loss", None),
         parts=tuple(
             ExchangePart(
                 identity=identity,
@@ -279,6 +286,8 @@ def exchange_request(message: Message, store: TableStore) -> ExchangeRequest:
                 content=content,
                 ack=part.integer("ack"),
                 max_rows=part.integer("max_rows", least=1),
+                lr=part.optional_number("lr", 1.0),
+                answer_wire=part.choice("answer_wire", WIRE_DTYPES, content.wire),
             )
             for identity, table, content, part in changes
         ),

@@ -63,7 +63,7 @@ OPERATIONS = (
 
 _Read = TypeVar("_Read")
 
-ANY_MODE = frozenset({"sync", "async", "geo"})
+ANY_MODE = frozenset({"sync", "async", "geo", "localsgd"})
 
 INLINE_VALUES = 1 << 19
 """Floats that are looked through on the event loop: some 50 microseconds."""
@@ -205,10 +205,10 @@ class Routes:
         )
 
     async def exchange(self, request: Request) -> Message:
-        """GEO: add differences, and answer with what the others changed."""
-        training = self._trained("exchange", {"geo"})
+        """Add differences, or let optimizers take them; answer with what the others changed."""
+        training = self._trained("exchange", {"geo", "localsgd"})
         geo = training.geo
-        assert geo is not None, "the mode is geo"
+        assert geo is not None, "the mode is one of these"
         exchange = await self._read(exchange_request, request.message)
         for part in exchange.parts:
             await self._check_finite(part, rank=exchange.rank, step=exchange.step)
@@ -216,7 +216,9 @@ class Routes:
         training.check_commit(exchange.rank, exchange.step)
         for part in new:
             training.identities.record(part.identity)
-        added = geo.begin(exchange, new)
+        is_mean = training.terms.mode == "localsgd"
+        added = geo.begin(exchange, new, share=1.0 / training.num_members if is_mean else 1.0)
+        losses = training.hear_loss(exchange.rank, exchange.loss)
         training.commit(exchange.rank, exchange.step)
         await asyncio.shield(added)
         if len(new) < len(exchange.parts):
@@ -237,6 +239,8 @@ class Routes:
             fields={
                 "parts": parts,
                 "slowest": training.slowest_but(exchange.rank),
+                "workers": training.num_members,
+                "losses": losses,
             },
             tensors=tensors,
         )
@@ -332,9 +336,8 @@ class Routes:
             raise ElasticModeError(mode=declared.mode)
         if self._training is not None:
             self._training.terms.check_same(Terms.of(declared), elastic=self._elastic)
-        if declared.mode == "geo":
-            for spec in declared.specs:
-                check_rule(spec)
+        for spec in declared.specs:
+            check_rule(spec, declared.mode)
         return self._store.check(declared.specs)
 
     def _keep(self, training: Training, push: PushRequest) -> list[bool]:

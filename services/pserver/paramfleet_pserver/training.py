@@ -86,6 +86,7 @@ class Training:
         lead = None if terms.mode == "sync" else terms.max_staleness  # sync has its own barrier
         self._gate = StalenessGate(max_lead_steps=lead)
         self._turns: Parking[tuple[Rank, Step]] = Parking(clock=clock)
+        self._losses: dict[Rank, float] = {}
         for rank in range(num_workers):
             self._gate.join(Rank(rank))
         self.steps: SyncSteps | None = None
@@ -94,7 +95,7 @@ class Training:
             self.steps = SyncSteps(
                 num_workers=terms.worker_num, store=store, owners=owners, clock=clock
             )
-        elif terms.mode == "geo":
+        elif terms.mode in {"geo", "localsgd"}:
             self.geo = GeoExchange(num_workers=num_workers, store=store, owners=owners)
 
     def check_rank(self, rank: Rank) -> None:
@@ -146,6 +147,17 @@ class Training:
         """Note that a worker has finished a step; a worker that left is no error."""
         if rank in self._gate.committed():
             self._wake(self._gate.commit(rank, step))
+
+    @property
+    def num_members(self) -> int:
+        """Return how many workers take part now."""
+        return len(self._gate.committed())
+
+    def hear_loss(self, rank: Rank, loss: float | None) -> list[float]:
+        """Note what a worker says of its loss; return what the others said last."""
+        if loss is not None:
+            self._losses[rank] = loss
+        return [said for other, said in self._losses.items() if other != rank]
 
     def slowest_but(self, rank: Rank) -> Step | None:
         """Return the least steps committed by any other worker; None when alone."""
@@ -204,6 +216,7 @@ class Training:
     def _take_out(self, rank: Rank) -> None:
         if self.geo is not None:
             self.geo.leave(rank)
+        self._losses.pop(rank, None)
         self._wake(self._gate.leave(rank))
 
     def _wake(self, releases: tuple[Release, ...]) -> None:
