@@ -1,0 +1,1 @@
+"""What is decided and computed without input and output; time is an argument."""

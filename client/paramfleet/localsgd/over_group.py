@@ -1,0 +1,50 @@
+"""LocalSGD among the workers of the default ``torch.distributed`` group."""
+
+from collections.abc import Iterable
+
+import torch
+
+from paramfleet.localsgd.core.ledger import Ledger
+from paramfleet.localsgd.core.settings import LocalSgdSettings
+from paramfleet.localsgd.group_meeting import GroupMeeting, GroupMeetingSettings
+from paramfleet.localsgd.layout import Layout, trained_parameters
+from paramfleet.localsgd.optimizer import LocalSgdOptimizer
+
+__all__ = ["localsgd_over_group"]
+
+
+def localsgd_over_group(
+    inner: torch.optim.Optimizer,
+    settings: LocalSgdSettings,
+    *,
+    buffers: Iterable[torch.Tensor] = (),
+    group_settings: GroupMeetingSettings | None = None,
+) -> LocalSgdOptimizer:
+    """Return an optimizer whose workers meet by all-reduce; all workers call it together.
+
+    Everybody begins with rank 0's parameters and buffers.
+
+    Args:
+        inner: The torch optimizer over the model's parameters.
+        settings: The same on all workers.
+        buffers: ``model.buffers()``; those of floats, such as BatchNorm's running statistics,
+            get the workers' mean once a period.
+        group_settings: Deadline and buckets.
+
+    Raises:
+        LocalSgdSettingsError: if there are fewer parameters than fragments.
+        MeetingLostError: if a worker didn't come in time.
+    """
+    parameters = trained_parameters(inner)
+    layout = Layout(parameters, settings.fragments)
+    ledger = Ledger(settings.fragments)
+    meeting = GroupMeeting(
+        layout.sizes,
+        settings,
+        ledger=ledger,
+        device=layout.device,
+        group_settings=group_settings,
+    )
+    kept = list(buffers)
+    meeting.align([*parameters, *kept])
+    return LocalSgdOptimizer(inner, settings, meeting, ledger=ledger, buffers=kept)
