@@ -23,6 +23,9 @@ _MAX_PARK_S = 30.0
 
 _MAX_NAME_LENGTH = 256
 
+_TOP_SHARDS = 5
+"""Shards of a table that the status names; each pserver says as many of its own."""
+
 
 class Desk:
     """Serves one run of a job to its members.
@@ -320,7 +323,11 @@ class _Fields:
 
 
 def _merge_tables(members: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the tables that pservers published: sums over them, and the latest version."""
+    """Return the tables that pservers published.
+
+    Numbers are sums over the pservers, the version is the latest, and ``shards`` are those
+    used most of all.
+    """
     merged: dict[str, dict[str, Any]] = {}
     for member in members:
         if member["role"] != "pserver":
@@ -328,10 +335,22 @@ def _merge_tables(members: list[dict[str, Any]]) -> list[dict[str, Any]]:
         for table in member["facts"].get("tables", ()):
             total = merged.setdefault(table["name"], {"name": table["name"]})
             for key, value in table.items():
-                if not isinstance(value, int | float) or isinstance(value, bool):
+                if key == "shards":
+                    here = [{**shard, "server": member["index"]} for shard in value]
+                    total[key] = _busiest([*total.get(key, ()), *here])
+                elif not isinstance(value, int | float) or isinstance(value, bool):
                     total[key] = value
                 elif key == "version":
                     total[key] = max(value, total.get(key, value))
                 else:
                     total[key] = value + total.get(key, 0)
     return [merged[name] for name in sorted(merged)]
+
+
+def _busiest(shards: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the shards of which most rows were read and changed; of equal ones the largest."""
+
+    def use(shard: dict[str, Any]) -> tuple[int, int, int]:
+        return -(shard["pulled"] + shard["pushed"]), -shard["rows"], shard["shard"]
+
+    return sorted(shards, key=use)[:_TOP_SHARDS]

@@ -326,6 +326,7 @@ class PServer:
         while True:
             if self._routes is not None:
                 self._routes.obey(session.life.orders)
+                await self._routes.count_rows()
             facts = self.status()
             for table in facts["tables"]:
                 for fact, gauge in self._gauges.items():

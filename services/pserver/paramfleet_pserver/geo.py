@@ -24,16 +24,9 @@ from numpy.typing import NDArray
 
 from paramfleet_pserver.core.geo_recorder import GeoRecorder, Reply
 from paramfleet_pserver.owners import Job, Owners, when_done
+from paramfleet_pserver.parts import DensePart, SparsePart
 from paramfleet_pserver.requests import ExchangePart, ExchangeRequest, Mode
-from paramfleet_pserver.tablestore import (
-    Block,
-    DensePart,
-    DenseTable,
-    SparsePart,
-    SparseTable,
-    Table,
-    TableStore,
-)
+from paramfleet_pserver.tablestore import Block, DenseTable, SparseTable, Table, TableStore
 from paramfleet_shared.ids import Rank
 from paramfleet_shared.served_errors import GeoRuleError
 from paramfleet_shared.tables.encoding import (

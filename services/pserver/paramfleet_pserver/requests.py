@@ -13,14 +13,8 @@ from numpy.typing import NDArray
 
 from paramfleet_pserver.core.identities import FIRST_SEQUENCE
 from paramfleet_pserver.fields import Fields
-from paramfleet_pserver.tablestore import (
-    DensePart,
-    DenseTable,
-    SparsePart,
-    SparseTable,
-    Table,
-    TableStore,
-)
+from paramfleet_pserver.parts import DensePart, SparsePart
+from paramfleet_pserver.tablestore import DenseTable, SparseTable, Table, TableStore
 from paramfleet_pserver.tensors import PartIds, change_of, tensor_of
 from paramfleet_shared.ids import Rank, Step
 from paramfleet_shared.served_errors import AnswerTooLargeError

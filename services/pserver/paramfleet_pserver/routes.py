@@ -140,6 +140,12 @@ class Routes:
             **(training.facts() if training is not None else {"mode": None, "members": []}),
         }
 
+    async def count_rows(self) -> None:
+        """Count by shard what rows have been made since the last time."""
+        for table in self._store:
+            while isinstance(table, SparseTable) and (jobs := table.count_jobs()):
+                await self._owners.run(jobs)
+
     async def declare(self, request: Request) -> Message:
         """Make the tables that are missing; may be repeated."""
         declared = declare_request(request.message)

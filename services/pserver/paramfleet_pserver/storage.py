@@ -23,14 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paramfleet_pserver.owners import Job, Owners
-from paramfleet_pserver.tablestore import (
-    Block,
-    DenseTable,
-    SparsePart,
-    SparseTable,
-    Table,
-    TableStore,
-)
+from paramfleet_pserver.parts import SparsePart
+from paramfleet_pserver.tablestore import Block, DenseTable, SparseTable, Table, TableStore
 from paramfleet_shared.checkpoint import (
     MANIFEST,
     FilePart,

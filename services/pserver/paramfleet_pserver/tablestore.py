@@ -16,74 +16,21 @@ from typing_extensions import override
 from paramfleet_pserver.core.pulled import PulledIds
 from paramfleet_pserver.known import KnownIds
 from paramfleet_pserver.owners import Job
+from paramfleet_pserver.parts import DensePart, SparsePart, pull_rows, push_rows, push_values
+from paramfleet_pserver.shardloads import COUNTED_ROWS, RowCounter, ShardUse, busiest
 from paramfleet_shared.placement import range_of_shard
 from paramfleet_shared.served_errors import UnknownTableError
 from paramfleet_shared.tables.dense import DenseRange
-from paramfleet_shared.tables.encoding import Encoded, WireDtype, decode_rows, encode_rows
+from paramfleet_shared.tables.encoding import Encoded, WireDtype, encode_rows
 from paramfleet_shared.tables.sparse import SparseShard
 from paramfleet_shared.tables.spec import TableMismatchError, TableSpec
 
-__all__ = [
-    "DensePart",
-    "DenseTable",
-    "SparsePart",
-    "SparseTable",
-    "Table",
-    "TableStore",
-]
+__all__ = ["DenseTable", "SparseTable", "Table", "TableStore"]
 
 VALUES_PER_ROW = 64
 """Dense values that cost about as much as one sparse row: what a cache miss streams."""
-CODED_VALUES = 1 << 15
-"""Floats that are read and then encoded at a time: they stay near."""
-DIRECT: tuple[WireDtype, ...] = ("float32", "bfloat16")
-"""How rows travel that a table takes and gives itself."""
-
-
-class SparsePart(NamedTuple):
-    """One worker's rows of a sparse table."""
-
-    ids: NDArray[np.int64]
-    """Sorted by shard. [n]"""
-    offsets: NDArray[np.int64]
-    """Bounds of this server's shards in ``ids``. [shards + 1]"""
-    rows: Encoded
-    """[n, D], as they travel."""
-    wire: WireDtype = "float32"
-    """How they do."""
-    scale: float = 1.0
-    """What the rows are multiplied by."""
-    unique: bool = False
-    """Whether the worker promises that the ids differ."""
-
-    @property
-    def numbers(self) -> Encoded:
-        """Return the numbers, whatever the kind of table."""
-        return self.rows
-
-    def within(self, shards: range) -> slice:
-        """Return where the rows of neighbouring shards lie."""
-        return slice(int(self.offsets[shards.start]), int(self.offsets[shards.stop]))
-
-    def part(self, where: slice) -> "SparsePart":
-        """Return some of the rows, as views."""
-        return self._replace(ids=self.ids[where], rows=self.rows.part(where))
-
-
-class DensePart(NamedTuple):
-    """One worker's numbers for this server's range of a dense table."""
-
-    values: Encoded
-    """[length of the range], as they travel."""
-    wire: WireDtype = "float32"
-    """How they do."""
-    scale: float = 1.0
-    """What the values are multiplied by."""
-
-    @property
-    def numbers(self) -> Encoded:
-        """Return the numbers, whatever the kind of table."""
-        return self.values
+TIER = "memory"
+"""Where a table's rows live: there is no other place as yet that holds any."""
 
 
 class Table(ABC):
@@ -91,10 +38,13 @@ class Table(ABC):
 
     Args:
         spec: The table.
+        hosted: This server's shards, by the numbers they have in the job.
     """
 
-    def __init__(self, spec: TableSpec) -> None:
+    def __init__(self, spec: TableSpec, hosted: range) -> None:
         self.spec = spec
+        self.hosted = hosted
+        self.use = ShardUse(len(hosted))
         self.version = 0
         """Pushes (sync: steps) applied in this job."""
         self.num_updates = 0
@@ -128,6 +78,10 @@ class Table(ABC):
             step: The update's number, from 1.
         """
 
+    @abstractmethod
+    def busiest_shards(self) -> list[dict[str, Any]]:
+        """Return the shards here that are used most, the busiest first."""
+
     def adopt(self, other: "Table") -> None:
         """Take the rows and the age of a table of the same spec, as after a load."""
         self.num_updates = other.num_updates
@@ -148,6 +102,8 @@ class Table(ABC):
             "pulls": self.num_pulls,
             "pushes": self.num_pushes,
             "version": self.version,
+            "tier": TIER,
+            "shards": self.busiest_shards(),
         }
 
 
@@ -168,16 +124,18 @@ class SparseTable(Table):
 
     Args:
         spec: The table.
+        hosted: This server's shards, by the numbers they have in the job.
         shards: For each owner the shards it owns, counted from this server's first.
     """
 
-    def __init__(self, spec: TableSpec, shards: Sequence[range]) -> None:
-        super().__init__(spec)
+    def __init__(self, spec: TableSpec, hosted: range, shards: Sequence[range]) -> None:
+        super().__init__(spec, hosted)
         self.pulled = PulledIds(spec.name)
         self.known = KnownIds(spec.name)
         self.blocks = tuple(
             Block(owner, own, SparseShard(spec)) for owner, own in enumerate(shards)
         )
+        self._counters = self._new_counters()
 
     @property
     @override
@@ -194,17 +152,39 @@ class SparseTable(Table):
         super().adopt(other)
         assert isinstance(other, SparseTable), "of one spec"
         self.blocks = other.blocks
+        self._counters = self._new_counters()
+
+    @override
+    def busiest_shards(self) -> list[dict[str, Any]]:
+        rows = np.concatenate([counter.rows for counter in self._counters])
+        sizes = [
+            counter.rows * (block.rows.num_bytes / max(1, block.rows.num_rows))
+            for block, counter in zip(self.blocks, self._counters, strict=True)
+        ]
+        return busiest(
+            self.hosted.start, rows, np.concatenate(sizes).astype(np.int64), self.use
+        )
+
+    def count_jobs(self) -> list[Job]:
+        """Count new rows by shard, some at a time; there is none left where no job is."""
+        jobs = []
+        for (owner, _, rows), counter in zip(self.blocks, self._counters, strict=True):
+            if fresh := rows.num_rows - counter.num_counted:
+                count = partial(counter.count, rows)
+                jobs.append(Job(owner, min(fresh, COUNTED_ROWS), count))
+        return jobs
 
     def pull_jobs(self, part: SparsePart, *, create: bool) -> list[Job]:
         """Read rows into ``part.rows``, as they are to travel.
 
         With ``create``, unknown ids become rows.
         """
+        self.use.pull(part.offsets)
         jobs = []
         for owner, shards, rows in self.blocks:
             where = part.within(shards)
             if count := where.stop - where.start:
-                read = partial(_pull_rows, rows, part.part(where), create=create)
+                read = partial(pull_rows, rows, part.part(where), create=create)
                 jobs.append(Job(owner, count, read))
         return jobs
 
@@ -213,18 +193,28 @@ class SparseTable(Table):
         self, parts: Sequence[SparsePart | DensePart], *, lr: float, step: int
     ) -> list[Job]:
         self.num_pushes += len(parts)
+        for part in parts:
+            assert isinstance(part, SparsePart), "the request's reader sees to it"
+            self.use.push(part.offsets)
         jobs = []
         for owner, shards, rows in self.blocks:
             mine = []
             for part in parts:
-                assert isinstance(part, SparsePart), "the request's reader sees to it"
+                assert isinstance(part, SparsePart), "as above"
                 where = part.within(shards)
                 if where.stop > where.start:
                     mine.append(part.part(where))
             if mine:
                 count = sum(len(part.ids) for part in mine)
-                jobs.append(Job(owner, count, partial(_push_rows, rows, mine, lr, step)))
+                jobs.append(Job(owner, count, partial(push_rows, rows, mine, lr, step)))
         return jobs
+
+    def _new_counters(self) -> tuple[RowCounter, ...]:
+        first, num_shards = self.hosted.start, self.spec.num_shards
+        return tuple(
+            RowCounter(range(first + own.start, first + own.stop), num_shards)
+            for _, own, _ in self.blocks
+        )
 
 
 class DenseTable(Table):
@@ -232,13 +222,15 @@ class DenseTable(Table):
 
     Args:
         spec: The table.
-        start: First value of the range.
-        stop: End of the range.
+        hosted: This server's shards, by the numbers they have in the job; together a range.
         owner: Its owner.
     """
 
-    def __init__(self, spec: TableSpec, start: int, stop: int, *, owner: int) -> None:
-        super().__init__(spec)
+    def __init__(self, spec: TableSpec, hosted: range, *, owner: int) -> None:
+        super().__init__(spec, hosted)
+        bounds = [range_of_shard(spec.size, spec.num_shards, shard) for shard in hosted]
+        start, stop = bounds[0][0], bounds[-1][1]
+        self._lengths = np.array([last - first for first, last in bounds], np.int64)
         self.start = start
         self.stop = stop
         self.owner = owner
@@ -268,7 +260,7 @@ class DenseTable(Table):
     ) -> list[Job]:
         self.num_pushes += len(parts)
         dense = [part for part in parts if isinstance(part, DensePart)]
-        return [self.job(partial(_push_values, self.range, dense, lr, step))]
+        return [self.job(partial(push_values, self.range, dense, lr, step))]
 
     def assign_job(self, values: NDArray[np.float32]) -> Job:
         """Overwrite the range's values."""
@@ -283,6 +275,14 @@ class DenseTable(Table):
         super().adopt(other)
         assert isinstance(other, DenseTable), "their specs are the same"
         self.range = other.range
+
+    @override
+    def busiest_shards(self) -> list[dict[str, Any]]:
+        lengths, use = self._lengths, ShardUse(len(self.hosted))
+        use.pulled += self.num_pulls * lengths  # a request is for the whole range
+        use.pushed += self.num_pushes * lengths
+        sizes = lengths * self.num_bytes // max(1, self.num_rows)
+        return busiest(self.hosted.start, lengths, sizes, use)
 
 
 class TableStore:
@@ -349,10 +349,8 @@ class TableStore:
     def build(self, spec: TableSpec) -> SparseTable | DenseTable:
         """Return a new table with this server's shards, not yet in the store."""
         if spec.kind == "sparse":
-            return SparseTable(spec, self._owned)
-        start, _ = range_of_shard(spec.size, self.num_shards, self.shards.start)
-        _, stop = range_of_shard(spec.size, self.num_shards, self.shards.stop - 1)
-        return DenseTable(spec, start, stop, owner=len(self._tables) % len(self._owned))
+            return SparseTable(spec, self.shards, self._owned)
+        return DenseTable(spec, self.shards, owner=len(self._tables) % len(self._owned))
 
     def put(self, tables: Iterable[Table]) -> None:
         """Add tables; one of a name that is there gives its rows to the one there."""
@@ -360,41 +358,3 @@ class TableStore:
             there = self._tables.setdefault(table.spec.name, table)
             if there is not table:
                 there.adopt(table)
-
-
-def _pull_rows(block: SparseShard, part: SparsePart, *, create: bool) -> None:
-    if part.wire in DIRECT:
-        block.pull(part.ids, part.rows.rows, create=create)
-        return
-    step = max(1, CODED_VALUES // block.spec.dim)
-    room = np.empty((min(step, len(part.ids)), block.spec.dim), np.float32)
-    for start in range(0, len(part.ids), step):
-        some = part.part(slice(start, start + step))
-        rows = room[: len(some.ids)]
-        block.pull(some.ids, rows, create=create)
-        encode_rows(rows, part.wire, out=some.rows)
-
-
-def _push_rows(block: SparseShard, parts: list[SparsePart], lr: float, step: int) -> None:
-    if len(parts) > 1:
-        ids = np.concatenate([part.ids for part in parts])
-        rows = np.concatenate([_numbers(part) for part in parts])
-        block.push(ids, rows, lr=lr, step=step)
-        return
-    part = parts[0]
-    direct = part.unique and part.scale == 1.0 and part.wire in DIRECT
-    rows = part.rows.rows if direct else _numbers(part)
-    block.push(part.ids, rows, lr=lr, step=step, unique=part.unique)
-
-
-def _push_values(dense: DenseRange, parts: Sequence[DensePart], lr: float, step: int) -> None:
-    total = _numbers(parts[0])
-    for part in parts[1:]:
-        total = total + _numbers(part)
-    dense.push(total, lr=lr, step=step)
-
-
-def _numbers(part: SparsePart | DensePart) -> NDArray[np.float32]:
-    """Return a part's numbers as float32, scaled."""
-    values = decode_rows(part.numbers, part.wire)
-    return values if part.scale == 1.0 else values * np.float32(part.scale)

@@ -102,7 +102,7 @@ async def test_each_applied_push_counts_as_one_version_and_one_adam_step(
     versions = [reply.fields["versions"] for reply in (*first, *second)]
     assert versions == [[1], [2]]
     np.testing.assert_allclose(await worker.pull("rows", [5]), np.full((1, 4), -0.2), rtol=1e-5)
-    assert status.fields["tables"][0] | {"bytes": 0} == {
+    assert status.fields["tables"][0] | {"bytes": 0, "shards": []} == {
         "name": "rows",
         "kind": "sparse",
         "rows": 1,
@@ -110,6 +110,8 @@ async def test_each_applied_push_counts_as_one_version_and_one_adam_step(
         "pulls": 0,
         "pushes": 1,
         "version": 1,
+        "tier": "memory",
+        "shards": [],
     }
     assert status.fields["members"] == [{"rank": 0, "steps": 1}]
     assert (status.fields["mode"], status.fields["parked"]) == ("async", 0)

@@ -103,6 +103,11 @@ def test_the_coordinator_adds_up_what_members_say(jobs: Any, tmp_path: Path) -> 
         parts = [t for facts in pservers for t in facts["tables"] if t["name"] == table["name"]]
         for fact in ("rows", "bytes", "pulls", "pushes"):
             assert table[fact] == sum(part[fact] for part in parts), fact
+        assert table["tier"] == "memory"
+        named = [shard for part in parts for shard in part["shards"]]
+        uses = sorted((s["pulled"] + s["pushed"] for s in named), reverse=True)
+        assert [s["pulled"] + s["pushed"] for s in table["shards"]] == uses[:5]
+        assert {shard["server"] for shard in table["shards"]} <= {0, 1}
     assert len(said["placement"]["endpoints"]) == 2
 
     enough.touch()

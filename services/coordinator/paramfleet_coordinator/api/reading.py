@@ -12,6 +12,30 @@ __all__ = ["READING"]
 
 _OBJECT = {"type": "object"}
 _LIST = {"type": "array", "items": _OBJECT}
+_COUNT = {"type": "integer", "minimum": 0}
+
+
+def _record(**fields: Any) -> dict[str, Any]:
+    return {"type": "object", "required": list(fields), "properties": fields}
+
+
+_TABLE = _record(
+    name={"type": "string"},
+    kind={"enum": ["dense", "sparse"]},
+    rows=_COUNT,
+    bytes=_COUNT,
+    pulls=_COUNT,
+    pushes=_COUNT,
+    version=_COUNT,
+    tier={"enum": ["memory"]},
+    shards={
+        "type": "array",
+        "items": _record(
+            shard=_COUNT, server=_COUNT, rows=_COUNT, bytes=_COUNT, pulled=_COUNT, pushed=_COUNT
+        ),
+    },
+    servers={"type": "array", "items": _record(server=_COUNT, rows=_COUNT, bytes=_COUNT)},
+)
 
 
 @requires("read")
@@ -64,6 +88,16 @@ async def _audit(request: web.Request) -> Any:
     return [entry.to_plain() for entry in request.config_dict[AUDIT_LOG].entries]
 
 
+_ENTRY = _record(
+    number=_COUNT,
+    at={"type": "string"},
+    who={"type": "string"},
+    peer={"type": "string"},
+    action={"type": "string"},
+    before={},
+    after={},
+)
+
 _AFTER = {
     "name": "after",
     "in": "query",
@@ -87,8 +121,9 @@ READING = (
         method="GET",
         path="/api/v1/tables",
         handler=_tables,
-        summary="Tables: rows, bytes, pulls, pushes, and the servers by how much they hold.",
-        answer=_LIST,
+        summary="Tables: rows, bytes, pulls, pushes, where their rows live, the shards used "
+        "most, and the servers by how much they hold.",
+        answer={"type": "array", "items": _TABLE},
     ),
     Route(
         method="GET",
@@ -131,7 +166,7 @@ READING = (
         method="GET",
         path="/api/v1/audit",
         handler=_audit,
-        summary="Who changed what of the job.",
-        answer=_LIST,
+        summary="Who changed what of the job, in its former runs too; oldest first.",
+        answer={"type": "array", "items": _ENTRY},
     ),
 )

@@ -1,0 +1,105 @@
+"""What a worker sends to a table, or asks of it, and how its owner carries that out."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paramfleet_shared.tables.dense import DenseRange
+from paramfleet_shared.tables.encoding import Encoded, WireDtype, decode_rows, encode_rows
+from paramfleet_shared.tables.sparse import SparseShard
+
+__all__ = ["DensePart", "SparsePart", "pull_rows", "push_rows", "push_values"]
+
+CODED_VALUES = 1 << 15
+"""Floats that are read and then encoded at a time: they stay near."""
+DIRECT: tuple[WireDtype, ...] = ("float32", "bfloat16")
+"""How rows travel that a table takes and gives itself."""
+
+
+class SparsePart(NamedTuple):
+    """One worker's rows of a sparse table."""
+
+    ids: NDArray[np.int64]
+    """Sorted by shard. [n]"""
+    offsets: NDArray[np.int64]
+    """Bounds of this server's shards in ``ids``. [shards + 1]"""
+    rows: Encoded
+    """[n, D], as they travel."""
+    wire: WireDtype = "float32"
+    """How they do."""
+    scale: float = 1.0
+    """What the rows are multiplied by."""
+    unique: bool = False
+    """Whether the worker promises that the ids differ."""
+
+    @property
+    def numbers(self) -> Encoded:
+        """Return the numbers, whatever the kind of table."""
+        return self.rows
+
+    def within(self, shards: range) -> slice:
+        """Return where the rows of neighbouring shards lie."""
+        return slice(int(self.offsets[shards.start]), int(self.offsets[shards.stop]))
+
+    def part(self, where: slice) -> "SparsePart":
+        """Return some of the rows, as views."""
+        return self._replace(ids=self.ids[where], rows=self.rows.part(where))
+
+
+class DensePart(NamedTuple):
+    """One worker's numbers for this server's range of a dense table."""
+
+    values: Encoded
+    """[length of the range], as they travel."""
+    wire: WireDtype = "float32"
+    """How they do."""
+    scale: float = 1.0
+    """What the values are multiplied by."""
+
+    @property
+    def numbers(self) -> Encoded:
+        """Return the numbers, whatever the kind of table."""
+        return self.values
+
+
+def pull_rows(block: SparseShard, part: SparsePart, *, create: bool) -> None:
+    """Read rows into ``part.rows``, as they are to travel."""
+    if part.wire in DIRECT:
+        block.pull(part.ids, part.rows.rows, create=create)
+        return
+    step = max(1, CODED_VALUES // block.spec.dim)
+    room = np.empty((min(step, len(part.ids)), block.spec.dim), np.float32)
+    for start in range(0, len(part.ids), step):
+        some = part.part(slice(start, start + step))
+        rows = room[: len(some.ids)]
+        block.pull(some.ids, rows, create=create)
+        encode_rows(rows, part.wire, out=some.rows)
+
+
+def push_rows(block: SparseShard, parts: list[SparsePart], lr: float, step: int) -> None:
+    """Let a block's rows step by one update that is made of parts, in this order."""
+    if len(parts) > 1:
+        ids = np.concatenate([part.ids for part in parts])
+        rows = np.concatenate([_numbers(part) for part in parts])
+        block.push(ids, rows, lr=lr, step=step)
+        return
+    part = parts[0]
+    direct = part.unique and part.scale == 1.0 and part.wire in DIRECT
+    rows = part.rows.rows if direct else _numbers(part)
+    block.push(part.ids, rows, lr=lr, step=step, unique=part.unique)
+
+
+def push_values(dense: DenseRange, parts: Sequence[DensePart], lr: float, step: int) -> None:
+    """Let a range's values step by the sum of parts, in this order."""
+    total = _numbers(parts[0])
+    for part in parts[1:]:
+        total = total + _numbers(part)
+    dense.push(total, lr=lr, step=step)
+
+
+def _numbers(part: SparsePart | DensePart) -> NDArray[np.float32]:
+    """Return a part's numbers as float32, scaled."""
+    values = decode_rows(part.numbers, part.wire)
+    return values if part.scale == 1.0 else values * np.float32(part.scale)

@@ -1,0 +1,96 @@
+"""How much each shard of a table is used: its rows, and those that are read and changed."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paramfleet_shared.tables.routing import route
+from paramfleet_shared.tables.sparse import SparseShard
+
+__all__ = ["COUNTED_ROWS", "RowCounter", "ShardUse", "busiest"]
+
+COUNTED_ROWS = 1 << 18
+"""New rows that are counted at a time: some milliseconds, in which their owner does nothing
+else."""
+
+TOP_SHARDS = 5
+"""Shards of a table that a server names."""
+
+
+class ShardUse:
+    """How many rows of each shard were read and changed. Used from one event loop.
+
+    Args:
+        num_shards: Shards of one table on this server.
+    """
+
+    def __init__(self, num_shards: int) -> None:
+        self.pulled = np.zeros(num_shards, np.int64)
+        self.pushed = np.zeros(num_shards, np.int64)
+
+    def pull(self, offsets: NDArray[np.int64]) -> None:
+        """Count rows that are read.
+
+        Args:
+            offsets: Their bounds by shard. [shards + 1]
+        """
+        self.pulled += offsets[1:] - offsets[:-1]
+
+    def push(self, offsets: NDArray[np.int64]) -> None:
+        """Count rows that are changed, as ``pull`` does."""
+        self.pushed += offsets[1:] - offsets[:-1]
+
+
+class RowCounter:
+    """Counts the rows of neighbouring shards, each once, after it was made.
+
+    Their owner counts; anybody may read.
+
+    Args:
+        shards: The shards, by the numbers they have in the job.
+        num_shards: Shards of every table of the job.
+    """
+
+    def __init__(self, shards: range, num_shards: int) -> None:
+        self._shards = shards
+        self._num_shards = num_shards
+        self.rows = np.zeros(len(shards), np.int64)
+        """Rows of each shard. [shards]"""
+        self.num_counted = 0
+
+    def count(self, rows: SparseShard) -> None:
+        """Count those that are new, ``COUNTED_ROWS`` at most."""
+        ids = rows.ids()[self.num_counted : self.num_counted + COUNTED_ROWS]
+        offsets = route(ids, self._num_shards).offsets
+        first, last = self._shards.start, self._shards.stop
+        self.rows += np.diff(offsets[first : last + 1])
+        self.num_counted += len(ids)
+
+
+def busiest(
+    first: int,
+    rows: NDArray[np.int64],
+    num_bytes: Sequence[int] | NDArray[np.int64],
+    use: ShardUse,
+) -> list[dict[str, Any]]:
+    """Return the most used shards of a table, by rows read and changed, then by rows.
+
+    Args:
+        first: The number that the first shard has in the job.
+        rows: Of each shard.
+        num_bytes: Of each shard.
+        use: Of each shard.
+    """
+    order = np.lexsort((-rows, -(use.pulled + use.pushed)))[:TOP_SHARDS]
+    return [
+        {
+            "shard": first + int(shard),
+            "rows": int(rows[shard]),
+            "bytes": int(num_bytes[shard]),
+            "pulled": int(use.pulled[shard]),
+            "pushed": int(use.pushed[shard]),
+        }
+        for shard in order
+    ]
