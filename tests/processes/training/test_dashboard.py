@@ -1,5 +1,6 @@
 """The dashboard in a real Chromium, of a real job; and the commands in a terminal."""
 
+import contextlib
 import json
 import re
 import shutil
@@ -45,7 +46,8 @@ def job(jobs: Any, tmp_path: Path) -> Iterator[tuple[Any, Any]]:
         running.wait_for(f"worker{rank}", "training as")
     admin = running.admin()
     yield running, admin
-    admin.post("end")
+    with contextlib.suppress(OSError):  # a test may have ended it
+        admin.post("end")
     ended = running.end()
     assert ended.codes == dict.fromkeys(running.pids, 0), ended.story()
 
@@ -85,9 +87,38 @@ def test_a_person_sees_the_job_names_the_straggler_and_pauses_it(
     assert "its data is slow" in page.inner_text("#workers")
     assert page.locator("#events li", has_text="worker 1 joined").count() == 1
     assert page.locator("#split-chart rect").count() >= 12
-    assert "deep" in page.inner_text("#tables")
+    assert "memory" in page.inner_text("#tables")
+    expect(page.locator("#shards tbody tr").first).to_contain_text("deep")
     shot(page, "light")
     assert violations(page) == []
+
+    pause_and_resume(page)
+    dark_and_small(page)
+    page.set_viewport_size({"width": 1280, "height": 900})
+    change_settings(page)
+    drain_worker_1(page)
+    assert complaints == [], "before a refusal, which a browser complains of"
+    end_the_job(page)
+    done = {"pause", "resume", "settings", "workers/1/drain", "workers/0/drain", "end"}
+    asked = {f"{admin.url}/api/v1/{path}" for path in ("stream", *done)}
+    assert hosts == {f"{admin.url}/", admin.url, *asked, "data:,"} & hosts
+    assert asked <= hosts
+    context.close()
+
+
+def dark_and_small(page: Any) -> None:
+    page.emulate_media(color_scheme="dark")
+    assert violations(page) == []
+    shot(page, "dark")
+    page.set_viewport_size({"width": 375, "height": 740})
+    wide = "document.documentElement.scrollWidth <= document.documentElement.clientWidth"
+    assert page.evaluate(wide)
+    shot(page, "phone")
+    assert violations(page) == []
+
+
+def pause_and_resume(page: Any) -> None:
+    from playwright.sync_api import expect  # noqa: PLC0415 - only with a browser
 
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.className") == "skip"
@@ -98,18 +129,57 @@ def test_a_person_sees_the_job_names_the_straggler_and_pauses_it(
     page.get_by_role("button", name="Resume").click()
     expect(page).to_have_title(re.compile("training$"), timeout=15_000)
 
-    page.emulate_media(color_scheme="dark")
+
+def change_settings(page: Any) -> None:
+    from playwright.sync_api import expect  # noqa: PLC0415 - only with a browser
+
+    expect(page.get_by_label("k_steps")).to_be_hidden()
+    page.get_by_label("lr", exact=True).focus()
+    page.keyboard.type("0.02")
+    page.keyboard.press("Tab")
+    page.keyboard.type("7")
+    page.keyboard.press("Enter")
+    expect(page.locator("#answer")).to_have_text(
+        "settings: lr = 0.02, was 0.01; max_staleness = 7, was none"
+    )
+    expect(page.locator("#state")).to_contain_text("0.02", timeout=15_000)
+
+
+def drain_worker_1(page: Any) -> None:
+    """Change one's mind at first; by keyboard alone."""
+    from playwright.sync_api import expect  # noqa: PLC0415 - only with a browser
+
+    page.get_by_label("Worker", exact=True).select_option("1")
+    button = page.get_by_role("button", name="Drain…")
+    button.focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("dialog")).to_contain_text("Drain worker 1?")
     assert violations(page) == []
-    shot(page, "dark")
-    page.set_viewport_size({"width": 375, "height": 740})
-    wide = "document.documentElement.scrollWidth <= document.documentElement.clientWidth"
-    assert page.evaluate(wide)
-    shot(page, "phone")
-    assert violations(page) == []
-    assert complaints == []
-    assert hosts <= {f"{admin.url}/", admin.url, f"{admin.url}/api/v1/stream", "data:,",
-                     f"{admin.url}/api/v1/pause", f"{admin.url}/api/v1/resume"}  # fmt: skip
-    context.close()
+    shot(page, "drain")
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_be_hidden()
+    expect(button).to_be_focused()
+    page.keyboard.press("Enter")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    expect(page.locator("#answer")).to_have_text("drain of worker 1: done")
+    expect(page.locator("#workers")).to_contain_text("done", timeout=20_000)
+
+
+def end_the_job(page: Any) -> None:
+    """After a refusal is read; by keyboard."""
+    from playwright.sync_api import expect  # noqa: PLC0415 - only with a browser
+
+    page.get_by_label("Worker", exact=True).select_option("0")
+    page.get_by_role("button", name="Drain…").click()
+    page.get_by_role("button", name="Yes, do it").click()
+    expect(page.locator("#answer")).to_contain_text("worker 0 saves and tells the result")
+
+    page.get_by_role("button", name="End the job…").focus()
+    page.keyboard.press("Enter")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    expect(page.locator("#answer")).to_have_text("end: done")
 
 
 def metrics_of(admin: Any) -> set[str]:
@@ -150,7 +220,9 @@ def test_a_person_steers_the_job_in_a_terminal(job: tuple[Any, Any], tmp_path: P
     assert "its data is slow" in top.stdout
     status = json.loads(paramfleet(running, "status", "--json").stdout)
     assert status["straggler"]["cause"] == "data"
-    assert "deep" in paramfleet(running, "tables").stdout
+    tables = paramfleet(running, "tables").stdout
+    assert "deep" in tables
+    assert "the shards used most" in tables
 
     assert metrics_of(admin) == set(re.findall(r"`(paramfleet_\w+)`", METRICS.read_text()))
 

@@ -1,4 +1,4 @@
-"""The dashboard: three files that come with the package, and nothing from elsewhere."""
+"""The dashboard: a few files that come with the package, and nothing from elsewhere."""
 
 from importlib import resources
 
@@ -10,6 +10,7 @@ __all__ = ["PAGES"]
 
 _FILES = {
     "/": ("index.html", "text/html"),
+    "/dashboard/actions.js": ("actions.js", "text/javascript"),
     "/dashboard/app.js": ("app.js", "text/javascript"),
     "/dashboard/charts.js": ("charts.js", "text/javascript"),
     "/dashboard/style.css": ("style.css", "text/css"),

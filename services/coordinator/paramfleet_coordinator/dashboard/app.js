@@ -135,6 +135,7 @@ function draw() {
   drawState(status);
   drawCurves(status);
   drawTables(status);
+  actions.draw(status);
 }
 
 function drawState(status) {
@@ -239,8 +240,14 @@ function drawTables(status) {
   );
   charts.table(
     at("tables"), "over all servers",
-    ["name", "rows", "bytes", "pulls", "pushes"],
-    status.tables.map((t) => [t.name, t.rows, t.bytes, t.pulls, t.pushes]),
+    ["name", "tier", "rows", "bytes", "pulls", "pushes"],
+    status.tables.map((t) => [t.name, t.tier, t.rows, t.bytes, t.pulls, t.pushes]),
+  );
+  const shards = status.tables.flatMap((t) => t.shards.map((shard) => [t.name, shard]));
+  charts.table(
+    at("shards"), "the most used of each table, by rows read and changed",
+    ["table", "shard", "server", "rows", "bytes", "read", "changed"],
+    shards.map(([name, s]) => [name, s.shard, s.server, s.rows, s.bytes, s.pulled, s.pushed]),
   );
   charts.table(
     at("barriers"), status.barriers.length ? "where workers stand" : "no worker stands at one",
@@ -249,26 +256,5 @@ function drawTables(status) {
   );
 }
 
-// --- acting ----------------------------------------------------------------------------
-
-async function act(action) {
-  const line = at("answer");
-  line.textContent = `${action}: asking`;
-  try {
-    const answer = await fetch(`/api/v1/${action}`, {
-      method: "POST",
-      headers: headers({ "Content-Type": "application/json" }),
-      body: "{}",
-    });
-    const said = await answer.json();
-    line.textContent = answer.ok ? `${action}: done` : said.error.message;
-  } catch (error) {
-    line.textContent = `${action}: ${error.message}`;
-  }
-}
-
-for (const button of document.querySelectorAll("[data-action]")) {
-  button.addEventListener("click", () => act(button.dataset.action));
-}
 at("metric").addEventListener("change", () => view.status && draw());
 follow();
