@@ -1,12 +1,14 @@
 """Who may change a job, and the record of who did.
 
 Handlers are marked with ``@requires``. One that changes something says so with ``audit``,
-before it answers: a line in the log, and an entry in the application's ``AuditLog``.
+before it answers: a line in the log, and an entry in the application's ``AuditLog``, which
+the job's registry keeps.
 """
 
+import json
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -14,18 +16,20 @@ from typing import Any
 from aiohttp import web
 
 from paramfleet_shared.access import identity_of, requires
+from paramfleet_shared.discovery.errors import NoRedisError
+from paramfleet_shared.discovery.seat import AUDIT_ENTRIES
 
 __all__ = ["AUDIT_LOG", "AuditEntry", "AuditLog", "audit", "requires"]
 
 log = logging.getLogger(__name__)
 
-MAX_ENTRIES = 1000
-"""Entries that are kept; the oldest goes first."""
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AuditEntry:
     """One change."""
+
+    number: int
+    """Counts the changes of a job, from 1."""
 
     at: str
     """When: ISO 8601, UTC."""
@@ -48,22 +52,27 @@ class AuditEntry:
         return asdict(self)
 
 
+Keep = Callable[[int, Sequence[str]], Awaitable[bool]]
+"""Keeps entries, as JSON, that follow the one of this number; False if that one is lost."""
+
+
 class AuditLog:
-    """The latest changes, oldest first.
+    """The latest changes, oldest first. Used from one event loop.
 
     Args:
-        sink: Gets every new entry, for those who keep them elsewhere.
+        keep: Where entries outlast this process; without it they don't.
         now: The time of an entry.
     """
 
     def __init__(
         self,
         *,
-        sink: Callable[[AuditEntry], None] | None = None,
+        keep: Keep | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        self._entries: deque[AuditEntry] = deque(maxlen=MAX_ENTRIES)
-        self._sink = sink
+        self._entries: deque[AuditEntry] = deque(maxlen=AUDIT_ENTRIES)
+        self._keep = keep
+        self._num_kept = 0
         self._now = now
 
     @property
@@ -71,28 +80,45 @@ class AuditLog:
         """Return what is kept."""
         return tuple(self._entries)
 
-    def restore(self, entries: list[AuditEntry]) -> None:
-        """Put entries of a former process before those of this one."""
-        room = MAX_ENTRIES - len(self._entries)
-        if room:
-            self._entries.extendleft(reversed(entries[-room:]))
+    def restore(self, kept: Sequence[str | bytes]) -> None:
+        """Begin with what former processes kept."""
+        assert not self._entries, "before the first of this process"
+        self._entries.extend(AuditEntry(**json.loads(text)) for text in kept)
+        self._num_kept = self._entries[-1].number if self._entries else 0
+
+    async def flush(self) -> None:
+        """Keep what isn't kept yet; what fails is made up for by the next call.
+
+        Raises:
+            NoRedisError: if the registry is away.
+        """
+        if self._keep is None or not self._entries:
+            return
+        last = self._entries[-1].number
+        if last == self._num_kept:
+            return
+        texts = {entry.number: json.dumps(entry.to_plain()) for entry in self._entries}
+        new = [text for number, text in texts.items() if number > self._num_kept]
+        if not await self._keep(self._num_kept, new):  # it came back empty, or older
+            await self._keep(0, [*texts.values()])
+        self._num_kept = last
 
     def record(self, *, who: str, peer: str, action: str, before: Any, after: Any) -> None:
         """Keep a change, and log it."""
         at = self._now().isoformat(timespec="milliseconds")
-        entry = AuditEntry(at=at, who=who, peer=peer, action=action, before=before, after=after)
-        self._entries.append(entry)
+        number = self._entries[-1].number + 1 if self._entries else 1
         facts = {"who": who, "peer": peer, "action": action, "before": before, "after": after}
+        self._entries.append(AuditEntry(number=number, at=at, **facts))
         log.info("audit", extra=facts)
-        if self._sink is not None:
-            self._sink(entry)
 
 
 AUDIT_LOG = web.AppKey("paramfleet_audit_log", AuditLog)
 
 
-def audit(request: web.Request, action: str, before: Any, after: Any) -> None:
+async def audit(request: web.Request, action: str, before: Any, after: Any) -> None:
     """Record a change that a request made.
+
+    While the registry is away the entry waits for it; the change has been made.
 
     Args:
         request: Whose application has an ``AUDIT_LOG``.
@@ -100,10 +126,15 @@ def audit(request: web.Request, action: str, before: Any, after: Any) -> None:
         before: What was, in plain values.
         after: What is now, in plain values.
     """
-    request.config_dict[AUDIT_LOG].record(
+    audit_log = request.config_dict[AUDIT_LOG]
+    audit_log.record(
         who=identity_of(request).name,
         peer=request.remote or "?",
         action=action,
         before=before,
         after=after,
     )
+    try:
+        await audit_log.flush()
+    except NoRedisError as error:
+        log.warning("audit.waits", extra={"action": action, "reason": str(error)})

@@ -217,10 +217,12 @@ class Coordinator:
         )
         view = JobView()
         office = Office(desk, view, clock=self._clock, checkpoint_dir=settings.checkpoint_dir)
+        audit_log = AuditLog(keep=self._seat.keep_audit)
+        audit_log.restore(await self._seat.read_audit())
         pages = tls and tls.accepts(*MEMBER_ROLES, protocol="http/1.1")
         admin = AdminServer(
             routes=api.routes(),
-            state=api.state(office, AuditLog()),
+            state=api.state(office, audit_log),
             status=desk.status,
             ready=lambda: (self._started, "serving" if self._started else "starting"),
             metrics=metrics_of(desk, office),
@@ -244,14 +246,14 @@ class Coordinator:
             log.info(
                 "coordinator.serving", extra={"rpc": endpoint, "admin": f"{scheme}://{at}"}
             )
-            return await self._watch(job, desk, view)
+            return await self._watch(job, desk, view, audit_log)
 
     async def _resign(self) -> None:
         """Give the seat back; one that can't be given back ends with its lease."""
         with contextlib.suppress(FleetError):
             await self._seat.resign()
 
-    async def _watch(self, job: Job, desk: Desk, view: JobView) -> int:
+    async def _watch(self, job: Job, desk: Desk, view: JobView, audit_log: AuditLog) -> int:
         """Look at the registry until the job has ended and its members know.
 
         Raises:
@@ -271,6 +273,7 @@ class Coordinator:
                         decision.event, str(words or decision.event), now=now, **decision.facts
                     )
                 view.observe(desk.snapshot, now=now)
+                await audit_log.flush()
                 seen_at = now
                 if lost:
                     log.info("registry.found")

@@ -102,6 +102,11 @@ class Registry:
             if name.startswith(prefix)
         }
 
+    async def read_audit(self) -> list[dict[str, Any]]:
+        """Return what operators changed of the job, in its former runs too, oldest first."""
+        kept = await self._store.command("LRANGE", self._keys.of_job("audit"), 0, -1)
+        return [json.loads(text) for text in kept]
+
     async def beat(
         self, member: Member, *, epoch: int, end: End = "", why: str = "", facts: str = ""
     ) -> JobView:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 __all__ = [
     "ARRIVE",
+    "AUDIT",
     "BEAT",
     "CLAIM",
     "EVICT",
@@ -29,7 +30,8 @@ class Keys:
     """Names of a job's keys.
 
     ``epoch`` counts the runs of the job, ``seat`` is the coordinator's lease, ``lives``
-    the incarnation counters; the other keys belong to one run.
+    the incarnation counters, ``audit`` what operators changed; the other keys belong to one
+    run.
     """
 
     job: str
@@ -188,6 +190,23 @@ return {'ok', redis.call('HGETALL', JOB)}
 """
 )
 """The coordinator writes decisions (5: name, 6: value, ...); how a run ended never changes."""
+
+AUDIT = (
+    _FENCE
+    + """
+local last = redis.call('LINDEX', EXTRA, -1)
+local known = last and cjson.decode(last).number or 0
+if known < tonumber(ARGV[7]) then return {'gap'} end
+for i = 8, #ARGV do
+  if cjson.decode(ARGV[i]).number > known then redis.call('RPUSH', EXTRA, ARGV[i]) end
+end
+redis.call('LTRIM', EXTRA, -tonumber(ARGV[6]), -1)
+redis.call('PEXPIRE', EXTRA, ARGV[5])
+return {'ok'}
+"""
+)
+"""The coordinator keeps audit entries, each once. 5: ms to keep, 6: entries that are kept, 7:
+the number that must be there before them, 8 and on: entries."""
 
 ARRIVE = (
     _FENCE

@@ -1,7 +1,7 @@
 """The registry as the coordinator sees it: its seat, the whole run, and its decisions."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -24,6 +24,7 @@ from paramfleet_shared.discovery.registry import (
 )
 from paramfleet_shared.discovery.scripts import (
     ARRIVE,
+    AUDIT,
     CLAIM,
     EVICT,
     REGISTER,
@@ -35,7 +36,13 @@ from paramfleet_shared.discovery.scripts import (
 )
 from paramfleet_shared.discovery.store import RedisStore
 
-__all__ = ["Seat"]
+__all__ = ["AUDIT_ENTRIES", "Seat"]
+
+AUDIT_ENTRIES = 1000
+"""Changes by operators that are kept; the oldest goes first."""
+
+_AUDIT_RETENTION_MS = 90 * 24 * 3600 * 1000
+"""How long they are kept after the last of them."""
 
 
 class Seat:
@@ -178,6 +185,25 @@ class Seat:
             arrivals[name, int(generation)] = {int(rank) for rank in ranks}
         return arrivals
 
+    async def keep_audit(self, after: int, entries: Sequence[str]) -> bool:
+        """Keep what operators changed, beyond this run; may be repeated.
+
+        Args:
+            after: The number of the entry before these; 0 if it need not be there.
+            entries: JSON objects, each with its ``number``.
+
+        Returns:
+            False if that entry is lost; nothing was kept then.
+        """
+        key = self._keys.of_job("audit")
+        numbers = (_AUDIT_RETENTION_MS, AUDIT_ENTRIES, after)
+        answer = await self._fenced(AUDIT, *numbers, *entries, keys=(key,))
+        return bytes(answer[0]) == b"ok"
+
+    async def read_audit(self) -> list[bytes]:
+        """Return the entries that are kept, oldest first."""
+        return list(await self._store.command("LRANGE", self._keys.of_job("audit"), 0, -1))
+
     async def resign(self) -> None:
         """Give the seat back, so that the next coordinator needn't wait for its lease."""
         await self._fenced(RESIGN)
@@ -186,10 +212,14 @@ class Seat:
         return json.dumps(asdict(self._record))
 
     async def _fenced(
-        self, script: str, *arguments: str | int, more: tuple[str, ...] = ()
+        self,
+        script: str,
+        *arguments: str | int,
+        more: tuple[str, ...] = (),
+        keys: tuple[str, ...] = (),
     ) -> list[Any]:
         own = (self.epoch, "coordinator:0", self._member.incarnation, RETENTION_MS)
-        keys = self._keys.of_run(self.epoch, *more)
+        keys = (*self._keys.of_run(self.epoch, *more), *keys)
         answer = await self._store.run(script, keys, (*own, *arguments))
         raise_if_fenced(answer, self._member, job=self._job, epoch=self.epoch)
         return answer

@@ -15,7 +15,9 @@ import pytest
 
 from paramfleet_coordinator.api.routes import API
 from paramfleet_shared.clock import SystemClock
+from paramfleet_shared.config import read_environment
 from paramfleet_shared.discovery.registry import Registry
+from paramfleet_shared.discovery.scripts import Keys
 from paramfleet_shared.discovery.store import RedisStore
 
 CHECKS = (
@@ -25,6 +27,11 @@ CHECKS = (
     "response_schema_conformance",
 )
 HEADS = {"Content-Type": "application/json"}
+TABLE = {
+    "name": "deep", "kind": "sparse", "rows": 9, "bytes": 900, "pulls": 2, "pushes": 1,
+    "version": 1, "tier": "memory",
+    "shards": [{"shard": 3, "rows": 9, "bytes": 900, "pulled": 12, "pushed": 9}],
+}  # fmt: skip
 
 
 async def admin_of(scene: Any) -> str:
@@ -72,6 +79,7 @@ async def test_every_route_is_described_and_answers(
                 status, kind, _ = await asyncio.to_thread(ask, url + route.path)
                 assert (status, kind) == (200, "application/json; charset=utf-8"), route.path
         for path, kind in (("/", "text/html"), ("/dashboard/app.js", "text/javascript"),
+                           ("/dashboard/actions.js", "text/javascript"),
                            ("/dashboard/charts.js", "text/javascript"),
                            ("/dashboard/style.css", "text/css")):  # fmt: skip
             status, content, text = await asyncio.to_thread(ask, url + path)
@@ -152,7 +160,8 @@ async def test_nothing_that_is_asked_makes_the_coordinator_fail(
 ) -> None:
     async with stage(redis_url, job_name) as scene:
         scene.coordinator(worker_num=1, server_num=1)
-        await scene.crew(workers=1, pservers=1)
+        _, (pserver,) = await scene.crew(workers=1, pservers=1)
+        await pserver.session.publish({"tables": [TABLE]})
         url = await admin_of(scene)
         command = [
             sys.executable, "-m", "schemathesis.cli", "run", f"{url}/api/v1/openapi.json",
@@ -165,3 +174,65 @@ async def test_nothing_that_is_asked_makes_the_coordinator_fail(
 
         assert re.search(r"(\d\d+) generated, \1 passed", ended.stdout), ended.stdout[-4000:]
         assert ended.returncode == 0, ended.stdout[-4000:] + ended.stderr[-1000:]
+
+
+async def act(url: str, action: str) -> None:
+    """Do something to the job, as soon as it trains."""
+    async with asyncio.timeout(10):
+        while True:
+            where = f"{url}/api/v1/{action}"
+            status, _, said = await asyncio.to_thread(ask, where, body=b"{}", headers=HEADS)
+            if status != 409:
+                break
+            await asyncio.sleep(0.05)
+    assert status == 200, said
+
+
+async def audited(url: str) -> list[tuple[int, str]]:
+    text = (await asyncio.to_thread(ask, f"{url}/api/v1/audit"))[2]
+    return [(entry["number"], entry["action"]) for entry in json.loads(text)]
+
+
+async def command(redis: str, job: str, *more: str) -> subprocess.CompletedProcess[str]:
+    words = [sys.executable, "-m", "paramfleet_worker", "audit", *more]
+    environment = {**read_environment(), "PARAMFLEET_REDIS": redis, "PARAMFLEET_JOB": job}
+    run = partial(subprocess.run, words, env=environment, timeout=40, check=False)
+    return await asyncio.to_thread(run, capture_output=True, text=True)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(60)
+async def test_an_audit_outlasts_the_coordinator_the_registrys_memory_and_the_job(
+    stage: Any, redis_url: str, job_name: str
+) -> None:
+    store = RedisStore(redis_url, clock=SystemClock(), timeout_s=2.0)
+    async with stage(redis_url, job_name) as scene:
+        first = scene.coordinator(worker_num=1, server_num=1)
+        (worker,), _ = await scene.crew(workers=1, pservers=1)
+        await worker.session.publish({"mode": "async", "step": 1})
+        url = await admin_of(scene)
+        await act(url, "pause")
+        await act(url, "resume")
+        assert await audited(url) == [(1, "pause"), (2, "resume")]
+
+        first.cancel()
+        await asyncio.wait([first])
+        scene.coordinator(worker_num=1, server_num=1)
+        url = await admin_of(scene)
+        assert await audited(url) == [(1, "pause"), (2, "resume")]
+
+        await store.command("DEL", Keys(job_name).of_job("audit"))
+        await act(url, "pause")
+        assert await audited(url) == [(1, "pause"), (2, "resume"), (3, "pause")]
+    await store.command("DEL", Keys(job_name).of_job("seat"))  # were it not given back yet
+    await store.close()
+
+    told = await command(redis_url, job_name)
+
+    assert told.returncode == 0, told.stderr
+    heads, *lines = told.stdout.splitlines()
+    assert heads.split() == ["number", "at", "who", "peer", "action", "before", "after"]
+    assert [line.split()[4] for line in lines] == ["pause", "resume", "pause"]
+    assert "the coordinator is gone" in told.stderr
+    plain = json.loads((await command(redis_url, job_name, "--json")).stdout)
+    assert plain[0]["after"] == {"paused": True}

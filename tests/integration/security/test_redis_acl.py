@@ -89,6 +89,8 @@ async def test_members_and_coordinator_may_do_what_a_job_needs(
     snapshot = await seat.tick()
     await servers.fail(bob, epoch=1, reason="tired")
     await seat.read_arrivals()
+    assert await seat.keep_audit(0, ['{"number": 1}'])
+    assert await seat.read_audit() == [b'{"number": 1}']
     await seat.resign()
 
     assert view.has_coordinator

@@ -28,7 +28,7 @@ async def _switch(
     await read_body(request, _NOTHING)
     before, after = await office_of(request).act(action)
     was, now = getattr(before, flag), getattr(after, flag)
-    audit(request, action.__name__, {flag: was}, {flag: now})
+    await audit(request, action.__name__, {flag: was}, {flag: now})
     return {flag: now, "before": {flag: was}}
 
 
@@ -58,7 +58,7 @@ async def _checkpoint(request: web.Request) -> Any:
     if name is not None and not isinstance(name, str):
         raise SettingRefusedError(name="name", value=str(name)[:64], rule="must be a text")
     asked = await office_of(request).checkpoint(name)
-    audit(request, "checkpoint", None, asked)
+    await audit(request, "checkpoint", None, asked)
     return asked
 
 
@@ -67,7 +67,7 @@ async def _checkpoint(request: web.Request) -> Any:
 async def _settings(request: web.Request) -> Any:
     wanted = await read_body(request, frozenset({"lr", "k_steps", "max_staleness"}))
     before, after = await office_of(request).change(wanted)
-    audit(request, "settings", before, after)
+    await audit(request, "settings", before, after)
     return {"settings": after, "before": before}
 
 
@@ -81,7 +81,9 @@ async def _drain(request: web.Request) -> Any:
         raise SettingRefusedError(name="rank", value=text[:64], rule=rule)
     rank = int(text)
     await office_of(request).drain(rank)
-    audit(request, "drain", {"rank": rank, "drained": False}, {"rank": rank, "drained": True})
+    await audit(
+        request, "drain", {"rank": rank, "drained": False}, {"rank": rank, "drained": True}
+    )
     return {"rank": rank, "drained": True}
 
 

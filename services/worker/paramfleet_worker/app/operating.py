@@ -16,7 +16,14 @@ from paramfleet_shared.discovery.registry import Registry
 from paramfleet_shared.discovery.store import store_of
 from paramfleet_shared.errors import ContractError, UnavailableError
 
-__all__ = ["AdminRefusedError", "AdminUnreachableError", "Operator", "find_url", "read_token"]
+__all__ = [
+    "AdminRefusedError",
+    "AdminUnreachableError",
+    "Operator",
+    "find_url",
+    "read_audit",
+    "read_token",
+]
 
 _TIMEOUT_S = 10.0
 
@@ -105,6 +112,23 @@ def find_url(settings: JobSettings, *, scheme: str) -> str:
         return f"{scheme}://{seat.admin}"
 
     return asyncio.run(find())
+
+
+def read_audit(settings: JobSettings) -> list[dict[str, Any]]:
+    """Return what operators changed, as the registry keeps it after the job's end.
+
+    Raises:
+        NoRedisError: if the registry doesn't answer.
+    """
+
+    async def read() -> list[dict[str, Any]]:
+        store = store_of(settings, clock=SystemClock(), timeout_s=5.0)
+        try:
+            return await Registry(store, job=settings.job).read_audit()
+        finally:
+            await store.close()
+
+    return asyncio.run(read())
 
 
 def read_token(token: str | None, file: Path | None) -> str:

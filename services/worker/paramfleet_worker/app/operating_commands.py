@@ -13,11 +13,14 @@ import click
 
 from paramfleet_shared.clock import SystemClock
 from paramfleet_shared.config import JobSettings, read_environment, resolve
+from paramfleet_shared.discovery.errors import NoCoordinatorError
 from paramfleet_shared.errors import FleetError
 from paramfleet_shared.tls import tls_of
-from paramfleet_worker.app.operating import Operator, find_url, read_token
+from paramfleet_worker.app.operating import Operator, find_url, read_audit, read_token
 from paramfleet_worker.core.board import (
+    AUDIT_COLUMNS,
     BARRIER_COLUMNS,
+    SHARD_COLUMNS,
     TABLE_COLUMNS,
     WORKER_COLUMNS,
     board,
@@ -57,8 +60,11 @@ def _top(operator: Operator, options: dict[str, Any]) -> None:
 
 
 def _tables(operator: Operator, options: dict[str, Any]) -> None:
-    """Show the tables: rows, bytes, pulls and pushes over all pservers."""
-    _list(operator.get("tables"), TABLE_COLUMNS, options)
+    """Show the tables over all pservers, and the shards that are used most."""
+    tables = operator.get("tables")
+    shards = [{"table": t["name"], **shard} for t in tables for shard in t["shards"]]
+    top = ["", "the shards used most: rows read and changed", *rows_of(shards, SHARD_COLUMNS)]
+    _show(tables, [*rows_of(tables, TABLE_COLUMNS), *top], options)
 
 
 def _workers(operator: Operator, options: dict[str, Any]) -> None:
@@ -69,6 +75,17 @@ def _workers(operator: Operator, options: dict[str, Any]) -> None:
 def _barriers(operator: Operator, options: dict[str, Any]) -> None:
     """Show who stands at which barrier, and whom it waits for."""
     _list(operator.get("barriers"), BARRIER_COLUMNS, options)
+
+
+def _audit(operator: Operator, options: dict[str, Any]) -> None:
+    """Show who changed what; after the job's end, too, from its registry."""
+    _list(operator.get("audit"), AUDIT_COLUMNS, options)
+
+
+def _audit_of_registry(options: dict[str, Any]) -> None:
+    """Show what the registry keeps of a job that has no coordinator."""
+    click.echo("the coordinator is gone; this is what the registry keeps", err=True)
+    _list(read_audit(_settings_of(options)), AUDIT_COLUMNS, options)
 
 
 def _pause(operator: Operator, options: dict[str, Any]) -> None:
@@ -166,10 +183,7 @@ def _operator_of(options: dict[str, Any]) -> Operator:
 
     With ``tls_dir`` set, its admin.crt and admin.key say who asks.
     """
-    given = {name: options[name] for name in ("job", "redis")}
-    settings: JobSettings = resolve(
-        JobSettings, section="", arguments=given, environment=read_environment()
-    ).value
+    settings = _settings_of(options)
     context: ssl.SSLContext | None
     ca = options["ca"]
     if ca is not None:
@@ -186,13 +200,38 @@ def _operator_of(options: dict[str, Any]) -> Operator:
     return Operator(url=url, token=token, tls=context)
 
 
+def _settings_of(options: dict[str, Any]) -> JobSettings:
+    given = {name: options[name] for name in ("job", "redis")}
+    settings: JobSettings = resolve(
+        JobSettings, section="", arguments=given, environment=read_environment()
+    ).value
+    return settings
+
+
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
-def _command(name: str, run: Run, *more: click.Parameter) -> click.Command:
+def _command(
+    name: str,
+    run: Run,
+    *more: click.Parameter,
+    otherwise: Callable[[dict[str, Any]], None] | None = None,
+) -> click.Command:
+    """Return a command that asks a coordinator; without one it does what is said otherwise."""
+
+    def ask(options: dict[str, Any]) -> None:
+        try:
+            operator = _operator_of(options)
+        except NoCoordinatorError:
+            if otherwise is None:
+                raise
+            otherwise(options)
+        else:
+            run(operator, options)
+
     def callback(**options: Any) -> None:
         try:
-            run(_operator_of(options), options)
+            ask(options)
         except FleetError as error:
             click.echo(f"paramfleet {name}: {error}", err=True)
             sys.exit(1)
@@ -221,6 +260,7 @@ COMMANDS = (
     _command("tables", _tables),
     _command("workers", _workers),
     _command("barriers", _barriers),
+    _command("audit", _audit, otherwise=_audit_of_registry),
     _command("pause", _pause),
     _command("resume", _resume),
     _command(

@@ -16,7 +16,9 @@ _MEMBERS = (
     "exists", "get", "hget", "hgetall", "hincrby", "hset", "hsetnx", "pexpire", "set",
 )  # fmt: skip
 
-_COORDINATOR = ("del", "hdel", "sadd", "smembers", "srem")
+_COORDINATOR = (
+    "del", "hdel", "lindex", "lrange", "ltrim", "rpush", "sadd", "smembers", "srem",
+)  # fmt: skip
 
 COMMANDS: Mapping[str, tuple[str, ...]] = {
     "coordinator": (*_CONNECTION, *_SCRIPTS, *_MEMBERS, *_COORDINATOR),
