@@ -27,6 +27,7 @@ from paramfleet_shared.clock import SystemClock
 from paramfleet_shared.discovery.session import JobSession
 from paramfleet_shared.errors import FleetError, IntegrityError, UnavailableError
 from paramfleet_shared.rpc.endpoint import join_endpoint
+from paramfleet_shared.telemetry import setup_logging
 from paramfleet_shared.versions import versions
 
 __all__ = ["BackgroundError", "Communicator", "CommunicatorClosedError"]
@@ -154,6 +155,8 @@ class Communicator:
         Raises:
             FleetError: as ``JobSession.join`` does.
         """
+        if settings.log_format == "json":  # for people a script sets up its own log
+            setup_logging("worker", index, log_format="json")
 
         async def join() -> None:
             session = await JobSession.join(
@@ -169,6 +172,10 @@ class Communicator:
             self.spawn(self._publish(session, facts))
 
         self.wait(join())
+        member = self.session.member
+        if settings.log_format == "json":
+            setup_logging("worker", member.index, log_format="json")
+        log.info("worker.joined", extra={"incarnation": member.incarnation})
 
     def wait(
         self, work: Coroutine[Any, Any, T], *, meanwhile: Callable[[], None] | None = None

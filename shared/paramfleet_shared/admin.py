@@ -1,6 +1,5 @@
 """The admin address of a process: health, status, metrics and settings over HTTP/1.1."""
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -9,10 +8,10 @@ from aiohttp import web
 from paramfleet_shared.access import Gate, require_marks, requires
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.rpc.doorway import TlsDoorway
-from paramfleet_shared.telemetry import MetricRegistry
+from paramfleet_shared.telemetry import MetricRegistry, finite
 from paramfleet_shared.tls import TlsEnd
 
-__all__ = ["AdminPortInUseError", "AdminServer", "finite"]
+__all__ = ["AdminPortInUseError", "AdminServer"]
 
 _STOP_TIMEOUT_S = 1.0
 """Seconds that open admin connections get at the end."""
@@ -30,17 +29,6 @@ class AdminPortInUseError(ContractError):
             port=port,
             reason=reason,
         )
-
-
-def finite(value: Any) -> Any:
-    """Return plain values with NaN and infinities as text, which JSON has no word for."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, Mapping):
-        return {key: finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(item) for item in value]
-    return value
 
 
 class AdminServer:

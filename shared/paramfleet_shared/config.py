@@ -97,6 +97,9 @@ class JobSettings(SecuritySettings):
     host: str = "127.0.0.1"
     """Address under which other machines reach this process."""
 
+    log_format: Literal["text", "json"] = "text"
+    """How log lines look: for people, or one JSON object each, for programs."""
+
     lease_ttl_s: float = 4.0
     """Seconds of silence after which a member is dead."""
 

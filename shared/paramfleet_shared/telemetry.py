@@ -4,19 +4,44 @@ A log record is an event name and its fields, one line on standard error::
 
     12:00:00.250 INFO pserver/1 job.joined incarnation=1 endpoint=10.0.0.4:7000
 
+or, where ``log_format`` is ``json``, one object::
+
+    {
+        "time": "2026-05-01T12:00:00.250Z",
+        "level": "INFO",
+        "role": "pserver",
+        "index": 1,
+        "event": "job.joined",
+        "fields": {"incarnation": 1, "endpoint": "10.0.0.4:7000"},
+    }
+
 Libraries take ``logging.getLogger(__name__)`` and write
 ``log.info("job.joined", extra={"incarnation": 1})``; only ``setup_logging`` sets a handler.
 """
 
+import json
 import logging
+import math
 import sys
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from typing_extensions import override
 
-__all__ = ["MetricRegistry", "add_pairs", "event_formatter", "setup_logging"]
+__all__ = [
+    "JsonFormatter",
+    "LogFormat",
+    "MetricRegistry",
+    "add_pairs",
+    "event_formatter",
+    "finite",
+    "setup_logging",
+]
+
+LogFormat = Literal["text", "json"]
 
 _PLAIN_ATTRIBUTES = frozenset(
     vars(logging.makeLogRecord({})).keys() | {"message", "asctime", "pairs", "taskName"}
@@ -36,24 +61,76 @@ def event_formatter(who: str) -> logging.Formatter:
     return formatter
 
 
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line: time (UTC), level, role, index, event and its fields.
+
+    Args:
+        role: As of ``setup_logging``.
+        index: The same; None is null.
+    """
+
+    def __init__(self, role: str, index: int | None) -> None:
+        super().__init__()
+        self._who = {"role": role, "index": index}
+
+    @override
+    def format(self, record: logging.LogRecord) -> str:
+        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        said: dict[str, Any] = {
+            "time": at.replace("+00:00", "Z"),
+            "level": record.levelname,
+            **self._who,
+            "event": record.getMessage(),
+            "fields": finite(_extra_of(record)),
+        }
+        if record.exc_info:
+            said["exception"] = self.formatException(record.exc_info)
+        return json.dumps(said, default=str)
+
+
+def finite(value: Any) -> Any:
+    """Return plain values with NaN and infinities as text, which JSON has no word for."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {str(key): finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return value
+
+
+def _extra_of(record: logging.LogRecord) -> dict[str, Any]:
+    return {k: v for k, v in vars(record).items() if k not in _PLAIN_ATTRIBUTES}
+
+
 def add_pairs(record: logging.LogRecord) -> bool:
     """Give a record its fields as ``pairs``; a handler's filter that lets all pass."""
-    extra = {k: v for k, v in vars(record).items() if k not in _PLAIN_ATTRIBUTES}
+    extra = _extra_of(record)
     record.pairs = "".join(f" {name}={_shown(value)}" for name, value in extra.items())
     return True
 
 
-def setup_logging(role: str, index: int | None = None, level: str = "INFO") -> None:
+def setup_logging(
+    role: str,
+    index: int | None = None,
+    level: str = "INFO",
+    *,
+    log_format: LogFormat = "text",
+) -> None:
     """Send the project's log to standard error; may be called again when the index is known.
 
     Args:
         role: ``coordinator``, ``pserver`` or ``worker``.
         index: The process's index in its role; None before it is known.
         level: A level's name.
+        log_format: For people, or for programs.
     """
     handler = logging.StreamHandler(sys.stderr)
-    handler.addFilter(add_pairs)
-    handler.setFormatter(event_formatter(role if index is None else f"{role}/{index}"))
+    if log_format == "json":
+        handler.setFormatter(JsonFormatter(role, index))
+    else:
+        handler.addFilter(add_pairs)
+        handler.setFormatter(event_formatter(role if index is None else f"{role}/{index}"))
     for name in ("paramfleet", "paramfleet_shared", f"paramfleet_{role}"):
         logger = logging.getLogger(name)
         logger.handlers[:] = [handler]

@@ -309,7 +309,8 @@ def run(resolved: Resolved[CoordinatorSettings]) -> int:
         FleetError: if it can't coordinate; the sentence says why.
     """
     settings = resolved.value
-    setup_logging("coordinator", level=settings.log_level)
+    level, log_format = settings.log_level, settings.log_format
+    setup_logging("coordinator", level=level, log_format=log_format)
     for line in resolved.lines():
         log.info("setting %s", line)
     return asyncio.run(_serve_until_signal(Coordinator(resolved, clock=SystemClock())))

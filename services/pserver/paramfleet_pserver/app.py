@@ -109,7 +109,7 @@ def run(arguments: Mapping[str, Any] | None = None) -> None:
 
 def serve(resolved: Resolved[PServerSettings]) -> None:
     """Serve until the job has ended, on a loop of its own. Raises as ``run``."""
-    setup_logging("pserver", resolved.value.index, resolved.value.log_level)
+    _log_as(resolved.value, resolved.value.index)
     for line in resolved.lines():
         log.debug("settings", extra={"setting": line})
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -234,7 +234,7 @@ class PServer:
                 admin=join_endpoint(settings.host, admin_port),
                 clock=self._clock,
             )
-            setup_logging("pserver", self._session.member.index, settings.log_level)
+            _log_as(settings, self._session.member.index)
             await self._live(self._session, owners)
 
     async def _compile(self) -> None:
@@ -366,6 +366,10 @@ class PServer:
         assert self._routes is not None, "opened"
         reply = self._routes.handle(operation, request)
         return reply if isinstance(reply, Message) else await reply
+
+
+def _log_as(settings: PServerSettings, index: int | None) -> None:
+    setup_logging("pserver", index, settings.log_level, log_format=settings.log_format)
 
 
 def _shards_of(session: JobSession) -> range:

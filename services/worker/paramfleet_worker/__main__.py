@@ -1,6 +1,7 @@
 """The ``paramfleet`` command."""
 
 import asyncio
+import logging
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ from paramfleet_shared.config import (
     resolve,
 )
 from paramfleet_shared.errors import ContractError, FleetError
+from paramfleet_shared.telemetry import setup_logging
 from paramfleet_worker.app.exporting import ExportFormat, export_table
 from paramfleet_worker.app.launcher import Launcher
 from paramfleet_worker.app.operating_commands import COMMANDS
@@ -28,6 +30,8 @@ from paramfleet_worker.process.console import Console
 from paramfleet_worker.process.ports import PortReservations
 
 __all__ = ["main"]
+
+log = logging.getLogger("paramfleet_worker")
 
 DELEGATE = {
     "add_help_option": False,
@@ -98,12 +102,21 @@ def _worker(
             environment=environment,
             file=config,
         )
-        for line in resolved.lines():
-            click.echo(f"[worker] {line}", err=True)
+        _tell_settings(resolved)
         script = script_of(arguments, model=model, options=option)
         become_worker(script, resolved, environment)
 
     sys.exit(_told("worker", run))
+
+
+def _tell_settings(resolved: Resolved[WorkerSettings]) -> None:
+    if resolved.value.log_format == "json":
+        setup_logging("worker", log_format="json")
+        for line in resolved.lines():
+            log.info("setting %s", line)
+        return
+    for line in resolved.lines():
+        click.echo(f"[worker] {line}", err=True)
 
 
 @main.command("coordinator", **DELEGATE)

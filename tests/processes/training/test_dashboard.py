@@ -41,7 +41,8 @@ def browser() -> Iterator[Any]:
 def job(jobs: Any, tmp_path: Path) -> Iterator[tuple[Any, Any]]:
     """Start a job whose worker 1 reads slowly; end it in good order."""
     args = ("--mode", "async", "--asks", "--slow_data_ms", "40")
-    running = jobs.start("train_long.py", *args, servers=1, PARAMFLEET_LEASE_TTL_S="15")
+    env = {"PARAMFLEET_LEASE_TTL_S": "15", "PARAMFLEET_LOG_FORMAT": "json"}
+    running = jobs.start("train_long.py", *args, servers=1, **env)
     for rank in (0, 1):
         running.wait_for(f"worker{rank}", "training as")
     admin = running.admin()
@@ -50,6 +51,23 @@ def job(jobs: Any, tmp_path: Path) -> Iterator[tuple[Any, Any]]:
         admin.post("end")
     ended = running.end()
     assert ended.codes == dict.fromkeys(running.pids, 0), ended.story()
+    assert_logs_are_json(ended)
+
+
+def assert_logs_are_json(ended: Any) -> None:
+    """Every line of a server and the coordinator, and those of a worker's own log."""
+    events: dict[str, set[tuple[str, str]]] = {}
+    for name, text in ended.logs.items():
+        lines = text.splitlines()
+        if name.startswith("worker"):  # whose script prints
+            lines = [line for line in lines if line.startswith("{")]
+        said = [json.loads(line) for line in lines]
+        assert all(each["time"].endswith("Z") and each["fields"] is not None for each in said)
+        events[name] = {(f"{each['role']}{each['index']}", each["event"]) for each in said}
+    assert ("coordinatorNone", "coordinator.serving") in events["coordinator"]
+    assert ("coordinatorNone", "job.training") in events["coordinator"]
+    assert ("pserver0", "pserver.serving") in events["pserver0"]
+    assert ("worker1", "worker.joined") in events["worker1"]
 
 
 def shot(page: Any, name: str) -> None:

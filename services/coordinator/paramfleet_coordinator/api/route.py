@@ -10,8 +10,8 @@ from aiohttp import web
 
 from paramfleet_coordinator.api.office import Office, UnknownWorkerRankError
 from paramfleet_coordinator.core.helm import ActionRefusedError, SettingRefusedError
-from paramfleet_shared.admin import finite
 from paramfleet_shared.errors import FleetError, error_to_wire
+from paramfleet_shared.telemetry import finite
 
 __all__ = ["OFFICE", "BadBodyError", "Handler", "Route", "answering", "office_of", "read_body"]
 

@@ -13,7 +13,7 @@ from aiohttp import web
 
 from paramfleet_coordinator.api.route import Route, office_of
 from paramfleet_shared.access import requires
-from paramfleet_shared.admin import finite
+from paramfleet_shared.telemetry import finite
 
 __all__ = ["STREAMING"]
 

@@ -7,8 +7,8 @@ import pytest
 from aiohttp import web
 
 from paramfleet_shared.access import requires
-from paramfleet_shared.admin import AdminPortInUseError, AdminServer, finite
-from paramfleet_shared.telemetry import MetricRegistry
+from paramfleet_shared.admin import AdminPortInUseError, AdminServer
+from paramfleet_shared.telemetry import MetricRegistry, finite
 
 
 class Shop:

@@ -1,13 +1,16 @@
 """Logs in one line, metrics of one process."""
 
+import json
 import logging
 import re
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from paramfleet_shared.telemetry import (
+    JsonFormatter,
     MetricRegistry,
     add_pairs,
     event_formatter,
@@ -41,6 +44,31 @@ def test_a_record_is_time_level_who_event_and_fields() -> None:
     assert re.fullmatch(
         r"\d\d:\d\d:\d\d\.\d{3} INFO worker/2 step\.done step=3 file='a b' note=''", line
     )
+
+
+def test_as_json_a_record_is_one_object_on_one_line() -> None:
+    record = logging.makeLogRecord({
+        "levelname": "WARNING", "msg": "worker.%s", "args": ("lost",), "created": 1.25,
+        "index": 3, "loss": float("nan"), "path": Path("a"), "text": "one\ntwo",
+    })  # fmt: skip
+    try:
+        raise ValueError("odd")  # noqa: TRY301 (the record needs a real traceback)
+    except ValueError:
+        record.exc_info = sys.exc_info()
+
+    line = JsonFormatter("pserver", 1).format(record)
+
+    said = json.loads(line)
+    assert "\n" not in line
+    assert said.pop("exception").endswith("ValueError: odd")
+    assert said == {
+        "time": "1970-01-01T00:00:01.250Z",
+        "level": "WARNING",
+        "role": "pserver",
+        "index": 1,
+        "event": "worker.lost",
+        "fields": {"index": 3, "loss": "nan", "path": "a", "text": "one\ntwo"},
+    }
 
 
 def test_a_field_with_line_breaks_stays_on_its_line() -> None:
