@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from paramfleet.data.settings import DatasetSettings
+from paramfleet.features import FEATURES, SETTINGS
 from paramfleet.runner.not_here import NOT_HERE, SYNC_MODES_NOT_HERE
 from paramfleet.runner.settings import (
     CtrParameters,
@@ -64,6 +65,17 @@ strategy.a_sync_configs = {"k_steps": 100}
 
 `a_sync = False` is sync; `a_sync = True` is async, and with `k_steps` above 0 geo. A key
 that is unknown, out of range, or without effect in the mode raises `StrategyError`.
+"""
+
+FEATURES_HEAD = """\
+Of `fleet.init(is_collective=True)`. A feature is switched on by its name, and has its keys in
+`<name>_configs`; what goes together is in [collective mode](collective.md).
+
+```python
+strategy.amp = True
+strategy.amp_configs = {"dtype": "bfloat16"}
+strategy.fuse_grad_size_in_MB = 16
+```
 """
 
 DATASETS = """\
@@ -126,6 +138,9 @@ def render() -> str:
         "## Strategy\n",
         STRATEGY,
         _strategy(),
+        "### Collective mode\n",
+        FEATURES_HEAD,
+        _features(),
         "## Datasets\n",
         DATASETS,
         _table(
@@ -174,6 +189,16 @@ def _strategy() -> str:
         if option.name != "name"
     ]
     return _table(("key of `a_sync_configs`", "default", "meaning"), rows)
+
+
+def _features() -> str:
+    rows = [(f"`{name}`", _shown(key.default), key.meaning) for name, key in SETTINGS.items()]
+    rows += [
+        (f"`{flag}_configs[{name!r}]`", _shown(key.default), key.meaning)
+        for flag, keys in FEATURES.items()
+        for name, key in keys.items()
+    ]
+    return _table(("setting", "default", "meaning"), rows)
 
 
 def _keys(cls: type, section: str, base: type | None = None) -> str:

@@ -12,7 +12,14 @@ from paramfleet_shared.config import read_environment
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.rpc.endpoint import join_endpoint
 
-__all__ = ["PaddleCloudRoleMaker", "Role", "RoleError", "RoleMaker", "UserDefinedRoleMaker"]
+__all__ = [
+    "PaddleCloudRoleMaker",
+    "Rendezvous",
+    "Role",
+    "RoleError",
+    "RoleMaker",
+    "UserDefinedRoleMaker",
+]
 
 
 class Role(enum.IntEnum):
@@ -33,6 +40,26 @@ class RoleError(ContractError):
         self.name = name
         self.value = value
         self.rule = rule
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rendezvous:
+    """Collective mode: where the workers find each other."""
+
+    host: str
+    """Address of the store that all can read."""
+
+    port: int
+    """Its port."""
+
+    keeps_store: bool
+    """Whether the store is in this process; else in worker 0, or in torchrun's agent."""
+
+    local_index: int = 0
+    """Position among the workers of this machine: the number of its GPU."""
+
+    attempt: str = "0"
+    """Which start of the workers this is, where torchrun starts them again."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,6 +90,12 @@ class RoleMaker:
     port: int = 0
     """The port a server listens on; 0 picks a free one."""
 
+    collective: bool = False
+    """Whether the workers train in collective mode, without servers."""
+
+    rendezvous: Rendezvous | None = None
+    """Collective mode with more than one worker: where they find each other."""
+
 
 def PaddleCloudRoleMaker(  # noqa: N802 - the name Fleet users call
     is_collective: bool = False,  # noqa: FBT001, FBT002 - Fleet's signature
@@ -76,14 +109,16 @@ def PaddleCloudRoleMaker(  # noqa: N802 - the name Fleet users call
     ``PADDLE_TRAINER_ID`` unless the coordinator is to choose the rank.
 
     Args:
-        is_collective: Collective mode; not available yet.
+        is_collective: Collective mode: read what torchrun and ``paramfleet launch --gpus``
+            set; without it this process is the only worker.
         environment: Read instead of the process's own environment.
 
     Raises:
         RoleError: naming the variable that is missing or wrong.
     """
-    _reject_collective(is_collective=is_collective)
     env = read_environment() if environment is None else environment
+    if is_collective:
+        return _collective_role(env)
     training_role = env.get("TRAINING_ROLE")
     if training_role is None:
         return RoleMaker(distributed=False)
@@ -111,17 +146,7 @@ def PaddleCloudRoleMaker(  # noqa: N802 - the name Fleet users call
             host=host,
         )
     if training_role == "PSERVER":
-        port = _integer(env, "PADDLE_PORT", default=0, least=0)
-        return RoleMaker(
-            distributed=True,
-            role=Role.SERVER,
-            index=_server_index(servers, join_endpoint(host or "127.0.0.1", port)),
-            worker_num=worker_num,
-            worker_endpoints=workers,
-            server_endpoints=servers,
-            host=host,
-            port=port,
-        )
+        return _server_role(env, servers, workers)
     rule = "must be TRAINER or PSERVER"
     raise RoleError(name="TRAINING_ROLE", value=training_role, rule=rule)
 
@@ -138,7 +163,8 @@ def UserDefinedRoleMaker(  # noqa: N802 - the name Fleet users call
     """State the role in code instead of the environment.
 
     Args:
-        is_collective: Collective mode; not available yet.
+        is_collective: Collective mode; worker 0 keeps the store that all meet at, at its
+            ``host:port`` of ``worker_endpoints``.
         current_id: Index of this process among those of its role.
         role: ``Role.WORKER`` or ``Role.SERVER``.
         worker_num: Workers of the job; the length of ``worker_endpoints`` if not given.
@@ -148,13 +174,16 @@ def UserDefinedRoleMaker(  # noqa: N802 - the name Fleet users call
     Raises:
         RoleError: if the counts and the index don't fit each other.
     """
-    _reject_collective(is_collective=is_collective)
     count = len(worker_endpoints) if worker_num is None else worker_num
     if worker_endpoints and count != len(worker_endpoints):
         rule = f"must equal the {len(worker_endpoints)} worker_endpoints"
         raise RoleError(name="worker_num", value=str(count), rule=rule)
     if count < 1:
         raise RoleError(name="worker_num", value=str(count), rule="must be at least 1")
+    if is_collective:
+        return _stated_collective_role(
+            current_id, role, count, tuple(worker_endpoints), tuple(server_endpoints)
+        )
     if not server_endpoints:
         raise RoleError(name="server_endpoints", value=None, rule="name at least one pserver")
     limit = count if role is Role.WORKER else len(server_endpoints)
@@ -177,10 +206,97 @@ def UserDefinedRoleMaker(  # noqa: N802 - the name Fleet users call
     )
 
 
-def _reject_collective(*, is_collective: bool) -> None:
-    if is_collective:
-        rule = "collective mode is not available yet: use a parameter-server mode"
-        raise RoleError(name="is_collective", value="True", rule=rule)
+def _server_role(
+    env: Mapping[str, str], servers: tuple[str, ...], workers: tuple[str, ...]
+) -> RoleMaker:
+    host = env.get("POD_IP")
+    port = _integer(env, "PADDLE_PORT", default=0, least=0)
+    return RoleMaker(
+        distributed=True,
+        role=Role.SERVER,
+        index=_server_index(servers, join_endpoint(host or "127.0.0.1", port)),
+        worker_num=_integer(env, "PADDLE_TRAINERS_NUM", default=0, least=0),
+        worker_endpoints=workers,
+        server_endpoints=servers,
+        host=host,
+        port=port,
+    )
+
+
+def _collective_role(env: Mapping[str, str]) -> RoleMaker:
+    """Read what torchrun sets.
+
+    Raises:
+        RoleError: naming the variable that is missing or wrong.
+    """
+    if "TRAINING_ROLE" in env:
+        rule = "a job with servers started this process, and is_collective=True has none: "
+        rule += "start it with paramfleet launch --nproc_per_node, or torchrun"
+        raise RoleError(name="TRAINING_ROLE", value=env["TRAINING_ROLE"], rule=rule)
+    if "WORLD_SIZE" not in env and "RANK" not in env:
+        return RoleMaker(distributed=False, collective=True)
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        if name not in env:
+            raise RoleError(name=name, value=None, rule="torchrun sets it for every worker")
+    size = _integer(env, "WORLD_SIZE", default=1, least=1)
+    rank = _integer(env, "RANK", default=0, least=0)
+    if rank >= size:
+        rule = f"must be below WORLD_SIZE = {size}"
+        raise RoleError(name="RANK", value=env["RANK"], rule=rule)
+    agent = env.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    return RoleMaker(
+        distributed=True,
+        collective=True,
+        index=rank,
+        worker_num=size,
+        worker_endpoints=_split(env.get("PADDLE_TRAINER_ENDPOINTS", "")),
+        host=env.get("POD_IP"),
+        rendezvous=Rendezvous(
+            host=env["MASTER_ADDR"],
+            port=_integer(env, "MASTER_PORT", default=0, least=1),
+            keeps_store=rank == 0 and not agent,
+            local_index=_integer(env, "LOCAL_RANK", default=0, least=0),
+            attempt=env.get("TORCHELASTIC_RESTART_COUNT", "0"),
+        ),
+    )
+
+
+def _stated_collective_role(
+    current_id: int, role: Role, count: int, workers: tuple[str, ...], servers: tuple[str, ...]
+) -> RoleMaker:
+    """Return a collective worker's role.
+
+    Raises:
+        RoleError: if the addresses and the index don't fit each other.
+    """
+    if servers or role is Role.SERVER:
+        rule = "is_collective=True has no servers"
+        name = "server_endpoints" if servers else "role"
+        raise RoleError(name=name, value=",".join(servers) or role.name, rule=rule)
+    if not 0 <= current_id < count:
+        rule = f"must be from 0 to {count - 1} for a worker"
+        raise RoleError(name="current_id", value=str(current_id), rule=rule)
+    if count == 1:
+        return RoleMaker(distributed=False, collective=True, worker_endpoints=workers)
+    host, _, port = workers[0].rpartition(":") if workers else ("", "", "")
+    if not host or not port.isdigit():
+        value = workers[0] if workers else None
+        rule = "must begin with host:port of worker 0"
+        raise RoleError(name="worker_endpoints", value=value, rule=rule)
+    hosts = [endpoint.rpartition(":")[0] for endpoint in workers]
+    return RoleMaker(
+        distributed=True,
+        collective=True,
+        index=current_id,
+        worker_num=count,
+        worker_endpoints=workers,
+        rendezvous=Rendezvous(
+            host=host,
+            port=int(port),
+            keeps_store=current_id == 0,
+            local_index=hosts[:current_id].count(hosts[current_id]),
+        ),
+    )
 
 
 def _split(text: str) -> tuple[str, ...]:

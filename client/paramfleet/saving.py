@@ -49,6 +49,9 @@ if TYPE_CHECKING:
 __all__ = ["Saving"]
 
 
+_WITH_TORCH = "save model.state_dict() and optimizer.state_dict() with torch.save in worker 0"
+
+
 class Saving:
     """The saving functions of one session."""
 
@@ -68,6 +71,7 @@ class Saving:
             CallOrderError: before ``init_worker`` or after ``stop_worker``.
             CheckpointWriteError: if the system refuses; nothing of that name is changed.
         """
+        self._session.check_served("save_persistables", remedy=_WITH_TORCH)
         if not self._session.is_first_worker():
             return
         final = Path(dirname).absolute()
@@ -91,6 +95,7 @@ class Saving:
             CheckpointDamagedError: if a file isn't what was saved.
             TableMismatchError: if a table of that name has another shape or optimizer.
         """
+        self._session.check_served("load_model", remedy=_WITH_TORCH)
         folder = Path(dirname).absolute()
         job = self._session.job
         if job is None:
@@ -121,6 +126,7 @@ class Saving:
             CallOrderError: before ``distributed_model`` and ``init_worker``.
             CheckpointWriteError: if the system refuses; nothing of that name is changed.
         """
+        self._session.check_served("save_inference_model", remedy=_WITH_TORCH)
         if not self._session.is_first_worker():
             return
         model = self._session.model

@@ -9,24 +9,27 @@ leaves. A script that ends without it ends the job, or an elastic one goes on wi
 
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import torch
 
 from paramfleet.call_order import CallOrderError
+from paramfleet.collective.training import CollectiveTraining
+from paramfleet.collective.world import World
 from paramfleet.communicator import Communicator
 from paramfleet.early_end import watch_for_early_end
 from paramfleet.examples_count import ExampleCounter
-from paramfleet.job import Job, open_job
+from paramfleet.job import open_job
 from paramfleet.leaving import Departure
 from paramfleet.modes.geo import GeoMode
 from paramfleet.modes.served import AsyncMode, SyncMode
 from paramfleet.naming import TableConflictError, check_covered, share_tables
 from paramfleet.optimizer import DistributedOptimizer
 from paramfleet.progress import Progress
-from paramfleet.roles import PaddleCloudRoleMaker, Role, RoleMaker
+from paramfleet.roles import PaddleCloudRoleMaker, Role, RoleError, RoleMaker
 from paramfleet.serving import serve
 from paramfleet.settings import WorkerSettings, read_settings
+from paramfleet.standing import Standing
 from paramfleet.step_times import StepTimes
 from paramfleet.strategy import DistributedStrategy, TrainingMode
 from paramfleet_shared.clock import SystemClock
@@ -47,17 +50,15 @@ log = logging.getLogger(__name__)
 M = TypeVar("M", bound=torch.nn.Module)
 
 
-class Session:
+class Session(Standing):
     """The state behind ``import paramfleet as fleet``; a process has one."""
 
     def __init__(self) -> None:
-        self._role: RoleMaker | None = None
+        clock = SystemClock()
+        super().__init__(StepTimes(clock.monotonic))
+        self._clock = clock
         self._strategy: DistributedStrategy | None = None
         self.settings = WorkerSettings()
-        self.communicator: Communicator | None = None
-        self._job: Job | None = None
-        clock = SystemClock()
-        self.times = StepTimes(clock.monotonic)
         self._examples = ExampleCounter(self.times.forward)
         self._load: str | None = None
         self._stopped = False
@@ -79,21 +80,32 @@ class Session:
 
         Args:
             role_maker: The role; read from the environment if not given.
-            is_collective: Collective mode; not available yet.
+            is_collective: Collective mode: no servers, and torch.distributed among the
+                workers that torchrun or ``paramfleet launch --nproc_per_node`` started.
             strategy: Used where ``distributed_optimizer`` gets none.
 
         Raises:
             RoleError: if the role environment is incomplete.
             CallOrderError: if this process has joined a job already.
-            FleetError: if Redis or the coordinator can't be reached in time.
+            FleetError: if Redis, the coordinator or another collective worker can't be
+                reached in time.
         """
-        if self.communicator is not None:
+        if self.communicator is not None or self.collective is not None:
             raise CallOrderError(
                 function="init", remedy="this process has joined a job already"
             )
         self._role = role_maker or PaddleCloudRoleMaker(is_collective)
+        if is_collective and not self._role.collective:
+            rule = "the role maker is of a job with servers: make it with is_collective=True"
+            raise RoleError(name="is_collective", value="True", rule=rule)
         self._strategy = strategy
         self._stopped = self._finished = False
+        if self._role.collective:
+            self.settings = read_settings(host=self._role.host)
+            world = World(self._role, self.settings, self._clock)
+            self.collective = CollectiveTraining(world)
+            watch_for_early_end(self._abandon)
+            return
         if not self._role.distributed or self._role.role is Role.SERVER:
             return
         self.settings = read_settings(host=self._role.host)
@@ -114,91 +126,13 @@ class Session:
             self._departure.listen()
         watch_for_early_end(self._abandon)
 
-    @property
-    def role(self) -> RoleMaker:
-        """This process's role.
-
-        Raises:
-            CallOrderError: before ``init``.
-        """
-        if self._role is None:
-            raise CallOrderError(function="init", remedy="call it first")
-        return self._role
-
-    def is_worker(self) -> bool:
-        """Return whether this process trains."""
-        return self.role.role is Role.WORKER
-
-    def is_server(self) -> bool:
-        """Return whether this process holds tables."""
-        return self.role.role is Role.SERVER
-
-    def is_first_worker(self) -> bool:
-        """Return whether this process is worker 0."""
-        return self.is_worker() and self.worker_index() == 0
-
-    def worker_index(self) -> int:
-        """Return this worker's rank, from 0."""
-        if self.communicator is not None:
-            return self.communicator.session.member.index
-        return self.role.index or 0
-
-    def worker_num(self) -> int:
-        """Return how many workers the job has."""
-        if self.communicator is not None:
-            return self.communicator.session.worker_num
-        return max(1, self.role.worker_num)
-
-    def server_num(self) -> int:
-        """Return how many pservers the job has; 0 without a job."""
-        if self.communicator is not None:
-            return self.communicator.session.server_num
-        return len(self.role.server_endpoints)
-
-    def server_index(self) -> int:
-        """Return this server's index, from 0."""
-        return self.role.index or 0
-
-    def worker_endpoints(self, to_string: bool = False) -> list[str] | str:  # noqa: FBT001, FBT002 - Fleet's signature
-        """Return the workers' addresses, or one comma-separated string."""
-        endpoints = list(self.role.worker_endpoints)
-        return ",".join(endpoints) if to_string else endpoints
-
-    def server_endpoints(self, to_string: bool = False) -> list[str] | str:  # noqa: FBT001, FBT002 - Fleet's signature
-        """Return the pservers' addresses, or one comma-separated string."""
-        endpoints = list(self.role.server_endpoints)
-        if self._job is not None:
-            endpoints = list(self._job.placement.endpoints)
-        return ",".join(endpoints) if to_string else endpoints
-
-    def barrier_worker(self) -> None:
-        """Wait until every worker is here.
-
-        Raises:
-            BarrierTimeoutError: naming who is missing.
-            JobFailedError: as soon as a member of the job died.
-        """
-        self.worker_barrier("fleet.barrier_worker")
-
-    def worker_barrier(self, name: str) -> None:
-        """Wait until every worker is at the barrier of this name."""
-        if self.communicator is not None:
-            with self.times.during("barrier"):
-                self.communicator.wait(self.communicator.session.barrier(name))
-
-    def gather(self, name: str, payload: bytes) -> list[bytes]:
-        """Return every worker's payload by rank; alone, this one's."""
-        if self.communicator is None:
-            return [payload]
-        with self.times.during("barrier"):
-            return self.communicator.wait(self.communicator.session.gather(name, payload))
-
     def init_server(self, dirname: str | Path | None = None) -> None:
         """Prepare to serve; with ``dirname``, start from the tables saved there.
 
         Raises:
             CallOrderError: in a worker.
         """
+        self.check_served("init_server")
         if not self.is_server():
             raise CallOrderError(function="init_server", remedy="only a server calls it")
         self._load = None if dirname is None else str(dirname)
@@ -210,6 +144,7 @@ class Session:
             CallOrderError: in a worker.
             JobFailedError: if a member of the job died.
         """
+        self.check_served("run_server")
         if not self.is_server():
             raise CallOrderError(function="run_server", remedy="only a server calls it")
         serve(self.role, load=self._load)
@@ -218,11 +153,16 @@ class Session:
         """Name the model's tables by their modules' paths, and count its examples.
 
         Returns:
-            The same model.
+            The same model; in collective mode a module around it, which brings the
+            workers' gradients together.
 
         Raises:
             TableConflictError: if two modules give one table different widths.
+            CollectiveSetupError: if a collective job can't train it.
         """
+        if self.collective is not None:
+            self.model = model
+            return cast("M", self.collective.take_model(model))
         share_tables(model)
         self._examples.watch(model)
         self.model = model
@@ -233,11 +173,17 @@ class Session:
     ) -> DistributedOptimizer:
         """Make the optimizer step in the strategy's mode; alone, in this process.
 
+        In collective mode it is a ``CollectiveOptimizer``: step, minimize, zero_grad and
+        ``num_steps`` are the same, and what servers have to do with isn't there.
+
         Raises:
             StrategyError: if the strategy contradicts itself.
             OptimizerNotServedError: if the mode's servers can't run this optimizer.
         """
         chosen = strategy or self._strategy or DistributedStrategy()
+        if self.collective is not None:
+            collective = self.collective.take_optimizer(optimizer, chosen.resolve_collective())
+            return cast("DistributedOptimizer", collective)
         mode = chosen.resolve()
         if not self.role.distributed:
             mode = TrainingMode(name="local")
@@ -303,6 +249,9 @@ class Session:
         Raises:
             FleetError: if the rest couldn't be sent, or the job failed.
         """
+        if self.collective is not None and not self._stopped:
+            self._stopped = True
+            self.collective.world.close()
         if self.communicator is None or self._stopped:
             return
         if self._job is not None:
@@ -318,6 +267,7 @@ class Session:
         Raises:
             FleetError: if the rest couldn't be sent, or the job failed.
         """
+        self.check_served("leave")
         if self.communicator is None or self._stopped:
             return
         if self._job is not None and self.optimizer is not None and not self._finished:
@@ -344,11 +294,6 @@ class Session:
         """Whether this worker has left the job."""
         return self._stopped
 
-    @property
-    def job(self) -> Job | None:
-        """The worker's connections; None alone."""
-        return self._job
-
     def _member(self) -> "Member | None":
         communicator = self.communicator
         return None if communicator is None else communicator.session.member
@@ -366,6 +311,8 @@ class Session:
 
     def _abandon(self, error: str | None) -> None:
         """Tell the job why this script ended before ``stop_worker``."""
+        if self.collective is not None and not self._stopped:
+            self.collective.world.abandon(error or "its script ended without stop_worker")
         communicator = self.communicator
         if communicator is None or self._stopped or not communicator.is_own:
             return

@@ -4,99 +4,71 @@ The names are Fleet's. Every key either works or raises: none is silently
 ignored, and the order of assignment doesn't matter.
 """
 
-import difflib
-from collections.abc import Iterator, Mapping, MutableMapping
-from dataclasses import dataclass
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Literal, cast, get_args
 
-from paramfleet_shared.errors import ContractError
+from paramfleet.features import FAMILY, FEATURES, SETTINGS, check_pairs
+from paramfleet.strategy_keys import Configs, Key, StrategyError
 from paramfleet_shared.tables.encoding import WIRE_DTYPES, WireDtype
 
-__all__ = ["DistributedStrategy", "GeoMerge", "ModeName", "StrategyError", "TrainingMode"]
+__all__ = [
+    "CollectiveMode",
+    "DistributedStrategy",
+    "GeoMerge",
+    "ModeName",
+    "StrategyError",
+    "TrainingMode",
+]
 
 ModeName = Literal["local", "sync", "async", "geo"]
 GeoMerge = Literal["remainder", "average"]
 
 
-class StrategyError(ContractError):
-    """A strategy key is unknown, out of range, or has no effect with the others."""
-
-    code = "contract.strategy"
-
-    def __init__(self, *, key: str, value: str, rule: str) -> None:
-        super().__init__(f"strategy {key} = {value}: {rule}", key=key, value=value, rule=rule)
-        self.key = key
-        self.value = value
-        self.rule = rule
-
-    @classmethod
-    def of(cls, key: str, value: object, rule: str) -> "StrategyError":
-        """Show the value as code."""
-        return cls(key=key, value=repr(value), rule=rule)
-
-    @classmethod
-    def unknown(cls, shown: str, key: str, known: list[str]) -> "StrategyError":
-        """Name the nearest known key."""
-        nearest = difflib.get_close_matches(key, known, n=1)
-        hint = f"did you mean {nearest[0]!r}?" if nearest else f"known: {', '.join(known)}"
-        return cls(key=shown, value="?", rule=f"unknown; {hint}")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Key:
-    """One key of ``a_sync_configs``: its type, least value, modes, and default."""
-
-    type: type
-    default: Any
-    modes: frozenset[str]
-    least: int | None = None
-    only: tuple[Any, ...] | None = None
-    remedy: str = ""
-
-
 _ASYNC = frozenset({"async"})
 _GEO = frozenset({"geo"})
 _ALL = frozenset({"sync", "async", "geo"})
-_KEYS: dict[str, _Key] = {
-    "k_steps": _Key(type=int, default=0, least=0, modes=_ALL),
-    "max_merge_var_num": _Key(type=int, default=1, least=1, modes=_ASYNC),
-    "send_queue_size": _Key(type=int, default=16, least=1, modes=_ASYNC),
-    "independent_recv_thread": _Key(type=bool, default=False, modes=_ASYNC),
-    "min_send_grad_num_before_recv": _Key(type=int, default=1, least=1, modes=_ASYNC),
-    "thread_pool_size": _Key(type=int, default=1, least=1, modes=_ASYNC),
-    "send_wait_times": _Key(type=int, default=1, least=0, modes=_ASYNC),
-    "max_staleness": _Key(type=int, default=None, least=0, modes=_ASYNC),
-    "wire_dtype": _Key(type=str, default="float32", modes=_ALL, only=WIRE_DTYPES),
-    "geo_merge": _Key(type=str, default="remainder", modes=_GEO, only=get_args(GeoMerge)),
-    "runtime_split_send_recv": _Key(
-        type=bool, default=False, modes=_ALL, only=(False,), remedy="sends are always split"
+_KEYS: dict[str, Key] = {
+    "k_steps": Key(kind=int, default=0, least=0, modes=_ALL),
+    "max_merge_var_num": Key(kind=int, default=1, least=1, modes=_ASYNC),
+    "send_queue_size": Key(kind=int, default=16, least=1, modes=_ASYNC),
+    "independent_recv_thread": Key(kind=bool, default=False, modes=_ASYNC),
+    "min_send_grad_num_before_recv": Key(kind=int, default=1, least=1, modes=_ASYNC),
+    "thread_pool_size": Key(kind=int, default=1, least=1, modes=_ASYNC),
+    "send_wait_times": Key(kind=int, default=1, least=0, modes=_ASYNC),
+    "max_staleness": Key(kind=int, default=None, least=0, modes=_ASYNC),
+    "wire_dtype": Key(kind=str, default="float32", modes=_ALL, only=WIRE_DTYPES),
+    "geo_merge": Key(kind=str, default="remainder", modes=_GEO, only=get_args(GeoMerge)),
+    "runtime_split_send_recv": Key(
+        kind=bool, default=False, modes=_ALL, only=(False,), remedy="sends are always split"
     ),
-    "launch_barrier": _Key(
-        type=bool,
+    "launch_barrier": Key(
+        kind=bool,
         default=True,
         modes=_ALL,
         only=(True,),
         remedy="workers always wait until every pserver serves",
     ),
-    "heter_worker_device_guard": _Key(
-        type=str,
+    "heter_worker_device_guard": Key(
+        kind=str,
         default="cpu",
         modes=_ALL,
         only=("cpu",),
         remedy="heter stages don't exist here",
     ),
-    "lr_decay_steps": _Key(
-        type=int,
+    "lr_decay_steps": Key(
+        kind=int,
         default=10,
         modes=_ALL,
         only=(10,),
         remedy="use torch.optim.lr_scheduler: the learning rate travels with every push",
     ),
-    "use_ps_gpu": _Key(
-        type=int, default=0, modes=_ALL, only=(0,), remedy="gpubox mode is not available yet"
+    "use_ps_gpu": Key(
+        kind=int, default=0, modes=_ALL, only=(0,), remedy="gpubox mode is not available yet"
     ),
-    "use_gpu_graph": _Key(
-        type=int, default=0, modes=_ALL, only=(0,), remedy="the graph engine doesn't exist here"
+    "use_gpu_graph": Key(
+        kind=int, default=0, modes=_ALL, only=(0,), remedy="the graph engine doesn't exist here"
     ),
 }
 
@@ -108,16 +80,18 @@ _NOT_HERE: dict[str, str] = {
     "fs_client_param": "paths are local paths",
     "sparse_table_configs": "tables are described by fleet.nn.Embedding and the optimizer",
     "fleet_desc_configs": "tables are described by fleet.nn.Embedding and the optimizer",
-} | dict.fromkeys(
-    (
-        "adaptive_localsgd", "adaptive_localsgd_configs", "amp", "amp_configs", "dgc",
-        "dgc_configs", "find_unused_parameters", "fp16_allreduce", "fuse_grad_size_in_MB",
-        "gradient_merge", "gradient_merge_configs", "lamb", "lars", "localsgd",
-        "localsgd_configs", "pipeline", "recompute", "sharding", "sync_batch_norm",
-        "tensor_parallel",
-    ),
-    "it belongs to collective mode, which is not available yet",
-)  # fmt: skip
+    "asp": "sparsity of weights doesn't exist here",
+    "auto": "choose the mode: nothing is guessed",
+    "elastic": "start the coordinator, or the launcher, with --elastic",
+    "heter_ccl_mode": "all workers use one backend",
+    "hybrid_configs": "tensor and pipeline parallel don't exist here",
+    "pipeline": "pipeline parallel doesn't exist here",
+    "qat": "quantized training doesn't exist here",
+    "recompute": "use torch.utils.checkpoint in the model",
+    "semi_auto": "choose the mode: nothing is guessed",
+    "tensor_parallel": "tensor parallel doesn't exist here",
+    "use_hierarchical_allreduce": "nccl chooses its own topology",
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -164,52 +138,28 @@ class TrainingMode:
     """async: pushes between two refreshes of the dense parameters."""
 
 
-class _Configs(MutableMapping[str, Any]):
-    """``a_sync_configs``: a dict that knows its keys."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CollectiveMode:
+    """A strategy of collective mode, resolved and checked."""
 
-    def __init__(self) -> None:
-        self._set: dict[str, Any] = {}
+    features: Mapping[str, Mapping[str, Any]] = field(
+        default_factory=lambda: MappingProxyType({})
+    )
+    """The values of every key of each feature that is on."""
 
-    def __getitem__(self, key: str) -> Any:
-        return self._set[key] if key in self._set else self._key(key).default
+    fuse_grad_size_in_MB: int = 32
+    """Size of the buckets that are all-reduced."""
 
-    def __setitem__(self, key: str, value: Any) -> None:
-        known = self._key(key)
-        wrong_type = not isinstance(value, known.type) or (
-            known.type is int and isinstance(value, bool) and known.only is None
-        )
-        if wrong_type:
-            raise StrategyError.of(key, value, f"must be {known.type.__name__}")
-        if known.least is not None and value < known.least:
-            raise StrategyError.of(key, value, f"must be at least {known.least}")
-        if known.only is not None and value not in known.only:
-            choices = " or ".join(repr(choice) for choice in known.only)
-            raise StrategyError.of(
-                key, value, f"must be {choices}" + (known.remedy and f": {known.remedy}")
-            )
-        self._set[key] = value
+    find_unused_parameters: bool = False
+    """Whether a batch may leave parameters unused."""
 
-    def __delitem__(self, key: str) -> None:
-        del self._set[key]
+    sync_batch_norm: bool = False
+    """Whether batch norm is over the batches of all workers."""
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._set)
-
-    def __contains__(self, key: object) -> bool:
-        return key in self._set
-
-    def __len__(self) -> int:
-        return len(self._set)
-
-    def __repr__(self) -> str:
-        return repr(self._set)
-
-    @staticmethod
-    def _key(key: str) -> _Key:
-        if key not in _KEYS:
-            shown = f"a_sync_configs[{key!r}]"
-            raise StrategyError.unknown(shown, key, list(_KEYS))
-        return _KEYS[key]
+    @property
+    def apart(self) -> str | None:
+        """The one of the LocalSGD family that is on."""
+        return next((name for name in FAMILY if name in self.features), None)
 
 
 class DistributedStrategy:
@@ -217,6 +167,8 @@ class DistributedStrategy:
 
     ``a_sync_configs`` takes Fleet's keys, plus ``wire_dtype`` (every mode),
     ``max_staleness`` (async) and ``geo_merge`` (GEO). See ``TrainingMode`` for what each means.
+    In collective mode there are features instead: ``strategy.amp = True`` switches one on, and
+    ``strategy.amp_configs`` has its keys; see ``FEATURES`` and ``SETTINGS``.
 
     Raises:
         StrategyError: on an unknown name (with the nearest known one), a value
@@ -227,54 +179,61 @@ class DistributedStrategy:
     a_sync_configs: MutableMapping[str, Any]
 
     def __init__(self) -> None:
-        self._a_sync = True
-        self._configs = _Configs()
+        self._on: dict[str, bool] = {}
+        self._keys = {flag: _configs_of(flag) for flag in _CONFIGS.values()}
+        self._settings: dict[str, Any] = {}
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in {"_a_sync", "_configs"}:
+        if name.startswith("_"):
             object.__setattr__(self, name, value)
-        elif name == "a_sync":
+        elif name in _CONFIGS:
+            self._set_configs(name, value)
+        elif name == "a_sync" or name in FEATURES:
             if not isinstance(value, bool):
                 raise StrategyError.of(name, value, "must be True or False")
-            self._a_sync = value
-        elif name == "a_sync_configs":
-            if not isinstance(value, Mapping):
-                raise StrategyError.of(name, value, "must be a dict")
-            fresh = _Configs()
-            fresh.update(value)
-            self._configs = fresh
+            self._on[name] = value
+        elif name in SETTINGS:
+            self._settings[name] = SETTINGS[name].take(name, value)
         elif name in _NOT_HERE:
             if value:
                 raise StrategyError.of(name, value, f"not supported: {_NOT_HERE[name]}")
         else:
-            raise StrategyError.unknown(name, name, ["a_sync", "a_sync_configs", *_NOT_HERE])
+            known = ["a_sync", *FEATURES, *_CONFIGS, *SETTINGS, *_NOT_HERE]
+            raise StrategyError.unknown(name, name, known)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "a_sync":
-            return self._a_sync
-        if name == "a_sync_configs":
-            return self._configs
+        if name == "a_sync" or name in FEATURES:
+            return self._on.get(name, name == "a_sync")
+        if name in _CONFIGS:
+            return self._keys[_CONFIGS[name]]
+        if name in SETTINGS:
+            return self._settings.get(name, SETTINGS[name].default)
         if name in _NOT_HERE:
             return False
         raise AttributeError(name)
 
     def __repr__(self) -> str:
-        return f"DistributedStrategy(a_sync={self._a_sync}, a_sync_configs={self._configs})"
+        more = "".join(f", {name}={value!r}" for name, value in self._changed().items())
+        configs = self.a_sync_configs
+        return f"DistributedStrategy(a_sync={self.a_sync}, a_sync_configs={configs}{more})"
 
     def resolve(self) -> TrainingMode:
-        """Return the mode these settings mean together.
+        """Return the parameter-server mode these settings mean together.
 
         Raises:
             StrategyError: if ``k_steps > 0`` without ``a_sync``, or if a key was
                 set that the mode doesn't use, or two contradict each other.
         """
-        k_steps = cast("int", self._configs["k_steps"])
-        if k_steps > 0 and not self._a_sync:
+        for key, value in self._changed().items():
+            rule = "has no effect with is_collective = False: it belongs to collective mode"
+            raise StrategyError(key=key, value=repr(value), rule=rule)
+        k_steps = cast("int", self.a_sync_configs["k_steps"])
+        if k_steps > 0 and not self.a_sync:
             rule = "GEO needs a_sync = True; leave k_steps out for sync"
             raise StrategyError(key="k_steps", value=repr(k_steps), rule=rule)
-        name: ModeName = "geo" if k_steps > 0 else "async" if self._a_sync else "sync"
+        name: ModeName = "geo" if k_steps > 0 else "async" if self.a_sync else "sync"
         values: dict[str, Any] = {}
-        for key, value in self._configs.items():
+        for key, value in self.a_sync_configs.items():
             known = _KEYS[key]
             if name not in known.modes and value != known.default:
                 modes = " or ".join(sorted(known.modes))
@@ -289,3 +248,56 @@ class DistributedStrategy:
                 key="max_staleness", value=repr(values["max_staleness"]), rule=rule
             )
         return TrainingMode(name=name, **values)
+
+    def resolve_collective(self) -> CollectiveMode:
+        """Return what these settings mean together in collective mode.
+
+        Raises:
+            StrategyError: if a parameter-server key was set, a feature's keys without the
+                feature, or two features that don't go together.
+        """
+        rule = "has no effect with is_collective = True: it belongs to parameter servers"
+        if self._on.get("a_sync"):
+            raise StrategyError(key="a_sync", value="True", rule=rule)
+        for key, value in self.a_sync_configs.items():
+            if value != _KEYS[key].default:
+                raise StrategyError(key=key, value=repr(value), rule=rule)
+        changed = self._changed()
+        for name, value in changed.items():
+            flag = _CONFIGS.get(name)
+            if flag is not None and not self._on.get(flag):
+                rule = f"has no effect with {flag} = False"
+                raise StrategyError(key=name, value=repr(value), rule=rule)
+        check_pairs(changed.keys(), changed)
+        features = {
+            flag: MappingProxyType(self._keys[flag].full())
+            for flag in FEATURES
+            if self._on.get(flag)
+        }
+        return CollectiveMode(features=MappingProxyType(features), **self._settings)
+
+    def _set_configs(self, name: str, value: object) -> None:
+        if not isinstance(value, Mapping):
+            raise StrategyError(key=name, value=repr(value), rule="must be a dict")
+        fresh = _configs_of(_CONFIGS[name])
+        fresh.update(value)
+        self._keys[_CONFIGS[name]] = fresh
+
+    def _changed(self) -> dict[str, Any]:
+        """Return the features, their keys and the settings that aren't as they come."""
+        values: dict[str, Any] = {flag: True for flag in FEATURES if self._on.get(flag)}
+        values |= {f"{flag}_configs": self._keys[flag] for flag in FEATURES if self._keys[flag]}
+        for name, value in self._settings.items():
+            if value != SETTINGS[name].default:
+                values[name] = value
+        return values
+
+
+_CONFIGS = {f"{flag}_configs": flag for flag in ("a_sync", *FEATURES)}
+
+
+def _configs_of(flag: str) -> Configs:
+    name = f"{flag}_configs"
+    if flag == "a_sync":
+        return Configs(name, _KEYS)
+    return Configs(name, FEATURES[flag], prefix=f"{name}.")

@@ -4,7 +4,13 @@ from typing import Any
 
 import pytest
 
-from paramfleet.roles import PaddleCloudRoleMaker, Role, RoleError, UserDefinedRoleMaker
+from paramfleet.roles import (
+    PaddleCloudRoleMaker,
+    Rendezvous,
+    Role,
+    RoleError,
+    UserDefinedRoleMaker,
+)
 
 WORKER = {
     "TRAINING_ROLE": "TRAINER",
@@ -68,9 +74,77 @@ def test_a_wrong_variable_is_named(
     assert caught.value.name == name
 
 
-def test_collective_mode_is_refused_until_it_exists() -> None:
-    with pytest.raises(RoleError, match="collective"):
-        PaddleCloudRoleMaker(True, environment={})
+TORCHRUN = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}
+
+
+def test_a_collective_role_is_what_torchrun_says() -> None:
+    role = PaddleCloudRoleMaker(True, environment={**TORCHRUN, "LOCAL_RANK": "1"})
+
+    assert (role.collective, role.index, role.worker_num) == (True, 1, 2)
+    assert role.rendezvous == Rendezvous(
+        host="10.0.0.1", port=29500, keeps_store=False, local_index=1
+    )
+
+
+def test_only_worker_0_keeps_the_store_unless_torchruns_agent_does() -> None:
+    first = {**TORCHRUN, "RANK": "0"}
+    agent = {**first, "TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "2"}
+
+    own = PaddleCloudRoleMaker(True, environment=first).rendezvous
+    agents = PaddleCloudRoleMaker(True, environment=agent).rendezvous
+
+    assert own is not None
+    assert own.keeps_store
+    assert agents is not None
+    assert (agents.keeps_store, agents.attempt) == (False, "2")
+
+
+def test_without_torchrun_a_collective_worker_is_alone() -> None:
+    role = PaddleCloudRoleMaker(True, environment={})
+
+    assert (role.collective, role.distributed, role.worker_num) == (True, False, 1)
+
+
+@pytest.mark.parametrize(
+    ("environment", "name"),
+    [
+        ({"RANK": "0"}, "WORLD_SIZE"),
+        ({**TORCHRUN, "RANK": "2"}, "RANK"),
+        ({**TORCHRUN, "MASTER_PORT": "x"}, "MASTER_PORT"),
+        ({**TORCHRUN, "TRAINING_ROLE": "TRAINER"}, "TRAINING_ROLE"),
+    ],
+)
+def test_a_wrong_collective_variable_is_named(environment: dict[str, str], name: str) -> None:
+    with pytest.raises(RoleError, match=name) as caught:
+        PaddleCloudRoleMaker(True, environment=environment)
+
+    assert caught.value.name == name
+
+
+def test_a_collective_role_may_be_stated_in_code() -> None:
+    workers = ["10.0.0.1:7000", "10.0.0.1:7001", "10.0.0.2:7000", "10.0.0.2:7001"]
+    role = UserDefinedRoleMaker(True, current_id=3, worker_endpoints=workers)
+
+    assert role.rendezvous == Rendezvous(
+        host="10.0.0.1", port=7000, keeps_store=False, local_index=1
+    )
+    assert UserDefinedRoleMaker(True, worker_num=1).rendezvous is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        ({"worker_num": 2}, "worker_endpoints"),
+        ({"worker_num": 2, "current_id": 2}, "current_id"),
+        ({"worker_num": 2, "server_endpoints": ["a:1"]}, "server_endpoints"),
+        ({"worker_num": 2, "role": Role.SERVER}, "role"),
+    ],
+)
+def test_a_wrong_collective_role_is_named(arguments: dict[str, Any], name: str) -> None:
+    with pytest.raises(RoleError) as caught:
+        UserDefinedRoleMaker(True, **arguments)
+
+    assert caught.value.name == name
 
 
 def test_a_role_may_be_stated_in_code() -> None:

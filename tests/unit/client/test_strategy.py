@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from paramfleet.features import CLASHES, FEATURES
 from paramfleet.strategy import _KEYS, _NOT_HERE, DistributedStrategy, StrategyError
 
 
@@ -156,3 +157,81 @@ def test_an_unknown_wire_dtype_names_the_choices() -> None:
     rule = "must be 'float32' or 'float16' or 'bfloat16' or 'int8'"
     with pytest.raises(StrategyError, match=rule):
         strategy(wire_dtype="bf16")
+
+
+def collective(**values: Any) -> DistributedStrategy:
+    made = DistributedStrategy()
+    for name, value in values.items():
+        setattr(made, name, value)
+    return made
+
+
+def test_a_feature_has_all_its_keys() -> None:
+    made = collective(gradient_merge_configs={"k_steps": 4}, gradient_merge=True)
+
+    mode = made.resolve_collective()
+
+    assert dict(mode.features["gradient_merge"]) == {"k_steps": 4, "avg": True}
+    assert made.gradient_merge
+    assert not made.amp
+    assert mode.fuse_grad_size_in_MB == 32
+
+
+def test_defaults_of_features_may_be_written_out() -> None:
+    for flag, keys in FEATURES.items():
+        defaults = {key: known.default for key, known in keys.items()}
+        mode = collective(**{flag: True, f"{flag}_configs": defaults}).resolve_collective()
+        assert dict(mode.features[flag]) == defaults
+
+
+@pytest.mark.parametrize(
+    ("flag", "key", "value", "rule"),
+    [
+        ("gradient_merge", "k_steps", 0, "at least 1"),
+        ("gradient_merge", "k_step", 2, "did you mean 'k_steps'"),
+        ("amp", "dtype", "float8", "'float16' or 'bfloat16'"),
+        ("amp", "incr_ratio", 1.0, "above 1.0"),
+        ("amp", "decr_ratio", 1.5, "at most 1.0"),
+        ("amp", "use_dynamic_loss_scaling", 1, "must be bool"),
+        ("dgc", "sparsity", 0.9, "must be a list"),
+        ("dgc", "sparsity", ["0.9"], "a list of float"),
+        ("lars", "exclude_from_weight_decay", [1], "a list of str"),
+        ("sharding", "stage", 1, "no stage 1"),
+    ],
+)
+def test_a_features_key_is_checked(flag: str, key: str, value: object, rule: str) -> None:
+    with pytest.raises(StrategyError, match=rule) as caught:
+        collective(**{f"{flag}_configs": {key: value}})
+
+    assert flag in caught.value.key
+
+
+@pytest.mark.parametrize("name", ["amp", "localsgd", "fuse_grad_size_in_MB"])
+def test_what_is_collective_has_no_effect_with_servers(name: str) -> None:
+    value = 8 if name == "fuse_grad_size_in_MB" else True
+
+    with pytest.raises(StrategyError, match=rf"{name}.*is_collective = False"):
+        collective(**{name: value}).resolve()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("a_sync", True), ("a_sync_configs", {"k_steps": 3})]
+)
+def test_what_is_of_servers_has_no_effect_in_collective_mode(name: str, value: object) -> None:
+    with pytest.raises(StrategyError, match="is_collective = True"):
+        collective(**{name: value}).resolve_collective()
+
+
+def test_keys_without_their_feature_are_refused() -> None:
+    with pytest.raises(StrategyError, match=r"amp_configs.*amp = False"):
+        collective(amp_configs={"dtype": "bfloat16"}).resolve_collective()
+
+
+@pytest.mark.parametrize("pair", sorted(map(sorted, CLASHES)))
+def test_features_that_do_not_go_together_are_both_named(pair: list[str]) -> None:
+    values = {name: 8 if name == "fuse_grad_size_in_MB" else True for name in pair}
+
+    with pytest.raises(StrategyError) as caught:
+        collective(**values).resolve_collective()
+
+    assert all(name in str(caught.value) for name in pair)

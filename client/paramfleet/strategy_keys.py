@@ -1,0 +1,142 @@
+"""What a strategy's keys are: type, default, bounds and choices, checked as they are set."""
+
+import difflib
+from collections.abc import Iterator, Mapping, MutableMapping
+from dataclasses import dataclass
+from typing import Any
+
+from paramfleet_shared.errors import ContractError
+
+__all__ = ["Configs", "Key", "StrategyError"]
+
+
+class StrategyError(ContractError):
+    """A strategy key is unknown, out of range, or has no effect with the others."""
+
+    code = "contract.strategy"
+
+    def __init__(self, *, key: str, value: str, rule: str) -> None:
+        super().__init__(f"strategy {key} = {value}: {rule}", key=key, value=value, rule=rule)
+        self.key = key
+        self.value = value
+        self.rule = rule
+
+    @classmethod
+    def of(cls, key: str, value: object, rule: str) -> "StrategyError":
+        """Show the value as code."""
+        return cls(key=key, value=repr(value), rule=rule)
+
+    @classmethod
+    def unknown(cls, shown: str, key: str, known: list[str]) -> "StrategyError":
+        """Name the nearest known key."""
+        nearest = difflib.get_close_matches(key, known, n=1)
+        hint = f"did you mean {nearest[0]!r}?" if nearest else f"known: {', '.join(known)}"
+        return cls(key=shown, value="?", rule=f"unknown; {hint}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Key:
+    """One key: its type, bounds, choices, default, and what it means."""
+
+    kind: type
+    """``int`` takes no booleans, ``float`` takes integers too, ``tuple`` any list."""
+    default: Any
+    least: float | None = None
+    most: float | None = None
+    above: float | None = None
+    """The value must be greater."""
+    only: tuple[Any, ...] | None = None
+    each: type | None = None
+    """Of a ``tuple``: the type of its members."""
+    modes: frozenset[str] = frozenset()
+    """Of ``a_sync_configs``: the modes in which it has an effect."""
+    remedy: str = ""
+    """Said behind the choices where a value is none of them."""
+    meaning: str = ""
+    """One sentence for the page of settings."""
+
+    def take(self, name: str, value: Any) -> Any:
+        """Return the value as it is kept.
+
+        Raises:
+            StrategyError: naming the key, if the value has another type or is out of range.
+        """
+        value = self._typed(name, value)
+        rule = ""
+        if self.least is not None and value < self.least:
+            rule = f"must be at least {self.least}"
+        elif self.most is not None and value > self.most:
+            rule = f"must be at most {self.most}"
+        elif self.above is not None and not value > self.above:
+            rule = f"must be above {self.above}"
+        elif self.only is not None and value not in self.only:
+            choices = " or ".join(repr(choice) for choice in self.only)
+            rule = f"must be {choices}" + (self.remedy and f": {self.remedy}")
+        if rule:
+            raise StrategyError(key=name, value=repr(value), rule=rule)
+        return value
+
+    def _typed(self, name: str, value: Any) -> Any:
+        if self.kind is tuple and isinstance(value, list | tuple):
+            for member in value:
+                if not _is_a(member, self.each or object):
+                    kind = (self.each or object).__name__
+                    raise StrategyError.of(name, value, f"must be a list of {kind}")
+            return tuple(value)
+        if not _is_a(value, self.kind) and not (self.only and isinstance(value, self.kind)):
+            called = "a list" if self.kind is tuple else self.kind.__name__
+            raise StrategyError.of(name, value, f"must be {called}")
+        return float(value) if self.kind is float else value
+
+
+def _is_a(value: object, kind: type) -> bool:
+    if isinstance(value, bool):
+        return kind in {bool, object}
+    return isinstance(value, int | float if kind is float else kind)
+
+
+class Configs(MutableMapping[str, Any]):
+    """A dict that knows its keys, as ``a_sync_configs``; a key that isn't set has its default.
+
+    Args:
+        name: Of the dict, for errors.
+        keys: What it takes.
+        prefix: Before a key in errors.
+    """
+
+    def __init__(self, name: str, keys: Mapping[str, Key], prefix: str = "") -> None:
+        self._name = name
+        self._prefix = prefix
+        self._keys = keys
+        self._set: dict[str, Any] = {}
+
+    def __getitem__(self, key: str) -> Any:
+        return self._set[key] if key in self._set else self._key(key).default
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self._set[key] = self._key(key).take(self._prefix + key, value)
+
+    def __delitem__(self, key: str) -> None:
+        del self._set[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._set)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._set
+
+    def __len__(self) -> int:
+        return len(self._set)
+
+    def __repr__(self) -> str:
+        return repr(self._set)
+
+    def full(self) -> dict[str, Any]:
+        """Return every key's value, set or default."""
+        return {key: self[key] for key in self._keys}
+
+    def _key(self, key: str) -> Key:
+        if key not in self._keys:
+            shown = f"{self._name}[{key!r}]"
+            raise StrategyError.unknown(shown, key, list(self._keys))
+        return self._keys[key]

@@ -1,0 +1,52 @@
+"""Train a small model in collective mode; worker 0 prints what it found as JSON.
+
+Every worker takes its rows of each batch, so that N of them together take the batches that
+one alone takes: with plain SGD the parameters agree to rounding.
+"""
+
+import json
+
+import torch
+
+import paramfleet as fleet
+
+STEPS = 20
+BATCH = 32
+
+
+def main() -> None:
+    """Train, and show the parameters."""
+    fleet.init(is_collective=True)
+    rank, size = fleet.worker_index(), fleet.worker_num()
+    torch.manual_seed(rank)  # worker 0's values are everybody's
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
+    model = fleet.distributed_model(model)
+    optimizer = fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+    random = torch.Generator().manual_seed(7)
+    losses = []
+    for _ in range(STEPS):
+        inputs = torch.randn(BATCH, 8, generator=random)
+        labels = inputs.sum(1, keepdim=True)
+        loss = torch.nn.functional.mse_loss(model(inputs[rank::size]), labels[rank::size])
+        optimizer.minimize(loss)
+        losses.append(float(fleet.util.all_reduce(loss.item()) / size))
+    fleet.barrier_worker()
+    everyone = fleet.util.all_gather([fleet.worker_index(), fleet.is_first_worker()])
+    values = torch.cat([p.detach().flatten() for p in model.parameters()])
+    shards = fleet.util.all_gather(values.tolist())
+    fleet.stop_worker()
+    if rank == 0:
+        print(
+            json.dumps(
+                {
+                    "losses": losses,
+                    "values": shards,
+                    "everyone": everyone,
+                    "names": list(model.state_dict()),
+                }
+            )
+        )
+
+
+if __name__ == "__main__":
+    main()

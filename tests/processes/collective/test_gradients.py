@@ -1,0 +1,56 @@
+"""Workers of a collective job are one process with the whole batch."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(180)]
+
+SCRIPT = Path(__file__).parent / "scripts" / "regression.py"
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+
+
+def results(command: list[str]) -> dict[str, Any]:
+    """Return the JSON that a job's worker 0 prints."""
+    done = subprocess.run(command, capture_output=True, text=True, timeout=150, check=False)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def in_one_process() -> tuple[list[float], torch.Tensor]:
+    """Return the losses and the parameters of plain torch with the whole batches."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    random = torch.Generator().manual_seed(7)
+    losses = []
+    for _ in range(20):
+        inputs = torch.randn(32, 8, generator=random)
+        loss = torch.nn.functional.mse_loss(model(inputs), inputs.sum(1, keepdim=True))
+        loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses, torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+def check(found: dict[str, Any], size: int) -> None:
+    losses, values = in_one_process()
+    torch.testing.assert_close(found["losses"], losses, rtol=0, atol=1e-6)
+    assert len(found["values"]) == size
+    for worker in found["values"]:
+        torch.testing.assert_close(torch.tensor(worker), values, rtol=0, atol=1e-6)
+    assert found["everyone"] == [[rank, rank == 0] for rank in range(size)]
+    assert found["names"] == ["0.weight", "0.bias", "2.weight", "2.bias"]
+
+
+def test_four_workers_under_torchrun_are_one_process_with_the_whole_batch() -> None:
+    found = results([*TORCHRUN, "--nproc_per_node=4", str(SCRIPT)])
+
+    check(found, 4)
