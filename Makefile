@@ -21,7 +21,7 @@ EXAMPLE = examples/wide_and_deep/train.py
 # (before 4.4 `make -C` does nevertheless, without -s).
 MAKEFLAGS += --no-print-directory
 
-.PHONY: help install demo census test check lint unit docs bench bench-paddle compose-test clean
+.PHONY: help install demo census test check lint unit docs bench bench-paddle bench-localsgd compose-test clean
 
 help:
 	@echo 'make install                 make $(VENV) and install paramfleet with its examples'
@@ -34,6 +34,8 @@ help:
 	@echo 'make bench                   every benchmark, in eleven minutes; the last line is JSON'
 	@echo '     ONLY=transport,path QUICK=1'
 	@echo 'make bench-paddle            the same work on Paddle 3.0.0, in its own .venv-paddle'
+	@echo 'make bench-localsgd          workers that train apart, in twenty minutes'
+	@echo '     DATA_DIR=FOLDER'
 	@echo 'make compose-test            a cluster of containers on a real engine, hurt meanwhile'
 	@echo '     MODE=geo SERVERS=2 WORKERS=4'
 	@echo 'make clean                   remove what make and the tools made'
@@ -82,6 +84,13 @@ bench-paddle:
 	@sh scripts/install.sh
 	@sh scripts/paddle_env.sh
 	@$(BIN)/python benchmarks/paddle.py --output=benchmarks/results/paddle.json
+
+bench-localsgd:
+	@test -n '$(DATA_DIR)' || \
+		{ echo 'name the folder of MNIST and text8: make bench-localsgd DATA_DIR=FOLDER' >&2; exit 2; }
+	@sh scripts/install.sh
+	@$(BIN)/python benchmarks/localsgd.py --data_dir '$(DATA_DIR)' \
+		--output benchmarks/results/localsgd.json
 
 compose-test: WORKERS = 4
 compose-test:

@@ -237,6 +237,9 @@ class Session(Standing):
             NotStartedError: before ``init_worker``.
             FleetError: if the rest couldn't be sent, or the job failed.
         """
+        if self.collective is not None and not self._finished:
+            self.collective.finish()
+            self._finished = True
         if self.optimizer is not None and not self._finished:
             self.optimizer.finish()
             self._finished = True
@@ -250,6 +253,7 @@ class Session(Standing):
             FleetError: if the rest couldn't be sent, or the job failed.
         """
         if self.collective is not None and not self._stopped:
+            self.finish_training()
             self._stopped = True
             self.collective.world.close()
         if self.communicator is None or self._stopped:

@@ -13,6 +13,8 @@ from typing_extensions import override
 from paramfleet.call_order import CallOrderError
 from paramfleet.collective.merging import Merge
 from paramfleet.collective.world import World
+from paramfleet.localsgd.core.ledger import Ledger
+from paramfleet.localsgd.optimizer import LocalSgdOptimizer
 from paramfleet.strategy import CollectiveMode
 
 __all__ = ["CollectiveOptimizer"]
@@ -60,32 +62,43 @@ class CollectiveOptimizer(torch.optim.Optimizer):
         return self._stepper
 
     @override
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]  # torch's overloads
+    def step(  # type: ignore[override]  # torch's overloads
+        self,
+        closure: Callable[[], float] | None = None,
+        *,
+        loss: float | torch.Tensor | None = None,
+    ) -> float | None:
         """Take one step with the gradients that ``backward`` left, or merge them.
 
         Args:
             closure: Computes the loss and its gradients, as in torch.
+            loss: Of the batch, which adaptive LocalSGD asks for. A closure returns it.
 
         Raises:
             CallOrderError: before ``fleet.distributed_model``.
             PeersLostError: if a worker is lost meanwhile.
+            LossMissingError: if adaptive LocalSGD isn't told the loss.
+            MeetingLostError: if a worker didn't come to a meeting of LocalSGD.
         """
         stepper = self.stepper
-        loss = None
+        returned = None
         if closure is not None:
             with torch.enable_grad():
-                loss = closure()
+                returned = closure()
         if not self.merge.take():
-            return loss
+            return returned
         if self._avg and self.merge.k_steps > 1:
             for group in self.param_groups:
                 for parameter in group["params"]:
                     if parameter.grad is not None:
                         parameter.grad.div_(self.merge.k_steps)
         with self._world.together("a step"):
-            stepper.step()
+            if isinstance(stepper, LocalSgdOptimizer):
+                stepper.step(loss=returned if loss is None else loss)
+            else:
+                stepper.step()
         self.num_steps += 1
-        return loss
+        return returned
 
     def minimize(self, loss: torch.Tensor) -> None:
         """Run ``loss.backward()``, ``step()`` and ``zero_grad()``.
@@ -96,8 +109,23 @@ class CollectiveOptimizer(torch.optim.Optimizer):
         with self._world.together("the all-reduce of gradients"):
             loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         self.last_loss = loss.detach()
-        self.step()
+        self.step(loss=self.last_loss)
         self.zero_grad()
+
+    def finish(self) -> None:
+        """Let workers that train apart agree; nothing else has anything to finish.
+
+        Raises:
+            MeetingLostError: if a worker didn't come in time.
+        """
+        if isinstance(self._stepper, LocalSgdOptimizer):
+            self._stepper.synchronize()
+
+    @property
+    def ledger(self) -> Ledger | None:
+        """What LocalSGD's exchanges cost so far; None where gradients are all-reduced."""
+        apart = self._stepper
+        return apart.ledger if isinstance(apart, LocalSgdOptimizer) else None
 
     @override
     def zero_grad(self, set_to_none: bool = True) -> None:

@@ -65,6 +65,15 @@ class CollectiveTraining:
         self._begin()
         return self.optimizer
 
+    def finish(self) -> None:
+        """Let workers that train apart agree, at the end of their training.
+
+        Raises:
+            MeetingLostError: if a worker didn't come in time.
+        """
+        if self._running and self.optimizer is not None:
+            self.optimizer.finish()
+
     def _begin(self) -> None:
         """Let the gradients come together, once both are here."""
         model, optimizer = self.model, self.optimizer
@@ -74,7 +83,10 @@ class CollectiveTraining:
         mode = optimizer.mode
         if mode.apart is not None:
             model.run_through(model.module)
-            optimizer.step_through(train_apart(optimizer.inner, mode, self.world))
+            apart = train_apart(
+                optimizer.inner, mode, self.world, buffers=model.module.buffers()
+            )
+            optimizer.step_through(apart)
         else:
             _, forward = all_reduced(model.module, mode, self.world, optimizer.merge)
             model.run_through(forward)

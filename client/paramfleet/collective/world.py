@@ -76,6 +76,11 @@ class World:
         self._form_group(store)
 
     @property
+    def timeout_s(self) -> float:
+        """How long the others are waited for in what all do together, in seconds."""
+        return self._settings.barrier_timeout_s
+
+    @property
     def alone(self) -> bool:
         """Whether there is no other worker."""
         return self.size == 1

@@ -54,6 +54,8 @@ class Schedule:
         self.step = 0
         """Steps taken."""
         self.k_steps = settings.k_steps
+        if self._adaptive is not None:
+            self.k_steps = min(settings.k_steps, settings.max_k_steps)
         """The period that now holds."""
 
     @property

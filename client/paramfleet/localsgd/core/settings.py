@@ -41,7 +41,8 @@ class LocalSgdSettings:
     """
 
     k_steps: int = 1
-    """Steps from one meeting to the next; the first such number where they are adaptive."""
+    """Steps from one meeting to the next; where they are adaptive K0, of which the formula
+    makes the period."""
 
     begin_step: int = 1
     """Up to this step workers meet after each step (post-local SGD); 0 for never."""
@@ -114,8 +115,6 @@ class LocalSgdSettings:
     def _check_together(self) -> None:
         if self.interval != "fixed" and self.fragments > 1:
             raise self._error("interval", f"fragments = {self.fragments} need a fixed period")
-        if self.interval != "fixed" and self.k_steps > self.max_k_steps:
-            raise self._error("k_steps", f"at most max_k_steps = {self.max_k_steps}")
         if self.outer_optimizer == "none" and (self.outer_lr, self.outer_momentum) != (
             1.0,
             0.0,

@@ -20,7 +20,6 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"outer_optimizer": "sgd", "outer_momentum": 1.0}, "outer_momentum", "less than 1"),
     ({"overlap_steps": 1, "mixing": 1.0}, "mixing", "less than 1"),
     ({"interval": "paper", "fragments": 2}, "interval", "fragments = 2"),
-    ({"interval": "paper", "k_steps": 20}, "k_steps", "max_k_steps = 16"),
     ({"outer_lr": 0.5}, "outer_lr", "outer_optimizer = 'none'"),
     ({"outer_momentum": 0.5}, "outer_momentum", "outer_optimizer = 'none'"),
     ({"outer_optimizer": "sgd", "begin_step": 9}, "begin_step", "outer_optimizer = 'sgd'"),

@@ -1,0 +1,87 @@
+"""A slow link between workers that meet, as time that an exchange takes.
+
+Workers of a ``torch.distributed`` group connect to each other by themselves, so no proxy can
+stand between them. Instead the result of an exchange is handed out no sooner than the link
+would have had it: a ring's 2 (N - 1) messages follow each other, each half a round trip away,
+and a worker's bytes go out one after the other. It is real time: what is computed meanwhile
+is not waited for.
+"""
+
+import threading
+from dataclasses import dataclass
+
+import torch
+
+from paramfleet.localsgd.core.ledger import Ledger
+from paramfleet.localsgd.group_meeting import GroupMeeting
+from paramfleet.localsgd.meeting import Pending
+from paramfleet_shared.clock import SystemClock
+
+__all__ = ["Link", "LinkedMeeting"]
+
+_CLOCK = SystemClock()
+
+
+@dataclass(frozen=True)
+class Link:
+    """What lies between any two workers."""
+
+    round_trip_s: float = 0.020
+    bytes_per_s: float = 100e6 / 8
+
+
+class LinkedMeeting:
+    """A group's meeting behind a link.
+
+    Args:
+        meeting: What exchanges.
+        ledger: In which it counts the bytes that a worker sends.
+        link: Between the workers.
+    """
+
+    def __init__(self, meeting: GroupMeeting, ledger: Ledger, link: Link) -> None:
+        self.fragments = meeting.fragments
+        self._meeting = meeting
+        self._ledger = ledger
+        self._link = link
+        self._latency_s = (meeting.num_workers - 1) * link.round_trip_s
+        self._busy_until = 0.0
+
+    def meet(self, fragment: int, snapshot_F: torch.Tensor, delta_F: torch.Tensor) -> Pending:
+        """Begin an exchange."""
+        before = self._ledger.bytes_sent
+        return self._sent(before, self._meeting.meet(fragment, snapshot_F, delta_F))
+
+    def average(self, values_F: torch.Tensor) -> Pending:
+        """Begin an exchange of what no outer optimizer steps."""
+        before = self._ledger.bytes_sent
+        return self._sent(before, self._meeting.average(values_F))
+
+    def mean(self, value: float) -> float:
+        """Return the workers' mean."""
+        began = _CLOCK.monotonic()
+        found = self._meeting.mean(value)
+        _wait_until(began + self._latency_s)
+        return found
+
+    def _sent(self, before: int, pending: Pending) -> Pending:
+        seconds = (self._ledger.bytes_sent - before) / self._link.bytes_per_s
+        self._busy_until = max(_CLOCK.monotonic(), self._busy_until) + seconds
+        return _Linked(pending, self._busy_until + self._latency_s)
+
+
+class _Linked:
+    """An exchange that isn't over before a time."""
+
+    def __init__(self, pending: Pending, until: float) -> None:
+        self._pending = pending
+        self._until = until
+
+    def wait(self) -> torch.Tensor:
+        found = self._pending.wait()
+        _wait_until(self._until)
+        return found
+
+
+def _wait_until(until: float) -> None:
+    threading.Event().wait(max(0.0, until - _CLOCK.monotonic()))
