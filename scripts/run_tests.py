@@ -15,6 +15,10 @@ import pytest
 FLOOR_PERCENT = 95.0
 """Branch coverage that every run of the whole suite must reach in ``FLOOR_ROOMS``."""
 
+AT_ONCE = ("--numprocesses=2", "--dist=loadfile", "--no-loadscope-reorder", "--durations=25")
+"""How the whole suite runs: two files at once, because tests of processes often wait; in the
+order of folders, because the cluster of containers takes longest and comes near the start."""
+
 FLOOR_ROOMS = ["*/core/*", "*/paramfleet_shared/wire/*"]
 
 
@@ -75,7 +79,7 @@ def _combine(combined: coverage.Coverage) -> list[str]:
 def main(arguments: Sequence[str]) -> int:
     """Run pytest; return its exit code, not 0 either below the floor."""
     plugin = CoverageFloor(is_whole=not arguments)
-    return int(pytest.main(list(arguments), plugins=[plugin]))
+    return int(pytest.main(list(arguments or AT_ONCE), plugins=[plugin]))
 
 
 if __name__ == "__main__":

@@ -6,11 +6,18 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from paramfleet_shared.clock import SystemClock
 from paramfleet_shared.discovery.embedded import EmbeddedRedis
 from paramfleet_shared.tls import MemberName, Tls, TlsFiles
+
+# How long an example takes says how busy the machine is, and nothing of the code.
+hypothesis.settings.register_profile(
+    "untimed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("untimed")
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from paramfleet.requests import (
@@ -42,7 +42,6 @@ def answer(message: Message, dim: int) -> Message:
     ids=st.lists(st.integers(0, 1 << 20), unique=True, max_size=60),
     dim=st.integers(1, 4),
 )
-@settings(deadline=None)  # a kernel may have to be compiled
 def test_every_row_comes_back_to_its_id(servers: int, ids: list[int], dim: int) -> None:
     wanted = sorted_rows(ids)
     plan = ReadPlan([Read(table="t", rows=wanted, dim=dim)], placement(servers))
@@ -70,7 +69,6 @@ def test_an_answer_of_another_shape_is_refused() -> None:
         plan.join([answer(message, 3)])
 
 
-@settings(deadline=None)  # a kernel may have to be compiled
 @given(servers=st.integers(1, 8), size=st.integers(0, 50))
 def test_dense_slices_cover_a_table_once(servers: int, size: int) -> None:
     slices = [dense_slice(size, placement(servers), server) for server in range(servers)]
@@ -79,7 +77,6 @@ def test_dense_slices_cover_a_table_once(servers: int, size: int) -> None:
     assert covered == list(range(size))
 
 
-@settings(deadline=None)  # a kernel may have to be compiled
 @given(
     servers=st.integers(1, 4), ids=st.lists(st.integers(0, 1 << 24), unique=True, max_size=40)
 )
@@ -135,7 +132,6 @@ def test_dense_and_sparse_tables_travel_in_one_pull() -> None:
     assert plan.join(answers)[1] == pytest.approx([0, 0, 1, 1])
 
 
-@settings(deadline=None)  # a kernel may have to be compiled
 @given(
     servers=st.integers(1, 4),
     ids=st.lists(st.integers(-(2**63), 2**63 - 1), unique=True, max_size=60),

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from paramfleet.collectives import UnknownModeError, Util
@@ -145,7 +145,6 @@ def test_one_rank_prints(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == "here\n"
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 7), st.booleans()), min_size=2, max_size=40).filter(
         lambda rows: len({label for _, label in rows}) == 2

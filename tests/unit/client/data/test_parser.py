@@ -107,7 +107,7 @@ def test_a_float_is_the_one_that_python_reads(word: str) -> None:
     assert np.float32(value).tobytes() == np.float32(float(word)).tobytes()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), max_size=20))
 def test_every_float32_is_read_back(values: list[float]) -> None:
     words = " ".join([repr(value) for value in values])
@@ -117,7 +117,7 @@ def test_every_float32_is_read_back(values: list[float]) -> None:
     assert floats(found).tobytes() == floats(values).tobytes()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.floats(-1e30, 1e30, allow_subnormal=False), max_size=20))
 def test_a_double_is_rounded_as_numpy_does(values: list[float]) -> None:
     words = " ".join([repr(value) for value in values])
@@ -148,7 +148,7 @@ SAMPLES = st.lists(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(SAMPLES, st.lists(st.integers(0, 400), max_size=4), st.booleans())
 def test_the_pieces_that_text_comes_in_change_nothing(
     given_samples: list[tuple[int, list[float], list[int]]], cuts: list[int], ends: bool

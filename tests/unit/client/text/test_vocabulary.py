@@ -42,7 +42,7 @@ def long_text(size: int = 200_000) -> bytes:
     return b" ".join(words[int(each)] for each in drawn)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.binary(max_size=300), st.sampled_from(["letters", "blanks"]))
 def test_words_are_counted_and_numbered_as_a_plain_reader_does(
     tmp_path_factory: pytest.TempPathFactory, text: bytes, tokens: Tokens

@@ -30,7 +30,6 @@ def decoded_or_error(decoder: Decoder, block: bytes) -> object:
 
 
 @given(blocks)
-@settings(deadline=None)
 def test_our_blocks_are_read_by_hpack_and_by_us(many: list[list[tuple[bytes, bytes]]]) -> None:
     ours, plain, memo = StaticEncoder(), Decoder(), MemoDecoder()
 
@@ -41,7 +40,6 @@ def test_our_blocks_are_read_by_hpack_and_by_us(many: list[list[tuple[bytes, byt
 
 
 @given(blocks, st.booleans())
-@settings(deadline=None)
 def test_blocks_of_hpack_with_its_dynamic_table_are_read_by_us(
     many: list[list[tuple[bytes, bytes]]], huffman: bool
 ) -> None:
@@ -52,7 +50,7 @@ def test_blocks_of_hpack_with_its_dynamic_table_are_read_by_us(
 
 
 @given(st.lists(st.binary(max_size=40), max_size=5))
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 def test_noise_is_read_as_hpack_reads_it(noise: list[bytes]) -> None:
     plain, memo = Decoder(), MemoDecoder()
 

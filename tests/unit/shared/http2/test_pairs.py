@@ -97,7 +97,7 @@ def bodies_of(lengths: list[int]) -> list[bytes]:
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 @given(odd_limits, odd_limits, sizes, st.integers(0, 1000), st.sampled_from([7, 500, 100_000]))
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 def test_our_client_and_our_server_exchange_any_bodies(
     ours: Limits, theirs: Limits, lengths: list[int], seed: int, longest: int
 ) -> None:
@@ -126,7 +126,7 @@ def test_our_client_and_our_server_exchange_any_bodies(
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 @given(odd_limits, sizes, st.integers(0, 1000), st.sampled_from([1, 1000, 65_535, 1 << 24]))
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 def test_a_plain_client_is_served(
     limits: Limits, lengths: list[int], seed: int, window: int
 ) -> None:
@@ -153,7 +153,7 @@ def test_a_plain_client_is_served(
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 @given(odd_limits, sizes, st.integers(0, 1000), st.sampled_from([1, 1000, 65_535, 1 << 24]))
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 def test_a_plain_server_is_asked(
     limits: Limits, lengths: list[int], seed: int, window: int
 ) -> None:
@@ -176,7 +176,7 @@ def test_a_plain_server_is_asked(
 
 @pytest.mark.slow
 @given(st.integers(0, 10_000))
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 def test_calls_given_up_at_random_leave_nothing_behind(seed: int) -> None:
     rng = random.Random(seed)
     limits = Limits(stream_window_bytes=rng.choice([1000, 70_000]), chunk_bytes=5_000)
@@ -215,7 +215,7 @@ def test_calls_given_up_at_random_leave_nothing_behind(seed: int) -> None:
     st.sampled_from([1_000, 16_384, 65_535, 1 << 24]),
     st.sampled_from([1_000, 65_535, 16 << 20]),
 )
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 def test_a_plain_client_that_gives_calls_up_gets_the_others(
     seed: int, window: int, our_window: int
 ) -> None:
@@ -248,7 +248,7 @@ def test_a_plain_client_that_gives_calls_up_gets_the_others(
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 @given(st.integers(0, 10_000), st.sampled_from([1_000, 65_535, 1 << 24]))
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 def test_calls_to_a_plain_server_may_be_given_up(seed: int, window: int) -> None:
     rng = random.Random(seed)
     client, left = client_end(Limits(stream_window_bytes=rng.choice([1_000, 65_535, 1 << 20])))

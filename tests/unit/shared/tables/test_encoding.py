@@ -81,7 +81,6 @@ def unpacked(packed: NDArray[np.uint8], bounds: NDArray[np.int64]) -> list[int]:
 
 @pytest.mark.parametrize("dtype", WIRE_DTYPES)
 @given(rows=ROWS)
-@settings(deadline=None)
 def test_what_is_encoded_is_finite_and_has_the_shape_of_the_rows(
     dtype: WireDtype, rows: NDArray[np.float32]
 ) -> None:
@@ -128,7 +127,6 @@ def test_bfloat16_is_the_nearest_and_even_of_two() -> None:
         elements=st.floats(width=32),
     )
 )
-@settings(deadline=None)
 def test_int8_is_the_least_scale_that_fits_the_row_times_whole_numbers(
     rows: NDArray[np.float32],
 ) -> None:
@@ -144,7 +142,6 @@ def test_int8_is_the_least_scale_that_fits_the_row_times_whole_numbers(
 
 
 @given(rows=ROWS, power=st.integers(-20, 9))
-@settings(deadline=None)
 def test_int8_keeps_a_value_within_half_a_percent_of_the_rows_largest(
     rows: NDArray[np.float32], power: int
 ) -> None:
@@ -274,7 +271,6 @@ def test_narrow_rows_are_no_smaller_in_int8() -> None:
 
 
 @given(ids=IDS, cuts=st.lists(st.integers(0, 100), max_size=6), is_sorted=st.booleans())
-@settings(deadline=None)
 def test_ids_that_were_packed_are_the_same_again(
     ids: list[int], cuts: list[int], is_sorted: bool
 ) -> None:
@@ -308,7 +304,6 @@ def test_ids_far_apart_are_not_packed() -> None:
 
 
 @given(data=st.binary(max_size=300), num=st.integers(0, 400), cut=st.integers(0, 400))
-@settings(deadline=None)
 def test_bytes_that_are_not_packed_ids_are_refused_or_read_within_bounds(
     data: bytes, num: int, cut: int
 ) -> None:
@@ -343,7 +338,6 @@ def test_ids_are_sorted_inside_their_shard() -> None:
 
 
 @given(ids=IDS, cuts=st.lists(st.integers(0, 100), max_size=4))
-@settings(deadline=None)
 def test_each_shard_is_sorted_as_numpy_sorts_it(ids: list[int], cuts: list[int]) -> None:
     keys = np.array(ids, np.int64)
     bounds = bounds_of(keys.size, cuts)
@@ -372,7 +366,7 @@ def test_ids_with_their_feature_in_the_high_bits_are_sorted() -> None:
     dim=st.sampled_from([1, 3, 8, 16, 100, 5000]),
     seed=st.integers(0, 99),
 )
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 def test_what_is_left_is_added_and_kept_as_in_numpy(num: int, dim: int, seed: int) -> None:
     random = np.random.default_rng(seed)
     values = random.standard_normal((num, dim)).astype(np.float32)

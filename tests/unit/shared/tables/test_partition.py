@@ -18,7 +18,6 @@ NUM_SHARDS = st.sampled_from([1, 2, 3, 8, 1000, 65_536])
 
 @given(ids=IDS, num_shards=NUM_SHARDS)
 @example(ids=np.zeros(300, np.int64), num_shards=1)
-@settings(deadline=None)
 def test_a_batch_is_each_id_once_sorted_by_shard_with_the_way_back(
     ids: np.ndarray, num_shards: int
 ) -> None:
@@ -39,7 +38,6 @@ def test_a_batch_is_each_id_once_sorted_by_shard_with_the_way_back(
 
 @given(ids=IDS, num_shards=NUM_SHARDS)
 @example(ids=np.zeros(300, np.int64), num_shards=1)
-@settings(deadline=None)
 def test_inside_a_shard_ids_can_be_sorted_by_value(ids: np.ndarray, num_shards: int) -> None:
     before = ids.copy()
 
@@ -55,7 +53,7 @@ def test_inside_a_shard_ids_can_be_sorted_by_value(ids: np.ndarray, num_shards: 
 
 
 @given(ids=IDS, num_shards=NUM_SHARDS)
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_a_partitioned_batch_stays_as_it_is(ids: np.ndarray, num_shards: int) -> None:
     once = partition(ids, num_shards)
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -18,7 +18,6 @@ SHARDS_OF_8 = [0, 5, 1, 4, 0, 1]
 
 
 @given(ids=IDS, num_shards=st.sampled_from([1, 2, 7, 8, 1000]))
-@settings(deadline=None)
 def test_routing_sorts_by_shard_keeps_order_and_says_where_each_id_stood(
     ids: np.ndarray, num_shards: int
 ) -> None:
@@ -53,7 +52,6 @@ def test_the_shard_of_an_id_never_changes() -> None:
 
 
 @given(ids=IDS)
-@settings(deadline=None)
 def test_one_shard_keeps_the_order_of_first_appearance_and_the_way_back(
     ids: np.ndarray,
 ) -> None:

@@ -274,7 +274,7 @@ CALLS = st.lists(
 
 
 @given(calls=CALLS, dim=st.sampled_from([1, 3, 8, 11]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_shard_is_a_dict_of_rows(calls: list[tuple[str, list[int]]], dim: int) -> None:
     spec = table(dim, "sum")
     shard = SparseShard(spec, max_rows=1000)
@@ -327,7 +327,7 @@ def test_ids_promised_to_differ_step_as_others_do(rule: str, dim: int) -> None:
 
 
 @given(plain=st.lists(st.integers(0, 300), max_size=700), num_known=st.integers(0, 300))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_a_broken_promise_steps_a_row_once_for_each_gradient(
     plain: list[int], num_known: int
 ) -> None:

@@ -58,7 +58,7 @@ def body_with(
 
 
 @given(messages)
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 def test_any_message_comes_back_as_it_was(message: Message) -> None:
     body = joined(message)
 
@@ -73,7 +73,7 @@ def test_any_message_comes_back_as_it_was(message: Message) -> None:
 
 
 @given(messages, st.data())
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 def test_a_cut_body_is_malformed(message: Message, data: st.DataObject) -> None:
     body = joined(message)
     cut = data.draw(st.integers(0, len(body) - 1))
@@ -83,7 +83,7 @@ def test_a_cut_body_is_malformed(message: Message, data: st.DataObject) -> None:
 
 
 @given(messages, st.data())
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 def test_a_corrupted_body_is_read_or_refused_and_nothing_else(
     message: Message, data: st.DataObject
 ) -> None:
@@ -96,7 +96,6 @@ def test_a_corrupted_body_is_read_or_refused_and_nothing_else(
 
 
 @given(st.binary(max_size=200))
-@settings(deadline=None)
 def test_noise_behind_a_good_prefix_is_refused(noise: bytes) -> None:
     with contextlib.suppress(MalformedMessageError):
         decode(body_with(noise))
