@@ -26,6 +26,7 @@ from paramfleet_shared.admin import AdminPortInUseError, AdminServer
 from paramfleet_shared.clock import SystemClock
 from paramfleet_shared.discovery.session import JobSession
 from paramfleet_shared.errors import FleetError, IntegrityError, UnavailableError
+from paramfleet_shared.otel import OtelTracing, tracing_of
 from paramfleet_shared.rpc.endpoint import join_endpoint
 from paramfleet_shared.telemetry import setup_logging
 from paramfleet_shared.versions import versions
@@ -111,6 +112,8 @@ class Communicator:
         self._thread = threading.Thread(
             target=self._run, name="paramfleet-communicator", daemon=True
         )
+        self.tracing: OtelTracing | None = None
+        """What calls are traced by; None traces none."""
         self._session: JobSession | None = None
         self._admin: AdminServer | None = None
         self._failure: FleetError | None = None
@@ -158,6 +161,8 @@ class Communicator:
         if settings.log_format == "json":  # for people a script sets up its own log
             setup_logging("worker", index, log_format="json")
 
+        self.tracing = tracing_of(settings, "worker")
+
         async def join() -> None:
             session = await JobSession.join(
                 settings,
@@ -166,6 +171,7 @@ class Communicator:
                 endpoint="",
                 admin=await self._start_admin(admin, settings),
                 clock=self.clock,
+                tracing=self.tracing,
             )
             self._session = session
             self.spawn(session.run())
@@ -248,6 +254,9 @@ class Communicator:
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()
+        if self.tracing is not None:
+            self.tracing.close()
+            self.tracing = None
 
     def _run(self) -> None:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -126,6 +126,7 @@ def open_job(
             call_timeout_s=settings.call_timeout_s,
             step_timeout_s=settings.barrier_timeout_s,
             tls=tls_of(settings, "worker"),
+            tracing=communicator.tracing,
         )
 
     member = session.member

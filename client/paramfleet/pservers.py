@@ -10,7 +10,7 @@ from paramfleet_shared import served_errors  # noqa: F401 - known by their codes
 from paramfleet_shared.clock import Clock
 from paramfleet_shared.http2.stream import Held
 from paramfleet_shared.placement import Placement
-from paramfleet_shared.rpc.client import Channel
+from paramfleet_shared.rpc.tracing import Tracing, open_channel
 from paramfleet_shared.tls import Tls
 from paramfleet_shared.wire.message import Message
 
@@ -29,6 +29,7 @@ class PServers:
         call_timeout_s: Deadline of a call that waits for nobody.
         step_timeout_s: Deadline of a call that waits for other workers.
         tls: This worker's certificate; None speaks without.
+        tracing: Make a span of each call; None makes none.
     """
 
     def __init__(
@@ -39,6 +40,7 @@ class PServers:
         call_timeout_s: float,
         step_timeout_s: float,
         tls: Tls | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         self._now = clock.monotonic
         self.placement = placement
@@ -46,8 +48,9 @@ class PServers:
         self.step_timeout_s = step_timeout_s
         self.traffic = Traffic(self._num_held)
         self._channels = [
-            Channel(
+            open_channel(
                 endpoint,
+                tracing=tracing,
                 peer=f"pserver {index}",
                 clock=clock,
                 count=self.traffic.count,

@@ -100,6 +100,9 @@ class JobSettings(SecuritySettings):
     log_format: Literal["text", "json"] = "text"
     """How log lines look: for people, or one JSON object each, for programs."""
 
+    traces: Literal["none", "otlp"] = "none"
+    """Whether calls are traced, and sent by OTLP to where the OTEL_ variables say."""
+
     lease_ttl_s: float = 4.0
     """Seconds of silence after which a member is dead."""
 

@@ -33,6 +33,7 @@ from paramfleet_shared.discovery.registry import CoordinatorSeat
 from paramfleet_shared.discovery.seat import Seat
 from paramfleet_shared.discovery.store import outlast, store_of
 from paramfleet_shared.errors import FleetError
+from paramfleet_shared.otel import tracing_of
 from paramfleet_shared.rpc.endpoint import join_endpoint
 from paramfleet_shared.rpc.server import RpcServer
 from paramfleet_shared.telemetry import MetricRegistry, setup_logging
@@ -207,13 +208,14 @@ class Coordinator:
             clock=self._clock,
             tick_s=self._tick_s,
         )
-        tls = self._tls
+        tls, tracing = self._tls, tracing_of(settings, "coordinator")
         server = RpcServer(
             desk.handlers(),
             name="coordinator",
             clock=self._clock,
             health=lambda: {"ok": True},
             tls=tls and tls.accepts("worker", "pserver"),
+            tracing=tracing,
         )
         view = JobView()
         office = Office(desk, view, clock=self._clock, checkpoint_dir=settings.checkpoint_dir)
@@ -232,6 +234,8 @@ class Coordinator:
         )
         bind = settings.bind or settings.host
         async with AsyncExitStack() as stack:  # each step is taken even if one is cancelled
+            if tracing is not None:
+                stack.callback(tracing.close)
             stack.push_async_callback(server.close)
             stack.push_async_callback(server.drain, _DRAIN_S)
             stack.push_async_callback(admin.close)

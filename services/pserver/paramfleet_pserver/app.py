@@ -37,6 +37,7 @@ from paramfleet_shared.config import Resolved, read_environment, resolve
 from paramfleet_shared.discovery.session import JobSession
 from paramfleet_shared.errors import FleetError
 from paramfleet_shared.ids import Rank
+from paramfleet_shared.otel import tracing_of
 from paramfleet_shared.placement import Placement
 from paramfleet_shared.rpc.endpoint import join_endpoint
 from paramfleet_shared.rpc.server import Handler, Request, RpcServer
@@ -196,6 +197,9 @@ class PServer:
     async def _serve(self) -> None:
         settings = self._settings
         async with AsyncExitStack() as stack:
+            tracing = tracing_of(settings, "pserver")
+            if tracing is not None:
+                stack.callback(tracing.close)
             owners = Owners(settings.num_owners)
             stack.push_async_callback(owners.close)
             tls = tls_of(settings, "pserver")
@@ -216,6 +220,7 @@ class PServer:
                 clock=self._clock,
                 health=lambda: {"ok": True},
                 tls=tls and tls.accepts("worker", "pserver", "coordinator"),
+                tracing=tracing,
             )
             self._measure(server)
             stack.push_async_callback(server.close)
@@ -233,6 +238,7 @@ class PServer:
                 endpoint=settings.advertise or join_endpoint(settings.host, port),
                 admin=join_endpoint(settings.host, admin_port),
                 clock=self._clock,
+                tracing=tracing,
             )
             _log_as(settings, self._session.member.index)
             await self._live(self._session, owners)

@@ -13,6 +13,7 @@ from paramfleet_shared.discovery.records import JobSizes, Member
 from paramfleet_shared.discovery.registry import Registry
 from paramfleet_shared.errors import OutcomeUnknownError, UnavailableError
 from paramfleet_shared.rpc.client import Channel
+from paramfleet_shared.rpc.tracing import Tracing, open_channel
 from paramfleet_shared.tls import tls_of
 from paramfleet_shared.wire.message import Message
 
@@ -66,7 +67,13 @@ async def find_coordinator(
 
 
 async def coordinator_channel(
-    registry: Registry, settings: JobSettings, *, role: str, clock: Clock, timeout_s: float
+    registry: Registry,
+    settings: JobSettings,
+    *,
+    role: str,
+    clock: Clock,
+    timeout_s: float,
+    tracing: Tracing | None = None,
 ) -> Channel:
     """Return a channel to the job's coordinator, wherever it is then, when there is one.
 
@@ -78,7 +85,9 @@ async def coordinator_channel(
     locate = partial(find_coordinator, registry, job=settings.job, clock=clock, timeout_s=0.0)
     endpoint = await locate(timeout_s=timeout_s)
     own = tls and tls.expects("coordinator")
-    return Channel(endpoint, peer="coordinator", clock=clock, resolve=locate, tls=own)
+    return open_channel(
+        endpoint, tracing=tracing, peer="coordinator", clock=clock, resolve=locate, tls=own
+    )
 
 
 async def ask_to_join(

@@ -37,6 +37,7 @@ from paramfleet_shared.discovery.store import RedisStore, outlast, store_of
 from paramfleet_shared.errors import FleetError, JobFailedError
 from paramfleet_shared.placement import Placement
 from paramfleet_shared.rpc.client import Channel
+from paramfleet_shared.rpc.tracing import Tracing
 
 __all__ = ["JobSession"]
 
@@ -88,7 +89,7 @@ class JobSession:
         self.num_shards: int = admission.sizes.num_shards
 
     @classmethod
-    async def join(
+    async def join(  # noqa: PLR0913 (all but the first by keyword)
         cls,
         settings: JobSettings,
         *,
@@ -97,6 +98,7 @@ class JobSession:
         endpoint: str,
         admin: str,
         clock: Clock,
+        tracing: Tracing | None = None,
     ) -> "JobSession":
         """Become a member; start ``run`` at once after, because the lease runs from here.
 
@@ -109,6 +111,7 @@ class JobSession:
             endpoint: ``host:port`` of its data plane, which must serve already; or empty.
             admin: ``host:port`` of its admin address; or empty.
             clock: For deadlines and heartbeats.
+            tracing: Make a span of each call to the coordinator; None makes none.
 
         Raises:
             NoRedisError: if Redis doesn't answer within ``join_timeout_s``.
@@ -128,7 +131,7 @@ class JobSession:
             await outlast(registry.ping, clock=clock, patience_s=settings.join_timeout_s)
             left_s = deadline - clock.monotonic()
             channel = await coordinator_channel(
-                registry, settings, role=role, clock=clock, timeout_s=left_s
+                registry, settings, role=role, clock=clock, timeout_s=left_s, tracing=tracing
             )
             admission = await ask_to_join(
                 channel,

@@ -17,6 +17,7 @@ from paramfleet_shared.rpc.doorway import TlsDoorway
 from paramfleet_shared.rpc.faults import NO_FAULTS, FaultHook
 from paramfleet_shared.rpc.session import Callers, Handler, Request, Service, Session
 from paramfleet_shared.rpc.tasks import TaskSet
+from paramfleet_shared.rpc.tracing import TracedSession, Tracing, traced
 from paramfleet_shared.tls import TlsEnd
 from paramfleet_shared.wire.limits import DEFAULT_LIMITS, Limits
 
@@ -73,6 +74,7 @@ class RpcServer:
         health: What ``/healthz`` answers; plain JSON values.
         faults: A test's plan of faults.
         tls: Serve TLS, to callers with such certificates.
+        tracing: Make a span of each request; None makes none.
     """
 
     def __init__(  # noqa: PLR0913 (all but the first by keyword)
@@ -85,7 +87,11 @@ class RpcServer:
         health: Callable[[], Mapping[str, Any]] = dict,
         faults: FaultHook = NO_FAULTS,
         tls: TlsEnd | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
+        if tracing is not None:
+            handlers = {op: traced(op, handler, tracing) for op, handler in handlers.items()}
+        self._session = Session if tracing is None else TracedSession
         self._tasks = TaskSet()
         self._callers = Callers()
         self._service = Service(
@@ -178,7 +184,7 @@ class RpcServer:
         return listener, listener.sockets[0].getsockname()[1]
 
     def _new_session(self) -> Session:
-        return Session(self._service)
+        return self._session(self._service)
 
     def _schedule_sweep(self) -> None:
         period_s = min(_MAX_SWEEP_S, self._service.limits.body_idle_timeout_s / 4)
