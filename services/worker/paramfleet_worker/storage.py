@@ -1,10 +1,12 @@
-"""What a launcher reads and writes in the job's registry: how the job ended."""
+"""What a launcher reads and writes in the job's registry: how it and its workers ended."""
+
+import contextlib
 
 from paramfleet_shared.clock import Clock
 from paramfleet_shared.discovery.errors import NoRedisError, RedisRefusedError
-from paramfleet_shared.discovery.records import Failure
-from paramfleet_shared.discovery.registry import RETENTION_MS, Registry
-from paramfleet_shared.discovery.scripts import FAIL, Keys
+from paramfleet_shared.discovery.records import Failure, end_to_text
+from paramfleet_shared.discovery.registry import RETENTION_MS, Registry, field_of
+from paramfleet_shared.discovery.scripts import FAIL, LOSE, Keys
 from paramfleet_shared.discovery.store import RedisStore
 from paramfleet_worker.core.events import FailureRecord, ProcessName
 
@@ -90,6 +92,24 @@ class JobRecords:
         except (NoRedisError, RedisRefusedError):
             return None
         return None
+
+    async def lose(self, name: ProcessName, pid: int, reason: str) -> None:
+        """Say that a worker's process has ended; an elastic job goes on without it at once.
+
+        Without a word it would be waited for as long as for one that is only slow. Where
+        nobody can be told, that is what happens.
+
+        Args:
+            name: Whose place it had.
+            pid: Which process; another that has the place since is left in peace.
+            reason: How it ended.
+        """
+        with contextlib.suppress(NoRedisError, RedisRefusedError):
+            epoch = await self._epoch()
+            fence = (epoch, f"launcher:{self._writer}", 0, RETENTION_MS)
+            end = end_to_text("lost", reason)
+            arguments = (*fence, field_of(name.role, name.index), pid, end)
+            await self._store.run(LOSE, self._keys.of_run(epoch), arguments)
 
     async def wait_members_left(self) -> None:
         """Return once the coordinator has given its seat back: it leaves last."""

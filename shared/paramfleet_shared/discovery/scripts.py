@@ -15,6 +15,7 @@ __all__ = [
     "CLAIM",
     "EVICT",
     "FAIL",
+    "LOSE",
     "PUT",
     "REGISTER",
     "RELEASE",
@@ -96,6 +97,20 @@ return {'ok'}
 """
 )
 """A member ends the job; the first failure stays. 5: the failure."""
+
+LOSE = (
+    _FENCE
+    + """
+local member = redis.call('HGET', MEMBERS, ARGV[5])
+if not member or cjson.decode(member).pid ~= tonumber(ARGV[6]) then return {'ok'} end
+if (redis.call('HGET', ENDS, ARGV[5]) or '') == '' then
+  redis.call('HSET', ENDS, ARGV[5], ARGV[7])
+end
+return {'ok'}
+"""
+)
+"""A launcher saw a worker's process end, unless another has its place or it said how it ended
+itself. 5: ``role:index``, 6: the process's id, 7: its end."""
 
 PUT = (
     _FENCE

@@ -3,13 +3,14 @@
 import asyncio
 import os
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from paramfleet_shared.clock import SystemClock
 from paramfleet_shared.discovery.embedded import EmbeddedRedis
-from paramfleet_shared.discovery.records import Failure, JobRecord, JobSizes
+from paramfleet_shared.discovery.records import Failure, JobRecord, JobSizes, Member
 from paramfleet_shared.discovery.registry import CoordinatorSeat, Registry
 from paramfleet_shared.discovery.seat import Seat
 from paramfleet_shared.discovery.store import RedisStore
@@ -118,3 +119,25 @@ async def test_a_registry_that_is_gone_has_nothing_to_say() -> None:
     assert await records.failure_or(BOB, "exited with code 1") is None
     await records.wait_members_left()
     await records.close()
+
+
+async def test_a_worker_that_was_killed_is_lost_at_once_but_no_other_in_its_place(
+    job: Job,
+) -> None:
+    await job.open_run()
+    dead = Member(role="worker", index=1, incarnation=0, endpoint="", admin="", host="h1",
+                  pid=77, nonce="a")  # fmt: skip
+    dead = replace(dead, incarnation=await job.seat.register(dead))
+    key = ("worker", 1)
+
+    await job.records.lose(BOB, 76, "was killed by SIGKILL")
+    assert (await job.seat.tick()).ends.get(key, "") == ""
+    await job.records.lose(BOB, 77, "was killed by SIGKILL")
+    lost = await job.seat.tick()
+    assert (lost.ends[key], lost.last_words[key]) == ("lost", "was killed by SIGKILL")
+
+    done = replace(dead, pid=78, nonce="b")
+    done = replace(done, incarnation=await job.seat.register(done))
+    await job.registry.beat(done, epoch=job.seat.epoch, end="done")
+    await job.records.lose(BOB, 78, "exited with code 3")
+    assert (await job.seat.tick()).ends[key] == "done"

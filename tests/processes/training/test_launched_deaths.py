@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -23,14 +23,14 @@ WITHIN_S = 10.0
 class Launched:
     """``paramfleet launch`` with all its output in one file."""
 
-    def __init__(self, folder: Path, *args: str) -> None:
+    def __init__(self, folder: Path, *args: str, options: Sequence[str] = ()) -> None:
         self.mark = f"--mark={uuid.uuid4().hex}"
         sizes = ["--server_num=1", "--worker_num=2"]
         command = [sys.executable, "-m", "paramfleet_worker", "launch", *sizes]
         self._path = folder / "launch.out"
         self._file: IO[bytes] = self._path.open("wb")
         self.process = subprocess.Popen(
-            [*command, str(SCRIPT), *args, self.mark],
+            [*command, *options, str(SCRIPT), *args, self.mark],
             cwd=folder,
             stdin=subprocess.DEVNULL,
             stdout=self._file,
@@ -85,8 +85,8 @@ class Launched:
 def launch(tmp_path: Path) -> Iterator[Callable[..., Launched]]:
     started: list[Launched] = []
 
-    def run(*args: str) -> Launched:
-        started.append(Launched(tmp_path, *args))
+    def run(*args: str, **more: Any) -> Launched:
+        started.append(Launched(tmp_path, *args, **more))
         return started[-1]
 
     yield run
@@ -109,6 +109,22 @@ def test_a_killed_process_is_named_first_and_nothing_is_left(
 
     assert code == 128 + signal.SIGKILL
     assert launched.failures[0].startswith(f"the job failed: {role} was killed by SIGKILL")
+    assert launched.survivors() == []
+
+
+def test_a_killed_worker_of_an_elastic_job_is_lost_without_a_wait(
+    launch: Any, tmp_path: Path
+) -> None:
+    enough = tmp_path / "enough"
+    args = ("--mode", "async", "--until", str(enough))
+    launched = launch(*args, options=["--elastic"])
+    launched.wait_for("training as 0", "training as 1")
+
+    os.kill(launched.find("worker 1"), signal.SIGKILL)
+
+    launched.wait_for("worker.lost index=1 incarnation=1 reason='was killed by SIGKILL'")
+    enough.touch()
+    assert launched.process.wait(40) == 0, launched.text
     assert launched.survivors() == []
 
 

@@ -226,6 +226,7 @@ class Launcher:
                         case Lose():
                             how = f"{action.name.label} {action.how}"
                             self._console.say(f"{how}; the job goes on without it")
+                            questions.add(group.create_task(self._tell_lost(action)))
                         case Report() | Signal():
                             await self._carry_out(action, supervisor)
             for question in questions:
@@ -249,6 +250,9 @@ class Launcher:
         else:
             await self._records.wait_members_left()
             self._events.put_nowait(MembersLeft())
+
+    async def _tell_lost(self, lost: Lose) -> None:
+        await self._records.lose(lost.name, self._children[lost.name].pid, lost.how)
 
     async def _carry_out(self, action: Report | Signal, supervisor: Supervisor) -> None:
         match action:

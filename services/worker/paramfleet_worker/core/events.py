@@ -122,7 +122,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Lose:
-    """Tell the user that an elastic job goes on without a worker."""
+    """Tell the user, and the job, that an elastic one goes on without a worker."""
 
     name: ProcessName
     how: str

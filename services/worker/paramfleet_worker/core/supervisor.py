@@ -60,7 +60,8 @@ SETTLE_WITHIN_S = 30.0
 """How long servers and coordinator may go on after the last worker has ended."""
 
 LOSE_WITHIN_S = 60.0
-"""How much longer in an elastic job, whose coordinator waits for a worker that was killed."""
+"""How much longer in an elastic job, whose coordinator waits for a worker that was killed where
+no launcher saw it."""
 
 PART_WITHIN_S = 30.0
 """How long the registry of a finished job waits for the members of other machines."""
