@@ -1,8 +1,10 @@
 """The admin API of a coordinator: what it says of itself is what it does."""
 
 import asyncio
+import contextlib
 import json
 import re
+import socket
 import subprocess
 import sys
 import urllib.error
@@ -13,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from paramfleet_coordinator.api import stream
 from paramfleet_coordinator.api.routes import API
 from paramfleet_shared.clock import SystemClock
 from paramfleet_shared.config import read_environment
@@ -151,6 +154,48 @@ async def test_a_stream_begins_with_the_whole_and_is_taken_up_again(
         assert after == seen + 1
         assert (await asyncio.to_thread(read, str(seen), 1))[0] == ("frame", seen + 1)
         assert (await asyncio.to_thread(read, "999999", 1))[0][0] == "whole"
+
+
+@pytest.mark.slow
+async def test_a_reader_that_does_not_read_is_cut_off_and_makes_room(
+    stage: Any, redis_url: str, job_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream, "_MAX_READERS", 1)
+    monkeypatch.setattr(stream, "_WRITE_TIMEOUT_S", 0.5)
+    async with stage(redis_url, job_name) as scene:
+        scene.coordinator(worker_num=1, server_num=1)
+        _, (pserver,) = await scene.crew(workers=1, pservers=1)
+        tables = [{**TABLE, "name": f"table {number}"} for number in range(1500)]
+        await pserver.session.publish({"tables": tables})
+        url = await admin_of(scene)
+        host, _, port = url.removeprefix("http://").partition(":")
+        sleeper = socket.socket()
+        sleeper.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sleeper.setblocking(False)
+        loop = asyncio.get_running_loop()
+        await loop.sock_connect(sleeper, (host, int(port)))
+        await loop.sock_sendall(sleeper, b"GET /api/v1/stream HTTP/1.1\r\nHost: x\r\n\r\n")
+
+        def first_line() -> tuple[int, str]:
+            try:
+                with urllib.request.urlopen(f"{url}/api/v1/stream", timeout=8) as answer:
+                    return answer.status, answer.readline().decode()
+            except urllib.error.HTTPError as refusal:
+                with refusal:
+                    return refusal.code, ""
+
+        seen = [await asyncio.to_thread(first_line)]
+        async with asyncio.timeout(15):
+            while seen[-1][0] == 503:
+                await asyncio.sleep(0.1)
+                seen.append(await asyncio.to_thread(first_line))
+
+        assert seen[0] == (503, ""), "the one place was taken"
+        assert seen[-1] == (200, "event: whole\n")
+        with contextlib.suppress(ConnectionResetError):
+            while await loop.sock_recv(sleeper, 1 << 16):  # what was on its way, then the end
+                pass
+        sleeper.close()
 
 
 @pytest.mark.slow

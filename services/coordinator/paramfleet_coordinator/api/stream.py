@@ -2,11 +2,12 @@
 
 A reader that comes back says which frame it saw last, and gets those it missed if they are
 still kept; else, and at first, it gets the whole. A reader that doesn't keep up is cut off,
-and comes back: nothing is kept for anybody.
+and comes back: nothing is kept for anybody but what its connection holds, which is little.
 """
 
 import asyncio
 import json
+import socket
 from typing import Any
 
 from aiohttp import web
@@ -18,8 +19,13 @@ from paramfleet_shared.telemetry import finite
 __all__ = ["STREAMING"]
 
 _LOOK_S = 0.25
+_CHUNK_BYTES = 1 << 15
 _WRITE_TIMEOUT_S = 5.0
-"""How long a reader may take for what it was sent."""
+"""How long a reader may take to make room for a chunk."""
+
+_SEND_BUFFER_BYTES = 1 << 17
+"""What the system keeps for a reader. Left to itself it takes megabytes, minutes of frames,
+before it says that somebody doesn't read."""
 
 _MAX_READERS = 64
 READERS = web.AppKey("paramfleet_stream_readers", set[int])
@@ -36,6 +42,7 @@ async def _stream(request: web.Request) -> web.StreamResponse:
     readers.add(id(request))
     try:
         await response.prepare(request)
+        _keep_little(request)
         await _follow(request, response)
     except (ConnectionError, TimeoutError):
         if request.transport is not None:
@@ -78,12 +85,21 @@ def _last_seen(request: web.Request) -> int | None:
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 16 else None
 
 
+def _keep_little(request: web.Request) -> None:
+    transport = request.transport
+    sock = None if transport is None else transport.get_extra_info("socket")
+    if sock is not None:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
+
+
 async def _send(
     response: web.StreamResponse, kind: str, number: int, content: dict[str, Any]
 ) -> None:
     data = json.dumps(finite(content), separators=(",", ":"))
-    async with asyncio.timeout(_WRITE_TIMEOUT_S):
-        await response.write(f"event: {kind}\nid: {number}\ndata: {data}\n\n".encode())
+    message = f"event: {kind}\nid: {number}\ndata: {data}\n\n".encode()
+    for start in range(0, len(message), _CHUNK_BYTES):
+        async with asyncio.timeout(_WRITE_TIMEOUT_S):
+            await response.write(message[start : start + _CHUNK_BYTES])
 
 
 STREAMING = (
