@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from paramfleet.data.settings import DatasetSettings
-from paramfleet.features import FEATURES, SETTINGS
+from paramfleet.features import CLASHES, FAMILY, FEATURES, SETTINGS
 from paramfleet.runner.not_here import NOT_HERE, SYNC_MODES_NOT_HERE
 from paramfleet.runner.settings import (
     CtrParameters,
@@ -69,13 +69,17 @@ that is unknown, out of range, or without effect in the mode raises `StrategyErr
 
 FEATURES_HEAD = """\
 Of `fleet.init(is_collective=True)`. A feature is switched on by its name, and has its keys in
-`<name>_configs`; what goes together is in [collective mode](collective.md).
+`<name>_configs`; see [collective mode](collective.md).
 
 ```python
 strategy.amp = True
 strategy.amp_configs = {"dtype": "bfloat16"}
 strategy.fuse_grad_size_in_MB = 16
 ```
+"""
+
+PAIRS = """\
+Two that aren't in this table train together; a pair that is raises an error that names both.
 """
 
 DATASETS = """\
@@ -141,6 +145,8 @@ def render() -> str:
         "### Collective mode\n",
         FEATURES_HEAD,
         _features(),
+        PAIRS,
+        _pairs(),
         "## Datasets\n",
         DATASETS,
         _table(
@@ -199,6 +205,24 @@ def _features() -> str:
         for name, key in keys.items()
     ]
     return _table(("setting", "default", "meaning"), rows)
+
+
+def _pairs() -> str:
+    without: dict[tuple[str, str], list[str]] = {}
+    for pair, reason in CLASHES.items():
+        first, second = sorted(pair, key=_rank)
+        without.setdefault((first, reason), []).append(f"`{second}`")
+    rows = [
+        (f"`{name}`", ", ".join(others), reason)
+        for (name, reason), others in sorted(
+            without.items(), key=lambda each: _rank(each[0][0])
+        )
+    ]
+    return _table(("setting", "doesn't go with", "because"), rows)
+
+
+def _rank(name: str) -> int:
+    return [*reversed(FAMILY), *FEATURES, *SETTINGS].index(name)
 
 
 def _keys(cls: type, section: str, base: type | None = None) -> str:

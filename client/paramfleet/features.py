@@ -44,7 +44,8 @@ _OUTER: dict[str, Key] = {
     "overlap": Key(
         kind=bool,
         default=False,
-        meaning="Go on with the next step while the workers meet.",
+        meaning="Train on while the workers meet; what a meeting brought is taken in when the "
+        "next one begins.",
     ),
 }
 
@@ -104,10 +105,11 @@ FAMILY: dict[str, dict[str, Key]] = {
         ),
         "mixing": Key(
             kind=float,
-            default=0.0,
+            default=None,
             least=0.0,
             most=1.0,
-            meaning="The share of the worker's own values in what it goes on with.",
+            meaning="With `overlap_steps`: the share of the worker's own values in what it "
+            "goes on with; none keeps all the progress made meanwhile.",
         ),
     },
 }

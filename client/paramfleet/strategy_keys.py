@@ -61,6 +61,8 @@ class Key:
         Raises:
             StrategyError: naming the key, if the value has another type or is out of range.
         """
+        if value is None and self.default is None:
+            return None
         value = self._typed(name, value)
         rule = ""
         if self.least is not None and value < self.least:

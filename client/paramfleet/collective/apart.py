@@ -9,7 +9,7 @@ from paramfleet.localsgd.core.choices import settings_of
 from paramfleet.localsgd.group_meeting import GroupMeetingSettings
 from paramfleet.localsgd.optimizer import LocalSgdOptimizer
 from paramfleet.localsgd.over_group import localsgd_over_group
-from paramfleet.strategy import CollectiveMode, StrategyError
+from paramfleet.strategy import CollectiveMode
 
 __all__ = ["train_apart"]
 
@@ -24,23 +24,17 @@ def train_apart(
     """Return the optimizer that steps ``inner`` and meets the other workers.
 
     Args:
-        inner: Steps this worker's parameters with its own gradients; shares its groups.
+        inner: Steps this worker's parameters with its own gradients; shares its groups. A
+            step that it skips, as with amp in float16, counts like any other.
         mode: ``mode.features[mode.apart]`` has the family member's keys.
         world: The workers; the process group of torch.distributed is the default one.
         buffers: The model's; those of floats get the workers' mean once a period.
 
     Raises:
-        StrategyError: if another feature would let workers skip steps of their own.
         LocalSgdSettingsError: if two keys don't go together.
         MeetingLostError: if a worker didn't come in time.
     """
     assert mode.apart is not None
-    if mode.features.get("amp", {}).get("dtype") == "float16":
-        rule = (
-            f"doesn't go with {mode.apart} = True: a step that the scale of the loss skips on "
-            "one worker would let it miss the others; use bfloat16"
-        )
-        raise StrategyError(key="amp_configs['dtype']", value="'float16'", rule=rule)
     settings = settings_of(mode.apart, mode.features[mode.apart])
     return localsgd_over_group(
         inner,

@@ -5,17 +5,21 @@ schedulers and ``clip_grad_norm_`` work on it.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 import torch
 from typing_extensions import override
 
 from paramfleet.call_order import CallOrderError
 from paramfleet.collective.merging import Merge
-from paramfleet.collective.world import World
-from paramfleet.localsgd.core.ledger import Ledger
-from paramfleet.localsgd.optimizer import LocalSgdOptimizer
-from paramfleet.strategy import CollectiveMode
+from paramfleet.optimizer import TrainingFinishedError
+
+if TYPE_CHECKING:
+    from paramfleet.collective.scaling import ScaledOptimizer
+    from paramfleet.collective.world import World
+    from paramfleet.localsgd.core.ledger import Ledger
+    from paramfleet.localsgd.optimizer import LocalSgdOptimizer
+    from paramfleet.strategy import CollectiveMode
 
 __all__ = ["CollectiveOptimizer"]
 
@@ -30,7 +34,7 @@ class CollectiveOptimizer(torch.optim.Optimizer):
     """
 
     def __init__(
-        self, inner: torch.optim.Optimizer, mode: CollectiveMode, world: World
+        self, inner: torch.optim.Optimizer, mode: "CollectiveMode", world: "World"
     ) -> None:
         super().__init__(inner.param_groups, inner.defaults)
         self.inner = inner
@@ -44,6 +48,11 @@ class CollectiveOptimizer(torch.optim.Optimizer):
         self._avg = merging.get("avg", True)
         self._world = world
         self._stepper: torch.optim.Optimizer | None = None
+        self._is_finished = False
+        self.scaler: ScaledOptimizer | None = None
+        """Scales the loss, with amp in float16."""
+        self.apart: LocalSgdOptimizer | None = None
+        """Meets the other workers, where they train apart."""
 
     def step_through(self, stepper: torch.optim.Optimizer) -> None:
         """Step through ``stepper``, which shares the parameter groups, from now on."""
@@ -61,26 +70,34 @@ class CollectiveOptimizer(torch.optim.Optimizer):
             raise CallOrderError(function="distributed_optimizer", remedy=remedy)
         return self._stepper
 
+    @overload
+    def step(self, closure: None = None, *, loss: torch.Tensor | None = None) -> None: ...
+    @overload
+    def step(
+        self, closure: Callable[[], float], *, loss: torch.Tensor | None = None
+    ) -> float: ...
     @override
-    def step(  # type: ignore[override]  # torch's overloads
+    def step(
         self,
         closure: Callable[[], float] | None = None,
         *,
-        loss: float | torch.Tensor | None = None,
+        loss: torch.Tensor | None = None,
     ) -> float | None:
         """Take one step with the gradients that ``backward`` left, or merge them.
 
         Args:
             closure: Computes the loss and its gradients, as in torch.
-            loss: Of the batch, which adaptive LocalSGD asks for. A closure returns it.
+            loss: Of this worker's batch; only an adaptive interval needs it.
 
         Raises:
-            CallOrderError: before ``fleet.distributed_model``.
-            PeersLostError: if a worker is lost meanwhile.
-            LossMissingError: if adaptive LocalSGD isn't told the loss.
-            MeetingLostError: if a worker didn't come to a meeting of LocalSGD.
+            CallOrderError: before ``fleet.distributed_model``, or if amp in float16 is on
+                and the gradients aren't of a scaled loss.
+            TrainingFinishedError: after ``fleet.finish_training``.
+            FleetError: if a worker is lost meanwhile.
         """
         stepper = self.stepper
+        if self._is_finished:
+            raise TrainingFinishedError
         returned = None
         if closure is not None:
             with torch.enable_grad():
@@ -93,39 +110,44 @@ class CollectiveOptimizer(torch.optim.Optimizer):
                     if parameter.grad is not None:
                         parameter.grad.div_(self.merge.k_steps)
         with self._world.together("a step"):
-            if isinstance(stepper, LocalSgdOptimizer):
-                stepper.step(loss=returned if loss is None else loss)
-            else:
+            if self.apart is None:
                 stepper.step()
+            else:
+                self.apart.step(loss=returned if loss is None else loss)
         self.num_steps += 1
         return returned
 
+    def scale(self, loss: torch.Tensor) -> torch.Tensor:
+        """Return the loss to call ``backward`` on: amp in float16 multiplies it."""
+        return loss if self.scaler is None else self.scaler.scaled(loss)
+
+    def unscale(self) -> None:
+        """Undo ``scale`` on the gradients, so that they can be clipped before ``step``."""
+        if self.scaler is not None:
+            self.scaler.unscale()
+
     def minimize(self, loss: torch.Tensor) -> None:
-        """Run ``loss.backward()``, ``step()`` and ``zero_grad()``.
+        """Run ``scale(loss).backward()``, ``step(loss=loss)`` and ``zero_grad()``.
 
         Raises:
-            PeersLostError: if a worker is lost meanwhile.
+            FleetError: if a worker is lost meanwhile.
         """
         with self._world.together("the all-reduce of gradients"):
-            loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+            self.scale(loss).backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         self.last_loss = loss.detach()
         self.step(loss=self.last_loss)
         self.zero_grad()
 
     def finish(self) -> None:
-        """Let workers that train apart agree; nothing else has anything to finish.
-
-        Raises:
-            MeetingLostError: if a worker didn't come in time.
-        """
-        if isinstance(self._stepper, LocalSgdOptimizer):
-            self._stepper.synchronize()
+        """Take no more steps; workers that trained apart meet once more, and agree."""
+        if self.apart is not None and not self._is_finished:
+            self.apart.synchronize()
+        self._is_finished = True
 
     @property
-    def ledger(self) -> Ledger | None:
+    def ledger(self) -> "Ledger | None":
         """What LocalSGD's exchanges cost so far; None where gradients are all-reduced."""
-        apart = self._stepper
-        return apart.ledger if isinstance(apart, LocalSgdOptimizer) else None
+        return None if self.apart is None else self.apart.ledger
 
     @override
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -142,7 +164,7 @@ class CollectiveOptimizer(torch.optim.Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore what ``state_dict`` returned."""
         self.stepper.load_state_dict(state_dict)
-        self.param_groups = self.stepper.param_groups
+        self.param_groups = self.inner.param_groups = self.stepper.param_groups
 
     @override
     def __repr__(self) -> str:

@@ -1,19 +1,25 @@
 """Collective training of one worker: model and optimizer meet here, in either order."""
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 
 from paramfleet.call_order import CallOrderError
 from paramfleet.collective.apart import train_apart
+from paramfleet.collective.dgc import DgcSgd
 from paramfleet.collective.errors import CollectiveSetupError
 from paramfleet.collective.gradients import all_reduced
+from paramfleet.collective.halving import half_hook
 from paramfleet.collective.model import CollectiveModel
 from paramfleet.collective.optimizer import CollectiveOptimizer
+from paramfleet.collective.scaling import ScaledOptimizer, in_half
+from paramfleet.collective.sharding import cut_up
+from paramfleet.collective.steppers import stepper_of
 from paramfleet.collective.world import World
-from paramfleet.strategy import CollectiveMode, StrategyError
+from paramfleet.strategy import CollectiveMode
 
 __all__ = ["CollectiveTraining"]
-
-_NOT_YET = ("amp", "lars", "lamb", "dgc", "fp16_allreduce", "sharding")
 
 
 class CollectiveTraining:
@@ -52,24 +58,20 @@ class CollectiveTraining:
         Raises:
             CallOrderError: the second time.
             CollectiveSetupError: if it doesn't go with a feature or with the model.
-            StrategyError: if a feature can't run here.
             PeersLostError: if a worker is lost meanwhile.
         """
         if self.optimizer is not None:
             remedy = "a collective job has one optimizer: give it parameter groups"
             raise CallOrderError(function="distributed_optimizer", remedy=remedy)
-        for flag in _NOT_YET:
-            if flag in mode.features:
-                raise StrategyError(key=flag, value="True", rule="not available yet")
         self.optimizer = CollectiveOptimizer(inner, mode, self.world)
         self._begin()
         return self.optimizer
 
     def finish(self) -> None:
-        """Let workers that train apart agree, at the end of their training.
+        """End training: workers that trained apart meet once more, and agree.
 
         Raises:
-            MeetingLostError: if a worker didn't come in time.
+            FleetError: if a worker is lost meanwhile.
         """
         if self._running and self.optimizer is not None:
             self.optimizer.finish()
@@ -79,19 +81,42 @@ class CollectiveTraining:
         model, optimizer = self.model, self.optimizer
         if model is None or optimizer is None or self._running:
             return
-        _check_owned(model.module, optimizer.inner)
-        mode = optimizer.mode
+        module, mode = model.module, optimizer.mode
+        _check_owned(module, optimizer.inner)
+        forward, stepper = _joined(module, optimizer, self.world)
+        amp = mode.features.get("amp")
+        if amp is not None:
+            device, half = self.world.device.type, getattr(torch, amp["dtype"])
+            forward = in_half(forward, device=device, dtype=half)
+            if half is torch.float16:
+                stepper = optimizer.scaler = ScaledOptimizer(stepper, amp, device)
         if mode.apart is not None:
-            model.run_through(model.module)
-            apart = train_apart(
-                optimizer.inner, mode, self.world, buffers=model.module.buffers()
+            stepper = optimizer.apart = train_apart(
+                stepper, mode, self.world, buffers=module.buffers()
             )
-            optimizer.step_through(apart)
-        else:
-            _, forward = all_reduced(model.module, mode, self.world, optimizer.merge)
-            model.run_through(forward)
-            optimizer.step_through(optimizer.inner)
+        model.run_through(forward)
+        optimizer.step_through(stepper)
         self._running = True
+
+
+def _joined(
+    module: torch.nn.Module, optimizer: CollectiveOptimizer, world: World
+) -> tuple[Callable[..., Any], torch.optim.Optimizer]:
+    """Return what computes forward, so that gradients come together, and what steps."""
+    mode, merge, inner = optimizer.mode, optimizer.merge, optimizer.inner
+    if "sharding" in mode.features:
+        stage = mode.features["sharding"]["stage"]
+        return cut_up(module, inner, stage=stage, world=world, merge=merge), inner
+    stepper = stepper_of(inner, mode, module)
+    if mode.apart is not None:
+        return module, stepper
+    wrapper, forward = all_reduced(module, mode, world, merge)
+    if isinstance(stepper, DgcSgd):
+        wrapper.register_comm_hook(None, stepper.hook)
+    elif "fp16_allreduce" in mode.features:
+        dtype = mode.features["fp16_allreduce"]["dtype"]
+        wrapper.register_comm_hook(None, half_hook(getattr(torch, dtype)))
+    return forward, stepper
 
 
 def _check_owned(module: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:

@@ -1,6 +1,7 @@
 """Workers of a collective job are one process with the whole batch."""
 
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,8 @@ from typing import Any
 
 import pytest
 import torch
+
+from paramfleet.features import CLASHES, FEATURES, SETTINGS
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -48,6 +51,23 @@ def check(found: dict[str, Any], size: int) -> None:
         torch.testing.assert_close(torch.tensor(worker), values, rtol=0, atol=1e-6)
     assert found["everyone"] == [[rank, rank == 0] for rank in range(size)]
     assert found["names"] == ["0.weight", "0.bias", "2.weight", "2.bias"]
+
+
+def test_every_feature_and_every_pair_trains_or_is_an_error_that_names_both() -> None:
+    found = results([*TORCHRUN, "--nproc_per_node=2", str(SCRIPT.with_name("pairs.py"))])
+
+    names = {"plain", *FEATURES, *SETTINGS}
+    assert len(found) == len(names) + math.comb(len(names) - 1, 2)
+    for name, outcome in found.items():
+        pair = frozenset(name.split("+"))
+        clashes = "sync_batch_norm" in pair or any(clash <= pair for clash in CLASHES)
+        if clashes:
+            named = pair if pair in CLASHES else {"sync_batch_norm = True", "cpu"}
+            assert all(each in outcome for each in named), outcome
+        else:
+            first, last, apart = outcome
+            assert last < first, name
+            assert apart == 0, name
 
 
 def test_four_workers_under_torchrun_are_one_process_with_the_whole_batch() -> None:

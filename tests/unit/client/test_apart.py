@@ -7,13 +7,12 @@ import pytest
 import torch
 from torch import distributed
 
-from paramfleet.collective.apart import train_apart
 from paramfleet.localsgd.core.ledger import Ledger
 from paramfleet.localsgd.core.settings import LocalSgdSettingsError
 from paramfleet.localsgd.optimizer import LossMissingError
 from paramfleet.roles import PaddleCloudRoleMaker
 from paramfleet.session import Session
-from paramfleet.strategy import CollectiveMode, DistributedStrategy, StrategyError
+from paramfleet.strategy import DistributedStrategy
 
 
 @pytest.fixture
@@ -98,12 +97,3 @@ def test_keys_that_do_not_go_together_are_refused(session: Session) -> None:
 
     with pytest.raises(LocalSgdSettingsError, match=r"begin_step = 10.*outer_optimizer"):
         session.distributed_optimizer(inner, chosen)
-
-
-def test_steps_that_a_loss_scale_may_skip_are_refused(session: Session) -> None:
-    inner = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], 0.1)
-    mode = CollectiveMode(features={"localsgd": {}, "amp": {"dtype": "float16"}})
-    assert session.collective is not None
-
-    with pytest.raises(StrategyError, match=r"amp_configs.*localsgd = True.*bfloat16"):
-        train_apart(inner, mode, session.collective.world, buffers=())

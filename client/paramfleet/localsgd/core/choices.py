@@ -32,7 +32,7 @@ def settings_of(
         chosen |= {"k_steps": values["init_k_steps"], "interval": values["variant"]}
     if flag == "diloco":
         chosen["begin_step"] = 0  # its outer steps are of whole periods
-        chosen["mixing"] = values["mixing"] or None
+        chosen["mixing"] = values["mixing"]
     if (overlaps or values["overlap"]) and not chosen.get("overlap_steps"):
         chosen["overlap_steps"] = max(chosen["k_steps"], chosen.get("max_k_steps", 1))
     return LocalSgdSettings(**chosen)
