@@ -170,7 +170,7 @@ class _Exchange:
             raise MeetingLostError(
                 operation=self._operation,
                 rank=dist.get_rank(),
-                missing=missing_ranks(self._operation),
+                missing=missing_ranks(self._operation, self._clock),
                 waited_s=waited_s,
                 reason=str(error).partition("\n")[0],
             ) from error

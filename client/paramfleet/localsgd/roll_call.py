@@ -10,6 +10,7 @@ from datetime import timedelta
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store, _get_default_store
 
+from paramfleet_shared.clock import Clock
 from paramfleet_shared.errors import IntegrityError
 
 __all__ = ["MeetingLostError", "missing_ranks"]
@@ -43,26 +44,31 @@ class MeetingLostError(IntegrityError):
         self.reason = reason
 
 
-def missing_ranks(operation: str, *, grace_s: float = GRACE_S) -> list[int]:
+def missing_ranks(operation: str, clock: Clock, *, grace_s: float = GRACE_S) -> list[int]:
     """Return who hasn't failed in an operation too; nobody if the store is gone.
 
     Args:
         operation: Its name, another one for each exchange.
-        grace_s: Seconds until those who are silent are missing.
+        clock: Measures it.
+        grace_s: Seconds until all who are silent are missing.
     """
-    rank = dist.get_rank()
+    rank, until = dist.get_rank(), clock.monotonic() + grace_s
     try:
         store = PrefixStore(f"localsgd/{operation}", _get_default_store())
         store.set(str(rank), "failed")
         others = [number for number in range(dist.get_world_size()) if number != rank]
-        return [number for number in others if not _came(store, number, grace_s)]
+        return [
+            number
+            for number in others
+            if not _came(store, number, max(0.001, until - clock.monotonic()))
+        ]
     except RuntimeError:
         return []
 
 
-def _came(store: Store, rank: int, grace_s: float) -> bool:
+def _came(store: Store, rank: int, limit_s: float) -> bool:
     try:
-        store.wait([str(rank)], timedelta(seconds=grace_s))
+        store.wait([str(rank)], timedelta(seconds=limit_s))
     except dist.DistNetworkError:
         raise
     except RuntimeError:  # what stores of other kinds raise when the time is over
