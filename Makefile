@@ -31,7 +31,7 @@ help:
 	@echo 'make test                    every test, with branch coverage'
 	@echo 'make check                   format, lint, types, floors and unit tests; under 3 minutes'
 	@echo 'make docs                    write the generated pages of docs/'
-	@echo 'make bench                   every benchmark, in eleven minutes; the last line is JSON'
+	@echo 'make bench                   every benchmark, in ten minutes; the last line is JSON'
 	@echo '     ONLY=transport,path QUICK=1'
 	@echo 'make bench-paddle            the same work on Paddle 3.0.0, in its own .venv-paddle'
 	@echo 'make bench-localsgd          workers that train apart, in twenty minutes'

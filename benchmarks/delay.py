@@ -46,8 +46,8 @@ class _Job(NamedTuple):
 
     @property
     def is_slow(self) -> bool:
-        """Return whether each step waits for the wire, at least in part."""
-        return self.mode == "async" and self.prefetch <= 1
+        """Return whether steps wait for the wire: those of async do for their pushes' turn."""
+        return self.mode == "async"
 
 
 class _Case(NamedTuple):

@@ -1,4 +1,4 @@
-"""Every suite, in eleven minutes: ``make bench``, or ``python benchmarks/run.py``.
+"""Every suite, in ten minutes: ``make bench``, or ``python benchmarks/run.py``.
 
 Each suite is a process of its own, one after the other. What they find goes to a folder
 as JSON, as a page of tables, as plots, and as ``summary.json``, which is the last line
@@ -29,16 +29,16 @@ QUICK_RESULTS = FOLDER.parent / "build" / "benchmarks"
 """Where ``--quick`` writes: its figures are no measurement."""
 
 SUITES: dict[str, float] = {
-    "transport": 50.0,
-    "table": 95.0,
+    "transport": 42.0,
+    "table": 90.0,
     "path": 75.0,
     "training": 85.0,
     "delay": 70.0,
-    "compression": 80.0,
-    "growth": 75.0,
-    "datasets": 25.0,
+    "compression": 60.0,
+    "growth": 70.0,
+    "datasets": 20.0,
     "runner": 20.0,
-    "word2vec": 55.0,
+    "word2vec": 45.0,
 }
 """Seconds of each suite, in the order in which they run. Together less than ``TOTAL_S``,
 because starting and ending processes takes time too."""
@@ -46,7 +46,7 @@ because starting and ending processes takes time too."""
 ALONE = ("localsgd", "paddle", "soak", "word2vec_quality")
 """What is run by itself; its results are shown with the others' where there are any."""
 
-TOTAL_S = 640.0
+TOTAL_S = 585.0
 """All suites together. The later ones get less when the earlier ones took longer."""
 
 LATE_S = 60.0

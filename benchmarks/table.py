@@ -58,8 +58,9 @@ METHOD = (
     "the slowest batch while a table is filled whose pages were made before; 'unprepared' is "
     "with new pages and all. Memory is what the process grows by against 4 bytes a number and "
     "8 an id. torch's tables know dense ids only, and are measured at the smallest size; it "
-    "runs with one thread. So is fbgemm's, where it is installed (see table_fbgemm.py); its "
-    "update is a lookup and the backward pass, by SGD."
+    "runs with one thread. fbgemm's, where it is installed (see table_fbgemm.py), knows dense "
+    "ids only, too, and is measured at every size; its update is a lookup and the backward "
+    "pass, by SGD."
 )
 
 Cases = dict[str, Callable[[], float]]
@@ -129,8 +130,8 @@ def _measure_size(
         cases |= _limit_thread_cases(limits, size, draws["uniform"])
     if size == smallest:
         cases |= _torch_cases(size, draws["uniform"])
-        for name, act in table_fbgemm.acts(size, DIM, BATCH).items():
-            cases[f"fbgemm {name} uniform"] = _burst(draws["uniform"], act)
+    for name, act in table_fbgemm.acts(size, DIM, BATCH).items():
+        cases[f"fbgemm {name} uniform"] = _burst(draws["uniform"], act)
     rounds = Rounds(list(cases))
     for case in cases.values():
         case()  # once, so that all pages and caches are as they will be
@@ -148,8 +149,7 @@ def _measure_size(
     )
     adagrad = _fill("adagrad", universe, batch).memory_ratio
     ready = _fill("sgd", universe, batch, prefault=True)
-    peers = table_fbgemm.ratios(rounds) if size == smallest else {}
-    return _summary(rounds, filled["sgd"], ready, adagrad) | peers
+    return _summary(rounds, filled["sgd"], ready, adagrad) | table_fbgemm.ratios(rounds)
 
 
 def _case_rows(size: int, rounds: Rounds, cases: Cases) -> Iterator[dict[str, Any]]:

@@ -5,6 +5,7 @@ needs it.
 """
 
 import importlib
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -16,16 +17,16 @@ from harness import Rounds
 
 __all__ = ["acts", "ratios"]
 
+_OPS = "fbgemm_gpu.split_table_batched_embeddings_ops"
+
 
 def acts(size: int, dim: int, batch: int) -> dict[str, Callable[[NDArray[np.int64]], None]]:
     """Return a lookup and an update of rows by their numbers; none where it isn't installed."""
     try:
-        package: Any = importlib.import_module(
-            "fbgemm_gpu.split_table_batched_embeddings_ops_training"
-        )
-        common: Any = importlib.import_module(
-            "fbgemm_gpu.split_table_batched_embeddings_ops_common"
-        )
+        with warnings.catch_warnings():  # it looks for more optimizers than it comes with
+            warnings.simplefilter("ignore", DeprecationWarning)
+            package: Any = importlib.import_module(f"{_OPS}_training")
+            common: Any = importlib.import_module(f"{_OPS}_common")
     except (ImportError, OSError):  # OSError: built for another torch
         return {}
     place = (common.EmbeddingLocation.HOST, package.ComputeDevice.CPU)
