@@ -305,7 +305,7 @@ async def test_a_worker_that_cannot_be_is_kept_nothing_for(start_servers: Start)
 async def test_many_packed_ids_are_read_as_few_are(start_servers: Start) -> None:
     worker = (await start_servers(1)).worker()
     await worker.declare(ROWS)
-    ids = np.random.default_rng(4).permutation(60_000).astype(np.int64)
+    ids = np.random.default_rng(4).permutation(60_000).astype(np.int64) << 20
     before = await worker.pull("rows", ids.tolist(), create=True)
     grads = np.random.default_rng(5).standard_normal((len(ids), 5)).astype(np.float32)
     (message,) = worker.push_messages({"rows": (ids, grads)}, step=0)

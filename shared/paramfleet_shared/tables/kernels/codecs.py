@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paramfleet_shared.tables.kernels.compiled import inlined, kernel
+from paramfleet_shared.tables.kernels.compiled import inlined, kernel, uncounted
 
 __all__ = [
     "BLOCK",
@@ -41,6 +41,9 @@ ROOM = 8 + 1 + 8 * BLOCK + 8 + PADDING
 
 _WORD = 64
 """Bits that are stored at a time."""
+
+_MOST_AT_ONCE = 56
+"""Bits of a difference that are in the 8 bytes from its first byte on, wherever it begins."""
 
 _U = np.uint32
 _ABS, _INF = _U(0x7FFFFFFF), _U(0x7F800000)
@@ -130,11 +133,48 @@ def _width_of(ids: NDArray[np.uint64], start: int, stop: int) -> int:
 @inlined
 def _put(out: NDArray[np.uint8], place: int, value: np.uint64) -> None:
     """Store a number in 8 bytes, the lowest first."""
+    first = np.uint64(place)  # unsigned: not from the end, so that LLVM makes it one store
     for k in range(8):
-        out[place + k] = np.uint8((value >> np.uint64(8 * k)) & _BYTE)
+        out[first + np.uint64(k)] = np.uint8((value >> np.uint64(8 * k)) & _BYTE)
 
 
-@kernel
+@inlined
+def _pack_narrow(ids: Any, block: Any, end: Any, width: Any, out: Any, place: Any) -> Any:
+    """Pack a block of at most ``_MOST_AT_ONCE`` bits each; return where the next begins.
+
+    Each store has all bits that no byte is full of yet, and no branch depends on them.
+    """
+    word, filled = np.uint64(0), 0
+    for i in range(block, end):
+        word |= (ids[i] - ids[i - 1]) << np.uint64(filled)
+        _put(out, place, word)
+        filled += width
+        place += filled >> 3
+        word >>= np.uint64(filled & ~7)
+        filled &= 7
+    return place + (filled + 7) // 8
+
+
+@inlined
+def _pack_wide(ids: Any, block: Any, end: Any, width: Any, out: Any, place: Any) -> Any:
+    """As ``_pack_narrow``, of any width."""
+    word, filled = np.uint64(0), 0  # what isn't written yet, in so many bits
+    for i in range(block, end):
+        difference = ids[i] - ids[i - 1]
+        word |= difference << np.uint64(filled)
+        filled += width
+        if filled >= _WORD:
+            _put(out, place, word)
+            place += 8
+            filled -= _WORD
+            word = np.uint64(0)
+            if filled:
+                word = difference >> np.uint64(width - filled)
+    _put(out, place, word)
+    return place + (filled + 7) // 8
+
+
+@uncounted
 def pack(ids: NDArray[np.uint64], offsets: NDArray[np.int64], out: NDArray[np.uint8]) -> int:
     """Pack ids into ``out``; return how many bytes, or 0 if they need not less than ids do.
 
@@ -155,20 +195,10 @@ def pack(ids: NDArray[np.uint64], offsets: NDArray[np.int64], out: NDArray[np.ui
             width = _width_of(ids, block, end)
             out[place] = width
             place += 1
-            word, filled = np.uint64(0), 0  # what isn't written yet, in so many bits
-            for i in range(block, end):
-                difference = ids[i] - ids[i - 1]
-                word |= difference << np.uint64(filled)
-                filled += width
-                if filled >= _WORD:
-                    _put(out, place, word)
-                    place += 8
-                    filled -= _WORD
-                    word = np.uint64(0)
-                    if filled:
-                        word = difference >> np.uint64(width - filled)
-            _put(out, place, word)
-            place += (filled + 7) // 8
+            if width <= _MOST_AT_ONCE:
+                place = _pack_narrow(ids, block, end, width, out, place)
+            else:
+                place = _pack_wide(ids, block, end, width, out, place)
     _put(out, place, np.uint64(0))
     place += PADDING
     return place if place < most else 0
@@ -177,13 +207,39 @@ def pack(ids: NDArray[np.uint64], offsets: NDArray[np.int64], out: NDArray[np.ui
 @inlined
 def _load(packed: NDArray[np.uint8], at: Any) -> np.uint64:
     """Return 8 bytes as a number."""
-    value = np.uint64(0)
+    first, value = np.uint64(at), np.uint64(0)  # unsigned, as in ``_put``
     for k in range(8):
-        value |= np.uint64(packed[at + k]) << np.uint64(8 * k)
+        value |= np.uint64(packed[first + np.uint64(k)]) << np.uint64(8 * k)
     return value
 
 
-@kernel
+@inlined
+def _difference(packed: Any, place: Any, bit: Any, width: Any) -> Any:
+    """Return the bits from ``bit`` on after ``place``, of which ``width`` count."""
+    at, shift = place + (bit >> 3), np.uint64(bit & 7)
+    value = _load(packed, at) >> shift
+    if width > _MOST_AT_ONCE and shift:
+        value |= np.uint64(packed[at + 8]) << (_64 - shift)
+    return value
+
+
+@inlined
+def _unpack_block(packed: Any, place: Any, width: Any, ids: Any, last: Any) -> None:
+    """Read the ids after ``last``, whose differences have ``width`` bits each."""
+    mask = np.uint64(0xFFFFFFFFFFFFFFFF)
+    if width < _WORD:
+        mask = (np.uint64(1) << np.uint64(width)) - np.uint64(1)
+    if width <= _MOST_AT_ONCE:  # which is known in a loop of its own
+        for i in range(ids.size):
+            last += _difference(packed, place, i * width, 0) & mask
+            ids[i] = last
+    else:
+        for i in range(ids.size):
+            last += _difference(packed, place, i * width, width) & mask
+            ids[i] = last
+
+
+@uncounted
 def unpack(
     packed: NDArray[np.uint8], offsets: NDArray[np.int64], ids: NDArray[np.uint64]
 ) -> bool:
@@ -211,17 +267,6 @@ def unpack(
             num = (count * width + 7) // 8
             if place + num > end:
                 return False
-            mask = np.uint64(0xFFFFFFFFFFFFFFFF)
-            if width < 64:
-                mask = (np.uint64(1) << np.uint64(width)) - np.uint64(1)
-            last = ids[block - 1]
-            for i in range(count):
-                bit = i * width
-                at, shift = place + (bit >> 3), np.uint64(bit & 7)
-                value = _load(packed, at) >> shift
-                if shift:
-                    value |= np.uint64(packed[at + 8]) << (_64 - shift)
-                last += value & mask
-                ids[block + i] = last
+            _unpack_block(packed, place, width, ids[block : block + count], ids[block - 1])
             place += num
     return bool(place == end)

@@ -1,7 +1,8 @@
 """Duplicates out, sorted by shard, and the way back: what a batch needs before it travels.
 
 A batch is sorted by shard first, so that the search for duplicates stays in the nearest
-cache.
+cache. Places are unsigned numbers: one with a sign could count from the end, which each use
+of it as an index would have to look at.
 """
 
 from typing import Any
@@ -14,6 +15,8 @@ from paramfleet_shared.tables.kernels.hashing import mix, shard_of
 from paramfleet_shared.tables.kernels.sorting import sort_numbered
 
 __all__ = ["partition_ids"]
+
+_1 = np.uint64(1)
 
 
 @kernel
@@ -30,10 +33,10 @@ def partition_ids(
     the shards. With ``by_id`` (a bool) keys are sorted inside their shard, too; else they
     stand by first appearance.
     """
-    parted, places = np.empty(keys.size, np.uint64), np.empty(keys.size, np.int32)
+    parted, places = np.empty(keys.size, np.uint64), np.empty(keys.size, np.uint32)
     mixed, shards = np.empty(keys.size, np.uint64), np.empty(keys.size, np.uint16)
     if by_id:
-        ordered, numbers = keys.copy(), np.empty(keys.size, np.int32)
+        ordered, numbers = keys.copy(), np.empty(keys.size, np.uint32)
         sort_numbered(ordered, numbers)
         _shards_of(ordered, mixed, shards, offsets)
         _by_shard(ordered, shards, offsets, parted, places)
@@ -73,7 +76,7 @@ def _by_shard(
     shards: NDArray[np.uint16],
     ends: NDArray[np.int64],
     parted: NDArray[np.uint64],
-    places: NDArray[np.int32],
+    places: NDArray[np.uint32],
 ) -> None:
     """Sort keys by shard, stably, into ``parted``; put into ``places`` where each stood.
 
@@ -85,8 +88,8 @@ def _by_shard(
         ends[shard] = begin
         begin += count
     for i in range(keys.size):
-        place = ends[shards[i]]
-        ends[shards[i]] = place + 1
+        place = np.uint64(ends[shards[i]])
+        ends[shards[i]] = place + _1
         parted[place] = keys[i]
         places[place] = i
 
@@ -109,7 +112,7 @@ def _places_for(ends: NDArray[np.int64]) -> int:
 
 @uncounted
 def _join_alike(
-    batch: tuple[NDArray[np.uint64], NDArray[np.int32], NDArray[np.uint32]],
+    batch: tuple[NDArray[np.uint64], NDArray[np.uint32], NDArray[np.uint32]],
     known: NDArray[np.int32],
     ids: NDArray[np.uint64],
     inverse: NDArray[np.int64],
@@ -123,24 +126,24 @@ def _join_alike(
     former one. ``ends`` bound the shards in ``batch``, and then in ``ids``.
     """
     parted, places, homes = batch
-    mask = np.int64(known.size - 1)
-    num, begin = np.int64(0), np.int64(0)
+    mask = np.uint64(known.size - 1)
+    num, begin = np.uint64(0), np.int64(0)
     for shard in range(ends.size - 1):
         first, end = num, ends[shard]
         ends[shard] = first
         for i in range(begin, end):
             key = parted[i]
-            place = np.int64(homes[i]) & mask
-            number = np.int64(known[place])
-            while number > first and ids[number - 1] != key:
-                place = (place + 1) & mask
-                number = np.int64(known[place])
+            place = np.uint64(homes[i]) & mask
+            number = np.uint64(known[place])
+            while number > first and ids[number - _1] != key:
+                place = (place + _1) & mask
+                number = np.uint64(known[place])
             if number <= first:
                 ids[num] = key
-                num += 1
+                num += _1
                 number = num
                 known[place] = number
-            inverse[places[i]] = number - 1
+            inverse[places[i]] = number - _1
         begin = end
     ends[-1] = num
     return int(num)
@@ -149,21 +152,21 @@ def _join_alike(
 @uncounted
 def _join_neighbours(
     parted: NDArray[np.uint64],
-    places: NDArray[np.int32],
+    places: NDArray[np.uint32],
     ids: NDArray[np.uint64],
     inverse: NDArray[np.int64],
     ends: NDArray[np.int64],
 ) -> int:
     """Number keys that are sorted inside their shard; otherwise as ``_join_alike``."""
-    num, begin = np.int64(0), np.int64(0)
+    num, begin = np.uint64(0), np.int64(0)
     for shard in range(ends.size - 1):
         first, end = num, ends[shard]
         ends[shard] = first
         for i in range(begin, end):
-            if num == first or ids[num - 1] != parted[i]:
+            if num == first or ids[num - _1] != parted[i]:
                 ids[num] = parted[i]
-                num += 1
-            inverse[places[i]] = num - 1
+                num += _1
+            inverse[places[i]] = num - _1
         begin = end
     ends[-1] = num
     return int(num)

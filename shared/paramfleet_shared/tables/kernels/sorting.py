@@ -15,7 +15,7 @@ _MASK = np.uint64(_VALUES - 1)
 
 
 @kernel
-def sort_numbered(keys: NDArray[np.uint64], numbers: NDArray[np.int32]) -> None:
+def sort_numbered(keys: NDArray[np.uint64], numbers: NDArray[np.uint32]) -> None:
     """Sort keys in place, stably, and put into ``numbers`` where each of them stood."""
     every = np.uint64(0)
     for i in range(keys.size):
@@ -31,18 +31,18 @@ def sort_numbered(keys: NDArray[np.uint64], numbers: NDArray[np.int32]) -> None:
             continue
         counts[:] = 0
         for i in range(keys.size):
-            counts[np.int64((from_keys[i] >> shift) & _MASK)] += 1
+            counts[(from_keys[i] >> shift) & _MASK] += 1
         place = np.int64(0)
         for digit in range(_VALUES):
             count = counts[digit]
             counts[digit] = place
             place += count
         for i in range(keys.size):
-            value = np.int64((from_keys[i] >> shift) & _MASK)
-            place = counts[value]
-            counts[value] = place + 1
-            to_keys[place] = from_keys[i]
-            to_numbers[place] = from_numbers[i]
+            value = (from_keys[i] >> shift) & _MASK
+            to = np.uint64(counts[value])  # unsigned: not from the end
+            counts[value] = to + np.uint64(1)
+            to_keys[to] = from_keys[i]
+            to_numbers[to] = from_numbers[i]
         from_keys, to_keys = to_keys, from_keys
         from_numbers, to_numbers = to_numbers, from_numbers
         is_away = not is_away
@@ -55,9 +55,11 @@ def sort_numbered(keys: NDArray[np.uint64], numbers: NDArray[np.int32]) -> None:
 def are_sorted(keys: NDArray[np.uint64], offsets: NDArray[np.int64]) -> bool:
     """Return whether keys rise inside each part that ``offsets`` bound."""
     for part in range(offsets.size - 1):
-        for i in range(offsets[part] + 1, offsets[part + 1]):
-            if keys[i] < keys[i - 1]:
-                return False
+        falls = 0
+        for i in range(offsets[part] + 1, offsets[part + 1]):  # in vectors: no way out of it
+            falls += keys[np.uint64(i)] < keys[np.uint64(i - 1)]
+        if falls:
+            return False
     return True
 
 
@@ -69,7 +71,7 @@ def order_within(
     parts = np.empty(keys.size, np.int32)
     for part in range(offsets.size - 1):
         parts[offsets[part] : offsets[part + 1]] = part
-    numbers = np.empty(keys.size, np.int32)
+    numbers = np.empty(keys.size, np.uint32)
     sort_numbered(keys.copy(), numbers)
     nexts = offsets.copy()
     for i in range(keys.size):
