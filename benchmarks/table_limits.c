@@ -2,7 +2,7 @@
 #include <stdint.h>
 #include <string.h>
 
-enum { DIM = 16, WIDE = 3 * DIM, AHEAD = 48 };
+enum { DIM = 16, WIDE = 3 * DIM, AHEAD = 64 };
 
 void gather(const float *table, float *batch, const int64_t *slots, int64_t num) {
     for (int64_t i = 0; i < num; i++) {

@@ -16,6 +16,7 @@ from paramfleet_shared.tables.kernels.compiled import as_input
 from paramfleet_shared.tables.kernels.firsts import fill_firsts, firsts_of
 from paramfleet_shared.tables.kernels.index import (
     DONE,
+    GROUP,
     LEAD,
     MOST_MISSED,
     MOVING_ENTRIES,
@@ -139,7 +140,8 @@ class SlotIndex:
             counts=np.array([0, 1, 2], np.int64),
             moving=np.empty((2, MOVING_ENTRIES), np.uint64),
             fill=np.empty(4 * PAGE_LINES, np.int64),
-            strips=np.zeros((2, STRIP + LEAD), np.int64),
+            homes=np.zeros(STRIP + LEAD, np.int64),
+            slots=np.zeros(GROUP + row_kernels.AHEAD, np.int64),
             missed=np.empty((6, MOST_MISSED), np.int64),
         )
         """For kernels that create rows beside ids."""

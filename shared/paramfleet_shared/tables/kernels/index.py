@@ -29,6 +29,7 @@ from paramfleet_shared.tables.kernels.lanes import match_line
 __all__ = [
     "CROWDED",
     "DONE",
+    "GROUP",
     "GROUPS",
     "LAST_VALUE",
     "LEAD",
@@ -51,8 +52,11 @@ DONE, CROWDED = 0, 1
 STRIP = 256
 """Keys of a batch that are looked up together (see ``seek``)."""
 
-LEAD = 64
-"""Keys between the request for a line or a row, and its use."""
+LEAD = 96
+"""Keys between the request for a line, and its use."""
+
+GROUP = 1 << 13
+"""Keys whose slots are known before their rows are used (see ``seek``)."""
 
 MOST_MISSED = 8 * STRIP
 
@@ -94,9 +98,10 @@ class Index(NamedTuple):
     """[2, MOVING_ENTRIES]: ids and values of a group while it is expanded."""
     fill: NDArray[np.int64]
     """[4 * PAGE_LINES]: entries in the lines of that group."""
-    strips: NDArray[np.int64]
-    """[2, STRIP + LEAD], of a batch's strip: homes from its beginning on, and slots from
-    ``LEAD`` keys before it on."""
+    homes: NDArray[np.int64]
+    """[STRIP + LEAD]: the home lines of a strip's keys and of those after it."""
+    slots: NDArray[np.int64]
+    """[GROUP + AHEAD]: the slots of a group's keys; what is behind them is only asked for."""
     missed: NDArray[np.int64]
     """[6, MOST_MISSED], of a strip's missed keys: their numbers in the batch; of those looked
     for: numbers, lines and values; of those that were: numbers and slots (see ``seek``)."""
@@ -130,7 +135,7 @@ def next_line(line: int) -> Any:
 @inlined
 def _empty_group(index: Index, group: int, num_pages: int) -> Any:
     """Move a group's entries to ``index.moving``; return their number."""
-    lines, words, _ids, counts, moving, _fill, _strips, _missed = index
+    lines, words, _ids, counts, moving, _fill, _homes, _slots, _missed = index
     num = 0
     for page in range(num_pages):
         first = (group + page * counts[GROUPS]) << LINE_BITS
@@ -147,7 +152,7 @@ def _empty_group(index: Index, group: int, num_pages: int) -> Any:
 @kernel
 def _expand(index: Index) -> None:
     """Give the round's next group one page more."""
-    lines, words, _ids, counts, moving, fill, _strips, _missed = index
+    lines, words, _ids, counts, moving, fill, _homes, _slots, _missed = index
     groups = counts[GROUPS]
     had = counts[PAGES] // groups  # 2 or 3
     num = _empty_group(index, counts[PAGES] - had * groups, had)
@@ -210,7 +215,7 @@ def create_slots(
 
     ``values`` get each one's slot + 1. Return ``DONE`` or ``CROWDED``.
     """
-    lines, words, ids, counts, _moving, _fill, _strips, _missed = index
+    lines, words, ids, counts, _moving, _fill, _homes, _slots, _missed = index
     grow(index, numbers.size)
     for j in range(numbers.size):
         key = keys[numbers[j]]

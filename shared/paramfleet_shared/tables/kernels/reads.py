@@ -1,4 +1,4 @@
-"""Reading rows: from ids to values in one pass over a batch (see ``seek``)."""
+"""Reading rows: from ids to values, a group of a batch at a time (see ``seek``)."""
 
 from typing import Any, NamedTuple
 
@@ -7,34 +7,18 @@ from numpy.typing import NDArray
 
 from paramfleet_shared.tables.kernels.compiled import inlined, kernel, uncounted
 from paramfleet_shared.tables.kernels.firsts import Firsts, fill_firsts, fill_states
-from paramfleet_shared.tables.kernels.index import (
-    CROWDED,
-    DONE,
-    LEAD,
-    ROWS,
-    STRIP,
-    Index,
-    create_slots,
-)
-from paramfleet_shared.tables.kernels.lanes import match_line, prefetch
+from paramfleet_shared.tables.kernels.index import DONE, GROUP, ROWS, Index
 from paramfleet_shared.tables.kernels.rows import (
+    AHEAD,
     LINE_FLOATS,
     Layout,
     copy_line,
     copy_span,
     prefetch_row,
 )
-from paramfleet_shared.tables.kernels.seek import (
-    NONE,
-    aim,
-    ask_first,
-    lag_of,
-    look_beyond,
-    shift,
-    sort_out,
-)
+from paramfleet_shared.tables.kernels.seek import find_slots
 
-__all__ = ["Table", "ask_rows", "create_rows", "fill_rows", "pull_rows"]
+__all__ = ["Table", "fill_rows", "find_rows", "pull_rows"]
 
 
 class Table(NamedTuple):
@@ -53,14 +37,6 @@ class Table(NamedTuple):
     """[dim]: room for a sum."""
 
 
-@uncounted
-def ask_rows(table: Table, num: int, width: int) -> None:
-    """Bring the first ``width`` floats near of the rows of keys that were found."""
-    slots, floats, pitch = table.arrays.missed[5], table.floats, table.layout.pitch
-    for j in range(num):
-        prefetch_row(floats, slots[j] * pitch, width)
-
-
 @kernel
 def fill_rows(table: Table, start: int, stop: int) -> None:
     """Give the rows of new slots their first values and state."""
@@ -74,14 +50,16 @@ def fill_rows(table: Table, start: int, stop: int) -> None:
 
 
 @kernel
-def create_rows(table: Table, keys: NDArray[np.uint64], num: int) -> int:
-    """Make rows of those keys looked for that have none; return ``DONE`` or ``CROWDED``."""
-    counts = table.arrays.counts
-    _missed, numbers, _places, values, _found, _slots = table.arrays.missed
-    before = counts[ROWS]
-    outcome = create_slots(table.arrays, keys, numbers[:num], values)
-    if counts[ROWS] > before:
-        fill_rows(table, before, counts[ROWS])
+def find_rows(table: Table, keys: NDArray[np.uint64], create: Any) -> int:
+    """Put the slots of a group's keys to the index's; return ``DONE`` or ``CROWDED``.
+
+    With ``create`` (a bool) new keys become rows, for which there must be room.
+    """
+    index = table.arrays
+    before = index.counts[ROWS]
+    outcome = find_slots(index, keys, index.slots[: keys.size], create)
+    if index.counts[ROWS] > before:
+        fill_rows(table, before, index.counts[ROWS])
     return outcome
 
 
@@ -96,68 +74,36 @@ def _read_firsts(
 
 
 @inlined
-def _read_strip(arrays: Any, batch: Any, lists: Any, shape: Any, copy: Any) -> Any:
-    """Look into the home lines of a strip, and copy the rows that were asked for before.
+def _copy_group(arrays: Any, num: Any, start: Any, shape: Any, copy: Any) -> Any:
+    """Copy the rows of a group to ``out`` from row ``start`` on; return how many are absent.
 
-    ``arrays`` = (lines, floats, values), ``batch`` = (keys, where the strip starts, out),
-    ``lists`` = (homes, slots, missed), ``shape`` = (dim, value pitch, pitch, width), ``copy``
-    is ``copy_span`` or its like. Return how many keys were missed; in place of their rows the
-    table's first is copied.
+    ``arrays`` = (slots, floats, values, out), ``shape`` = (dim, value pitch, pitch, width),
+    ``copy`` is ``copy_span`` or its like. In place of an absent row the table's first is
+    copied: a branch would be mispredicted.
     """
-    lines, floats, values = arrays
-    keys, start, out = batch
-    homes, slots, missed = lists
+    slots, floats, values, out = arrays
     dim, value_pitch, pitch, width = shape
-    strip, num_missed = keys[start : start + STRIP], 0
-    for j in range(strip.size + lag_of(keys, start)):
-        if j < strip.size:
-            prefetch(lines, homes[j + LEAD] << 3)
-            slot = match_line(lines, homes[j], strip[j]) - 1
-            # Without a branch, which would be mispredicted; unsigned: not from the end.
-            missed[np.uint64(num_missed)] = start + j
-            num_missed += slot < 0
-            slot = max(slot, 0)
-            slots[j + LEAD] = slot
-            prefetch_row(floats, slot * pitch, width)
-        i = start + j - LEAD
-        if i >= 0:
-            copy(out, i * dim, values, slots[j] * value_pitch, dim)
-    shift(slots, strip.size)
-    return num_missed
+    num_absent = 0
+    for i in range(num):
+        prefetch_row(floats, slots[i + AHEAD] * pitch, width)
+        slot = slots[i]
+        num_absent += slot < 0
+        copy(out, (start + i) * dim, values, max(slot, 0) * value_pitch, dim)
+    return num_absent
 
 
 @uncounted
-def _read_home(
-    table: Table, keys: NDArray[np.uint64], start: int, out: NDArray[np.float32]
-) -> int:
-    """Call ``_read_strip``; a function of its own, so that it has registers enough."""
-    index, values, floats = table.arrays, table.values, table.floats
-    arrays = (index.lines, floats, values)
-    lists = (index.strips[0], index.strips[1], index.missed[0])
-    batch = (keys, start, out)
+def _read_group(table: Table, num: int, start: int, out: NDArray[np.float32]) -> int:
+    """Call ``_copy_group``; a function of its own, so that it has registers enough."""
+    arrays = (table.arrays.slots, table.floats, table.values, out)
     dim, value_pitch, pitch, width = table.layout
     if dim == LINE_FLOATS and width == LINE_FLOATS:  # known widths make straight code
         shape = (LINE_FLOATS, value_pitch, pitch, LINE_FLOATS)
-        num_missed: int = _read_strip(arrays, batch, lists, shape, copy_line)
+        num_absent: int = _copy_group(arrays, num, start, shape, copy_line)
     else:
         shape = (dim, value_pitch, pitch, width)
-        num_missed = _read_strip(arrays, batch, lists, shape, copy_span)
-    return num_missed
-
-
-@uncounted
-def _read_found(
-    table: Table, keys: NDArray[np.uint64], num: int, out: NDArray[np.float32]
-) -> None:
-    """Copy the rows of missed keys that were looked for."""
-    numbers, slots, values = table.arrays.missed[4], table.arrays.missed[5], table.values
-    dim, value_pitch, _pitch, _first_state = table.layout
-    for j in range(num):
-        i, slot = numbers[j], slots[j]
-        if slot < 0:
-            _read_firsts(table, keys[i : i + 1], out, i * dim)
-        else:
-            copy_span(out, i * dim, values, slot * value_pitch, dim)
+        num_absent = _copy_group(arrays, num, start, shape, copy_span)
+    return num_absent
 
 
 @uncounted
@@ -169,19 +115,14 @@ def pull_rows(
     ``out`` is flat. With ``create`` (a bool) new keys become rows, for which there must be
     room; without, they read as what they would begin with.
     """
-    index, width = table.arrays, table.layout.first_state
-    start, num_sought, num_found = NONE, NONE, NONE
-    aim(index, keys, 0)
-    ask_first(index, keys.size)
-    while start < keys.size or num_sought or num_found:
-        num_missed = _read_home(table, keys, start, out)
-        _read_found(table, keys, num_found, out)
-        num_absent = look_beyond(index, keys, start, num_sought, num_missed)
-        num = num_sought + num_missed
-        if create and num_absent and create_rows(table, keys, num) != DONE:
-            return CROWDED
-        num_sought, num_found = sort_out(index, num)
-        ask_rows(table, num_found, width)
-        start += STRIP
-        aim(index, keys, start)
+    slots, dim = table.arrays.slots, table.layout.dim
+    for start in range(0, keys.size, GROUP):
+        some = keys[start : start + GROUP]
+        outcome = find_rows(table, some, create)
+        if outcome != DONE:
+            return outcome
+        if _read_group(table, some.size, start, out):
+            for i in range(some.size):
+                if slots[i] < 0:
+                    _read_firsts(table, some[i : i + 1], out, (start + i) * dim)
     return DONE

@@ -23,7 +23,7 @@ __all__ = ["Layout", "copy_line", "copy_span", "gather", "prefetch_row", "scatte
 LINE_FLOATS = LINE_LANES
 """In a cache line."""
 
-AHEAD = 48
+AHEAD = 64
 """Rows between the one worked on and the one prefetched."""
 
 

@@ -2,13 +2,15 @@
 
 Memory answers after the time that hundreds of instructions take, and answers many
 requests at once. So each key asks for its line of the index ``LEAD`` keys before that
-is looked into, which asks for the row, which is used ``LEAD`` keys later; requests and
-work alternate from key to key, so that there are always some on their way.
+is looked into; requests and work alternate from key to key, so that there are always some
+on their way. Rows are used in a loop of their own, which asks for them in the same way:
+one that did both would have no registers left, and its requests would wait for each other.
+A group of keys is looked up at a time, so that its slots stay near until its rows are used.
 
 A key that its home line lacks is *missed*: a few in a hundred, for whom nothing waits. If
 the line is full, it is looked for in the next one a strip later, when that is there, and so
-on; its row is used another strip later. So no memory is waited for. Keys that are in no line
-are created in the order they came, with all that are still looked for.
+on. So no memory is waited for. Keys that are in no line are created in the order they came,
+with all that are still looked for.
 """
 
 from typing import Any
@@ -34,31 +36,22 @@ from paramfleet_shared.tables.kernels.index import (
 )
 from paramfleet_shared.tables.kernels.lanes import match_line, prefetch
 
-__all__ = [
-    "NONE",
-    "aim",
-    "ask_first",
-    "find_slots",
-    "lag_of",
-    "look_beyond",
-    "shift",
-    "sort_out",
-]
+__all__ = ["find_slots"]
 
 _MOST_SOUGHT = 4 * STRIP
 """Keys that wait for a line, at most; if there are more, they are looked for at once."""
 
 _WAITS = -1
 
-NONE: Any = np.int64(0)
+_NONE: Any = np.int64(0)
 """What counts begin with: a plain 0 has a type of its own, and kernels that are called with
 it would be compiled for it, too."""
 
 
 @inlined
-def aim(index: Any, keys: Any, start: int) -> None:
+def _aim(index: Any, keys: Any, start: int) -> None:
     """Note the home lines of the strip of keys from ``start`` on, and of ``LEAD`` more."""
-    homes = index.strips[0]
+    homes = index.homes
     groups, pages = index.counts[GROUPS], index.counts[PAGES]
     ahead = keys[start : start + STRIP + LEAD]
     for j in range(ahead.size):  # no prefetch in here: so it runs in vectors
@@ -66,34 +59,21 @@ def aim(index: Any, keys: Any, start: int) -> None:
 
 
 @inlined
-def ask_first(index: Any, num: int) -> None:
+def _ask_first(index: Any, num: int) -> None:
     """Ask for the lines of a batch's first keys."""
     for j in range(min(num, LEAD)):
-        prefetch(index.lines, index.strips[0, j] << 3)
-
-
-@inlined
-def lag_of(keys: Any, start: int) -> Any:
-    """Return how many rows are still to be used after the strip from ``start`` on."""
-    return LEAD if start < keys.size <= start + STRIP else 0
-
-
-@inlined
-def shift(slots: Any, num: int) -> None:
-    """Let the slots' last ``LEAD`` be the first, after a strip of ``num`` keys."""
-    for j in range(LEAD):
-        slots[j] = slots[num + j]
+        prefetch(index.lines, index.homes[j] << 3)
 
 
 @uncounted
-def look_beyond(
+def _look_beyond(
     index: Index, keys: NDArray[np.uint64], start: int, num_sought: int, num_missed: int
 ) -> int:
     """Look into the lines that came for those sought, and let those missed be sought, too.
 
     The latter are of the strip from ``start`` on. Return how many are in no line.
     """
-    lines, words, homes = index.lines, index.words, index.strips[0]
+    lines, words, homes = index.lines, index.words, index.homes
     missed, numbers, places, values, _found, _slots = index.missed
     groups, pages = index.counts[GROUPS], index.counts[PAGES]
     num_absent = 0
@@ -116,7 +96,7 @@ def look_beyond(
 
 
 @uncounted
-def sort_out(index: Index, num: int) -> tuple[int, int]:
+def _sort_out(index: Index, num: int) -> tuple[int, int]:
     """Ask for the next lines of keys that wait for one; return how many do, and don't.
 
     ``num`` were looked for. Those that don't wait are listed with their slots.
@@ -140,13 +120,14 @@ def _find_strip(
     index: Index, keys: NDArray[np.uint64], start: int, slots: NDArray[np.int64]
 ) -> int:
     """Look into the home lines of a strip; return how many keys were missed."""
-    lines, homes, missed, num_missed = index.lines, index.strips[0], index.missed[0], 0
+    lines, homes, missed, num_missed = index.lines, index.homes, index.missed[0], 0
     strip, mine = keys[start : start + STRIP], slots[start : start + STRIP]
     for j in range(strip.size):
         prefetch(lines, homes[j + LEAD] << 3)
         slot = match_line(lines, homes[j], strip[j]) - 1
         mine[j] = slot
-        missed[num_missed] = start + j  # without a branch, which would be mispredicted
+        # Without a branch, which would be mispredicted; unsigned: not from the end.
+        missed[np.uint64(num_missed)] = start + j
         num_missed += slot < 0
     return num_missed
 
@@ -161,21 +142,21 @@ def find_slots(
     must be room for as many rows. Stops at the first key whose page has no place.
     """
     _missed, numbers, _places, values, found, its_slots = index.missed
-    start, num_sought = NONE, NONE
-    aim(index, keys, 0)
-    ask_first(index, keys.size)
+    start, num_sought = _NONE, _NONE
+    _aim(index, keys, 0)
+    _ask_first(index, keys.size)
     while start < keys.size or num_sought:
         num_missed = _find_strip(index, keys, start, slots)
-        num_absent = look_beyond(index, keys, start, num_sought, num_missed)
+        num_absent = _look_beyond(index, keys, start, num_sought, num_missed)
         num = num_sought + num_missed
         made = DONE
         if create and num_absent:
             made = create_slots(index, keys, numbers[:num], values)
         if made != DONE:
             return CROWDED
-        num_sought, num_found = sort_out(index, num)
+        num_sought, num_found = _sort_out(index, num)
         for j in range(num_found):
             slots[found[j]] = its_slots[j]
         start += STRIP
-        aim(index, keys, start)
+        _aim(index, keys, start)
     return DONE

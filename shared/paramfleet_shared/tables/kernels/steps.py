@@ -7,9 +7,8 @@ from numpy.typing import NDArray
 
 from paramfleet_shared.tables.kernels.batches import add_span
 from paramfleet_shared.tables.kernels.compiled import inlined, uncounted
-from paramfleet_shared.tables.kernels.index import CROWDED, DONE, LEAD, STRIP
-from paramfleet_shared.tables.kernels.lanes import match_line, prefetch
-from paramfleet_shared.tables.kernels.reads import Table, ask_rows, create_rows
+from paramfleet_shared.tables.kernels.index import DONE, GROUP
+from paramfleet_shared.tables.kernels.reads import Table, find_rows
 from paramfleet_shared.tables.kernels.rows import (
     AHEAD,
     LINE_FLOATS,
@@ -24,17 +23,11 @@ from paramfleet_shared.tables.kernels.rules import (
     step_line,
     step_row,
 )
-from paramfleet_shared.tables.kernels.seek import (
-    NONE,
-    aim,
-    ask_first,
-    lag_of,
-    look_beyond,
-    shift,
-    sort_out,
-)
 
 __all__ = ["Chains", "chain", "step_chains", "step_rows"]
+
+_CREATE: Any = np.bool_(True)  # noqa: FBT003
+"""A plain True has a type of its own, and what is called with it is compiled for it, too."""
 
 
 class Chains(NamedTuple):
@@ -145,81 +138,50 @@ def _step_one_line(
 
 
 @inlined
-def _step_strip(
-    step: Step, arrays: Any, batch: Any, lists: Any, shape: Any, step_one: Any
-) -> Any:
-    """Look into the home lines of a strip, and step the rows that were asked for before.
+def _step_keys(
+    step: Step, arrays: Any, keys: Any, start: Any, shape: Any, step_one: Any
+) -> None:
+    """Step the rows of a group, in order, with the gradients from row ``start`` on.
 
-    ``arrays`` = (lines, values, floats, gradients), ``batch`` = (keys, where the strip
-    starts), ``lists`` = (homes, slots, missed), ``shape`` = (dim, value pitch, pitch, first
-    state), ``step_one`` is ``_step_one`` or its like. Return how many keys were missed,
-    whose rows aren't stepped.
+    ``arrays`` = (slots, values, floats, gradients), ``shape`` = (dim, value pitch, pitch,
+    first state), ``step_one`` is ``_step_one`` or its like.
     """
-    lines, values, floats, grads = arrays
-    keys, start = batch
-    homes, slots, missed = lists
+    slots, values, floats, grads = arrays
     dim, _value_pitch, pitch, _first_state = shape
-    strip, num_missed = keys[start : start + STRIP], 0
     arrays = (values, floats, grads)
-    for j in range(strip.size + lag_of(keys, start)):
-        if j < strip.size:
-            prefetch(lines, homes[j + LEAD] << 3)
-            slot = match_line(lines, homes[j], strip[j]) - 1
-            missed[np.uint64(num_missed)] = start + j  # unsigned: not from the end
-            num_missed += slot < 0
-            slots[j + LEAD] = slot
-            prefetch_row(floats, slot * pitch, pitch)
-        i = start + j - LEAD
-        if slots[j] >= 0:
-            step_one(step, arrays, slots[j], keys[i], i * dim, shape)
-    shift(slots, strip.size)
-    return num_missed
+    for i in range(keys.size):
+        prefetch_row(floats, slots[i + AHEAD] * pitch, pitch)
+        step_one(step, arrays, slots[i], keys[i], (start + i) * dim, shape)
 
 
 @uncounted
-def _step_home(
+def _step_group(
     step: Step,
     table: Table,
     keys: NDArray[np.uint64],
     grads: NDArray[np.float32],
     start: int,
-) -> int:
-    """Call ``_step_strip``; a function of its own, so that it has registers enough.
+) -> None:
+    """Call ``_step_keys``; a function of its own, so that it has registers enough.
 
     A row's address isn't in the TLB, and a processor can't retire a prefetch before it has
     walked the page tables. So what hides the walks is how many rows' instructions its
     window holds at a time: the fewer a row takes, the better. Known widths make straight
     code; Adam, whose rows are the most memory, has its own.
     """
-    index, values, floats = table.arrays, table.values, table.floats
-    arrays = (index.lines, values, floats, grads)
-    lists = (index.strips[0], index.strips[1], index.missed[0])
+    arrays = (table.arrays.slots, table.values, table.floats, grads)
     dim, value_pitch, pitch, first_state = table.layout
-    is_line, batch = dim == LINE_FLOATS, (keys, start)
+    is_line = dim == LINE_FLOATS
     is_plain_adam = step.rule == LAZY_ADAM and step.weight_decay == 0
     if is_line and first_state == LINE_FLOATS and is_plain_adam:
         shape = (LINE_FLOATS, 3 * LINE_FLOATS, 3 * LINE_FLOATS, LINE_FLOATS)
-        mine = plain_adam(step)
-        num_missed: int = _step_strip(mine, arrays, batch, lists, shape, _step_one_line)
+        _step_keys(plain_adam(step), arrays, keys, start, shape, _step_one_line)
     elif is_line:
         shape = (LINE_FLOATS, value_pitch, pitch, first_state)
-        num_missed = _step_strip(step, arrays, batch, lists, shape, _step_one_line)
+        _step_keys(step, arrays, keys, start, shape, _step_one_line)
     else:
         shape = (dim, value_pitch, pitch, first_state)
-        num_missed = _step_strip(step, arrays, batch, lists, shape, _step_one)
-    return num_missed
-
-
-@uncounted
-def _step_found(
-    step: Step, table: Table, keys: NDArray[np.uint64], grads: NDArray[np.float32], num: int
-) -> None:
-    """Step the rows of missed keys that were looked for."""
-    numbers, slots, layout = table.arrays.missed[4], table.arrays.missed[5], table.layout
-    arrays = (table.values, table.floats, grads)
-    for j in range(num):
-        i = numbers[j]
-        _step_one(step, arrays, slots[j], keys[i], i * layout.dim, layout)
+        _step_keys(step, arrays, keys, start, shape, _step_one)
 
 
 @uncounted
@@ -230,23 +192,10 @@ def step_rows(
 
     ``grads`` is flat. A key that comes twice steps twice, in order.
     """
-    index, pitch = table.arrays, table.layout.pitch
-    start, num_sought, num_found = NONE, NONE, NONE
-    index.strips[1, :LEAD] = -1
-    aim(index, keys, 0)
-    ask_first(index, keys.size)
-    while start < keys.size or num_sought or num_found:
-        num_missed = _step_home(step, table, keys, grads, start)
-        _step_found(step, table, keys, grads, num_found)
-        num_absent = look_beyond(index, keys, start, num_sought, num_missed)
-        num = num_sought + num_missed
-        if num_absent and create_rows(table, keys, num) != DONE:
-            return CROWDED
-        num_sought, num_found = sort_out(index, num)
-        if num_absent:  # what comes now may be found at once: it mustn't be overtaken
-            _step_found(step, table, keys, grads, num_found)
-            num_found = 0
-        ask_rows(table, num_found, pitch)
-        start += STRIP
-        aim(index, keys, start)
+    for start in range(0, keys.size, GROUP):
+        some = keys[start : start + GROUP]
+        outcome = find_rows(table, some, _CREATE)
+        if outcome != DONE:
+            return outcome
+        _step_group(step, table, some, grads, start)
     return DONE

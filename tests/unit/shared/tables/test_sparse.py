@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from paramfleet_shared.tables.kernels.index import GROUP
 from paramfleet_shared.tables.reservation import CapacityError
 from paramfleet_shared.tables.rowstore import RowShapeError, initial_rows
 from paramfleet_shared.tables.sparse import SparseShard
@@ -49,7 +50,7 @@ SHAPES = {
 
 
 @pytest.mark.parametrize("dim", [3, 16])
-@pytest.mark.parametrize("num", [1, 63, 64, 65, 255, 256, 257, 319, 321, 1000, 4000])
+@pytest.mark.parametrize("num", [1, 63, 65, 95, 96, 97, 255, 256, 257, 351, 353, 1000, 4000])
 def test_a_batch_of_any_length_is_as_its_keys_one_by_one(num: int, dim: int) -> None:
     rng = np.random.default_rng(num)
     batch, single = (SparseShard(table(dim, rule="adagrad")) for _ in range(2))
@@ -75,6 +76,27 @@ def test_a_batch_of_any_length_is_as_its_keys_one_by_one(num: int, dim: int) -> 
     for i in range(num):
         pulled(single, ids[i : i + 1] << 1)
     np.testing.assert_array_equal(batch.export(0, 4 * num)[0], single.export(0, 4 * num)[0])
+
+
+@pytest.mark.parametrize("dim", [3, 16])
+def test_a_batch_of_several_groups_is_as_its_parts_one_by_one(dim: int) -> None:
+    rng = np.random.default_rng(dim)
+    whole, parts = (SparseShard(table(dim, rule="adam")) for _ in range(2))
+    ids = rng.integers(0, 30_000, 2 * GROUP + 1) << 20  # some stay unknown, and some come twice
+    grads = rng.standard_normal((ids.size, dim), np.float32)
+    half = GROUP // 2
+
+    whole.push(ids, grads, lr=0.1, step=1, unique=True)
+    for start in range(0, ids.size, half):
+        some = slice(start, start + half)
+        parts.push(ids[some], grads[some], lr=0.1, step=1, unique=True)
+
+    for mine, others in zip(whole.export(0, 30_000), parts.export(0, 30_000), strict=True):
+        np.testing.assert_array_equal(mine, others)
+    asked = np.arange(30_000) << 20
+    for create in (False, True):
+        rows = [pulled(parts, some, create=create) for some in np.array_split(asked, 8)]
+        np.testing.assert_array_equal(pulled(whole, asked, create=create), np.concatenate(rows))
 
 
 @pytest.mark.parametrize("shape", SHAPES)
