@@ -2,6 +2,7 @@
 
     python examples/mlp/train.py
     paramfleet launch --server_num 1 --worker_num 2 examples/mlp/train.py --mode sync
+    paramfleet launch --nproc_per_node 2 examples/mlp/train.py --mode collective
 
 An example is 32 random numbers and the id of one of 20 groups. Its class is told by a
 curve of two sums of the numbers and by a secret of the group, so that the network and
@@ -29,11 +30,20 @@ TEST_STREAM = 1 << 32
 
 
 class Mlp(torch.nn.Module):
-    """Two hidden layers on the numbers and the vector of the group."""
+    """Two hidden layers on the numbers and the vector of the group.
 
-    def __init__(self, *, seed: int = 0) -> None:
+    Args:
+        served: Whether the vectors are rows of a table; else they are dense parameters.
+        seed: Of the rows.
+    """
+
+    def __init__(self, *, served: bool, seed: int) -> None:
         super().__init__()
-        self.group = fleet.nn.Embedding(NUM_GROUPS, GROUP_DIM, name="group", seed=seed)
+        self.group: torch.nn.Module
+        if served:
+            self.group = fleet.nn.Embedding(NUM_GROUPS, GROUP_DIM, name="group", seed=seed)
+        else:
+            self.group = torch.nn.Embedding(NUM_GROUPS, GROUP_DIM)
         self.network = torch.nn.Sequential(
             torch.nn.Linear(NUM_INPUTS + GROUP_DIM, 64),
             torch.nn.ReLU(),
@@ -90,14 +100,17 @@ def accuracy(model: torch.nn.Module, *, seed: int) -> float:
 def strategy(mode: str, k_steps: int) -> fleet.DistributedStrategy:
     """Return the strategy of the mode."""
     chosen = fleet.DistributedStrategy()
-    chosen.a_sync = mode != "sync"
+    if mode != "collective":
+        chosen.a_sync = mode != "sync"
     if mode == "geo":
         chosen.a_sync_configs = {"k_steps": k_steps}
     return chosen
 
 
 @click.command(context_settings={"show_default": True})
-@click.option("--mode", type=click.Choice(["sync", "async", "geo"]), default="sync")
+@click.option(
+    "--mode", type=click.Choice(["sync", "async", "geo", "collective"]), default="sync"
+)
 @click.option("--steps", type=click.IntRange(min=1), default=500)
 @click.option("--batch_size", type=click.IntRange(min=1), default=128)
 @click.option("--k_steps", type=click.IntRange(min=1), default=10)
@@ -105,7 +118,8 @@ def strategy(mode: str, k_steps: int) -> fleet.DistributedStrategy:
 @click.option("--seed", type=click.IntRange(min=0), default=0)
 def main(mode: str, steps: int, batch_size: int, k_steps: int, lr: float, seed: int) -> None:
     """Train a small network on generated data."""
-    fleet.init()
+    collective = mode == "collective"
+    fleet.init(is_collective=collective)
     if fleet.is_server():
         fleet.init_server()
         fleet.run_server()
@@ -113,7 +127,7 @@ def main(mode: str, steps: int, batch_size: int, k_steps: int, lr: float, seed: 
 
     torch.set_num_threads(1)  # the matrices are small: threads would only wait for each other
     torch.manual_seed(seed)
-    model = fleet.distributed_model(Mlp(seed=seed))
+    model = fleet.distributed_model(Mlp(served=not collective, seed=seed))
     optimizer = fleet.distributed_optimizer(
         torch.optim.SGD(model.parameters(), lr=lr), strategy(mode, k_steps)
     )
@@ -123,7 +137,7 @@ def main(mode: str, steps: int, batch_size: int, k_steps: int, lr: float, seed: 
     losses = []
     for step in range(steps):
         numbers, groups, classes = train_batch(
-            step, batch_size, seed=seed, lockstep=mode == "sync"
+            step, batch_size, seed=seed, lockstep=mode in {"sync", "collective"}
         )
         loss = criterion(model(numbers, groups), classes)
         optimizer.minimize(loss)
@@ -132,10 +146,11 @@ def main(mode: str, steps: int, batch_size: int, k_steps: int, lr: float, seed: 
             print(f"step {step + 1} loss {losses[-1]:.4f}", flush=True)
     seconds = time.perf_counter() - started
     fleet.finish_training()
+    servers = 0 if collective else fleet.server_num()
     result = {
         "model": "mlp",
-        "mode": mode if fleet.server_num() else "local",
-        "servers": fleet.server_num(),
+        "mode": mode if servers or collective else "local",
+        "servers": servers,
         "workers": fleet.worker_num(),
         "steps": steps,
         "first_loss": losses[0],

@@ -59,6 +59,7 @@ def test_the_public_modules_are_these() -> None:
 def test_the_public_names_of_data_are_these() -> None:
     assert sorted(paramfleet.data.__all__) == [
         "Batch",
+        "DistributedSampler",
         "InMemoryDataset",
         "MultiSlotDataGenerator",
         "MultiSlotStringDataGenerator",

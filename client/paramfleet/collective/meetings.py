@@ -19,6 +19,11 @@ _LONGEST_PAUSE_S = 0.02
 """Between two looks into the store; the first are nearer to each other."""
 
 
+_ENDING_S = 2.0
+"""How long a process may take to end after its script has: whoever watches them should see its
+end before the ends of those that miss it."""
+
+
 class Meetings:
     """One worker's side. Belongs to the training thread.
 
@@ -104,6 +109,8 @@ class Meetings:
             ended = self.ended()  # first: who ended before it came won't come any more
             missing = {rank for rank, key in enumerate(keys) if not self._store.check([key])}
             gone = {rank: why for rank, why in ended.items() if rank in missing}
+            if gone:
+                self._pause.wait(_ENDING_S)
             if gone or (missing and waited_s > limit_s):
                 raise PeersLostError(
                     peer=_workers(sorted(gone or missing), self._size),

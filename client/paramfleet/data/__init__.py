@@ -15,10 +15,12 @@ if TYPE_CHECKING:
     )
     from paramfleet.data.memory_dataset import InMemoryDataset
     from paramfleet.data.queue_dataset import QueueDataset
+    from paramfleet.data.sampler import DistributedSampler
     from paramfleet.data.slots import Slot
 
 __all__ = [
     "Batch",
+    "DistributedSampler",
     "InMemoryDataset",
     "MultiSlotDataGenerator",
     "MultiSlotStringDataGenerator",
@@ -30,6 +32,7 @@ __all__ = [
 
 _ROOMS = {
     "Batch": "batch",
+    "DistributedSampler": "sampler",
     "InMemoryDataset": "memory_dataset",
     "MultiSlotDataGenerator": "generator",
     "MultiSlotStringDataGenerator": "generator",

@@ -113,15 +113,28 @@ class DamagedFileError(ContractError):
         self.reason = reason
 
 
-def split_files(files: Sequence[str], rank: int, num_workers: int) -> list[str]:
+def split_files(
+    files: Sequence[str], rank: int | None = None, num_workers: int | None = None
+) -> list[str]:
     """Return a worker's contiguous share of the files.
 
     With ``r = len(files) % num_workers``, the first r workers get one more.
 
+    Args:
+        files: The same in every worker.
+        rank: Whose share; this worker's own if not given.
+        num_workers: Workers that share them; those of the job if not given.
+
     Raises:
         EmptyFileListError: if there are no files.
         TooFewFilesError: if a worker would get none.
+        CallOrderError: before ``fleet.init``, where a number isn't given.
     """
+    if rank is None or num_workers is None:
+        from paramfleet.surface import session  # noqa: PLC0415 -- readers do without torch
+
+        rank = session.worker_index() if rank is None else rank
+        num_workers = session.worker_num() if num_workers is None else num_workers
     if not files:
         raise EmptyFileListError
     if len(files) < num_workers:

@@ -57,7 +57,8 @@ def _launch(
 
     Starts what the job needs, and runs SCRIPT with ARGS, or the model folder of -m, as each
     of its pservers and workers. Ends with 0 only if every process did. When one dies, the
-    others are stopped and it is named.
+    others are stopped and it is named. --gpus, --nproc_per_node and --ips start the workers of
+    a collective job, without servers, through torch's elastic agent.
     """
     environment = read_environment()
 
@@ -65,10 +66,16 @@ def _launch(
         resolved = resolve(
             LaunchSettings, section="launch", arguments=options, environment=environment
         )
+        script = script_of(arguments, model=model, options=option)
+        if resolved.value.collective:
+            from paramfleet_worker.app.collective import launch_collective  # noqa: PLC0415 -- slow
+
+            console = Console(sys.stdout.buffer, sys.stderr.buffer, environment)
+            return launch_collective(resolved.value, script, environment, console)
         with PortReservations() as reservations:
             plan = plan_launch(
                 resolved.value,
-                script=script_of(arguments, model=model, options=option),
+                script=script,
                 pod_ip=environment.get("POD_IP", ""),
                 reservations=reservations,
             )

@@ -43,15 +43,33 @@ class LaunchSettings:
     job: str = "default"
     """Name of the job; jobs that share a Redis need different names."""
 
+    nproc_per_node: int | None = None
+    """Collective mode: workers on each machine; empty is one for each of --gpus."""
+
+    gpus: str = ""
+    """Collective mode: the GPUs of this machine to use, with commas between."""
+
+    ips: str = ""
+    """Collective mode on several machines: their addresses, with commas between; the first
+    keeps the meeting point."""
+
+    master_port: int = 29500
+    """Collective mode on several machines: port of the meeting point on the first."""
+
     host_ip: str = ""
     """Several machines: the one address of the lists that is this machine; empty takes
     POD_IP, else whatever addresses this machine's interfaces have."""
 
     def __post_init__(self) -> None:
-        for name in ("server_num", "worker_num"):
+        for name in ("server_num", "worker_num", "nproc_per_node"):
             number = getattr(self, name)
             if number is not None and number < 1:
                 raise SettingError(name=name, value=number, rule="1 or more")
+        if not 0 < self.master_port < 1 << 16:
+            raise SettingError(name="master_port", value=self.master_port, rule="1 to 65535")
+        if self.collective:
+            self._check_collective()
+            return
         given = {n: getattr(self, n) for n in ("servers", "workers", "coordinator", "redis")}
         several = any(given[name] for name in ("servers", "workers", "coordinator"))
         for name, value in given.items():
@@ -60,6 +78,33 @@ class LaunchSettings:
                 raise SettingError(name=name, value=value, rule=rule)
 
     @property
+    def collective(self) -> bool:
+        """Tell whether the job has no servers: torch's agent starts its workers."""
+        return bool(self.gpus or self.ips or self.nproc_per_node)
+
+    @property
     def several_machines(self) -> bool:
         """Tell whether the options name the machines of the job."""
         return bool(self.servers)
+
+    def _check_collective(self) -> None:
+        """Refuse what the other kind of job has.
+
+        Raises:
+            SettingError: naming both options.
+        """
+        own = next(n for n in ("gpus", "nproc_per_node", "ips") if getattr(self, n))
+        for name in (
+            "server_num", "worker_num", "elastic", "servers", "workers", "coordinator", "redis",
+        ):  # fmt: skip
+            value = getattr(self, name)
+            if value:
+                rule = f"left out with --{own}: a collective job has workers and nothing else"
+                raise SettingError(name=name, value=value, rule=rule)
+        gpus = [gpu.strip() for gpu in self.gpus.split(",")] if self.gpus else []
+        if not all(gpu.isdigit() for gpu in gpus) or len(set(gpus)) != len(gpus):
+            rule = "numbers of GPUs, each once, with commas between"
+            raise SettingError(name="gpus", value=self.gpus, rule=rule)
+        if gpus and self.nproc_per_node not in {None, len(gpus)}:
+            rule = f"left out, or {len(gpus)}, with --gpus {self.gpus}: a worker has one GPU"
+            raise SettingError(name="nproc_per_node", value=self.nproc_per_node, rule=rule)

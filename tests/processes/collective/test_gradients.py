@@ -4,6 +4,7 @@ import json
 import math
 import subprocess
 import sys
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,13 @@ def check(found: dict[str, Any], size: int) -> None:
     for worker in found["values"]:
         torch.testing.assert_close(torch.tensor(worker), values, rtol=0, atol=1e-6)
     assert found["everyone"] == [[rank, rank == 0] for rank in range(size)]
+    each, extra = divmod(5, size)
+    counts = [each + (rank < extra) for rank in range(size)]
+    assert [len(files) for files in found["shares"]["files"]] == counts
+    assert sorted(chain(*found["shares"]["files"])) == ["a", "b", "c", "d", "e"]
+    assert {len(share) for share in found["shares"]["samples"]} == {math.ceil(10 / size)}
+    assert set(chain(*found["shares"]["samples"])) == set(range(10))
+    assert len(found["shares"]["refused"]) == 2
     assert found["names"] == ["0.weight", "0.bias", "2.weight", "2.bias"]
 
 
@@ -74,3 +82,19 @@ def test_four_workers_under_torchrun_are_one_process_with_the_whole_batch() -> N
     found = results([*TORCHRUN, "--nproc_per_node=4", str(SCRIPT)])
 
     check(found, 4)
+
+
+def test_two_workers_of_paramfleet_launch_are_one_process_too(tmp_path: Path) -> None:
+    log = f"--log_dir={tmp_path}"
+    launch = [sys.executable, "-m", "paramfleet_worker", "launch", "--nproc_per_node=2", log]
+
+    check(results([*launch, str(SCRIPT)]), 2)
+
+
+def test_the_small_example_learns_in_collective_mode(tmp_path: Path) -> None:
+    script = Path(__file__).parents[3] / "examples" / "mlp" / "train.py"
+    arguments = ["--mode", "collective", "--steps", "300"]
+    found = results([*TORCHRUN, "--nproc_per_node=2", str(script), *arguments])
+
+    assert found["test_accuracy"] > 0.85
+    assert (found["mode"], found["servers"], found["workers"]) == ("collective", 0, 2)

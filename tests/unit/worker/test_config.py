@@ -29,6 +29,41 @@ def test_no_server_or_no_worker_is_no_job(name: str) -> None:
         settings(**{name: 0})
 
 
+@pytest.mark.parametrize(
+    ("given", "clash"),
+    [
+        ({"gpus": "0,1"}, {"server_num": 2}),
+        ({"nproc_per_node": 2}, {"elastic": True}),
+        ({"ips": "h1,h2"}, {"coordinator": "h1:7000"}),
+        ({"gpus": "0"}, {"redis": "redis://h1"}),
+        ({"gpus": "0,1"}, {"nproc_per_node": 3}),
+    ],
+)
+def test_options_of_both_kinds_of_job_are_both_named(
+    given: dict[str, Any], clash: dict[str, Any]
+) -> None:
+    with pytest.raises(SettingError) as caught:
+        LaunchSettings(**given, **clash)
+
+    assert all(name in str(caught.value) for name in (*given, *clash))
+
+
+@pytest.mark.parametrize("gpus", ["a", "0,0", "1,", "-1"])
+def test_gpus_are_numbers_each_once(gpus: str) -> None:
+    with pytest.raises(SettingError, match="numbers of GPUs"):
+        LaunchSettings(gpus=gpus)
+
+
+def test_workers_without_servers_are_a_collective_job() -> None:
+    assert LaunchSettings(nproc_per_node=2).collective
+    assert LaunchSettings(gpus="0,3", nproc_per_node=2).collective
+    assert not LaunchSettings(worker_num=2).collective
+    with pytest.raises(SettingError, match="nproc_per_node = 0"):
+        LaunchSettings(nproc_per_node=0)
+    with pytest.raises(SettingError, match="master_port"):
+        LaunchSettings(ips="h1,h2", master_port=0)
+
+
 def test_the_addresses_of_several_machines_go_together() -> None:
     with pytest.raises(SettingError, match="coordinator = '': must be given"):
         settings(servers="h1:6000", workers="h1")

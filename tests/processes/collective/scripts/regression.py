@@ -9,6 +9,7 @@ import json
 import torch
 
 import paramfleet as fleet
+from paramfleet_shared.errors import ContractError
 
 STEPS = 20
 BATCH = 32
@@ -32,6 +33,13 @@ def main() -> None:
         losses.append(float(fleet.util.all_reduce(loss.item()) / size))
     fleet.barrier_worker()
     everyone = fleet.util.all_gather([fleet.worker_index(), fleet.is_first_worker()])
+    shares = {
+        "files": fleet.util.all_gather(fleet.data.split_files(["a", "b", "c", "d", "e"])),
+        "samples": fleet.util.all_gather(
+            list(fleet.data.DistributedSampler(range(10), shuffle=False))
+        ),
+        "refused": refused(size),
+    }
     values = torch.cat([p.detach().flatten() for p in model.parameters()])
     shards = fleet.util.all_gather(values.tolist())
     fleet.stop_worker()
@@ -43,9 +51,21 @@ def main() -> None:
                     "values": shards,
                     "everyone": everyone,
                     "names": list(model.state_dict()),
+                    "shares": shares,
                 }
             )
         )
+
+
+def refused(size: int) -> list[str]:
+    """Return why there must be something for every worker."""
+    said = []
+    for share in (fleet.data.split_files, fleet.data.DistributedSampler):
+        try:
+            share(["one"] * (size - 1))
+        except ContractError as error:
+            said.append(str(error))
+    return said
 
 
 if __name__ == "__main__":

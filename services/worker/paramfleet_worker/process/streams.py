@@ -1,0 +1,108 @@
+"""What workers write, where somebody else starts them: pipes that are followed to their end.
+
+torch's agent opens a path for each worker's standard output and error. The paths are pipes
+of ours, so that console and logs get their lines as those of any other job.
+"""
+
+import os
+import selectors
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from paramfleet_worker.core.events import ProcessName
+from paramfleet_worker.process.console import Console, LineSplitter
+
+__all__ = ["Streams"]
+
+READ_BYTES = 1 << 16
+TAIL_BYTES = 1 << 16
+"""The last lines of a log are looked for in so much of its end."""
+
+
+class Streams:
+    """The output of a launcher's workers; one thread of its own reads it.
+
+    Args:
+        names: The workers.
+        log_dir: Gets ``workerlog.N`` of each; an old one is replaced.
+        console: Where lines are shown.
+
+    Raises:
+        OSError: if a log can't be written.
+    """
+
+    def __init__(self, names: Sequence[ProcessName], log_dir: Path, console: Console) -> None:
+        self._console = console
+        self._logs = {name: log_dir / f"workerlog.{name.index}" for name in names}
+        self._files = {name: path.open("wb", buffering=0) for name, path in self._logs.items()}
+        self._selector = selectors.DefaultSelector()
+        self._write_ends: list[int] = []
+        self._paths = {name: (self._pipe(name, out=True), self._pipe(name)) for name in names}
+        self._thread = threading.Thread(target=self._read, name="streams", daemon=True)
+        self._thread.start()
+
+    def paths_of(self, name: ProcessName) -> tuple[str, str]:
+        """Return the files that are a worker's standard output and error."""
+        return self._paths[name]
+
+    def log_of(self, name: ProcessName) -> Path:
+        """Return the file that gets everything a worker writes."""
+        return self._logs[name]
+
+    def tail(self, name: ProcessName, num_lines: int) -> list[str]:
+        """Return the last lines of a worker's log."""
+        with self._logs[name].open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
+            return file.read().decode(errors="replace").splitlines()[-num_lines:]
+
+    def drain(self, timeout_s: float) -> None:
+        """Read what the workers, which have ended, left; for ``timeout_s`` at most."""
+        for descriptor in self._write_ends:
+            os.close(descriptor)
+        self._write_ends.clear()
+        self._thread.join(timeout_s)  # longer only if some stranger still holds a pipe
+
+    def _pipe(self, name: ProcessName, *, out: bool = False) -> str:
+        reading, writing = os.pipe()
+        self._write_ends.append(writing)
+        lines = LineSplitter(lambda line: self._console.line(name, line))
+        is_result = out and name == ProcessName("worker", 0)
+        feed = self._console.result if is_result else lines.feed
+        follow = _Stream(reading, self._files[name].write, feed, lines.end)
+        self._selector.register(reading, selectors.EVENT_READ, follow)
+        return f"/dev/fd/{writing}"
+
+    def _read(self) -> None:
+        while self._selector.get_map():
+            for key, _ in self._selector.select():
+                stream: _Stream = key.data
+                if not stream.read():
+                    self._selector.unregister(key.fd)
+                    os.close(key.fd)
+
+
+class _Stream:
+    """One pipe's read end, and who gets its bytes."""
+
+    def __init__(
+        self,
+        descriptor: int,
+        log: Callable[[bytes], object],
+        feed: Callable[[bytes], None],
+        end: Callable[[], None],
+    ) -> None:
+        self._descriptor = descriptor
+        self._log = log
+        self._feed = feed
+        self._end = end
+
+    def read(self) -> bool:
+        """Pass on what is there; return whether more may come."""
+        data = os.read(self._descriptor, READ_BYTES)
+        if data:
+            self._log(data)
+            self._feed(data)
+            return True
+        self._end()
+        return False

@@ -1,0 +1,96 @@
+"""``paramfleet launch`` of collective jobs: torch's agent, our options, lines and logs."""
+
+import os
+import select
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(180)]
+
+LAUNCH = [sys.executable, "-m", "paramfleet_worker", "launch"]
+WITHIN_S = 150
+
+SAYS = """
+import os, signal, sys
+import paramfleet as fleet
+
+fleet.init(is_collective=True)
+rank = fleet.worker_index()
+print("out", rank, os.getpid(), *fleet.worker_endpoints(), flush=True)
+print("err", rank, file=sys.stderr, flush=True)
+if rank == 1 and "fail" in sys.argv:
+    sys.exit(7)
+if "stay" in sys.argv:
+    signal.pause()
+fleet.stop_worker()
+"""
+
+
+@pytest.fixture
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        return port
+
+
+def script(folder: Path) -> str:
+    path = folder / "says.py"
+    path.write_text(SAYS, encoding="utf-8")
+    return str(path)
+
+
+def test_lines_are_labelled_logs_kept_and_the_failed_worker_is_named(tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [*LAUNCH, "--nproc_per_node=2", script(tmp_path), "fail"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=WITHIN_S, check=False,
+    )  # fmt: skip
+
+    assert ended.returncode == 7
+    assert ended.stdout.startswith("out 0")
+    assert "[worker 0] err 0" in ended.stderr
+    assert "[worker 1] out 1" in ended.stderr
+    assert "[launcher] the job failed: worker 1 exited with code 7" in ended.stderr
+    log = (tmp_path / "log" / "workerlog.1").read_text(encoding="utf-8")
+    assert sorted(line[:5] for line in log.splitlines()) == ["err 1", "out 1"]
+
+
+def test_two_machines_find_each_other_by_their_addresses(
+    tmp_path: Path, free_port: int
+) -> None:
+    processes = [
+        subprocess.Popen(
+            [
+                *LAUNCH, "--ips=127.0.0.1,127.0.0.2", f"--host_ip=127.0.0.{number}",
+                f"--log_dir=log{number}", f"--master_port={free_port}", script(tmp_path),
+            ],
+            cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for number in (1, 2)
+    ]  # fmt: skip
+
+    outputs = [process.communicate(timeout=WITHIN_S) for process in processes]
+
+    assert [process.returncode for process in processes] == [0, 0], outputs
+    assert outputs[0][0].endswith(" 127.0.0.1 127.0.0.2\n")
+    assert "[worker 1] out 1" in outputs[1][1]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's help is Linux's")
+def test_workers_do_not_outlive_a_launcher_that_is_killed(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [*LAUNCH, "--nproc_per_node=1", script(tmp_path), "stay"],
+        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        worker = os.pidfd_open(int(process.stdout.readline().split()[2]))
+        poll = select.poll()
+        poll.register(worker, select.POLLIN)
+
+        process.kill()
+
+        assert poll.poll(WITHIN_S * 1000), "it is still there"
+        os.close(worker)
