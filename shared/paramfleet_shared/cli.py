@@ -11,7 +11,7 @@ import click
 from paramfleet_shared.config import Option, Resolved, options_of, read_environment, resolve
 from paramfleet_shared.errors import ContractError, FleetError
 
-__all__ = ["settings_command"]
+__all__ = ["click_type", "settings_command"]
 
 T = TypeVar("T")
 
@@ -74,7 +74,7 @@ def _option(option: Option) -> click.Option:
     default = "required" if option.default is ... else f"default: {_shown(option.default)}"
     return click.Option(
         [*declared, option.name],
-        type=_click_type(option.type),
+        type=click_type(option.type),
         default=None,
         help=f"{option.help}  [{default}]",
     )
@@ -84,7 +84,8 @@ def _shown(default: Any) -> str:
     return "none" if default in {None, ""} else str(default)
 
 
-def _click_type(kind: Any) -> Any:
+def click_type(kind: Any) -> Any:
+    """Return what click takes for an option's type."""
     if typing.get_origin(kind) is Literal:
         return click.Choice([str(choice) for choice in typing.get_args(kind)])
     return click.Path(path_type=Path) if kind is Path else kind

@@ -10,6 +10,7 @@ from typing import Any, get_args
 import click
 
 from paramfleet.settings import WorkerSettings
+from paramfleet_shared.cli import click_type
 from paramfleet_shared.clock import SystemClock
 from paramfleet_shared.config import (
     Option,
@@ -66,12 +67,22 @@ def _launch(
         resolved = resolve(
             LaunchSettings, section="launch", arguments=options, environment=environment
         )
+        console = Console(sys.stdout.buffer, sys.stderr.buffer, environment)
         script = script_of(arguments, model=model, options=option)
         if resolved.value.collective:
             from paramfleet_worker.app.collective import launch_collective  # noqa: PLC0415 -- slow
 
-            console = Console(sys.stdout.buffer, sys.stderr.buffer, environment)
             return launch_collective(resolved.value, script, environment, console)
+        for line in resolved.lines():
+            if not line.endswith("(default)"):
+                console.say(line)
+        if resolved.value.on == "ray":
+            from paramfleet_worker.app.ray_launch import launch_on_ray  # noqa: PLC0415 -- slow
+
+            launching = launch_on_ray(
+                resolved.value, script=script, environment=environment, console=console
+            )
+            return asyncio.run(launching)
         with PortReservations() as reservations:
             plan = plan_launch(
                 resolved.value,
@@ -79,10 +90,6 @@ def _launch(
                 pod_ip=environment.get("POD_IP", ""),
                 reservations=reservations,
             )
-            console = Console(sys.stdout.buffer, sys.stderr.buffer, environment)
-            for line in resolved.lines():
-                if not line.endswith("(default)"):
-                    console.say(line)
             launcher = Launcher(
                 plan, environment=environment, console=console, clock=SystemClock()
             )
@@ -262,13 +269,12 @@ def _script_command(
 
 
 def _option(option: Option) -> click.Option:
-    kind = click.Path(path_type=Path) if option.type is Path else option.type
     shown = "none" if option.default in {None, ""} else option.default
     flag = f"--{option.name}"
     if option.type is bool:
         flag += f"/--no-{option.name}"
     help_ = f"{option.help}  [{shown}]"
-    return click.Option([flag], type=kind, default=None, help=help_)
+    return click.Option([flag], type=click_type(option.type), default=None, help=help_)
 
 
 main.add_command(_script_command("launch", LaunchSettings, _launch))

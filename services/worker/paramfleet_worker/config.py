@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from paramfleet_shared.config import SettingError
 
@@ -24,6 +25,15 @@ class LaunchSettings:
 
     elastic: bool = False
     """Async and GEO: go on without workers that die; others may come and leave."""
+
+    on: Literal["here", "ray"] = "here"
+    """Where processes run: on the machines that are named, or as actors of a Ray cluster."""
+
+    ray_cpus: float = 1.0
+    """On Ray: CPUs that each worker and pserver asks for."""
+
+    ray_gpus: float = 0.0
+    """On Ray: GPUs that each worker asks for."""
 
     log_dir: Path = Path("log")
     """Folder that gets serverlog.N, workerlog.N, coordinatorlog.0 and redislog.0."""
@@ -65,6 +75,9 @@ class LaunchSettings:
             number = getattr(self, name)
             if number is not None and number < 1:
                 raise SettingError(name=name, value=number, rule="1 or more")
+        for name in ("ray_cpus", "ray_gpus"):
+            if not getattr(self, name) >= 0:
+                raise SettingError(name=name, value=getattr(self, name), rule="0 or more")
         if not 0 < self.master_port < 1 << 16:
             raise SettingError(name="master_port", value=self.master_port, rule="1 to 65535")
         if self.collective:
@@ -72,6 +85,10 @@ class LaunchSettings:
             return
         given = {n: getattr(self, n) for n in ("servers", "workers", "coordinator", "redis")}
         several = any(given[name] for name in ("servers", "workers", "coordinator"))
+        if self.on == "ray" and several:
+            named = next(name for name, value in given.items() if value)
+            rule = "left out with --on ray, where Ray says who runs on which machine"
+            raise SettingError(name=named, value=given[named], rule=rule)
         for name, value in given.items():
             if several and not value:
                 rule = "given, as --servers, --workers, --coordinator and --redis go together"
@@ -94,6 +111,9 @@ class LaunchSettings:
             SettingError: naming both options.
         """
         own = next(n for n in ("gpus", "nproc_per_node", "ips") if getattr(self, n))
+        if self.on == "ray":
+            rule = f"left out with --{own}: a collective job runs on machines that are named"
+            raise SettingError(name="on", value=self.on, rule=rule)
         for name in (
             "server_num", "worker_num", "elastic", "servers", "workers", "coordinator", "redis",
         ):  # fmt: skip

@@ -13,6 +13,7 @@ import socket
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from paramfleet_shared.clock import Clock
 from paramfleet_shared.config import without_password
@@ -39,6 +40,9 @@ from paramfleet_worker.process.console import Console
 from paramfleet_worker.process.keeping import Keeper
 from paramfleet_worker.process.redis import redis_command
 from paramfleet_worker.storage import JobRecords
+
+if TYPE_CHECKING:
+    from paramfleet_worker.process.ray_child import RayChild
 
 __all__ = ["Launcher"]
 
@@ -81,7 +85,7 @@ class Launcher:
         self._environment = environment
         self._console = console
         self._clock = clock
-        self._children: dict[ProcessName, Child] = {}
+        self._children: dict[ProcessName, Child | RayChild] = {}
         self._events: asyncio.Queue[Event] = asyncio.Queue()
         self._verdict = ""
         self._records = JobRecords(

@@ -27,7 +27,15 @@ from paramfleet_worker.core.topology import (
 from paramfleet_worker.process.addresses import hosts_of_this_machine, is_listening
 from paramfleet_worker.process.ports import PortReservations
 
-__all__ = ["LOG_NAMES", "REDIS", "LaunchPlan", "NotMyJobError", "plan_launch"]
+__all__ = [
+    "LOG_NAMES",
+    "LOOPBACK",
+    "REDIS",
+    "LaunchPlan",
+    "NotMyJobError",
+    "plan_launch",
+    "redis_to_start",
+]
 
 LOOPBACK = Host("127.0.0.1")
 
@@ -145,7 +153,7 @@ def plan_launch(
     hosts = topology.hosts | ({address.host} if address is not None else set())
     mine = hosts_of_this_machine(hosts, own=Host(own) if own else None)
     names = roles_of(topology, mine)
-    redis = _redis_to_start(address, mine)
+    redis = redis_to_start(address, mine)
     if not names:
         raise NotMyJobError(hosts=sorted(topology.hosts), own=own)
     facts = JobFacts(
@@ -203,7 +211,8 @@ def _named_topology(settings: LaunchSettings) -> Topology:
     return topology
 
 
-def _redis_to_start(address: RedisAddress | None, mine: frozenset[Host]) -> RedisAddress | None:
+def redis_to_start(address: RedisAddress | None, mine: frozenset[Host]) -> RedisAddress | None:
+    """Return the Redis that this machine must start: its own, if none listens there yet."""
     if address is None or address.host not in mine:
         return None
     return None if is_listening(Endpoint(address.host, address.port)) else address

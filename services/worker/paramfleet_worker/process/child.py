@@ -8,17 +8,27 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Protocol
 
 from paramfleet_worker.core.events import ProcessName
-from paramfleet_worker.process.console import Console, LineSplitter
+from paramfleet_worker.process.console import LineSplitter
 from paramfleet_worker.process.keeping import Keeper
 
-__all__ = ["Child"]
+__all__ = ["TAIL_BYTES", "Child", "Listener"]
 
 READ_BYTES = 1 << 16
 TAIL_BYTES = 1 << 16
 """The last lines of a log are looked for in so much of its end."""
+
+
+class Listener(Protocol):
+    """Takes what a process writes: the launcher's console, or what stands for it elsewhere."""
+
+    def line(self, name: ProcessName, line: bytes) -> None:
+        """Take a line, without its end."""
+
+    def result(self, data: bytes) -> None:
+        """Take what worker 0 wrote to its standard output."""
 
 
 class Child:
@@ -31,7 +41,7 @@ class Child:
         command: Program and arguments.
         environment: All of its environment.
         log: File that gets everything the process writes; an old one is replaced.
-        console: Where its lines are shown.
+        console: Where its lines go.
         keeper: Is told of the group before the command starts.
 
     Raises:
@@ -45,7 +55,7 @@ class Child:
         *,
         environment: Mapping[str, str],
         log: Path,
-        console: Console,
+        console: Listener,
         keeper: Keeper,
     ) -> None:
         self.name = name
