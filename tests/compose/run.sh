@@ -19,7 +19,7 @@ fetch() {
         packages="docker.io iptables iproute2"
     fi
     missing=
-    for package in ${packages:-} redis-server; do
+    for package in ${packages:-} redis-server binutils; do
         dpkg -s "$package" >/dev/null 2>&1 || missing="$missing $package"
     done
     if [ -n "$missing" ]; then
@@ -54,7 +54,8 @@ fetch() {
 
 build() {
     bash "$here/base_image.sh" paramfleet-base:local redis-server >/dev/null
-    say "made a base image of this machine"
+    bash "$here/base_image.sh" paramfleet-build:local binutils >/dev/null
+    say "made base images of this machine"
     # BuildKit where a client here has it: the buildx plugin, or Debian's own, which needs none.
     client=
     if docker buildx version >/dev/null 2>&1; then
@@ -65,7 +66,8 @@ build() {
     for target in server worker; do
         DOCKER_BUILDKIT=$([ -n "$client" ] && echo 1 || echo 0) "${client:-docker}" build -q \
             -f deploy/compose/Dockerfile --target "$target" \
-            --build-arg BASE_IMAGE=paramfleet-base:local -t "paramfleet-$target:local" . >/dev/null
+            --build-arg BASE_IMAGE=paramfleet-base:local \
+            --build-arg BUILD_IMAGE=paramfleet-build:local -t "paramfleet-$target:local" . >/dev/null
         say "built paramfleet-$target: $(docker image inspect -f '{{.Size}}' \
             "paramfleet-$target:local" | awk '{printf "%.0f MB", $1 / 1e6}')"
     done
