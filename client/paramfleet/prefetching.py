@@ -297,6 +297,8 @@ class Prefetching:
         )
 
     def _ahead(self) -> Ahead | None:
+        if self._session.collective is not None:
+            return None  # there are no rows to ask for: only batches are loaded ahead
         if self._session.optimizer is None:
             remedy = "call fleet.distributed_optimizer() before iterating"
             raise CallOrderError(function="prefetch", remedy=remedy)

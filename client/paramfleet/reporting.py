@@ -36,6 +36,8 @@ class Reporting:
         yet is left out.
         """
         session = self._session
+        remedy = "gather what you want with fleet.util.all_gather"
+        session.check_served("job_progress", remedy=remedy)
         if session.communicator is None:
             said = {0: session.progress.facts()}
         else:

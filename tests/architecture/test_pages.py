@@ -94,6 +94,21 @@ def test_every_dependency_has_its_reason() -> None:
 @pytest.mark.slow
 @pytest.mark.processes
 @pytest.mark.timeout(120)
+def test_the_python_of_the_collective_page_runs(tmp_path: Path) -> None:
+    program = tmp_path / "collective.py"
+    page = CHECKOUT / "docs" / "collective.md"
+    program.write_text("\n".join(blocks(page)), encoding="utf-8")
+
+    ended = subprocess.run(
+        [sys.executable, program], capture_output=True, text=True, timeout=100, check=False
+    )
+
+    assert ended.returncode == 0, ended.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+@pytest.mark.timeout(120)
 def test_the_python_of_the_migration_page_runs(tmp_path: Path) -> None:
     program = tmp_path / "migrated.py"
     program.write_text("\n".join(blocks(MIGRATION)), encoding="utf-8")

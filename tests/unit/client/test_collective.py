@@ -10,6 +10,8 @@ from torch import distributed
 import paramfleet as fleet
 from paramfleet.call_order import CallOrderError
 from paramfleet.collective.errors import CollectiveSetupError, WrongModeError
+from paramfleet.prefetching import Prefetching
+from paramfleet.reporting import Reporting
 from paramfleet.roles import PaddleCloudRoleMaker, RoleError
 from paramfleet.saving import Saving
 from paramfleet.session import Session
@@ -161,6 +163,14 @@ def test_what_needs_servers_is_refused_by_name(
 def test_saving_through_servers_is_refused_by_name(session: Session, name: str) -> None:
     with pytest.raises(WrongModeError, match=r"torch.save"):
         getattr(Saving(session), name)("folder")
+
+
+def test_what_others_reported_isnt_known_and_batches_are_loaded_ahead(session: Session) -> None:
+    with pytest.raises(WrongModeError, match="all_gather"):
+        Reporting(session).job_progress()
+    model = session.distributed_model(linear())
+
+    assert list(Prefetching(session).prefetch([1, 2, 3], model)) == [1, 2, 3]
 
 
 def test_a_role_of_servers_is_not_collective() -> None:
