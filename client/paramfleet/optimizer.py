@@ -13,6 +13,7 @@ import torch
 from typing_extensions import override
 
 from paramfleet.job import Staleness
+from paramfleet.localsgd.core.ledger import Ledger
 from paramfleet.modes.ahead import Ahead
 from paramfleet.modes.base import Mode, collect_tables
 from paramfleet.modes.local import LocalMode
@@ -75,6 +76,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self.times = times
         self.last_loss: torch.Tensor | None = None
         """What ``minimize`` was given last, without its graph."""
+        self.step_loss: torch.Tensor | float | None = None
+        """Loss of the step in progress, if the script said it."""
         self._count_examples = count_examples
         self._mode: Mode | None = None
         self._is_finished = False
@@ -87,6 +90,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def bind(self, mode: Mode, staleness: Staleness, between_steps: Callable[[], None]) -> None:
         """Step through ``mode`` from now on, and call ``between_steps`` after each step."""
         self._mode = mode
+        self.tables = getattr(mode, "tables", self.tables)
         self._between_steps = between_steps
         self._staleness = staleness
         self._is_finished = False
@@ -136,12 +140,28 @@ class DistributedOptimizer(torch.optim.Optimizer):
         return self._mode
 
     @overload
-    def step(self, closure: None = None, *, examples: int | None = None) -> None: ...
+    def step(
+        self,
+        closure: None = None,
+        *,
+        examples: int | None = None,
+        loss: torch.Tensor | float | None = None,
+    ) -> None: ...
     @overload
-    def step(self, closure: Callable[[], float], *, examples: int | None = None) -> float: ...
+    def step(
+        self,
+        closure: Callable[[], float],
+        *,
+        examples: int | None = None,
+        loss: torch.Tensor | float | None = None,
+    ) -> float: ...
     @override
     def step(
-        self, closure: Callable[[], float] | None = None, *, examples: int | None = None
+        self,
+        closure: Callable[[], float] | None = None,
+        *,
+        examples: int | None = None,
+        loss: torch.Tensor | float | None = None,
     ) -> float | None:
         """Take one step with the gradients that ``backward`` left.
 
@@ -150,6 +170,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             examples: Examples in this worker's batch: sync weighs the workers' gradients by
                 it. If not given, the first dimension of the first tensor that the model was
                 called with since the last step; say it where that isn't the batch.
+            loss: Of the batch, which adaptive LocalSGD asks for. A closure returns it.
 
         Raises:
             NotStartedError: before ``fleet.init_worker``.
@@ -159,10 +180,11 @@ class DistributedOptimizer(torch.optim.Optimizer):
         """
         if self._is_finished:
             raise TrainingFinishedError
-        loss = None
+        returned = None
         if closure is not None:
             with torch.enable_grad():
-                loss = closure()
+                returned = closure()
+        self.step_loss = returned if loss is None else loss
         seen = self._count_examples()
         count = seen if examples is None else examples
         self.times.forward()
@@ -170,13 +192,13 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self.num_steps += 1
         self.times.end_step(examples=count)
         self._between_steps()
-        return loss
+        return returned
 
     def minimize(self, loss: torch.Tensor, *, examples: int | None = None) -> None:
         """Run ``loss.backward()``, ``step(examples=examples)`` and ``zero_grad()``."""
         loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         self.last_loss = loss.detach()
-        self.step(examples=examples)
+        self.step(examples=examples, loss=self.last_loss)
         self.zero_grad()
 
     @override
@@ -187,7 +209,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         super().zero_grad(set_to_none=set_to_none)
 
     def wait_exchanged(self) -> None:
-        """GEO: wait for the exchange in flight and take in what it brought."""
+        """GEO, LocalSGD: wait for exchanges in flight, and take in what they brought."""
         wait = getattr(self.running, "wait_exchanged", None)
         if wait is not None:
             wait()
@@ -210,6 +232,11 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def ahead(self) -> Ahead | None:
         """Where the mode takes requests for rows to come; None where none travel."""
         return getattr(self._mode, "ahead", None)
+
+    @property
+    def ledger(self) -> Ledger | None:
+        """What LocalSGD's exchanges cost so far; None in other modes."""
+        return getattr(self._mode, "ledger", None)
 
     @property
     def prefetch_misses(self) -> int:

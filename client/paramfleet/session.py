@@ -8,6 +8,7 @@ leaves. A script that ends without it ends the job, or an elastic one goes on wi
 """
 
 import logging
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, cast
 
@@ -21,6 +22,7 @@ from paramfleet.early_end import watch_for_early_end
 from paramfleet.examples_count import ExampleCounter
 from paramfleet.job import open_job
 from paramfleet.leaving import Departure
+from paramfleet.localsgd.over_pservers import LocalSgdMode
 from paramfleet.modes.geo import GeoMode
 from paramfleet.modes.served import AsyncMode, SyncMode
 from paramfleet.naming import TableConflictError, check_covered, share_tables
@@ -218,7 +220,8 @@ class Session(Standing):
         )
         self.progress.watch_traffic(job.pservers.traffic)
         kinds: dict[str, Callable[..., Mode]]
-        kinds = {"sync": SyncMode, "async": AsyncMode, "geo": GeoMode}
+        apart = partial(LocalSgdMode, loss=lambda: optimizer.step_loss)
+        kinds = {"sync": SyncMode, "async": AsyncMode, "geo": GeoMode, "localsgd": apart}
         make = kinds[optimizer.mode.name]
         mode = make(job, optimizer.mode, optimizer.inner, optimizer.tables)
         mode.start()

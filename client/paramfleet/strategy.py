@@ -22,7 +22,7 @@ __all__ = [
     "TrainingMode",
 ]
 
-ModeName = Literal["local", "sync", "async", "geo"]
+ModeName = Literal["local", "sync", "async", "geo", "localsgd"]
 GeoMerge = Literal["remainder", "average"]
 
 
@@ -134,6 +134,9 @@ class TrainingMode:
     independent_recv_thread: bool = False
     """async: refresh dense parameters beside the pushes instead of after each."""
 
+    apart: tuple[str, Mapping[str, Any]] | None = None
+    """LocalSGD: ``localsgd``, ``adaptive_localsgd`` or ``diloco``, and all of its keys."""
+
     min_send_grad_num_before_recv: int = 1
     """async: pushes between two refreshes of the dense parameters."""
 
@@ -224,15 +227,15 @@ class DistributedStrategy:
             StrategyError: if ``k_steps > 0`` without ``a_sync``, or if a key was
                 set that the mode doesn't use, or two contradict each other.
         """
-        for key, value in self._changed().items():
-            rule = "has no effect with is_collective = False: it belongs to collective mode"
-            raise StrategyError(key=key, value=repr(value), rule=rule)
         k_steps = cast("int", self.a_sync_configs["k_steps"])
         if k_steps > 0 and not self.a_sync:
             rule = "GEO needs a_sync = True; leave k_steps out for sync"
             raise StrategyError(key="k_steps", value=repr(k_steps), rule=rule)
         name: ModeName = "geo" if k_steps > 0 else "async" if self.a_sync else "sync"
         values: dict[str, Any] = {}
+        apart = self._resolve_apart()
+        if apart is not None:
+            name, values = "localsgd", {"apart": apart}
         for key, value in self.a_sync_configs.items():
             known = _KEYS[key]
             if name not in known.modes and value != known.default:
@@ -249,6 +252,27 @@ class DistributedStrategy:
             )
         return TrainingMode(name=name, **values)
 
+    def _resolve_apart(self) -> tuple[str, Mapping[str, Any]] | None:
+        """Return which of the LocalSGD family is on, and its keys; None for none.
+
+        Raises:
+            StrategyError: if another feature is on, or sync or GEO beside one of the family.
+        """
+        for key, value in self._changed().items():
+            if _CONFIGS.get(key, key) not in FAMILY:
+                rule = "has no effect with is_collective = False: it belongs to collective mode"
+                raise StrategyError(key=key, value=repr(value), rule=rule)
+        for apart, keys in self._features().items():
+            if not self.a_sync:
+                rule = "doesn't go with a_sync = False: workers that train apart don't wait"
+                raise StrategyError(key=apart, value="True", rule=rule)
+            k_steps = self.a_sync_configs["k_steps"]
+            if k_steps > 0:
+                rule = f"doesn't go with a_sync_configs['k_steps'] = {k_steps}, which is GEO"
+                raise StrategyError(key=apart, value="True", rule=rule)
+            return apart, keys
+        return None
+
     def resolve_collective(self) -> CollectiveMode:
         """Return what these settings mean together in collective mode.
 
@@ -262,6 +286,14 @@ class DistributedStrategy:
         for key, value in self.a_sync_configs.items():
             if value != _KEYS[key].default:
                 raise StrategyError(key=key, value=repr(value), rule=rule)
+        return CollectiveMode(features=self._features(), **self._settings)
+
+    def _features(self) -> Mapping[str, Mapping[str, Any]]:
+        """Return every key of each feature that is on.
+
+        Raises:
+            StrategyError: if a feature's keys are set without it, or two don't go together.
+        """
         changed = self._changed()
         for name, value in changed.items():
             flag = _CONFIGS.get(name)
@@ -269,12 +301,13 @@ class DistributedStrategy:
                 rule = f"has no effect with {flag} = False"
                 raise StrategyError(key=name, value=repr(value), rule=rule)
         check_pairs(changed.keys(), changed)
-        features = {
-            flag: MappingProxyType(self._keys[flag].full())
-            for flag in FEATURES
-            if self._on.get(flag)
-        }
-        return CollectiveMode(features=MappingProxyType(features), **self._settings)
+        return MappingProxyType(
+            {
+                flag: MappingProxyType(self._keys[flag].full())
+                for flag in FEATURES
+                if self._on.get(flag)
+            }
+        )
 
     def _set_configs(self, name: str, value: object) -> None:
         if not isinstance(value, Mapping):

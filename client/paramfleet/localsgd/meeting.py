@@ -8,7 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 
-__all__ = ["Averaging", "Meeting", "Pending", "Restorable"]
+__all__ = ["Averaging", "Landing", "Meeting", "Pending", "Restorable"]
 
 
 class Pending(Protocol):
@@ -20,6 +20,15 @@ class Pending(Protocol):
         Raises:
             FleetError: if the exchange failed or didn't end in time.
         """
+        ...
+
+
+@runtime_checkable
+class Landing(Protocol):
+    """A pending exchange that workers may end as soon as its result is there."""
+
+    def done(self) -> bool:
+        """Return whether ``wait`` would not block."""
         ...
 
 

@@ -19,7 +19,7 @@ from paramfleet.localsgd.core.schedule import Action, Schedule
 from paramfleet.localsgd.core.settings import LocalSgdSettings, LocalSgdSettingsError
 from paramfleet.localsgd.inner_state import forget_state, state_tensors
 from paramfleet.localsgd.layout import Layout, trained_parameters, write_flat
-from paramfleet.localsgd.meeting import Averaging, Meeting, Pending, Restorable
+from paramfleet.localsgd.meeting import Averaging, Landing, Meeting, Pending, Restorable
 from paramfleet_shared.clock import Clock, SystemClock
 from paramfleet_shared.errors import ContractError
 
@@ -171,6 +171,26 @@ class LocalSgdOptimizer(torch.optim.Optimizer):
             FleetError: if an exchange failed or a worker didn't come in time.
         """
         for action in self.schedule.close():
+            self._do(action)
+
+    def land(self, *, wait: bool = False) -> None:
+        """End exchanges before they are due: those whose result is there, or all.
+
+        For workers that wait for nobody; those of a group end them by the schedule alone.
+
+        Raises:
+            FleetError: if an exchange failed.
+        """
+        if wait:
+            actions = self.schedule.end_all()
+        else:
+            there = [
+                fragment
+                for fragment, under_way in self._under_way.items()
+                if isinstance(under_way.pending, Landing) and under_way.pending.done()
+            ]
+            actions = [self.schedule.end_early(fragment) for fragment in there]
+        for action in actions:
             self._do(action)
 
     @override

@@ -206,7 +206,7 @@ def test_a_features_key_is_checked(flag: str, key: str, value: object, rule: str
     assert flag in caught.value.key
 
 
-@pytest.mark.parametrize("name", ["amp", "localsgd", "fuse_grad_size_in_MB"])
+@pytest.mark.parametrize("name", ["amp", "sharding", "fuse_grad_size_in_MB"])
 def test_what_is_collective_has_no_effect_with_servers(name: str) -> None:
     value = 8 if name == "fuse_grad_size_in_MB" else True
 

@@ -98,6 +98,10 @@ class Schedule:
         self.k_steps = self._adaptive.choose(step=self.step, loss=loss, rate=rate)
         return self.k_steps
 
+    def end_early(self, fragment: int) -> Action:
+        """Return the end of a fragment's exchange that is under way, before it is due."""
+        return self._end(fragment)
+
     def end_all(self) -> list[Action]:
         """Return the ends of the exchanges that are under way."""
         return self._due(0)
@@ -105,7 +109,7 @@ class Schedule:
     def close(self) -> list[Action]:
         """Return what makes all workers agree: the exchanges under way, then one of all."""
         actions = self.end_all()
-        if self._newest < self.step or self._settings.fragments > 1 or actions:
+        if self._newest < self.step or self._settings.fragments > 1:
             fragments = range(self._settings.fragments)
             actions += [Action("begin", number) for number in fragments]
             actions += [Action("end", number) for number in fragments]

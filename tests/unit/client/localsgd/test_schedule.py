@@ -140,10 +140,27 @@ def test_closing_exchanges_what_is_left() -> None:
 
 def test_closing_ends_what_is_under_way_and_then_exchanges_all() -> None:
     schedule = Schedule(LocalSgdSettings(k_steps=3, begin_step=0, overlap_steps=2))
-    for _ in range(3):
+    for _ in range(4):
         schedule.after_step()
 
     assert schedule.close() == [Action("end", 0), *both()]
+    assert schedule.close() == []
+
+
+def test_closing_exchanges_nothing_anew_when_no_step_was_taken_since() -> None:
+    schedule = Schedule(LocalSgdSettings(k_steps=3, begin_step=0, overlap_steps=2))
+    for _ in range(3):
+        schedule.after_step()
+
+    assert schedule.close() == [Action("end", 0)]
+
+
+def test_an_exchange_may_end_before_it_is_due() -> None:
+    schedule = Schedule(LocalSgdSettings(k_steps=1, begin_step=0, overlap_steps=1))
+    schedule.after_step()
+
+    assert schedule.end_early(0) == Action("end", 0)
+    assert schedule.after_step() == [Action("begin", 0)]
 
 
 def test_closing_exchanges_all_fragments() -> None:
