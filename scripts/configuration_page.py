@@ -65,11 +65,16 @@ strategy.a_sync_configs = {"k_steps": 100}
 
 `a_sync = False` is sync; `a_sync = True` is async, and with `k_steps` above 0 geo. A key
 that is unknown, out of range, or without effect in the mode raises `StrategyError`.
+
+With `a_sync = True` one of `localsgd`, `adaptive_localsgd` and `diloco` is
+[LocalSGD over the servers](localsgd.md#over-parameter-servers); its keys are below, and those
+of `a_sync_configs` then have no effect.
 """
 
 FEATURES_HEAD = """\
-Of `fleet.init(is_collective=True)`. A feature is switched on by its name, and has its keys in
-`<name>_configs`; see [collective mode](collective.md).
+Of `fleet.init(is_collective=True)`; the LocalSGD family also of `a_sync = True`. A feature is
+switched on by its name, and has its keys in `<name>_configs`; what goes together is in
+[collective mode](collective.md).
 
 ```python
 strategy.amp = True
@@ -192,7 +197,7 @@ def _strategy() -> str:
     rows = [
         (f"`{option.name}`", _shown(configs[option.name]), option.help)
         for option in options_of(TrainingMode)
-        if option.name != "name"
+        if option.name not in {"name", "apart"}
     ]
     return _table(("key of `a_sync_configs`", "default", "meaning"), rows)
 

@@ -89,3 +89,15 @@ def test_a_workload_runs_alone_from_its_command_line() -> None:
     assert figures["mode"] == "local"
     assert figures["samples_per_s"] > 0
     assert math.isfinite(figures["loss_of_50"])
+
+
+@pytest.mark.processes
+@pytest.mark.timeout(180)  # two jobs' processes
+def test_a_slow_worker_is_measured_in_localsgd_and_sync(tmp_path: Path) -> None:
+    result = run("localsgd_servers.py", tmp_path)
+
+    assert result["benchmark"] == "localsgd_servers"
+    assert set(result["summary"]) == {
+        "slow_worker_delay_percent", "slow_worker_delay_percent_sync",
+    }  # fmt: skip
+    assert [row["mode"] for row in result["rows"]] == ["localsgd", "sync"]
