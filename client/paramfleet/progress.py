@@ -32,6 +32,13 @@ _GAUGES = {
     "staleness": "Batches that this worker leads the slowest push it has seen by.",
 }
 
+_LOCALSGD = {
+    "synchronisations": "LocalSGD: exchanges so far, in wholes of the model.",
+    "sent_bytes": "LocalSGD: bytes of what this worker sent of what it learned.",
+    "stall_seconds": "LocalSGD: seconds in which training waited for an exchange.",
+    "k_steps": "LocalSGD: steps from one exchange to the next, as chosen last.",
+}
+
 _MAX_METRICS = 16
 """Names of further metrics that a worker may report."""
 
@@ -94,6 +101,9 @@ class Progress:
         for op in _OPERATIONS:
             calls.labels(op).set_function(partial(self._measure_calls, op, 1))
             numbers.labels(op).set_function(partial(self._measure_calls, op, 0))
+        for name, sentence in _LOCALSGD.items():
+            gauge = self._metrics.gauge(f"worker_localsgd_{name}", sentence)
+            gauge.set_function(partial(self._measure_apart, name))
         self._examples = self._metrics.counter(
             "worker_examples", "Examples that were reported as trained on."
         )
@@ -143,7 +153,7 @@ class Progress:
             "mode": None if optimizer is None else optimizer.mode.name,
             "sent_bytes": sum(self._traffic.sent_bytes.copy().values()),
             "received_bytes": sum(self._traffic.received_bytes.copy().values()),
-            "metrics": self._reported,
+            "metrics": {**self._reported, **self._apart()},
             "calls": self._calls(),
             **self._noted,
             **facts,
@@ -203,6 +213,15 @@ class Progress:
 
     def _prefetch_misses(self) -> float:
         return 0 if self._optimizer is None else self._optimizer.prefetch_misses
+
+    def _apart(self) -> dict[str, float]:
+        """Return what LocalSGD's exchanges cost so far, drawn as curves; nothing without."""
+        ledger = None if self._optimizer is None else self._optimizer.ledger
+        figures = {} if ledger is None else ledger.figures()
+        return {f"localsgd_{name}": round(value, 4) for name, value in figures.items()}
+
+    def _measure_apart(self, name: str) -> float:
+        return self._apart().get(f"localsgd_{name}", 0.0)
 
     def _measure(self, name: str) -> float:
         value = self.facts()[name]

@@ -18,6 +18,7 @@ from paramfleet.call_order import CallOrderError
 from paramfleet.collective.training import CollectiveTraining
 from paramfleet.collective.world import World
 from paramfleet.communicator import Communicator
+from paramfleet.curves import Curves
 from paramfleet.early_end import watch_for_early_end
 from paramfleet.examples_count import ExampleCounter
 from paramfleet.job import open_job
@@ -41,6 +42,7 @@ from paramfleet_shared.served_errors import ElasticModeError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from paramfleet.collective.optimizer import CollectiveOptimizer
     from paramfleet.modes.base import Mode
     from paramfleet_shared.discovery.records import Member
     from paramfleet_shared.discovery.session import JobSession
@@ -66,6 +68,7 @@ class Session(Standing):
         self._stopped = False
         self._finished = False
         self._departure = Departure()
+        self._curves = Curves()
         self.progress = Progress(clock, self._member)
         self.between_steps: Callable[[], None] = lambda: None
         """Called after every step; whoever obeys an operator sets it."""
@@ -164,7 +167,9 @@ class Session(Standing):
         """
         if self.collective is not None:
             self.model = model
-            return cast("M", self.collective.take_model(model))
+            taken = cast("M", self.collective.take_model(model))
+            self._draw(self.collective.optimizer)
+            return taken
         share_tables(model)
         self._examples.watch(model)
         self.model = model
@@ -185,6 +190,7 @@ class Session(Standing):
         chosen = strategy or self._strategy or DistributedStrategy()
         if self.collective is not None:
             collective = self.collective.take_optimizer(optimizer, chosen.resolve_collective())
+            self._draw(collective)
             return cast("DistributedOptimizer", collective)
         mode = chosen.resolve()
         if not self.role.distributed:
@@ -228,6 +234,7 @@ class Session(Standing):
         self._job = job
         self._departure.begin()
         optimizer.bind(mode, job.staleness, self._end_step)
+        self._draw(optimizer)
 
     def finish_training(self) -> None:
         """Take no more steps: send what waits, and wait until every worker is so far.
@@ -246,6 +253,7 @@ class Session(Standing):
         if self.optimizer is not None and not self._finished:
             self.optimizer.finish()
             self._finished = True
+        self._curves.end()
 
     def stop_worker(self) -> None:
         """Finish training, say that this worker is done, and leave the job.
@@ -280,6 +288,7 @@ class Session(Standing):
         if self._job is not None and self.optimizer is not None and not self._finished:
             self.optimizer.depart()
             self._finished = True
+        self._curves.end()
         self._leave(self.communicator)
 
     def _leave(self, communicator: Communicator) -> None:
@@ -300,6 +309,11 @@ class Session(Standing):
     def stopped(self) -> bool:
         """Whether this worker has left the job."""
         return self._stopped
+
+    def _draw(self, optimizer: "DistributedOptimizer | CollectiveOptimizer | None") -> None:
+        """Draw what LocalSGD's exchanges cost, once there are some to come."""
+        ledger = None if optimizer is None else optimizer.ledger
+        self._curves.begin(ledger, self.settings.visual_path, rank=self.worker_index())
 
     def _member(self) -> "Member | None":
         communicator = self.communicator

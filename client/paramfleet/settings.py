@@ -21,6 +21,10 @@ class WorkerSettings(JobSettings):
     admin_port: int = 0
     """Port of the admin address; 0 picks a free one."""
 
+    visual_path: str = ""
+    """Folder of TensorBoard files about LocalSGD's exchanges, with one for each worker; empty
+    writes none."""
+
     def __post_init__(self) -> None:
         JobSettings.__post_init__(self)
         if not 0 <= self.admin_port < 1 << 16:

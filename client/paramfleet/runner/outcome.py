@@ -28,6 +28,8 @@ class Outcome:
     """What is counted."""
     seconds: float
     """From the first batch to the end of the last step, of the slowest worker."""
+    localsgd: Mapping[str, Any] | None = None
+    """What worker 0's exchanges cost, where workers trained apart."""
     profile: Mapping[str, Any] | None = None
     """Where the time of worker 0's batches went, if that was asked for."""
 
@@ -44,6 +46,8 @@ class Outcome:
             f"{self.unit}_per_s": round(self.examples_per_s, 1),
             "seconds": round(self.seconds, 3),
         }
+        if self.localsgd is not None:
+            facts["localsgd"] = dict(self.localsgd)
         if self.profile is not None:
             facts["profile"] = dict(self.profile)
         return json.dumps(facts)

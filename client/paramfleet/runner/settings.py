@@ -109,14 +109,20 @@ class RunnerSettings:
     infer_thread_num: int = 0
     """Threads that read test files; 0 is thread_num."""
 
-    sync_mode: Literal["sync", "async", "geo"] = "async"
-    """How a job trains. One process without servers trains the same way in all of them."""
+    sync_mode: Literal["sync", "async", "geo", "localsgd", "adaptive_localsgd", "diloco"] = (
+        "async"
+    )
+    """How a job trains. One process without servers trains the same way in all of them. The
+    last three are LocalSGD's, for models without embeddings."""
 
     geo_step: int = 400
     """geo: steps between two exchanges."""
 
     a_sync_configs: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     """More keys of the strategy, as max_staleness or wire_dtype."""
+
+    localsgd_configs: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    """localsgd, adaptive_localsgd and diloco: the keys of the strategy's, as k_steps."""
 
     model_save_path: str = ""
     """Folder that gets a checkpoint after each epoch, named by its number; empty saves none."""

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 import paramfleet as fleet
+from paramfleet.localsgd.core.ledger import Ledger
 from paramfleet.runner.batches import (
     Batch,
     list_files,
@@ -23,7 +24,8 @@ from paramfleet.runner.outcome import Outcome, model_name
 from paramfleet.runner.profile import Profile
 from paramfleet.runner.scoring import score
 from paramfleet.runner.settings import RunnerSettings
-from paramfleet.runner.visual import Write, visual
+from paramfleet.strategy import StrategyError
+from paramfleet.visual import Write, visual
 from paramfleet_shared.clock import Clock
 
 __all__ = ["device_of", "strategy_of", "train"]
@@ -78,13 +80,18 @@ def train(model: Model[Any], clock: Clock) -> Outcome:
         unit=model.unit,
         seconds=seconds,
         profile=trainer.profile.result() if runner.dataset_debug else None,
+        localsgd=None if trainer.ledger is None else trainer.ledger.as_json(),
     )
     fleet.stop_worker()
     return outcome
 
 
 def strategy_of(runner: RunnerSettings) -> fleet.DistributedStrategy:
-    """Return the strategy that ``sync_mode`` and its like describe."""
+    """Return the strategy that ``sync_mode`` and its like describe.
+
+    Raises:
+        StrategyError: if a key is unknown, or of no effect in the mode.
+    """
     chosen = fleet.DistributedStrategy()
     chosen.a_sync = runner.sync_mode != "sync"
     configs = dict(runner.a_sync_configs)
@@ -93,6 +100,13 @@ def strategy_of(runner: RunnerSettings) -> fleet.DistributedStrategy:
     elif runner.sync_mode == "async":
         configs.setdefault("send_queue_size", ASYNC_QUEUE_STEPS)
     chosen.a_sync_configs = configs
+    if runner.sync_mode not in {"sync", "async", "geo"}:
+        setattr(chosen, runner.sync_mode, True)
+        setattr(chosen, f"{runner.sync_mode}_configs", runner.localsgd_configs)
+    elif runner.localsgd_configs:
+        rule = f"has no effect with sync_mode = {runner.sync_mode!r}"
+        value = repr(dict(runner.localsgd_configs))
+        raise StrategyError(key="localsgd_configs", value=value, rule=rule)
     return chosen
 
 
@@ -164,8 +178,15 @@ class Trainer:
             display.progress(epoch=epoch, step=step, metrics=values)
             speed = examples / max(now - shown_at, 1e-9)
             write("train", {**values, "examples_per_s": speed}, self.num_steps)
+            if self.ledger is not None:
+                write("localsgd", self.ledger.figures(), self.num_steps)
             shown_at, shown_examples = now, self.num_examples
         return metrics if runner.use_auc else {}
+
+    @property
+    def ledger(self) -> Ledger | None:
+        """What LocalSGD's exchanges cost this worker; None in other modes."""
+        return self._optimizer.ledger
 
     def save(self, epoch: int) -> None:
         """Save the checkpoint of an epoch, if any are saved."""
@@ -182,7 +203,7 @@ class Trainer:
         count = feeds.size
         loss = self._learn(feeds, metrics) if count else torch.tensor(float("nan"))
         with self.profile.phase("push"):
-            self._optimizer.step(examples=count)
+            self._optimizer.step(examples=count, loss=loss)
             self._optimizer.zero_grad()
         if self._scheduler is not None:
             self._scheduler.step()

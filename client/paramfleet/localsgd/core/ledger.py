@@ -1,6 +1,9 @@
 """What a run's meetings cost: how many, their bytes, and the time that training stood still."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = ["Ledger"]
 
@@ -24,6 +27,13 @@ class Ledger:
         """Seconds in which training waited for an exchange."""
         self.intervals: list[tuple[int, int]] = []
         """Each period with the step from which it held, where it changed."""
+        self.watch: Callable[[], None] = lambda: None
+        """Called when a step has been counted; its exchanges are counted behind it."""
+
+    @property
+    def k_steps(self) -> int:
+        """The period that now holds; 0 before the first was chosen."""
+        return self.intervals[-1][1] if self.intervals else 0
 
     @property
     def synchronisations(self) -> float:
@@ -38,6 +48,7 @@ class Ledger:
     def stepped(self) -> None:
         """Count a step."""
         self.steps += 1
+        self.watch()
 
     def exchanged(self) -> None:
         """Count the exchange of a fragment."""
@@ -55,6 +66,15 @@ class Ledger:
         """Note the period that holds from a step on."""
         if not self.intervals or self.intervals[-1][1] != k_steps:
             self.intervals.append((step, k_steps))
+
+    def figures(self) -> dict[str, float]:
+        """Return what changes from meeting to meeting, as points of curves."""
+        return {
+            "synchronisations": self.synchronisations,
+            "sent_bytes": float(self.bytes_sent),
+            "stall_seconds": self.stall_s,
+            "k_steps": float(self.k_steps),
+        }
 
     def as_json(self) -> dict[str, Any]:
         """Return the counts for a last line: ``k_steps`` has pairs of step and period."""

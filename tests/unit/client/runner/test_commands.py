@@ -16,8 +16,8 @@ from paramfleet.runner.errors import ConfigError
 from paramfleet.runner.optimizers import make_optimizer, make_scheduler
 from paramfleet.runner.settings import OptimizerSettings, RunnerSettings
 from paramfleet.runner.training import strategy_of
-from paramfleet.runner.visual import visual
 from paramfleet.strategy import StrategyError
+from paramfleet.visual import visual
 
 MODEL = """\
 import torch
@@ -214,6 +214,12 @@ def test_the_mode_becomes_a_strategy() -> None:
     assert (mode.name, mode.max_staleness, mode.send_queue_size) == ("async", 2, 2)
     with pytest.raises(StrategyError):
         strategy_of(RunnerSettings(a_sync_configs={"max_stalenes": 2}))
+    apart = strategy_of(RunnerSettings(sync_mode="diloco", localsgd_configs={"k_steps": 30}))
+    assert apart.diloco
+    assert apart.diloco_configs["k_steps"] == 30
+    assert apart.resolve().name == "localsgd"
+    with pytest.raises(StrategyError, match=r"localsgd_configs.*sync_mode = 'async'"):
+        strategy_of(RunnerSettings(localsgd_configs={"k_steps": 30}))
 
 
 def test_an_optimizer_is_torchs_of_that_name() -> None:

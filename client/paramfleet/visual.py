@@ -1,4 +1,4 @@
-"""``use_visual``: numbers for TensorBoard."""
+"""Numbers for TensorBoard."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
@@ -13,13 +13,14 @@ Write = Callable[[str, Mapping[str, float], int], None]
 
 
 class TensorBoardMissingError(ContractError):
-    """The configuration wants TensorBoard files, and its package isn't installed."""
+    """TensorBoard files are to be written, and its package isn't installed."""
 
     code = "contract.tensorboard_missing"
 
     def __init__(self) -> None:
         super().__init__(
-            "runner.use_visual needs TensorBoard: pip install 'paramfleet[visual]'"
+            "runner.use_visual and visual_path need TensorBoard: "
+            "pip install 'paramfleet[visual]'"
         )
 
 
