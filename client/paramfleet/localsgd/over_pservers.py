@@ -89,6 +89,7 @@ class LocalSgdMode:
         self._step = declare(self._job, specs, self._mode)
         agree_on_dense(self._job, self._blocks)
         self._local = self._wrap()
+        self._local.schedule.join(self._step)
 
     def step(self, *, examples: int) -> None:
         """Step locally; take in what arrived; exchange if it is time."""

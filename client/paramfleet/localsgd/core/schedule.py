@@ -98,6 +98,15 @@ class Schedule:
         self.k_steps = self._adaptive.choose(step=self.step, loss=loss, rate=rate)
         return self.k_steps
 
+    def join(self, step: int) -> None:
+        """Begin as far as the others are: a worker that comes late has no first steps.
+
+        Args:
+            step: Steps that they have taken.
+        """
+        self.step = self._newest = step
+        self._last = max(step, self._settings.begin_step)
+
     def end_early(self, fragment: int) -> Action:
         """Return the end of a fragment's exchange that is under way, before it is due."""
         return self._end(fragment)

@@ -155,6 +155,15 @@ def test_closing_exchanges_nothing_anew_when_no_step_was_taken_since() -> None:
     assert schedule.close() == [Action("end", 0)]
 
 
+def test_one_who_joins_late_is_behind_the_first_steps() -> None:
+    schedule = Schedule(LocalSgdSettings(k_steps=3, begin_step=10))
+
+    schedule.join(50)
+
+    assert [len(schedule.after_step()) for _ in range(6)] == [0, 0, 2, 0, 0, 2]
+    assert schedule.close() == []
+
+
 def test_an_exchange_may_end_before_it_is_due() -> None:
     schedule = Schedule(LocalSgdSettings(k_steps=1, begin_step=0, overlap_steps=1))
     schedule.after_step()
