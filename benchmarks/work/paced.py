@@ -16,12 +16,12 @@ import paramfleet as fleet
 
 __all__: list[str] = []
 
-PAUSE_S = 0.008
+PAUSE_S = 0.012
 """What a step sleeps behind its computing."""
 
 K_STEPS = 8
-WIDTH = 256
-BATCH = 64
+WIDTH = 128
+BATCH = 16
 
 
 class _Paced:
