@@ -38,8 +38,9 @@ def test_meeting_after_each_step_equals_ddp(found: dict[str, Any]) -> None:
     assert found["ddp"] < 1e-6
 
 
-def test_with_averaged_momenta_it_equals_ddp_with_momentum(found: dict[str, Any]) -> None:
-    assert found["ddp_momentum"] < 1e-6
+@pytest.mark.parametrize("rule", ["keep", "average"])
+def test_it_equals_ddp_with_momentum_too(found: dict[str, Any], rule: str) -> None:
+    assert found["ddp_momentum"][rule] < 1e-6
 
 
 @pytest.mark.parametrize(

@@ -171,9 +171,13 @@ def main() -> None:
     dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
     plain, _ = apart(LocalSgdSettings(), steps=8)
     average = LocalSgdSettings(optimizer_state="average")
+    with_momentum = with_ddp(0.9)
     found: dict[str, Any] = {
         "ddp": distance(plain, with_ddp(0.0)),
-        "ddp_momentum": distance(apart(average, steps=8, momentum=0.9)[0], with_ddp(0.9)),
+        "ddp_momentum": {
+            rule: distance(apart(settings, steps=8, momentum=0.9)[0], with_momentum)
+            for rule, settings in (("keep", LocalSgdSettings()), ("average", average))
+        },
         "narrow": {name: narrow_sums(name) for name in ("float32", "float16", "int8")},
         "norm": with_norm(),
     }
