@@ -238,6 +238,7 @@ def write_messages(
         part_fields: More about one part of one pserver's message.
     """
     messages = []
+    sames = [_same_rows(writes, index) for index in range(len(writes))]
     for server in range(placement.num_servers):
         parts: list[dict[str, Any]] = []
         tensors: dict[str, NDArray[Any]] = {}
@@ -251,6 +252,8 @@ def write_messages(
                 about["unique"] = True
                 if write.pulled is not None:
                     about |= {"ids": "pulled", "pulled": write.pulled}
+                elif sames[index] is not None:
+                    about |= {"ids": "same", "as": sames[index]}
                 else:
                     ids, pack = write.rows.ids_U[part], write.wire != "float32"
                     about |= _put_ids(tensors, index, ids, offsets, pack=pack)
@@ -275,17 +278,52 @@ def heard_ids(answer: Message, index: int) -> NDArray[np.int64]:
     """Return the ids of part ``index`` of an exchange's answer, int64 [n], one a row.
 
     Raises:
-        MalformedMessageError: if they are packed, but not as they should be.
+        MalformedMessageError: if they are packed, but not as they should be, or named by a
+            part that hasn't as many.
     """
+    about, num_rows = answer.fields["parts"][index], len(answer.tensors[f"{index}.rows"])
+    coded = about.get("ids")
+    if coded == "same":
+        return _same_ids(answer, index, about.get("as"), num_rows)
     found = answer.tensors[f"{index}.ids"]
-    if answer.fields["parts"][index].get("ids") != "delta":
+    if coded != "delta":
         return found
     offsets = answer.tensors[f"{index}.offsets"]
-    fits = are_bounds(offsets, len(answer.tensors[f"{index}.rows"]))
+    fits = are_bounds(offsets, num_rows)
     ids = unpack_ids(found, offsets) if fits else None
     if ids is None:
         raise MalformedMessageError(where=f"tensor '{index}.ids'", rule="must be packed ids")
     return ids
+
+
+def _same_ids(answer: Message, index: int, other: object, num_rows: int) -> NDArray[np.int64]:
+    """Return the ids of an earlier part of an answer, which part ``index`` has too.
+
+    Raises:
+        MalformedMessageError: if that part isn't there, or hasn't as many.
+    """
+    if isinstance(other, int) and 0 <= other < index and f"{other}.ids" in answer.tensors:
+        ids = heard_ids(answer, other)
+        if len(ids) == num_rows:
+            return ids
+    raise MalformedMessageError(where=f"part {index}", rule="must name a part of as many ids")
+
+
+def _same_rows(writes: Sequence[Write], index: int) -> int | None:
+    """Return an earlier write of the same rows whose ids travel: they needn't twice."""
+    rows = writes[index].rows
+    if rows is None or writes[index].wire == "float32" or not len(rows.ids_U):
+        return None
+    for other, write in enumerate(writes[:index]):
+        if write.rows is None or write.pulled is not None or write.wire == "float32":
+            continue
+        if _are_same(write.rows, rows):
+            return other
+    return None
+
+
+def _are_same(one: Rows, other: Rows) -> bool:
+    return np.array_equal(one.ids_U, other.ids_U) and np.array_equal(one.offsets, other.offsets)
 
 
 def _wire_field(wire: WireDtype) -> dict[str, str]:

@@ -52,6 +52,8 @@ _Ids = Literal["plain", "delta", "pulled"]
 _IDS: tuple[_Ids, ...] = ("plain", "delta", "pulled")
 _PullIds = Literal["plain", "delta", "pulled", "known"]
 _PULL_IDS: tuple[_PullIds, ...] = (*_IDS, "known")
+_ChangeIds = Literal["plain", "delta", "pulled", "same"]
+_CHANGE_IDS: tuple[_ChangeIds, ...] = (*_IDS, "same")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -341,6 +343,7 @@ class _Changes:
         self._store = store
         self._fields = fields
         self._tensor = tensor
+        self._read: dict[int, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}  # ids, bounds
         self.rank = Rank(fields.integer("rank"))
         self.incarnation = fields.integer("incarnation")
 
@@ -369,15 +372,29 @@ class _Changes:
         wire = part.choice("wire", WIRE_DTYPES, "float32")
         name = f"{index}.{self._tensor}"
         if isinstance(table, SparseTable):
-            coded = part.choice("ids", _IDS, "plain")
+            coded = part.choice("ids", _CHANGE_IDS, "plain")
             if coded == "pulled":
                 ids, offsets = table.pulled.find(self.rank, part.integer("pulled"))
+            elif coded == "same":
+                ids, offsets = self._earlier(index, part.integer("as"))
             else:
                 packed = coded == "delta"
                 ids, offsets = self._ids.read(index, table, packed=packed)
+            self._read[index] = ids, offsets
             rows = change_of(
                 self._message, name, table, wire=wire, shape=(len(ids), table.spec.dim)
             )
             return SparsePart(ids, offsets, rows, wire, unique=part.flag("unique"))
         values = change_of(self._message, name, table, wire=wire, shape=(table.num_rows,))
         return DensePart(values, wire)
+
+    def _earlier(self, index: int, other: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the ids and bounds of an earlier part.
+
+        Raises:
+            MalformedMessageError: if there is no such sparse part.
+        """
+        if other not in self._read:
+            where = f"part {index} field 'as'"
+            raise MalformedMessageError(where=where, rule="must name an earlier sparse part")
+        return self._read[other]

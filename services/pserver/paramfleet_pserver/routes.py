@@ -14,10 +14,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from paramfleet_pserver.answers import telling
 from paramfleet_pserver.fields import Fields
 from paramfleet_pserver.geo import check_rule
 from paramfleet_pserver.owners import Job, Owners, when_done
-from paramfleet_pserver.reading import reading, tensors_of
+from paramfleet_pserver.reading import reading
 from paramfleet_pserver.requests import (
     DeclareRequest,
     ExchangePart,
@@ -230,17 +231,7 @@ class Routes:
         if len(new) < len(exchange.parts):
             await self._owners.settle()  # the original may still be on its way
         replies = await geo.reply(exchange)
-        tensors: dict[str, np.ndarray[Any, Any]] = {}
-        parts: list[dict[str, Any]] = []
-        for index, reply in enumerate(replies):
-            parts.append({"batch": reply.batch, "more": reply.more})
-            tensors |= tensors_of(index, reply.rows)
-            if reply.packed is not None and reply.offsets is not None:
-                parts[index]["ids"] = "delta"
-                tensors[f"{index}.ids"] = reply.packed
-                tensors[f"{index}.offsets"] = reply.offsets
-            elif reply.ids is not None:
-                tensors[f"{index}.ids"] = reply.ids
+        parts, tensors = telling(replies)
         return Message(
             fields={
                 "parts": parts,

@@ -13,8 +13,10 @@ from paramfleet_shared.served_errors import (
     OperationModeError,
     UnknownWorkerError,
 )
+from paramfleet_shared.tables.encoding import encode_rows
 from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
 from paramfleet_shared.testing.faults import FaultPlan
+from paramfleet_shared.wire.message import MalformedMessageError, Message
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 SUM = OptimizerSpec(rule="sum")
 ROWS = TableSpec(name="rows", kind="sparse", dim=2, optimizer=SUM)
 FLAT = TableSpec(name="flat", kind="dense", size=13, optimizer=SUM)
+MORE = TableSpec(name="more", kind="sparse", dim=2, optimizer=SUM)
 NOTHING = (np.empty(0, np.int64), np.empty((0, 2), np.float32))
 
 
@@ -198,6 +201,48 @@ async def test_one_who_left_before_a_table_was_touched_leaves_nothing_behind(
     await ada.exchange({"rows": rows({1: 1.0})})
 
     np.testing.assert_array_equal(await bob.pull("rows", [1]), [[1, 1]])
+
+
+def narrowed(messages: list[Message], **changes: dict[str, Any]) -> list[Message]:
+    """Make deltas of all parts travel as bfloat16; ``changes`` of parts' fields by place.
+
+    A part whose ids are those of another has none of its own.
+    """
+    found = []
+    for message in messages:
+        tensors = dict(message.tensors)
+        parts = []
+        for index, part in enumerate(message.fields["parts"]):
+            parts.append({**part, "wire": "bfloat16", **changes.get(f"part_{index}", {})})
+            name = f"{index}.deltas"
+            tensors[name] = encode_rows(tensors[name], "bfloat16").rows
+            if parts[index].get("ids") == "same":
+                del tensors[f"{index}.ids"], tensors[f"{index}.offsets"]
+        found.append(Message(fields={**message.fields, "parts": parts}, tensors=tensors))
+    return found
+
+
+async def test_ids_that_two_tables_exchange_alike_travel_once(start_servers: Start) -> None:
+    ada, bob = await crew(await start_servers(2), 2, ROWS, MORE)
+    changes = rows(dict.fromkeys(range(200), 1.0))
+    both, nothing = {"rows": changes, "more": changes}, {"rows": NOTHING, "more": NOTHING}
+    about: dict[str, Any] = {"extra": lambda *_: {"ack": 0, "max_rows": 1000}, "step": 0}
+    for wrong in (1, 7):
+        messages = ada.messages(both, tensor="deltas", **about)
+        with pytest.raises(MalformedMessageError):
+            await ada.send("exchange", narrowed(messages, part_1={"ids": "same", "as": wrong}))
+
+    messages = ada.messages(both, tensor="deltas", **about)
+    await ada.send("exchange", narrowed(messages, part_1={"ids": "same", "as": 0}))
+    asked = narrowed(bob.messages(nothing, tensor="deltas", **about))
+    answers = await bob.send("exchange", asked)
+
+    for table in ("rows", "more"):
+        np.testing.assert_array_equal(await bob.pull(table, range(200)), np.ones((200, 2)))
+    for answer in answers:
+        assert [part["ids"] for part in answer.fields["parts"]] == ["delta", "same"]
+        assert "1.ids" not in answer.tensors
+        assert len(answer.tensors["1.rows"]) == len(answer.tensors["0.rows"]) > 0
 
 
 async def test_a_push_is_no_operation_of_geo(start_servers: Start) -> None:

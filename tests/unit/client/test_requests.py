@@ -1,5 +1,8 @@
 """Splitting tables over pservers and putting answers together again."""
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -110,6 +113,46 @@ def test_a_write_reaches_each_row_once_and_every_server(servers: int, ids: list[
         assert message.fields["rank"] == 1
         about = {"sequence": 3, "ack": server, "unique": True}
         assert message.fields["parts"][0] == {"table": "t", "lr": 0.5, **about}
+
+
+def narrow_write(table: str, rows: Rows, dim: int, wire: WireDtype) -> Write:
+    values = np.ones((len(rows.ids_U), dim), np.float32)
+    encoded = [encode_rows(values[rows.of(placement(2), server)[0]], wire) for server in (0, 1)]
+    return Write(table=table, sequence=1, values=values, rows=rows, wire=wire, encoded=encoded)
+
+
+def test_ids_of_several_tables_travel_once_beside_narrow_numbers() -> None:
+    rows, others = (sorted_rows(list(range(start, 400, 2))).sorted()[0] for start in (0, 1))
+    writes = [
+        narrow_write("deep", rows, 8, "int8"),
+        narrow_write("wide", rows, 1, "bfloat16"),
+        narrow_write("other", others, 8, "int8"),
+        replace(narrow_write("again", rows, 8, "int8"), wire="float32", encoded=None),
+    ]
+
+    for message in write_messages(writes, placement(2), {}, values_name="deltas"):
+        parts = message.fields["parts"]
+        assert [part.get("ids") for part in parts] == ["delta", "same", "delta", None]
+        assert parts[1]["as"] == 0
+        assert [f"{i}.ids" in message.tensors for i in range(4)] == [True, False, True, True]
+        assert [f"{i}.offsets" in message.tensors for i in range(4)] == [
+            True,
+            False,
+            True,
+            True,
+        ]
+
+
+def test_an_answer_may_name_an_earlier_part_of_as_many_ids() -> None:
+    def told(rows: int, **about: Any) -> Message:
+        tensors: dict[str, np.ndarray[Any, Any]] = {"0.ids": np.arange(3)}
+        tensors |= {"0.rows": np.zeros((3, 8)), "1.rows": np.zeros((rows, 1))}
+        return Message(fields={"parts": [{}, {"ids": "same", **about}]}, tensors=tensors)
+
+    assert heard_ids(told(3, **{"as": 0}), 1).tolist() == [0, 1, 2]
+    for wrong in (told(2, **{"as": 0}), told(3, **{"as": 1}), told(3)):
+        with pytest.raises(MalformedMessageError):
+            heard_ids(wrong, 1)
 
 
 def test_dense_and_sparse_tables_travel_in_one_pull() -> None:
