@@ -17,7 +17,7 @@ BUDGET_S = 55.0
 SLOW = 5.0
 """How many times as long the slow worker's steps take."""
 
-STEPS = {"localsgd": 160, "sync": 32}
+STEPS = {"localsgd": 80, "sync": 16}
 """Of a fast worker in a window, by mode."""
 
 METHOD = f"""\
