@@ -121,6 +121,10 @@ def PaddleCloudRoleMaker(  # noqa: N802 - the name Fleet users call
         return _collective_role(env)
     training_role = env.get("TRAINING_ROLE")
     if training_role is None:
+        if "RANK" in env and env.get("WORLD_SIZE", "1") != "1":
+            rule = "torchrun started this worker among others, and each would train alone: "
+            rule += "fleet.init(is_collective=True)"
+            raise RoleError(name="WORLD_SIZE", value=env["WORLD_SIZE"], rule=rule)
         return RoleMaker(distributed=False)
     servers = _split(env.get("PADDLE_PSERVERS_IP_PORT_LIST", ""))
     workers = _split(env.get("PADDLE_TRAINER_ENDPOINTS", ""))

@@ -105,6 +105,15 @@ def test_without_torchrun_a_collective_worker_is_alone() -> None:
     assert (role.collective, role.distributed, role.worker_num) == (True, False, 1)
 
 
+def test_workers_of_torchrun_do_not_each_train_alone() -> None:
+    with pytest.raises(RoleError, match=r"WORLD_SIZE = '2'.*is_collective=True"):
+        PaddleCloudRoleMaker(environment=TORCHRUN)
+
+    assert not PaddleCloudRoleMaker(
+        environment={**TORCHRUN, "RANK": "0", "WORLD_SIZE": "1"}
+    ).distributed
+
+
 @pytest.mark.parametrize(
     ("environment", "name"),
     [
