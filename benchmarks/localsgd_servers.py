@@ -74,7 +74,7 @@ def _row(mode: str, even: list[float], beside: list[float]) -> dict[str, Any]:
         "mode": mode,
         "steps_per_s": [round(value, 1) for value in Ratio.of(even)],
         "beside_a_slow_one": [round(value, 1) for value in Ratio.of(beside)],
-        "delay_percent": [round(value, 1) for value in Ratio.of(delays)],
+        "delay_percent": [round(value, 1) + 0.0 for value in Ratio.of(delays)],  # no -0.0
         "rounds": len(delays),
     }
 
