@@ -91,10 +91,9 @@ def test_two_workers_of_paramfleet_launch_are_one_process_too(tmp_path: Path) ->
     check(results([*launch, str(SCRIPT)]), 2)
 
 
-def test_the_small_example_learns_in_collective_mode(tmp_path: Path) -> None:
+def test_the_small_example_learns_in_collective_mode() -> None:
     script = Path(__file__).parents[3] / "examples" / "mlp" / "train.py"
-    arguments = ["--mode", "collective", "--steps", "300"]
-    found = results([*TORCHRUN, "--nproc_per_node=2", str(script), *arguments])
+    found = results([sys.executable, str(script), "--mode", "collective", "--steps", "300"])
 
     assert found["test_accuracy"] > 0.85
-    assert (found["mode"], found["servers"], found["workers"]) == ("collective", 0, 2)
+    assert (found["mode"], found["servers"], found["workers"]) == ("collective", 0, 1)
