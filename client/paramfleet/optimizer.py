@@ -13,6 +13,7 @@ import torch
 from typing_extensions import override
 
 from paramfleet.job import Staleness
+from paramfleet.localsgd.alone import localsgd_alone
 from paramfleet.localsgd.core.ledger import Ledger
 from paramfleet.modes.ahead import Ahead
 from paramfleet.modes.base import Mode, collect_tables
@@ -264,4 +265,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
             store = RowStore.of(table)
             table.bind(store)
             stores.append(store)
-        return LocalMode(self.inner, self.tables, stores)
+        apart = None
+        if self.mode.apart is not None:
+            apart = localsgd_alone(self.inner, self.mode.apart, self.tables)
+        return LocalMode(
+            self.inner, self.tables, stores, apart=apart, loss=lambda: self.step_loss
+        )

@@ -194,7 +194,7 @@ class Session(Standing):
             return cast("DistributedOptimizer", collective)
         mode = chosen.resolve()
         if not self.role.distributed:
-            mode = TrainingMode(name="local")
+            mode = TrainingMode(name="local", apart=mode.apart)
         self.optimizer = DistributedOptimizer(optimizer, mode, self._examples.take, self.times)
         self.progress.watch(self.optimizer)
         return self.optimizer

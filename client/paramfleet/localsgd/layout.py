@@ -8,8 +8,10 @@ from collections.abc import Sequence
 import torch
 
 from paramfleet.localsgd.core.settings import LocalSgdSettingsError
+from paramfleet.modes.base import ModelTables
+from paramfleet.strategy import StrategyError
 
-__all__ = ["Layout", "MixedDevicesError", "trained_parameters"]
+__all__ = ["Layout", "MixedDevicesError", "refuse_tables", "trained_parameters"]
 
 
 class MixedDevicesError(LocalSgdSettingsError):
@@ -26,6 +28,20 @@ def trained_parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
         for parameter in group["params"]
         if parameter.requires_grad
     ]
+
+
+def refuse_tables(flag: str, tables: ModelTables) -> None:
+    """Demand that all parameters are dense.
+
+    Raises:
+        StrategyError: if the model has sparse tables.
+    """
+    for table, _ in tables.sparse:
+        rule = (
+            f"averages dense parameters, and table {table.name!r} is a fleet.nn.Embedding: "
+            "train it with a_sync_configs['k_steps'] instead, which is GEO"
+        )
+        raise StrategyError(key=flag, value="True", rule=rule)
 
 
 class Layout:

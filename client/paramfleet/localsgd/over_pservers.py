@@ -14,11 +14,11 @@ from paramfleet.dense import DenseBlock
 from paramfleet.job import Job, agree_on_dense, declare, pull_dense
 from paramfleet.localsgd.core.choices import settings_of
 from paramfleet.localsgd.core.ledger import Ledger
-from paramfleet.localsgd.layout import Layout, trained_parameters
+from paramfleet.localsgd.layout import Layout, refuse_tables, trained_parameters
 from paramfleet.localsgd.optimizer import LocalSgdOptimizer
 from paramfleet.localsgd.pserver_meeting import PserverMeeting, outer_rule
 from paramfleet.modes.base import ModelTables, check_gradients
-from paramfleet.strategy import StrategyError, TrainingMode
+from paramfleet.strategy import TrainingMode
 
 __all__ = ["LocalSgdMode"]
 
@@ -52,12 +52,7 @@ class LocalSgdMode:
         self._checked = tables
         assert mode.apart is not None, "the mode is LocalSGD's"
         flag, keys = mode.apart
-        for table, _ in tables.sparse:
-            rule = (
-                f"averages dense parameters, and table {table.name!r} is a fleet.nn.Embedding: "
-                "train it with a_sync_configs['k_steps'] instead, which is GEO"
-            )
-            raise StrategyError(key=flag, value="True", rule=rule)
+        refuse_tables(flag, tables)
         self._settings = settings = settings_of(flag, keys, overlaps=True)
         self.ledger = ledger = Ledger(settings.fragments)
         """What the exchanges cost so far."""
