@@ -100,7 +100,12 @@ def finite(value: Any) -> Any:
 
 
 def _extra_of(record: logging.LogRecord) -> dict[str, Any]:
-    return {k: v for k, v in vars(record).items() if k not in _PLAIN_ATTRIBUTES}
+    # Libraries mark every record of a process with attributes of their own, as Ray does.
+    return {
+        name: value
+        for name, value in vars(record).items()
+        if name not in _PLAIN_ATTRIBUTES and not name.startswith("_")
+    }
 
 
 def add_pairs(record: logging.LogRecord) -> bool:

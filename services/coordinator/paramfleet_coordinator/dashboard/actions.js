@@ -43,14 +43,17 @@ const actions = (() => {
     }
   }
 
-  // Resolves to whether the person is sure. Escape is a no.
+  // Resolves to whether the person is sure. Escape is a no. A dialog's close is told later: it
+  // may be open again by then, for another question.
+  let settle = () => {};
   function sure(words) {
     const dialog = find("sure");
+    settle(false);
     find("sure-words").textContent = words;
     dialog.returnValue = "no";
     dialog.showModal();
     return new Promise((done) => {
-      dialog.addEventListener("close", () => done(dialog.returnValue === "yes"), { once: true });
+      settle = done;
     });
   }
 
@@ -139,6 +142,9 @@ const actions = (() => {
   for (const button of document.querySelectorAll("[data-action]")) {
     button.addEventListener("click", () => post(button.dataset.action, button.dataset.action));
   }
+  find("sure").addEventListener("close", ({ target }) => {
+    if (!target.open) settle(target.returnValue === "yes");
+  });
   find("end").addEventListener("click", end);
   find("drain").addEventListener("submit", drain);
   find("settings").addEventListener("submit", change);

@@ -71,6 +71,10 @@ def test_as_json_a_record_is_one_object_on_one_line() -> None:
     }
 
 
+def test_what_a_library_marks_every_record_with_is_no_field() -> None:
+    assert line_of(step=3, _ray_timestamp_ns=1).endswith("step.done step=3")
+
+
 def test_a_field_with_line_breaks_stays_on_its_line() -> None:
     assert "\n" not in line_of(text="one\ntwo")
 
