@@ -13,12 +13,11 @@ from typing import IO, Protocol
 from paramfleet_worker.core.events import ProcessName
 from paramfleet_worker.process.console import LineSplitter
 from paramfleet_worker.process.keeping import Keeper
+from paramfleet_worker.process.log_tail import last_lines
 
-__all__ = ["TAIL_BYTES", "Child", "Listener"]
+__all__ = ["Child", "Listener"]
 
 READ_BYTES = 1 << 16
-TAIL_BYTES = 1 << 16
-"""The last lines of a log are looked for in so much of its end."""
 
 
 class Listener(Protocol):
@@ -114,10 +113,7 @@ class Child:
 
     def tail(self, num_lines: int) -> list[str]:
         """Return the last lines of the log."""
-        with self.log.open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
-            lines = file.read().decode(errors="replace").splitlines()
-        return lines[-num_lines:]
+        return last_lines(self.log, num_lines)
 
     def close(self) -> None:
         """Stop following the output, even if some stranger still holds the pipe."""

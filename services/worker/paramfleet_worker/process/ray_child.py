@@ -2,15 +2,14 @@
 
 import asyncio
 import contextlib
-import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from paramfleet_worker.core.events import ProcessName
-from paramfleet_worker.process.child import TAIL_BYTES
 from paramfleet_worker.process.console import Console
+from paramfleet_worker.process.log_tail import last_lines
 
 __all__ = ["RayChild"]
 
@@ -94,10 +93,7 @@ class RayChild:
 
     def tail(self, num_lines: int) -> list[str]:
         """Return the last lines of the log."""
-        with self.log.open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
-            lines = file.read().decode(errors="replace").splitlines()
-        return lines[-num_lines:]
+        return last_lines(self.log, num_lines)
 
     def close(self) -> None:
         """Write no more."""

@@ -12,12 +12,11 @@ from pathlib import Path
 
 from paramfleet_worker.core.events import ProcessName
 from paramfleet_worker.process.console import Console, LineSplitter
+from paramfleet_worker.process.log_tail import last_lines
 
 __all__ = ["Streams"]
 
 READ_BYTES = 1 << 16
-TAIL_BYTES = 1 << 16
-"""The last lines of a log are looked for in so much of its end."""
 
 
 class Streams:
@@ -52,9 +51,7 @@ class Streams:
 
     def tail(self, name: ProcessName, num_lines: int) -> list[str]:
         """Return the last lines of a worker's log."""
-        with self._logs[name].open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
-            return file.read().decode(errors="replace").splitlines()[-num_lines:]
+        return last_lines(self._logs[name], num_lines)
 
     def drain(self, timeout_s: float) -> None:
         """Read what the workers, which have ended, left; for ``timeout_s`` at most."""
