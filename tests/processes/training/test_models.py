@@ -45,7 +45,7 @@ def clicks(tmp_path_factory: pytest.TempPathFactory) -> Options:
         "runner.test_data_dir": folder / "test",
         "runner.train_batch_size": 32,
         "runner.model_save_path": "",
-        "runner.epochs": 4,
+        "runner.epochs": 8,  # old gradients of async want more steps than one process does
         "hyper_parameters.optimizer.learning_rate": 0.01,
     }
 
