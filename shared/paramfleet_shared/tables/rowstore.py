@@ -18,15 +18,14 @@ from paramfleet_shared.tables.kernels.index import (
     DONE,
     GROUP,
     LEAD,
-    MOST_MISSED,
     MOVING_ENTRIES,
     PAGE_LINES,
     PAGES,
     ROWS,
-    STRIP,
     Index,
     pages_for,
 )
+from paramfleet_shared.tables.kernels.lanes import LANES
 from paramfleet_shared.tables.kernels.seek import find_slots
 from paramfleet_shared.tables.prefault import Lookahead
 from paramfleet_shared.tables.reservation import (
@@ -140,9 +139,9 @@ class SlotIndex:
             counts=np.array([0, 1, 2], np.int64),
             moving=np.empty((2, MOVING_ENTRIES), np.uint64),
             fill=np.empty(4 * PAGE_LINES, np.int64),
-            homes=np.zeros(STRIP + LEAD, np.int64),
+            homes=np.zeros(GROUP + LEAD, np.int64),
             slots=np.zeros(GROUP + row_kernels.AHEAD, np.int64),
-            missed=np.empty((6, MOST_MISSED), np.int64),
+            missed=np.empty(GROUP + LANES, np.int64),
         )
         """For kernels that create rows beside ids."""
         self._lookaheads = (Lookahead(self.arrays.ids), Lookahead(lines))

@@ -33,11 +33,10 @@ __all__ = [
     "GROUPS",
     "LAST_VALUE",
     "LEAD",
-    "MOST_MISSED",
     "MOVING_ENTRIES",
     "PAGES",
+    "PAGE_LINES",
     "ROWS",
-    "STRIP",
     "Index",
     "create_slots",
     "home_of",
@@ -49,16 +48,11 @@ __all__ = [
 DONE, CROWDED = 0, 1
 """What kernels that create return: all is done, or a page had no place left."""
 
-STRIP = 256
-"""Keys of a batch that are looked up together (see ``seek``)."""
-
 LEAD = 96
 """Keys between the request for a line, and its use."""
 
 GROUP = 1 << 13
-"""Keys whose slots are known before their rows are used (see ``seek``)."""
-
-MOST_MISSED = 8 * STRIP
+"""Keys of a batch that are looked up together, before their rows are used (see ``seek``)."""
 
 LINE_BITS = 8
 LINE_ENTRIES = 5
@@ -66,7 +60,7 @@ PAGE_LINES = 1 << LINE_BITS
 PAGE_ENTRIES = LINE_ENTRIES * PAGE_LINES
 MOVING_ENTRIES = 3 * PAGE_ENTRIES
 
-BEGIN, FULLEST = 0.62, 0.82
+BEGIN, FULLEST = 0.5, 0.7
 """Load of the pages not yet expanded between which a half of a round runs.
 
 At ``FULLEST`` a page overflows where seven standard deviations more ids than the mean
@@ -99,18 +93,18 @@ class Index(NamedTuple):
     fill: NDArray[np.int64]
     """[4 * PAGE_LINES]: entries in the lines of that group."""
     homes: NDArray[np.int64]
-    """[STRIP + LEAD]: the home lines of a strip's keys and of those after it."""
+    """[GROUP + LEAD]: the lines where a group's keys are looked for; what is behind them is
+    only asked for."""
     slots: NDArray[np.int64]
     """[GROUP + AHEAD]: the slots of a group's keys; what is behind them is only asked for."""
     missed: NDArray[np.int64]
-    """[6, MOST_MISSED], of a strip's missed keys: their numbers in the batch; of those looked
-    for: numbers, lines and values; of those that were: numbers and slots (see ``seek``)."""
+    """[GROUP + LANES]: the numbers of a group's missed keys (see ``seek``)."""
 
 
 def pages_for(num_rows: int) -> int:
     """Return how many pages the index of ``num_rows`` rows may need."""
     # The emptiest is a round whose groups have just got their third page.
-    return int((num_rows + STRIP) / (PAGE_ENTRIES * FULLEST * 2 / 3)) + 4
+    return int((num_rows + GROUP) / (PAGE_ENTRIES * FULLEST * 2 / 3)) + 4
 
 
 @inlined
@@ -209,11 +203,11 @@ def create_slots(
     index: Index,
     keys: NDArray[np.uint64],
     numbers: NDArray[np.int64],
-    values: NDArray[np.int64],
+    slots: NDArray[np.int64],
 ) -> int:
     """Give slots to those of the keys at ``numbers`` that lack one, in this order.
 
-    ``values`` get each one's slot + 1. Return ``DONE`` or ``CROWDED``.
+    Each one's is put into ``slots``. Return ``DONE`` or ``CROWDED``.
     """
     lines, words, ids, counts, _moving, _fill, _homes, _slots, _missed = index
     grow(index, numbers.size)
@@ -233,5 +227,5 @@ def create_slots(
             value = slot + 1
             lines[line, place] = key
             words[line, _FIRST_VALUE + place] = value
-        values[j] = value
+        slots[numbers[j]] = np.int64(value) - 1
     return DONE

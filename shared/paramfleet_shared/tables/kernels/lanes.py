@@ -26,6 +26,7 @@ __all__ = [
     "declared",
     "element",
     "instruction",
+    "list_negative",
     "load_float",
     "load_lanes",
     "load_line",
@@ -52,6 +53,7 @@ _I8, _I16, _I32, _I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 _INFER: Any = infer_global  # numba leaves them untyped
 _LOWER: Any = lower_builtin
 _LINE = ir.VectorType(_I64, 8)
+_EIGHT_BYTES = ir.VectorType(_I8, 8)
 
 
 class _Lanes(types.Type):
@@ -285,3 +287,41 @@ def match_line(_typing: Any, lines: Any, _line: Any, _key: Any) -> Any:
         return builder.zext(value, _I64)
 
     return types.int64(lines, types.int64, types.uint64), generate
+
+
+def _places_of_bits(builder: Any) -> Any:
+    """Return a table of each byte's set bits: eight places, those of the bits first."""
+    name, kind = "places_of_bits", ir.ArrayType(_EIGHT_BYTES, 256)
+    table = builder.module.globals.get(name)
+    if table is None:
+        sets = [[j for j in range(8) if byte >> j & 1] for byte in range(256)]
+        places = [ir.Constant(_EIGHT_BYTES, (bits + [0] * 8)[:8]) for bits in sets]
+        table = ir.GlobalVariable(builder.module, kind, name)
+        table.linkage, table.global_constant = "internal", True
+        table.initializer = ir.Constant(kind, places)
+    return table
+
+
+@instruction
+def list_negative(_typing: Any, numbers: Any, _count: Any, values: Any, _start: Any) -> Any:
+    """Append the place of each negative of ``values[start : start + LANES]`` to ``numbers``.
+
+    ``numbers`` has ``count`` so far, and room for ``LANES`` more. Return its new count. No
+    branch is taken: one that follows what memory answers would be mispredicted.
+    """
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        start = element(context, builder, sig.args[2], args[2], args[3])
+        found = builder.load(builder.bitcast(start, _LINE.as_pointer()), align=8)
+        is_negative = builder.icmp_signed("<", found, ir.Constant(_LINE, [0] * 8))
+        bits = builder.bitcast(is_negative, _I8)
+        row = [_I64(0), builder.zext(bits, _I64)]
+        places = builder.load(builder.gep(_places_of_bits(builder), row), align=8)
+        listed = builder.add(builder.zext(places, _LINE), spread(builder, args[3]))
+        end = element(context, builder, sig.args[0], args[0], args[1])
+        builder.store(listed, builder.bitcast(end, _LINE.as_pointer()), align=8)
+        count_bits = declared(builder, "llvm.ctpop.i8", _I8, [_I8])
+        return builder.add(args[1], builder.zext(builder.call(count_bits, [bits]), _I64))
+
+    whole = types.int64
+    return whole(numbers, whole, values, whole), generate

@@ -16,7 +16,7 @@ from paramfleet_shared.tables.kernels.rows import (
     copy_span,
     prefetch_row,
 )
-from paramfleet_shared.tables.kernels.seek import find_slots
+from paramfleet_shared.tables.kernels.seek import find_slots, list_missed
 
 __all__ = ["Table", "fill_rows", "find_rows", "pull_rows"]
 
@@ -74,36 +74,30 @@ def _read_firsts(
 
 
 @inlined
-def _copy_group(arrays: Any, num: Any, start: Any, shape: Any, copy: Any) -> Any:
-    """Copy the rows of a group to ``out`` from row ``start`` on; return how many are absent.
+def _copy_group(arrays: Any, num: Any, start: Any, shape: Any, copy: Any) -> None:
+    """Copy the rows of a group to ``out`` from row ``start`` on.
 
     ``arrays`` = (slots, floats, values, out), ``shape`` = (dim, value pitch, pitch, width),
-    ``copy`` is ``copy_span`` or its like. In place of an absent row the table's first is
-    copied: a branch would be mispredicted.
+    ``copy`` is ``copy_span`` or its like.
     """
     slots, floats, values, out = arrays
     dim, value_pitch, pitch, width = shape
-    num_absent = 0
     for i in range(num):
         prefetch_row(floats, slots[i + AHEAD] * pitch, width)
-        slot = slots[i]
-        num_absent += slot < 0
-        copy(out, (start + i) * dim, values, max(slot, 0) * value_pitch, dim)
-    return num_absent
+        copy(out, (start + i) * dim, values, slots[i] * value_pitch, dim)
 
 
 @uncounted
-def _read_group(table: Table, num: int, start: int, out: NDArray[np.float32]) -> int:
+def _read_group(table: Table, num: int, start: int, out: NDArray[np.float32]) -> None:
     """Call ``_copy_group``; a function of its own, so that it has registers enough."""
     arrays = (table.arrays.slots, table.floats, table.values, out)
     dim, value_pitch, pitch, width = table.layout
     if dim == LINE_FLOATS and width == LINE_FLOATS:  # known widths make straight code
         shape = (LINE_FLOATS, value_pitch, pitch, LINE_FLOATS)
-        num_absent: int = _copy_group(arrays, num, start, shape, copy_line)
+        _copy_group(arrays, num, start, shape, copy_line)
     else:
         shape = (dim, value_pitch, pitch, width)
-        num_absent = _copy_group(arrays, num, start, shape, copy_span)
-    return num_absent
+        _copy_group(arrays, num, start, shape, copy_span)
 
 
 @uncounted
@@ -115,14 +109,17 @@ def pull_rows(
     ``out`` is flat. With ``create`` (a bool) new keys become rows, for which there must be
     room; without, they read as what they would begin with.
     """
-    slots, dim = table.arrays.slots, table.layout.dim
+    slots, absent, dim = table.arrays.slots, table.arrays.missed, table.layout.dim
     for start in range(0, keys.size, GROUP):
         some = keys[start : start + GROUP]
         outcome = find_rows(table, some, create)
         if outcome != DONE:
             return outcome
-        if _read_group(table, some.size, start, out):
-            for i in range(some.size):
-                if slots[i] < 0:
-                    _read_firsts(table, some[i : i + 1], out, (start + i) * dim)
+        num_absent = list_missed(absent, slots[: some.size])
+        for j in range(num_absent):  # any row will do: so none takes a branch
+            slots[absent[j]] = 0
+        _read_group(table, some.size, start, out)
+        for j in range(num_absent):
+            i = absent[j]
+            _read_firsts(table, some[i : i + 1], out, (start + i) * dim)
     return DONE
