@@ -305,7 +305,7 @@ class TableStore:
         self._tables: dict[str, Table] = {}
 
     def __iter__(self) -> Iterator[Table]:
-        return iter(self._tables.values())
+        return iter(tuple(self._tables.values()))  # others may come between two of them
 
     def find(self, name: str) -> Table:
         """Return a table.
