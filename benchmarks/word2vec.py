@@ -42,7 +42,7 @@ Rows of 100, window 5, 5 negatives, sample 1e-3, min_count 5; words of text that
 count, thinned out or not. `single` is an epoch of models/recall/word2vec by the runner, in one
 process with one thread, text read from a file; gensim's is one of its skip-gram with one
 worker thread, from a list of sentences of {SENTENCE} words in memory; in turns. Jobs are two
-workers and one pserver on the model's batches of 1024 words, which were drawn before; `async`
+workers and one pserver on the model's batches of 512 words, which were drawn before; `async`
 asks for rows when the forward does, `prefetch` one batch ahead, as the runner does. Between
 workers and pserver a proxy hands every byte on 2.5 ms after it came (round trip 5 ms), or at
 once. Jobs stay warm, windows are taken in turns, and a window of GEO has one exchange in its

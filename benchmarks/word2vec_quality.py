@@ -29,7 +29,7 @@ COMMANDS = {
 
 METHOD = f"""\
 models/recall/word2vec as its configuration has it (rows of 100, window 5, 5 negatives, batches
-of 1024 words), {{epochs}} epochs, in one process and by two workers and a server in GEO with an
+of 512 words), {{epochs}} epochs, in one process and by two workers and a server in GEO with an
 exchange every {PERIOD} steps. The gap is what GEO's mean over the seeds lacks of the single
 process's, as a share of it: less than 0 if GEO is better. `similarity` is the mean of both
 sets of pairs."""

@@ -1,6 +1,6 @@
 """models/recall/word2vec on a text: ``python benchmarks/work/skip_gram.py --text=FILE``.
 
-Network, loss and batches are the model's, 1024 words a batch. It runs alone and as any role
+Network, loss and batches are the model's, 512 words a batch. It runs alone and as any role
 of a job:
 
     paramfleet launch --worker_num 2 benchmarks/work/skip_gram.py --text=FILE --mode=geo
@@ -65,7 +65,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = windows.command_line((__doc__ or "").partition("\n")[0])
     parser.add_argument("--text", required=True, help="file of words")
     parser.add_argument("--dim", type=int, default=100, help="floats of a row")
-    parser.add_argument("--batch_size", type=int, default=1024, help="words of a step")
+    parser.add_argument("--batch_size", type=int, default=512, help="words of a step")
     parser.add_argument("--batches", type=int, default=200, help="then they begin anew")
     return parser.parse_args()
 

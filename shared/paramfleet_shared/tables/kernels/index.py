@@ -60,11 +60,12 @@ PAGE_LINES = 1 << LINE_BITS
 PAGE_ENTRIES = LINE_ENTRIES * PAGE_LINES
 MOVING_ENTRIES = 3 * PAGE_ENTRIES
 
-BEGIN, FULLEST = 0.5, 0.7
+BEGIN, FULLEST = 0.53, 0.7
 """Load of the pages not yet expanded between which a half of a round runs.
 
-At ``FULLEST`` a page overflows where seven standard deviations more ids than the mean
-meet in it: never, unless they are crafted to.
+At ``FULLEST`` a page overflows where twelve standard deviations more ids than the mean
+meet in it: never, unless they are crafted to. A round ends with a load of 3/4 ``FULLEST``;
+with a lower ``BEGIN`` the next would start with a jump, and an insert would pay for it.
 """
 
 ROWS, GROUPS, PAGES = 0, 1, 2
