@@ -10,7 +10,8 @@ import pytest
 pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(60)]
 
 SCRIPT = "train_long.py"
-WITHIN_S = 10.0
+WITHIN_S = 15.0
+"""A lease of 4 s, and the time to end on a machine that runs other tests as well."""
 
 
 def start(jobs: Any, *args: str) -> Any:
