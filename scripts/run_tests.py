@@ -57,7 +57,10 @@ class CoverageFloor:
                 session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Show the judgement above pytest's last line."""
+        """Show the judgement above pytest's last line, and what passed only when run again."""
+        for report in terminalreporter.getreports("rerun"):
+            terminalreporter.section(f"the first run of {report.nodeid}")
+            terminalreporter.line(report.longreprtext)
         terminalreporter.section("branch coverage")
         for line in self._lines:
             terminalreporter.line(line)

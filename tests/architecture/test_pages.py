@@ -64,7 +64,6 @@ def test_a_link_leads_to_a_file(page: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.processes
-@pytest.mark.timeout(120)
 def test_the_program_in_the_readme_trains_in_one_process(tmp_path: Path) -> None:
     program = tmp_path / "train.py"
     program.write_text(blocks(README)[0], encoding="utf-8")
@@ -93,7 +92,6 @@ def test_every_dependency_has_its_reason() -> None:
 
 @pytest.mark.slow
 @pytest.mark.processes
-@pytest.mark.timeout(120)
 def test_the_python_of_the_collective_page_runs(tmp_path: Path) -> None:
     program = tmp_path / "collective.py"
     page = CHECKOUT / "docs" / "collective.md"
@@ -108,7 +106,6 @@ def test_the_python_of_the_collective_page_runs(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.processes
-@pytest.mark.timeout(120)
 def test_the_python_of_the_migration_page_runs(tmp_path: Path) -> None:
     program = tmp_path / "migrated.py"
     program.write_text("\n".join(blocks(MIGRATION)), encoding="utf-8")

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 NO_ENGINE = 3
 """How ``run.sh`` ends where no engine can be had."""
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can start a Docker engine")

@@ -199,7 +199,6 @@ async def test_a_reader_that_does_not_read_is_cut_off_and_makes_room(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 async def test_nothing_that_is_asked_makes_the_coordinator_fail(
     stage: Any, redis_url: str, job_name: str, tmp_path: Path
 ) -> None:
@@ -246,7 +245,6 @@ async def command(redis: str, job: str, *more: str) -> subprocess.CompletedProce
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(60)
 async def test_an_audit_outlasts_the_coordinator_the_registrys_memory_and_the_job(
     stage: Any, redis_url: str, job_name: str
 ) -> None:

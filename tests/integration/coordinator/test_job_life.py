@@ -24,6 +24,7 @@ from paramfleet_shared.discovery.errors import (
 from paramfleet_shared.discovery.registry import Registry
 from paramfleet_shared.discovery.store import RedisStore
 from paramfleet_shared.errors import JobFailedError
+from paramfleet_shared.testing.patience import LATE_S
 
 T = TypeVar("T")
 
@@ -112,7 +113,7 @@ async def test_the_death_of_a_member_ends_every_wait_and_names_it(
             assert isinstance(error, JobFailedError)
             assert (error.role, error.index) == ("worker", 1)
             assert "is dead: last heartbeat" in error.reason
-        assert took_s < FAST_LEASE_TTL_S + 0.6
+        assert took_s < FAST_LEASE_TTL_S + LATE_S
         assert isinstance(workers[0].session.failure(), JobFailedError)
         assert await coordinator == 1
 

@@ -15,7 +15,7 @@ from paramfleet_shared.discovery.registry import Registry
 from paramfleet_shared.discovery.store import RedisStore
 from paramfleet_shared.errors import JobFailedError
 
-pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.slow, pytest.mark.processes]
 
 Start = Callable[..., "subprocess.Popen[bytes]"]
 

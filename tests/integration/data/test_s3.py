@@ -20,7 +20,7 @@ from paramfleet.runner.settings import HyperParameters
 pytest.importorskip("moto.server", reason="no S3 server is installed: dependency group test")
 s3fs = pytest.importorskip("s3fs", reason="no client of S3 is installed: dependency group test")
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow]
 
 LOGIN = "anna,secret"
 

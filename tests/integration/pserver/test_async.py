@@ -392,11 +392,11 @@ async def test_a_turn_that_never_comes_ends_in_an_error_that_says_why(
     await ada.declare(ROWS, worker_num=2, max_staleness=0)
 
     with pytest.raises(TurnTimeoutError) as caught:
-        await ada.ask("wait_turn", timeout_s=0.2, step=3)
+        await ada.ask("wait_turn", timeout_s=2.0, step=3)
 
     error = caught.value
     assert (error.rank, error.step, error.slowest) == (0, 3, 0)
-    assert error.waited_s < 0.2
+    assert error.waited_s < 2.0
     assert cluster.routes[0].facts()["parked"] == 0
 
 

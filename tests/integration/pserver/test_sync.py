@@ -300,12 +300,12 @@ async def test_a_pull_that_waits_in_vain_names_the_missing_workers(
     await ada.push(ones(), step=0)
 
     with pytest.raises(StepIncompleteError) as caught:
-        await ada.pull("flat", min_version=1, timeout_s=0.3)
+        await ada.pull("flat", min_version=1, timeout_s=2.0)
 
     error = caught.value
     assert (error.version, error.step, error.missing, error.retryable) == (1, 0, [1], True)
     assert error.remote
-    assert 0 < error.waited_s < 0.3
+    assert 0 < error.waited_s < 2.0
 
 
 async def test_a_pull_nobody_is_left_to_answer_says_so(start_servers: Start) -> None:

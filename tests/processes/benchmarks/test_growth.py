@@ -10,7 +10,6 @@ SMALL = growth.Axes(
 
 
 @pytest.mark.processes
-@pytest.mark.timeout(120)  # two jobs' processes, each with its imports
 def test_every_axis_has_its_values() -> None:
     found = growth.measure(budget_s=0.0, axes=SMALL)
 

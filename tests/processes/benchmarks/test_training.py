@@ -30,7 +30,6 @@ def run(script: str, tmp_path: Path) -> dict[str, Any]:
 
 
 @pytest.mark.processes
-@pytest.mark.timeout(180)  # four jobs' processes
 def test_every_mode_trains_and_is_set_beside_one_process(tmp_path: Path) -> None:
     result = run("training.py", tmp_path)
 
@@ -43,7 +42,6 @@ def test_every_mode_trains_and_is_set_beside_one_process(tmp_path: Path) -> None
 
 
 @pytest.mark.processes
-@pytest.mark.timeout(180)  # three jobs' processes
 def test_geo_and_async_train_over_a_wire_that_delays(tmp_path: Path) -> None:
     result = run("delay.py", tmp_path)
 
@@ -57,7 +55,6 @@ def test_geo_and_async_train_over_a_wire_that_delays(tmp_path: Path) -> None:
 
 
 @pytest.mark.processes
-@pytest.mark.timeout(180)  # three jobs' processes
 def test_word2vec_trains_beside_others_and_over_a_wire_that_delays(tmp_path: Path) -> None:
     result = run("word2vec.py", tmp_path)
 
@@ -71,7 +68,6 @@ def test_word2vec_trains_beside_others_and_over_a_wire_that_delays(tmp_path: Pat
 
 
 @pytest.mark.processes
-@pytest.mark.timeout(60)
 def test_a_workload_runs_alone_from_its_command_line() -> None:
     ended = subprocess.run(
         [
@@ -92,7 +88,6 @@ def test_a_workload_runs_alone_from_its_command_line() -> None:
 
 
 @pytest.mark.processes
-@pytest.mark.timeout(180)  # two jobs' processes
 def test_a_slow_worker_is_measured_in_localsgd_and_sync(tmp_path: Path) -> None:
     result = run("localsgd_servers.py", tmp_path)
 

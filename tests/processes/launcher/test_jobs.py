@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 LOCAL = ("--server_num=2", "--worker_num=2")
 
-QUICK_LEASE = {"PARAMFLEET_LEASE_TTL_S": "1.5", "PARAMFLEET_LEASE_RENEW_S": "0.3"}
+QUICK_LEASE = {"PARAMFLEET_LEASE_TTL_S": "4", "PARAMFLEET_LEASE_RENEW_S": "0.3"}
 
 
 def test_a_job_that_finishes_ends_with_zero_and_stdout_is_worker_0s_alone(
@@ -138,7 +138,7 @@ def command(*arguments: str, path: str | None = None) -> "subprocess.CompletedPr
         [sys.executable, "-m", "paramfleet_worker", *arguments],
         capture_output=True,
         text=True,
-        timeout=15,
+        timeout=100,
         check=False,
         env=None if path is None else {"PATH": path},
     )

@@ -73,9 +73,9 @@ def lab(tmp_path: Path, preamble: str) -> Lab:
     def run(scenario: str) -> list[Host]:
         spaces = ["--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
         settings = {
-            "PARAMFLEET_LEASE_TTL_S": "1.5",
+            "PARAMFLEET_LEASE_TTL_S": "4",
             "PARAMFLEET_LEASE_RENEW_S": "0.3",
-            "PARAMFLEET_OUTAGE_GRACE_S": "3",
+            "PARAMFLEET_OUTAGE_GRACE_S": "6",
         }
         done = subprocess.run(
             ["unshare", *spaces, "bash", "-c", LAB + scenario + "\nwait $(jobs -p)"],
@@ -83,7 +83,7 @@ def lab(tmp_path: Path, preamble: str) -> Lab:
             env={"PATH": os.defpath + ":/usr/sbin", "PYTHON": sys.executable, **settings},
             capture_output=True,
             text=True,
-            timeout=18,
+            timeout=200,
             check=False,
         )
         assert done.returncode == 0, done.stderr

@@ -13,7 +13,7 @@ from paramfleet_shared.config import read_environment
 from paramfleet_worker.config import LaunchSettings
 
 pytest.importorskip("ray")
-pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 SCRIPT = """
 import os, signal, sys, time

@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 
+from paramfleet_shared.testing.patience import LATE_S
+
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 FIRST, SECOND = "127.0.0.1", "127.0.0.2"
 
-LEASE = {"PARAMFLEET_LEASE_TTL_S": "1.5", "PARAMFLEET_LEASE_RENEW_S": "0.3"}
+LEASE = {"PARAMFLEET_LEASE_TTL_S": "4", "PARAMFLEET_LEASE_RENEW_S": "0.3"}
 
 BODY = """
     async def train(session):
@@ -79,7 +81,7 @@ def test_a_death_on_one_machine_is_named_on_the_others_at_once(on: Machine) -> N
     codes = second.read_to_end(), first.read_to_end()
 
     assert codes == (137, 1)
-    assert time.perf_counter() - started < 4
+    assert time.perf_counter() - started < 4 + LATE_S
     assert second.said[-1] == "the job failed: worker 1 was killed by SIGKILL"
     assert first.said[-1] == (
         "the job failed: worker 1 on another machine (was killed by SIGKILL)"
@@ -97,7 +99,7 @@ def test_ctrl_c_on_one_machine_ends_the_job_on_all(on: Machine) -> None:
     codes = first.read_to_end(), second.read_to_end()
 
     assert codes == (130, 1)
-    assert time.perf_counter() - started < 6
+    assert time.perf_counter() - started < 6 + LATE_S
     assert second.said[-1] == (
         "the job failed: worker 0 on another machine (its launcher was stopped by SIGINT)"
     )

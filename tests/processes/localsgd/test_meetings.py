@@ -10,7 +10,7 @@ import pytest
 
 SCRIPT = Path(__file__).parent / "scripts" / "meet.py"
 
-pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow, pytest.mark.processes]
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         for rank in (0, 1)
     ]
     try:
-        said = [worker.communicate(timeout=100)[0] for worker in workers]
+        said = [worker.communicate(timeout=250)[0] for worker in workers]
     finally:
         for worker in workers:
             worker.kill()

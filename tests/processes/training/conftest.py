@@ -150,7 +150,7 @@ class Running:
     def log(self, name: str) -> str:
         return (self.folder / name).read_text(errors="replace")
 
-    def wait_for(self, name: str, text: str, *, times: int = 1, within_s: float = 30.0) -> None:
+    def wait_for(self, name: str, text: str, *, times: int = 1, within_s: float = 60.0) -> None:
         """Wait until a process has said ``text`` so many times."""
         deadline = time.perf_counter() + within_s
         while True:
@@ -167,14 +167,14 @@ class Running:
     def send(self, name: str, number: signal.Signals) -> None:
         os.kill(self.pids[name], number)
 
-    def code(self, name: str, *, within_s: float = 20.0) -> int:
+    def code(self, name: str, *, within_s: float = 60.0) -> int:
         """Wait for the end of one process."""
         if name not in self._codes:
             assert ends(self.pids[name], within_s), f"{name} still runs:\n{self.story()}"
             self._codes[name] = self._zygote.wait(self.pids[name])
         return self._codes[name]
 
-    def end(self, *, within_s: float = 60.0) -> Ended:
+    def end(self, *, within_s: float = 180.0) -> Ended:
         """Wait for the end of every process."""
         deadline = time.perf_counter() + within_s
         for name in self.pids:
@@ -212,7 +212,7 @@ class AdminClient:
         self.url = f"http://{json.loads(record)['admin']}"
 
     def get(self, path: str) -> Any:
-        with urllib.request.urlopen(f"{self.url}/api/v1/{path}", timeout=5) as answer:
+        with urllib.request.urlopen(f"{self.url}/api/v1/{path}", timeout=30) as answer:
             return json.loads(answer.read())
 
     def post(self, path: str, body: dict[str, Any] | None = None) -> tuple[int, Any]:
@@ -222,13 +222,13 @@ class AdminClient:
             headers={"Content-Type": "application/json"},
         )
         try:
-            with urllib.request.urlopen(request, timeout=10) as answer:
+            with urllib.request.urlopen(request, timeout=30) as answer:
                 return answer.status, json.loads(answer.read())
         except urllib.error.HTTPError as refusal:
             with refusal:
                 return refusal.code, json.loads(refusal.read())
 
-    def wait(self, holds: Callable[[dict[str, Any]], Any], within_s: float = 15.0) -> Any:
+    def wait(self, holds: Callable[[dict[str, Any]], Any], within_s: float = 45.0) -> Any:
         """Read the status until it tells; return it."""
         deadline = time.perf_counter() + within_s
         while True:
@@ -269,7 +269,8 @@ class JobRunner:
         env = {
             "PARAMFLEET_JOB": f"{self._job}-{number}",
             "PARAMFLEET_REDIS": self._redis_url,
-            "PARAMFLEET_JOIN_TIMEOUT_S": "30",
+            "PARAMFLEET_JOIN_TIMEOUT_S": "60",
+            "PARAMFLEET_LEASE_TTL_S": "30",  # nine processes may share two cores
             **env,
         }
         running = Running(self.zygote, env, folder, workers=workers, servers=servers)
@@ -289,7 +290,7 @@ class JobRunner:
     ) -> Ended:
         """Run a job to its end."""
         running = self.start(script, *args, workers=workers, servers=servers, **env)
-        return running.end(within_s=170)
+        return running.end()
 
     def close(self) -> None:
         for running in self._running:

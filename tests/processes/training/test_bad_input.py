@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(60)]
+from paramfleet_shared.testing.patience import LATE_S
+
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 SCRIPT = "train_bad.py"
 
@@ -54,7 +56,7 @@ def test_a_nan_for_a_learning_rate_is_refused_and_training_goes_on(
 def test_workers_with_different_models_are_told_which_table_differs(
     jobs: Any, option: str, table: str, mode: str
 ) -> None:
-    ended = jobs.start(SCRIPT, "--mode", mode, option, "5").end(within_s=20)
+    ended = jobs.start(SCRIPT, "--mode", mode, option, "5").end()
 
     assert all(ended.codes.values()), ended.story()
     said = ended.logs["worker0"] + ended.logs["worker1"]
@@ -69,7 +71,7 @@ def test_workers_with_different_strategies_are_told_so(jobs: Any) -> None:
         running.start_pserver(index, SCRIPT)
         running.start_worker(index, SCRIPT, "--mode", ["sync", "geo"][index])
 
-    ended = running.end(within_s=20)
+    ended = running.end()
 
     assert all(ended.codes.values()), ended.story()
     assert "every worker must use the same strategy" in ended.story()
@@ -83,7 +85,7 @@ def test_a_pserver_port_in_use_is_named(jobs: Any) -> None:
 
         running.start_pserver(0, SCRIPT)
 
-        assert running.code("pserver0", within_s=10) == 1
+        assert running.code("pserver0") == 1
     said = running.log("pserver0")
     assert f"PortInUseError: port {running.ports[0]} of 127.0.0.1 is in use" in said
     assert "choose port 0" in said
@@ -102,9 +104,9 @@ def test_without_redis_every_role_gives_up_in_time_and_says_what_to_do(
     else:
         running.start_worker(0, SCRIPT)
 
-    assert running.code(role, within_s=10) != 0
+    assert running.code(role) != 0
 
-    assert time.perf_counter() - started < 6
+    assert time.perf_counter() - started < 6 + LATE_S
     assert "no answer from Redis at redis://127.0.0.1:1/0 after 1." in running.log(role)
     assert "start redis-server" in running.log(role)
 
@@ -114,7 +116,7 @@ def test_without_a_coordinator_a_worker_says_how_to_start_one(jobs: Any) -> None
 
     running.start_worker(0, SCRIPT)
 
-    assert running.code("worker0", within_s=10) == 1
+    assert running.code("worker0") == 1
     assert f"no coordinator of job '{running.job}'" in running.log("worker0")
     assert "paramfleet coordinator" in running.log("worker0")
 
@@ -130,7 +132,7 @@ def test_a_worker_beyond_the_count_is_turned_away_and_the_job_goes_on(
 
     running.start_worker(None, "train_long.py", *args, name="onemore")
 
-    assert running.code("onemore", within_s=15) == 1
+    assert running.code("onemore") == 1
     said = running.log("onemore")
     assert "JobFullError: the job was started for 2 workers (index 0 to 1)" in said
     enough.touch()
@@ -144,6 +146,6 @@ def test_a_worker_whose_index_is_beyond_the_count_is_told_so_at_once(jobs: Any) 
 
     running.start_worker(2, SCRIPT)
 
-    assert running.code("worker2", within_s=10) == 1
+    assert running.code("worker2") == 1
     assert "PADDLE_TRAINER_ID" in running.log("worker2")
     assert "must be below PADDLE_TRAINERS_NUM = 2" in running.log("worker2")

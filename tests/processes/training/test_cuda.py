@@ -10,7 +10,6 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.processes,
     pytest.mark.slow,
-    pytest.mark.timeout(180),
     pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device"),
 ]
 

@@ -7,15 +7,18 @@ from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(60)]
+from paramfleet_shared.testing.patience import LATE_S
+
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 SCRIPT = "train_long.py"
-WITHIN_S = 15.0
-"""A lease of 4 s, and the time to end on a machine that runs other tests as well."""
+LEASE_TTL_S = 6.0
+WITHIN_S = LEASE_TTL_S + LATE_S
+QUICK_LEASE = {"PARAMFLEET_LEASE_TTL_S": str(LEASE_TTL_S), "PARAMFLEET_LEASE_RENEW_S": "0.5"}
 
 
 def start(jobs: Any, *args: str) -> Any:
-    running = jobs.start(SCRIPT, *args)
+    running = jobs.start(SCRIPT, *args, **QUICK_LEASE)
     for rank in (0, 1):
         running.wait_for(f"worker{rank}", "training as")
     return running
@@ -81,13 +84,13 @@ def test_a_member_that_hangs_is_dead_when_its_lease_is_over(
 def test_a_request_past_its_deadline_names_peer_operation_and_time(
     jobs: Any, mode: str, operations: str
 ) -> None:
-    patience = {"PARAMFLEET_CALL_TIMEOUT_S": "3", "PARAMFLEET_LEASE_TTL_S": "20"}
+    patience = {"PARAMFLEET_CALL_TIMEOUT_S": "3", "PARAMFLEET_LEASE_TTL_S": "60"}
     running = jobs.start(SCRIPT, "--mode", mode, **patience)
     for rank in (0, 1):
         running.wait_for(f"worker{rank}", "training as")
 
     running.send("pserver0", signal.SIGSTOP)
-    codes = [running.code(f"worker{rank}", within_s=15) for rank in (0, 1)]
+    codes = [running.code(f"worker{rank}") for rank in (0, 1)]
     running.send("pserver0", signal.SIGKILL)
 
     assert codes == [1, 1]
@@ -95,7 +98,7 @@ def test_a_request_past_its_deadline_names_peer_operation_and_time(
     late = rf"pserver 0 did not answer '({operations})' within ([0-9.]+) s"
     found = re.search(f"DeadlineExceededError: {late}", said)
     assert found, said
-    assert 3.0 <= float(found[2]) < 6.0
+    assert 3.0 <= float(found[2]) < 3.0 + LATE_S
 
 
 @pytest.mark.parametrize("mode", ["sync", "async", "geo"])
@@ -112,7 +115,7 @@ def test_a_script_that_ends_without_stop_worker_ends_the_job(jobs: Any) -> None:
     running.wait_for("worker1", "training as")
     assert running.code("worker1") == 0
     for name in ("coordinator", "pserver0", "pserver1", "worker0"):
-        assert running.code(name, within_s=WITHIN_S) != 0
+        assert running.code(name) != 0
         said = "the job failed: worker 1: its script ended without fleet.stop_worker()"
         assert said in running.log(name)
 
@@ -130,6 +133,6 @@ def test_a_member_that_never_comes_is_waited_for_only_so_long(jobs: Any, member:
 
     assert running.code("worker0") == 1
 
-    assert time.perf_counter() - started < 15
+    assert time.perf_counter() - started < 6 + LATE_S
     missing = "[1] are missing" if member == "worker 1" else "missing: pserver 1"
     assert missing in running.log("worker0")

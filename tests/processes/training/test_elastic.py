@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 SCRIPT = "train_elastic.py"
 MODES = pytest.mark.parametrize("mode", ["async", "geo"])
 TIMES = {
     "PARAMFLEET_COORDINATOR__ELASTIC": "true",
-    "PARAMFLEET_LEASE_TTL_S": "4",
+    "PARAMFLEET_LEASE_TTL_S": "6",
     "PARAMFLEET_LEASE_RENEW_S": "0.3",
 }
 
@@ -33,10 +33,10 @@ def trains_on(running: Any, *names: str) -> None:
     """Wait until each of these workers has taken some more steps."""
     said = {name: running.log(name).count("trained ") for name in names}
     for name in names:
-        running.wait_for(name, "trained ", times=said[name] + 2, within_s=60)
+        running.wait_for(name, "trained ", times=said[name] + 2)
 
 
-def wait_alive(running: Any, rank: int, *, alive: bool, within_s: float = 20.0) -> None:
+def wait_alive(running: Any, rank: int, *, alive: bool, within_s: float = 60.0) -> None:
     """Wait until the status says of a worker that its lease runs, or has ended."""
     address = re.findall(r"http://[0-9.:]+", running.log("coordinator"))[-1]
     deadline = time.perf_counter() + within_s
@@ -51,7 +51,7 @@ def wait_alive(running: Any, rank: int, *, alive: bool, within_s: float = 20.0) 
 
 def results(running: Any, names: list[str]) -> list[dict[str, Any]]:
     """Wait for the end; return what these workers say, which all must end well."""
-    ended = running.end(within_s=60)
+    ended = running.end()
     assert [ended.codes[name] for name in names] == [0] * len(names), ended.story()
     assert ended.codes["pserver0"] == ended.codes["pserver1"] == 0, ended.story()
     lines = [ended.logs[name].splitlines() for name in names]
@@ -72,7 +72,7 @@ def test_workers_die_come_late_and_leave_while_the_coordinator_is_restarted(
 ) -> None:
     enough = tmp_path / "enough"
     args = ["--mode", mode, "--until", str(enough)]
-    running = training(jobs, *args, PARAMFLEET_COORDINATOR__WORKER_GRACE_S="8")
+    running = training(jobs, *args, PARAMFLEET_COORDINATOR__WORKER_GRACE_S="12")
 
     running.send("worker2", signal.SIGKILL)
     running.start_worker(None, SCRIPT, *args, name="worker_new")
@@ -102,7 +102,7 @@ def test_a_paused_worker_goes_on_and_one_paused_for_long_is_fenced(
 ) -> None:
     enough, wrong = tmp_path / "enough", tmp_path / "wrong"
     args = ["--mode", mode, "--until", str(enough), "--raise_if", str(wrong)]
-    running = training(jobs, *args, PARAMFLEET_COORDINATOR__WORKER_GRACE_S="8")
+    running = training(jobs, *args, PARAMFLEET_COORDINATOR__WORKER_GRACE_S="12")
 
     running.send("worker1", signal.SIGSTOP)
     wait_alive(running, 1, alive=False)

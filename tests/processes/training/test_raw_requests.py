@@ -22,9 +22,10 @@ from paramfleet_shared.served_errors import NonFiniteGradientError
 from paramfleet_shared.tables.partition import partition
 from paramfleet_shared.tables.rowstore import RowShapeError
 from paramfleet_shared.tables.spec import InitializerSpec, OptimizerSpec, TableSpec
+from paramfleet_shared.testing.patience import LATE_S
 from paramfleet_shared.wire.message import Message
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 CLOCK = SystemClock()
 IDS = np.arange(40, dtype=np.int64)
@@ -153,8 +154,8 @@ async def test_a_push_to_a_stopped_pserver_fails_in_time_and_its_retry_is_applie
         waited_s = time.perf_counter() - started
         half.send("pserver1", signal.SIGCONT)
 
-        assert waited_s < 1.3
-        assert e.value.waited_s == pytest.approx(1.0, abs=0.2)
+        assert waited_s < 1.0 + LATE_S
+        assert 1.0 <= e.value.waited_s <= waited_s
         assert (await hand.push(messages))[0] is True
         assert await hand.total() == {1.0}
     await finish(half, tmp_path)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 SCRIPT = "train_tiny.py"
 HALF = ["--mode", "sync", "--steps", "10"]

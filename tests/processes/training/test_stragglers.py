@@ -4,9 +4,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(120)]
-
-NAMED_WITHIN_S = 10.0
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 
 @pytest.mark.parametrize(
@@ -20,14 +18,12 @@ NAMED_WITHIN_S = 10.0
 def test_a_straggler_is_named_with_its_cause(
     jobs: Any, slow: str, mode: str, cause: str
 ) -> None:
-    running = jobs.start(
-        "train_long.py", "--mode", mode, "--asks", slow, servers=1, PARAMFLEET_LEASE_TTL_S="15"
-    )
+    running = jobs.start("train_long.py", "--mode", mode, "--asks", slow, servers=1)
     for rank in (0, 1):
         running.wait_for(f"worker{rank}", "training as")
     admin = running.admin()
 
-    status = admin.wait(lambda said: said["straggler"], within_s=NAMED_WITHIN_S)
+    status = admin.wait(lambda said: said["straggler"])
 
     assert (status["straggler"]["rank"], status["straggler"]["cause"]) == (1, cause)
     assert status["straggler"]["words"] == status["workers"][1]["lag_reason"]

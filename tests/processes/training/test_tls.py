@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from paramfleet_worker.app.certs_commands import certs
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 
 def issue(folder: Path, job: str) -> None:
@@ -24,7 +24,7 @@ def test_a_job_under_tls_learns_the_same_to_the_bit(jobs: Any, tmp_path: Path) -
     issue(tmp_path / "tls", running.job)
 
     running.start_all("train_tiny.py")
-    ended = running.end(within_s=100)
+    ended = running.end()
 
     assert [each["losses"] for each in ended.results] == [
         each["losses"] for each in plain.results
@@ -40,7 +40,7 @@ def test_workers_exchange_samples_under_tls(jobs: Any, tmp_path: Path) -> None:
     issue(tmp_path / "tls", running.job)
 
     running.start_all("shuffle_data.py", "--files", *map(str, files), "--rounds", "1")
-    results = running.end(within_s=100).results
+    results = running.end().results
 
     shares = [result["rounds"][0] for result in results]
     assert sorted(number for share in shares for number, _ in share) == list(range(50))
@@ -60,7 +60,7 @@ def test_a_worker_with_another_role_s_certificate_is_told_by_whom_and_why(
         (folder / f"admin.{kind}").rename(folder / f"worker.{kind}")
     running.start_worker(0, "train_tiny.py")
 
-    assert running.code("worker0", within_s=60) != 0
+    assert running.code("worker0") != 0
     assert "coordinator refuses 127.0.0.1:" in running.log("worker0")
     assert "a certificate of admin; needed is a certificate of" in running.log("worker0")
     assert "tls.refused" in running.log("coordinator")

@@ -9,7 +9,7 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from typing_extensions import override
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 CLIENT, SERVER = 3, 2
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 SCRIPT = "train_long.py"
 
@@ -37,13 +37,15 @@ def test_who_stops_early_waits_while_the_other_trains_on(
 
 @pytest.mark.parametrize("mode", ["sync", "async", "geo"])
 def test_who_dies_while_another_waits_for_it_at_the_end_is_named(jobs: Any, mode: str) -> None:
-    running = jobs.start(SCRIPT, "--mode", mode, "--steps_of_0", "20")
+    running = jobs.start(
+        SCRIPT, "--mode", mode, "--steps_of_0", "20", PARAMFLEET_LEASE_TTL_S="6"
+    )
     running.wait_for("worker0", "stopping after 20")
     running.wait_for("worker1", "training as")
 
     running.send("worker1", signal.SIGKILL)
 
-    assert running.code("worker0", within_s=10) == 1
+    assert running.code("worker0") == 1
     assert "the job failed: worker 1: " in running.log("worker0")
 
 
@@ -58,7 +60,7 @@ def test_a_coordinator_may_come_seconds_late(jobs: Any, tmp_path: Path) -> None:
     time.sleep(3)  # noqa: TID251 - the lateness under test
     running.start_coordinator()
 
-    ended = running.end(within_s=20)
+    ended = running.end()
     assert set(ended.codes.values()) == {0}, ended.story()
 
 
@@ -74,6 +76,6 @@ def test_pservers_may_come_after_the_workers(jobs: Any, tmp_path: Path) -> None:
     running.wait_for("pserver1", "job.joined")
     running.start_pserver(0, SCRIPT, "--until", str(enough))
 
-    ended = running.end(within_s=20)
+    ended = running.end()
 
     assert set(ended.codes.values()) == {0}, ended.story()

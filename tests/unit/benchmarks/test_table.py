@@ -1,13 +1,10 @@
 """The suite of tables runs over every case. Speed is not judged."""
 
-import pytest
-
 import table
 import table_fbgemm
 from harness import Rounds
 
 
-@pytest.mark.timeout(120)  # kernels of every rule may have to be compiled
 def test_every_case_has_its_figures() -> None:
     found = table.measure(budget_s=0.0, sizes=(2_000,), batch=256)
 

@@ -10,7 +10,7 @@ import pytest
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 
 def result_of(example: str, *arguments: str) -> dict[str, Any]:

@@ -49,13 +49,13 @@ async def test_all_who_wait_for_a_key_go_on_and_no_others() -> None:
 
 async def test_a_wait_ends_before_its_deadline_with_the_error_it_was_given() -> None:
     parking: Parking[int] = Parking(clock=CLOCK)
-    deadline = soon(0.1)
+    deadline = soon(2.0)
 
     with pytest.raises(UnavailableError, match="too late") as caught:
         await parking.wait(1, deadline=deadline, late=late)
 
     assert CLOCK.monotonic() < deadline
-    assert 0 < caught.value.facts["waited_s"] < 0.1
+    assert 0 < caught.value.facts["waited_s"] < 2.0
     assert parking.awaited() == ()
 
 

@@ -375,7 +375,6 @@ def test_a_command_waits_while_nobody_takes_its_lines(made: Made, tmp_path: Path
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(60)
 def test_a_process_that_ends_takes_its_commands_with_it(
     tmp_path: Path, files: list[str]
 ) -> None:

@@ -95,7 +95,6 @@ def bodies_of(lengths: list[int]) -> list[bytes]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 @given(odd_limits, odd_limits, sizes, st.integers(0, 1000), st.sampled_from([7, 500, 100_000]))
 @settings(max_examples=20)
 def test_our_client_and_our_server_exchange_any_bodies(
@@ -124,7 +123,6 @@ def test_our_client_and_our_server_exchange_any_bodies(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 @given(odd_limits, sizes, st.integers(0, 1000), st.sampled_from([1, 1000, 65_535, 1 << 24]))
 @settings(max_examples=20)
 def test_a_plain_client_is_served(
@@ -151,7 +149,6 @@ def test_a_plain_client_is_served(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 @given(odd_limits, sizes, st.integers(0, 1000), st.sampled_from([1, 1000, 65_535, 1 << 24]))
 @settings(max_examples=20)
 def test_a_plain_server_is_asked(
@@ -209,7 +206,6 @@ def test_calls_given_up_at_random_leave_nothing_behind(seed: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 @given(
     st.integers(0, 10_000),
     st.sampled_from([1_000, 16_384, 65_535, 1 << 24]),
@@ -246,7 +242,6 @@ def test_a_plain_client_that_gives_calls_up_gets_the_others(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 @given(st.integers(0, 10_000), st.sampled_from([1_000, 65_535, 1 << 24]))
 @settings(max_examples=20)
 def test_calls_to_a_plain_server_may_be_given_up(seed: int, window: int) -> None:
