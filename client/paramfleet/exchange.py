@@ -176,6 +176,7 @@ class _Running:
             name=f"worker {self._rank}",
             clock=self._communicator.clock,
             tls=self._tls and self._tls.accepts("worker"),
+            nearby=True,
         )
         port = await server.start(self._settings.bind or self._settings.host)
         self._server = server

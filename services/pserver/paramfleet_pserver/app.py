@@ -221,6 +221,7 @@ class PServer:
                 health=lambda: {"ok": True},
                 tls=tls and tls.accepts("worker", "pserver", "coordinator"),
                 tracing=tracing,
+                nearby=settings.nearby,
             )
             self._measure(server)
             stack.push_async_callback(server.close)

@@ -34,6 +34,10 @@ class PServerSettings(JobSettings):
     """host:port under which workers reach the data plane, where a NAT, a container or a
     proxy changes it; empty is host and the port listened on."""
 
+    nearby: bool = True
+    """Whether workers of this machine and user may come by a Unix socket, which is faster than
+    loopback TCP; they do wherever they can, unless there is TLS. Linux only."""
+
     admin_port: int = 0
     """Port of the admin address; 0 picks a free one."""
 

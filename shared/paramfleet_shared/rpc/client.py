@@ -24,6 +24,7 @@ from paramfleet_shared.rpc.deadlines import (
 from paramfleet_shared.rpc.endpoint import split_endpoint
 from paramfleet_shared.rpc.faults import NO_FAULTS, FaultHook, Verdict
 from paramfleet_shared.rpc.link import CallLostError, ConnectionLostError, Link
+from paramfleet_shared.rpc.nearby import connect_nearby
 from paramfleet_shared.rpc.tasks import TaskSet
 from paramfleet_shared.tls import PeerRefusedError, TlsEnd
 from paramfleet_shared.wire.limits import DEFAULT_LIMITS, Limits
@@ -314,10 +315,7 @@ class Channel:
                 if self._resolve is not None:
                     self.endpoint = await self._resolve()
                 host, port = split_endpoint(self.endpoint)
-                context = None if self._tls is None else self._tls.context()
-                transport, link = await asyncio.get_running_loop().create_connection(
-                    self._new_link, host, port, ssl=context
-                )
+                transport, link = await self._open(host, port)
                 self._require(transport.get_extra_info("peercert"))
                 await link.wait_ready()
         except ssl.SSLCertVerificationError as error:
@@ -332,6 +330,21 @@ class Channel:
         if link is not None:
             link.abort(str(reason))
         return reason
+
+    async def _open(self, host: str, port: int) -> tuple[asyncio.BaseTransport, Link]:
+        """Connect by the shorter way, if there is one to the peer.
+
+        Raises:
+            OSError: if the peer can't be reached.
+        """
+        loop = asyncio.get_running_loop()
+        if self._tls is not None:
+            context = self._tls.context()
+            return await loop.create_connection(self._new_link, host, port, ssl=context)
+        sock = await connect_nearby(host, port)
+        if sock is not None:
+            return await loop.create_unix_connection(self._new_link, sock=sock)
+        return await loop.create_connection(self._new_link, host, port)
 
     def _require(self, certificate: dict[str, Any] | None) -> None:
         reason = self._tls.refusal(certificate) if self._tls is not None else ""

@@ -15,6 +15,7 @@ from paramfleet_shared.errors import ContractError
 from paramfleet_shared.http2.stream import Held
 from paramfleet_shared.rpc.doorway import TlsDoorway
 from paramfleet_shared.rpc.faults import NO_FAULTS, FaultHook
+from paramfleet_shared.rpc.nearby import listen_nearby
 from paramfleet_shared.rpc.session import Callers, Handler, Request, Service, Session
 from paramfleet_shared.rpc.tasks import TaskSet
 from paramfleet_shared.rpc.tracing import TracedSession, Tracing, traced
@@ -75,6 +76,8 @@ class RpcServer:
         faults: A test's plan of faults.
         tls: Serve TLS, to callers with such certificates.
         tracing: Make a span of each request; None makes none.
+        nearby: Whether processes of this machine may come by Unix sockets, unless it serves
+            TLS.
     """
 
     def __init__(  # noqa: PLR0913 (all but the first by keyword)
@@ -88,6 +91,7 @@ class RpcServer:
         faults: FaultHook = NO_FAULTS,
         tls: TlsEnd | None = None,
         tracing: Tracing | None = None,
+        nearby: bool = False,
     ) -> None:
         if tracing is not None:
             handlers = {op: traced(op, handler, tracing) for op, handler in handlers.items()}
@@ -105,7 +109,10 @@ class RpcServer:
             callers=self._callers,
             tls=tls,
         )
+        self._nearby = nearby
         self._listener: asyncio.Server | TlsDoorway | None = None
+        self._doors: list[asyncio.Server] = []
+        """Unix sockets beside the listener's."""
         self._sessions = self._callers.sessions
         self._sweep: asyncio.TimerHandle | None = None
 
@@ -142,8 +149,7 @@ class RpcServer:
         Returns:
             True if every call was answered; False if ``timeout_s`` was too short.
         """
-        if self._listener is not None:
-            self._listener.close()
+        self._stop_listening()
         sessions = list(self._sessions)
         for session in sessions:
             session.drain()
@@ -156,8 +162,7 @@ class RpcServer:
         """Cancel handlers, close every connection and the socket. May be called twice."""
         if self._sweep is not None:
             self._sweep.cancel()
-        if self._listener is not None:
-            self._listener.close()
+        self._stop_listening()
         await self._tasks.close()
         sessions = list(self._sessions)
         for session in sessions:
@@ -167,6 +172,9 @@ class RpcServer:
         if self._listener is not None:
             await self._listener.wait_closed()
             self._listener = None
+        for door in self._doors:
+            await door.wait_closed()
+        self._doors.clear()
 
     async def _listen(self, host: str, port: int) -> tuple[asyncio.Server | TlsDoorway, int]:
         """Return what listens, and its port.
@@ -178,10 +186,23 @@ class RpcServer:
         if tls is not None:
             doorway = TlsDoorway(self._new_session, tls, server=self._service.name)
             return doorway, await doorway.open(host, port)
-        listener = await asyncio.get_running_loop().create_server(
-            self._new_session, host, port, backlog=_BACKLOG
-        )
+        loop = asyncio.get_running_loop()
+        listener = await loop.create_server(self._new_session, host, port, backlog=_BACKLOG)
+        for each in listener.sockets if self._nearby else ():
+            sock = listen_nearby(each.getsockname())
+            if sock is not None:
+                self._doors.append(
+                    await loop.create_unix_server(
+                        self._new_session, sock=sock, backlog=_BACKLOG
+                    )
+                )
         return listener, listener.sockets[0].getsockname()[1]
+
+    def _stop_listening(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+        for door in self._doors:
+            door.close()
 
     def _new_session(self) -> Session:
         return self._session(self._service)

@@ -21,8 +21,8 @@ from paramfleet_shared.rpc.deadlines import (
     DeadlineExceededError,
     read_deadline,
 )
-from paramfleet_shared.rpc.endpoint import join_endpoint
 from paramfleet_shared.rpc.faults import NO_FAULTS, FaultHook, Verdict
+from paramfleet_shared.rpc.nearby import caller_of
 from paramfleet_shared.rpc.protocol import Http2Protocol
 from paramfleet_shared.rpc.tasks import TaskSet
 from paramfleet_shared.tls import TlsEnd
@@ -66,7 +66,7 @@ class Request(NamedTuple):
     message: Message
     """Its tensors are views of the received body, writable and the handler's own."""
     peer: str
-    """``host:port`` of the caller's socket."""
+    """``host:port`` of the caller's socket, or which process of this machine it is."""
     deadline: float | None
     """When the caller stops waiting, in the server's ``clock.monotonic()``; None: never."""
     is_alone: bool = False
@@ -169,8 +169,7 @@ class Session(Http2Protocol[ServerConnection]):
 
     @override
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        name = transport.get_extra_info("peername")
-        self._peer = join_endpoint(*name[:2]) if name else "?"
+        self._peer = caller_of(transport)
         self._service.callers.sessions.add(self)
         if self._service.tls is not None:
             reason = self._service.tls.refusal(transport.get_extra_info("peercert"))

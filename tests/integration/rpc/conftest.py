@@ -20,9 +20,14 @@ def pytest_asyncio_loop_factories(
 
 
 class House:
-    """Opens servers and channels, and closes them in the right order."""
+    """Opens servers and channels, and closes them in the right order.
 
-    def __init__(self) -> None:
+    Args:
+        nearby: Whether its servers may be reached by Unix sockets, unless a test says.
+    """
+
+    def __init__(self, *, nearby: bool) -> None:
+        self.nearby = nearby
         self.clock = SystemClock()
         self._channels: list[Channel] = []
         self._servers: list[RpcServer] = []
@@ -30,6 +35,7 @@ class House:
     async def serve(
         self, handlers: Mapping[str, Handler], *, port: int = 0, **options: Any
     ) -> tuple[RpcServer, str]:
+        options = {"nearby": self.nearby, **options}
         server = RpcServer(handlers, name="pserver 0", clock=self.clock, **options)
         self._servers.append(server)
         return server, f"127.0.0.1:{await server.start('127.0.0.1', port)}"
@@ -50,9 +56,9 @@ class House:
             await server.close()
 
 
-@pytest.fixture
-async def house() -> AsyncIterator[House]:
-    house = House()
+@pytest.fixture(params=[False, True], ids=["tcp", "unix"])
+async def house(request: pytest.FixtureRequest) -> AsyncIterator[House]:
+    house = House(nearby=request.param)
     yield house
     await house.close()
 

@@ -66,7 +66,7 @@ async def test_a_handler_knows_its_caller_and_its_deadline(house: Any) -> None:
 
     (request,) = seen
     assert request.op == "note"
-    assert request.peer.startswith("127.0.0.1:")
+    assert request.peer.startswith("process " if house.nearby else "127.0.0.1:")
     assert request.deadline is not None
     assert 4 < request.deadline - house.clock.monotonic() <= 5
 

@@ -1,0 +1,115 @@
+"""Processes of one machine and user meet at a Unix socket, and nobody else does."""
+
+import asyncio
+import os
+from typing import Any
+
+import numpy as np
+import pytest
+
+from paramfleet_shared.rpc.client import PeerUnreachableError
+from paramfleet_shared.rpc.nearby import connect_nearby, listen_nearby
+from paramfleet_shared.rpc.server import Request, RpcServer
+from paramfleet_shared.wire.message import Message
+
+pytestmark = pytest.mark.parametrize("house", [True], indirect=True, ids=["unix"])
+
+HERE = f"process {os.getpid()}"
+
+
+def who(request: Request) -> Message:
+    return Message(fields={"peer": request.peer}, tensors=request.message.tensors)
+
+
+async def peer_seen_by(house: Any, endpoint: str) -> str:
+    answer = await house.channel(endpoint).call("who", Message(), timeout_s=5)
+    peer = answer.fields["peer"]
+    assert isinstance(peer, str)
+    return peer
+
+
+async def test_a_caller_of_this_machine_comes_by_the_unix_socket_if_there_is_one(
+    house: Any,
+) -> None:
+    _, endpoint = await house.serve({"who": who}, nearby=True)
+    _, other = await house.serve({"who": who}, nearby=False)
+
+    assert await peer_seen_by(house, endpoint) == HERE
+    assert await peer_seen_by(house, f"localhost:{endpoint.rpartition(':')[2]}") == HERE
+    assert (await peer_seen_by(house, other)).startswith("127.0.0.1:")
+
+
+async def test_large_messages_cross_it_both_ways(house: Any) -> None:
+    _, endpoint = await house.serve({"who": who}, nearby=True)
+    channel = house.channel(endpoint)
+    arrays = [np.arange(size, dtype=np.int64) for size in (1 << 21, 3, 1 << 18)]
+
+    answers = await asyncio.gather(
+        *(channel.call("who", Message(tensors={"x": each}), timeout_s=20) for each in arrays)
+    )
+
+    for each, answer in zip(arrays, answers, strict=True):
+        assert answer.fields["peer"] == HERE
+        np.testing.assert_array_equal(answer.tensors["x"], each)
+
+
+async def test_a_server_of_every_address_is_found_at_those_of_this_machine_only(
+    house: Any, free_port: int
+) -> None:
+    everywhere = RpcServer({"who": who}, name="pserver 0", clock=house.clock, nearby=True)
+    await everywhere.start("0.0.0.0", free_port)
+
+    assert await peer_seen_by(house, f"127.0.0.1:{free_port}") == HERE
+    assert await peer_seen_by(house, f"127.0.0.7:{free_port}") == HERE
+    assert await connect_nearby("192.0.2.1", free_port) is None  # another machine's
+    await everywhere.close()
+
+
+async def test_a_server_of_one_address_is_not_found_at_another(house: Any) -> None:
+    _, endpoint = await house.serve({"who": who}, nearby=True)
+    port = int(endpoint.rpartition(":")[2])
+
+    assert await connect_nearby("127.0.0.2", port) is None
+    with pytest.raises(PeerUnreachableError):
+        await house.channel(f"127.0.0.2:{port}").call("who", Message(), timeout_s=0.3)
+
+
+async def test_a_name_that_somebody_has_leaves_tcp(house: Any, free_port: int) -> None:
+    taken = listen_nearby(("127.0.0.1", free_port))
+    assert taken is not None
+    with taken:
+        assert listen_nearby(("127.0.0.1", free_port)) is None
+        await house.serve({"who": who}, port=free_port, nearby=True)
+    taken.close()
+
+    assert (await peer_seen_by(house, f"127.0.0.1:{free_port}")).startswith("127.0.0.1:")
+
+
+async def test_another_users_process_is_not_trusted_with_a_name(
+    house: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, endpoint = await house.serve({"who": who}, nearby=True)
+    user = os.getuid()
+    monkeypatch.setattr("os.getuid", lambda: user + 1)
+
+    assert (await peer_seen_by(house, endpoint)).startswith("127.0.0.1:")
+
+
+async def test_tls_has_no_way_around_it(house: Any, certificates: Any) -> None:
+    tls = certificates.tls("pserver")
+    _, endpoint = await house.serve({"who": who}, nearby=True, tls=tls.accepts("worker"))
+    host, port = endpoint.split(":")
+
+    assert await connect_nearby(host, int(port)) is None
+    channel = house.channel(endpoint, tls=certificates.tls("worker").expects("pserver"))
+    answer = await channel.call("who", Message(), timeout_s=5)
+    assert answer.fields["peer"].startswith("127.0.0.1:")
+
+
+async def test_a_server_that_drains_is_not_found_any_more(house: Any) -> None:
+    server, endpoint = await house.serve({"who": who}, nearby=True)
+    host, port = endpoint.split(":")
+
+    assert await server.drain(1.0)
+
+    assert await connect_nearby(host, int(port)) is None
