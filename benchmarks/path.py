@@ -32,8 +32,10 @@ OURS = "ours"
 BF16 = "ours_bf16"
 """Ours, with ``wire_dtype`` bfloat16."""
 LIMITS = "limits"
-HALVES = ("transport", "table")
-"""What the limits are asked for, both in one turn."""
+TRANSPORTS = ("transport", "unix")
+TABLE = "table"
+LIMIT_PARTS = (*TRANSPORTS, TABLE)
+"""What the limits are asked for, all in one turn: bare TCP, a bare Unix socket, kernels."""
 
 DEPTHS = {
     OURS: (1, 4),
@@ -62,7 +64,8 @@ METHOD = (
     "round: the time of the step's bytes through raw uvloop TCP between two processes (ids "
     "there, rows back; ids and gradients there, 64 bytes back), plus the time of the same "
     "pull and push on a shard in one thread of one process, divided by our time a step; each "
-    "is the median of its burst. Both limits are measured in turns within a step. "
+    "is the median of its burst. All parts are measured in turns within a step. On one machine "
+    "our transport is a Unix socket: path_vs_unix_limits is by a bare one, with our buffers. "
     "'redis_c' is redis-py with hiredis, 'ours_bf16' is ours with bfloat16 rows, and gradients "
     "rounded to bfloat16 by chance. At the end every table is equal, bit for bit, to what "
     "numpy makes of the steps, and rows that travel as bfloat16 are the nearest to it."
@@ -131,7 +134,8 @@ class Bench:
 
     async def run(self, *, budget_s: float, max_rounds: int = 1_000) -> None:
         """Run the rounds there is time for, at least one."""
-        cases = {str(case): case for case in self.bursts if case != Case(LIMITS, HALVES[1])}
+        others = [Case(LIMITS, part) for part in LIMIT_PARTS[1:]]
+        cases = {str(case): case for case in self.bursts if case not in others}
         for name in in_turns(list(cases), budget_s=budget_s, max_rounds=max_rounds):
             for case, burst in (await self._bursts_of(cases[name])).items():
                 self.bursts[case].append(burst)
@@ -157,15 +161,15 @@ class Bench:
         depths = [
             Case(system, depth) for system in self.systems for depth in DEPTHS.get(system, ())
         ]
-        return depths + [Case(LIMITS, half) for half in HALVES]
+        return depths + [Case(LIMITS, part) for part in LIMIT_PARTS]
 
     async def _bursts_of(self, case: Case) -> dict[Case, Burst]:
-        """Run a turn: a burst of a case, or of both halves of the limits."""
+        """Run a turn: a burst of a case, or of all parts of the limits."""
         steps = max(2, self._steps // SLOWNESS.get(case.system, 1))
         client = self.systems[case.system].client
         if case.system == LIMITS:
-            halves = await client.ask("halves", steps=steps)
-            return {Case(LIMITS, half): Burst(**halves[half]) for half in HALVES}
+            parts = await client.ask("parts", steps=steps)
+            return {Case(LIMITS, part): Burst(**parts[part]) for part in LIMIT_PARTS}
         self.num_steps[case.system] += steps
         answer = await client.ask("burst", steps=steps, in_flight=case.about)
         return {case: Burst(**answer)}
@@ -218,9 +222,9 @@ def typical_ms(bursts: list[Burst]) -> list[float]:
     return [statistics.median(burst.step_ms) for burst in bursts]
 
 
-def limit_ms(bursts: dict[Case, list[Burst]]) -> list[float]:
-    """Return what a step can't be faster than with 1 in flight, round by round."""
-    halves = [typical_ms(bursts[Case(LIMITS, half)]) for half in HALVES]
+def limit_ms(bursts: dict[Case, list[Burst]], transport: str) -> list[float]:
+    """Return a step's bytes by a bare transport and its kernels, round by round."""
+    halves = [typical_ms(bursts[Case(LIMITS, part)]) for part in (transport, TABLE)]
     return [sum(pair) for pair in zip(*halves, strict=True)]
 
 
@@ -264,7 +268,10 @@ def summary_of(bursts: dict[Case, list[Burst]]) -> dict[str, Ratio | None]:
     )
     found["path_bf16_vs_float32"] = times(bursts[narrow], bursts[ours]) if narrow else None
     step_ms = typical_ms(bursts[Case(OURS, 1)])
-    found["path_vs_limits"] = quotients(limit_ms(bursts), step_ms)
+    for transport, name in zip(
+        TRANSPORTS, ("path_vs_limits", "path_vs_unix_limits"), strict=True
+    ):
+        found[name] = quotients(limit_ms(bursts, transport), step_ms)
     return found
 
 

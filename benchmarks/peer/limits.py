@@ -1,6 +1,6 @@
-"""What a step can't be faster than: its bytes through bare TCP, its rows through the kernels.
+"""What a step's bytes take through bare sockets, TCP and Unix, and its rows in the kernels.
 
-Not a system: neither half makes the step. The server answers whatever comes with as many
+Not a system: no part makes the step. The server answers whatever comes with as many
 bytes as it is asked for, through uvloop, without looking at them; the table's half calls a
 shard in the client's process, without any message.
 """
@@ -16,11 +16,14 @@ import numpy as np
 import uvloop
 from numpy.typing import NDArray
 
+from paramfleet_shared.rpc.nearby import connect_nearby, listen_nearby, widen
 from paramfleet_shared.tables.sparse import SparseShard
 from paramfleet_shared.tables.spec import InitializerSpec, OptimizerSpec, TableSpec
 from peer.work import LR, NUM_BATCHES, Burst, Work
 
 __all__ = ["LimitsDriver", "driver", "serve"]
+
+_HOST = "127.0.0.1"
 
 _HEAD = struct.Struct("<II")
 """Bytes that follow, and bytes that are wanted in the answer."""
@@ -45,6 +48,7 @@ class _End(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass
+        widen(transport.get_extra_info("socket"))
 
     def get_buffer(self, sizehint: int) -> memoryview:
         del sizehint
@@ -81,8 +85,9 @@ class _End(asyncio.BufferedProtocol):
 
 async def _serve(port: int) -> None:
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(_End, "127.0.0.1", port)
-    async with server:
+    nearby = listen_nearby((_HOST, port))
+    tcp = await loop.create_server(_End, _HOST, port)
+    async with tcp, await loop.create_unix_server(_End, sock=nearby):
         await asyncio.to_thread(sys.stdin.read)
 
 
@@ -93,10 +98,10 @@ def serve(work: Work, port: int) -> None:
 
 
 class LimitsDriver:
-    """The client's end: bursts whose steps are bare transport and bare table in turns.
+    """The client's end: bursts whose steps are bare transports and bare table in turns.
 
-    So both halves meet the same machine, and the same caches as in a whole step. The
-    connection stays: its first steps are slow.
+    So all parts meet the same machine, and the same caches as in a whole step. The
+    connections stay: their first steps are slow.
 
     Args:
         work: What a step is.
@@ -119,7 +124,7 @@ class LimitsDriver:
         self._work = work
         self._num_pushes = 0
         self._runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
-        self._end: _End | None = None
+        self._ends: dict[str, _End] = {}
 
     def fill(self) -> None:
         """Make the table's rows; zeros are content enough for their speed."""
@@ -127,50 +132,55 @@ class LimitsDriver:
             rows = np.empty((len(ids), self._work.dim), np.float32)
             self._shard.pull(ids, rows, create=True)
 
-    def halves(self, steps: int) -> dict[str, Any]:
+    def parts(self, steps: int) -> dict[str, Any]:
         """Move the bytes of steps, and pull and push their rows in this thread.
 
-        Returns the fields of a ``Burst`` of each half.
+        Returns the fields of a ``Burst`` of each part.
         """
-        halves = self._runner.run(self._halves(steps))
-        return {name: burst._asdict() for name, burst in halves.items()}
+        parts = self._runner.run(self._parts(steps))
+        return {name: burst._asdict() for name, burst in parts.items()}
 
     def close(self) -> None:
-        """Close the connection."""
-        if self._end is not None and self._end.transport is not None:
-            self._end.transport.close()
+        """Close the connections."""
+        for end in self._ends.values():
+            if end.transport is not None:
+                end.transport.close()
         self._runner.close()
 
-    async def _halves(self, steps: int) -> dict[str, Burst]:
-        end, now = await self._connected(), time.perf_counter
-        moves, works = Burst(0.0, [], []), Burst(0.0, [], [])
+    async def _parts(self, steps: int) -> dict[str, Burst]:
+        ends, now = await self._connected(), time.perf_counter
+        parts = {name: Burst(0.0, [], []) for name in (*ends, "table")}
         for step in range(steps):
             ids, grads = self._batches[step % NUM_BATCHES]
             ids_view, grads_view = ids.data.cast("B"), grads.data.cast("B")
             times = [now()]
-            await end.call([ids_view], ids.nbytes, grads.nbytes)
-            times.append(now())
+            for end in ends.values():
+                await end.call([ids_view], ids.nbytes, grads.nbytes)
+                times.append(now())
             self._shard.pull(ids, self._rows, create=True)
             times.append(now())
             both = ids.nbytes + grads.nbytes
-            await end.call([ids_view, grads_view], both, _SMALL_ANSWER_BYTES)
-            times.append(now())
+            for end in ends.values():
+                await end.call([ids_view, grads_view], both, _SMALL_ANSWER_BYTES)
+                times.append(now())
             self._push(ids, grads)
             times.append(now())
             pieces = [1e3 * (after - before) for before, after in pairwise(times)]
-            for half, burst in enumerate((moves, works)):
-                burst.pull_ms.append(pieces[half])
-                burst.step_ms.append(pieces[half] + pieces[2 + half])
+            for place, burst in enumerate(parts.values()):
+                burst.pull_ms.append(pieces[place])
+                burst.step_ms.append(pieces[place] + pieces[len(parts) + place])
         return {
             name: burst._replace(wall_s=sum(burst.step_ms) / 1e3)
-            for name, burst in (("transport", moves), ("table", works))
+            for name, burst in parts.items()
         }
 
-    async def _connected(self) -> _End:
-        if self._end is None:
+    async def _connected(self) -> dict[str, _End]:
+        if not self._ends:
             loop = asyncio.get_running_loop()
-            _, self._end = await loop.create_connection(_End, "127.0.0.1", self._port)
-        return self._end
+            nearby = await connect_nearby(_HOST, self._port)
+            _, self._ends["transport"] = await loop.create_connection(_End, _HOST, self._port)
+            _, self._ends["unix"] = await loop.create_unix_connection(_End, sock=nearby)
+        return self._ends
 
     def _push(self, ids: NDArray[np.int64], grads: NDArray[np.float32]) -> None:
         self._num_pushes += 1
