@@ -40,13 +40,13 @@ DATA_DIR = Path(__file__).parents[1] / ".." / "shared" / "data"
 
 METHOD = """\
 2 workers + 2 pservers train wide and deep (Adagrad, batches of 256; GEO with k_steps 10,
-waiting for each exchange) for one epoch: flights (rows of 8 and 1, hashed ids) and criteo1tb
-(50,000 clicks, rows of 16 and 1, Criteo's own ids; 10,000 held out). auc_loss is the AUC
-of float32 less that of the wire
-dtype, of runs with the same seed: its mean over the seeds, with the standard error of it.
-bytes_ratio is the bytes of a step over those of float32: whole bodies of requests and
-answers of worker 0, headers, ids and dense parameters included. wire_*_auc_loss is the largest
-mean loss of all data and modes, wire_*_bytes_ratio the largest ratio."""
+waiting for each exchange and for each other) for one epoch: flights (rows of 8 and 1, hashed
+ids) and criteo1tb (50,000 clicks, rows of 16 and 1, Criteo's own ids; 10,000 held out).
+auc_loss is the AUC of float32 less that of the wire dtype, of runs with the same seed: its mean
+over the seeds, with the standard error of it. bytes_ratio is the bytes of a step over those of
+float32: whole bodies of requests and answers of worker 0, headers, ids and dense parameters
+included. wire_*_auc_loss is the largest mean loss of all data and modes, wire_*_bytes_ratio the
+largest ratio."""
 
 
 class Case(NamedTuple):

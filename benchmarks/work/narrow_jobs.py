@@ -108,8 +108,12 @@ def train(case: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
         batch = examples.batch(rows)
         loss = criterion(model(batch.wide_ids, batch.deep_ids, batch.dense), batch.labels)
         optimizer.minimize(loss)
-        optimizer.wait_exchanged()  # else a busy machine would exchange less often
         steps += 1
+        if case["mode"] == "geo" and steps % K_STEPS == 0:
+            # Else what a worker hears would depend on the machine: how often it exchanges, and
+            # how far the other one is.
+            optimizer.wait_exchanged()
+            fleet.barrier_worker()
     if case["mode"] == "async":
         optimizer.running.flush()  # what waits to be sent belongs to the steps
     optimizer.wait_exchanged()
