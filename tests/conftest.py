@@ -20,13 +20,16 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("untimed")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Give tests in real time a second run: others have the machine, too.
 
     ``scripts/run_tests.py`` shows how the first one ended.
     """
+    if config.option.usepdb:  # one run is looked at
+        return
+    integration = config.rootpath / "tests" / "integration"
     for item in items:
-        if item.get_closest_marker("processes") or "integration" in item.path.parts:
+        if item.get_closest_marker("processes") or item.path.is_relative_to(integration):
             item.add_marker(pytest.mark.flaky(reruns=1))
 
 

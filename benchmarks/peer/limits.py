@@ -177,7 +177,7 @@ class LimitsDriver:
     async def _connected(self) -> dict[str, _End]:
         if not self._ends:
             loop = asyncio.get_running_loop()
-            nearby = await connect_nearby(_HOST, self._port)
+            nearby = connect_nearby(_HOST, self._port)
             _, self._ends["transport"] = await loop.create_connection(_End, _HOST, self._port)
             _, self._ends["unix"] = await loop.create_unix_connection(_End, sock=nearby)
         return self._ends

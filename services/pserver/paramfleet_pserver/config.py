@@ -36,7 +36,7 @@ class PServerSettings(JobSettings):
 
     nearby: bool = True
     """Whether workers of this machine and user may come by a Unix socket, which is faster than
-    loopback TCP; they do wherever they can, unless there is TLS. Linux only."""
+    loopback TCP; they do unless there is TLS, or it listens on all addresses. Linux only."""
 
     admin_port: int = 0
     """Port of the admin address; 0 picks a free one."""

@@ -129,6 +129,7 @@ class Channel:
         self._links: set[Link] = set()
         self._link: Link | None = None
         self._connecting: asyncio.Task[str | PeerRefusedError | None] | None = None
+        self._may_be_nearby = True
         self._closed = False
 
     async def call(
@@ -325,7 +326,7 @@ class Channel:
         except (OSError, CallLostError, FleetError) as error:
             reason = error if isinstance(error, PeerRefusedError) else str(error)
         else:
-            self._link = link
+            self._link, self._may_be_nearby = link, True
             return None
         if link is not None:
             link.abort(str(reason))
@@ -334,6 +335,8 @@ class Channel:
     async def _open(self, host: str, port: int) -> tuple[asyncio.BaseTransport, Link]:
         """Connect by the shorter way, if there is one to the peer.
 
+        When that failed the last time, by TCP: who has the name need not be the peer.
+
         Raises:
             OSError: if the peer can't be reached.
         """
@@ -341,7 +344,8 @@ class Channel:
         if self._tls is not None:
             context = self._tls.context()
             return await loop.create_connection(self._new_link, host, port, ssl=context)
-        sock = await connect_nearby(host, port)
+        sock = connect_nearby(host, port) if self._may_be_nearby else None
+        self._may_be_nearby = sock is None
         if sock is not None:
             return await loop.create_unix_connection(self._new_link, sock=sock)
         return await loop.create_connection(self._new_link, host, port)

@@ -1,16 +1,18 @@
 """The shorter way between processes of one machine: a Unix socket beside a TCP port.
 
 Through loopback TCP a byte costs both ends about twice the processor time. So a server may
-listen on a Unix socket as well, whose name is its address, and who calls an address of this
-machine looks for that name first.
+listen on a Unix socket as well, whose name is its address and port, and who calls them looks
+for that name first.
 
 Names are of Linux' abstract kind (unix(7)): one lives as long as its socket, and is seen in
-its network namespace alone, as a port is. Anybody on the machine may take any name, so a
-caller goes on only with a process of its own user; whatever is amiss, it comes through TCP.
+its network namespace alone, as a port is. A server of all addresses has none, because another
+machine's server may have the same port. Anybody may take any name, so both ends go on only
+with a process of their own user; whoever finds nobody comes through TCP.
 """
 
 import asyncio
 import contextlib
+import ipaddress
 import os
 import socket
 import struct
@@ -18,11 +20,11 @@ import sys
 
 from paramfleet_shared.rpc.endpoint import join_endpoint
 
-__all__ = ["caller_of", "connect_nearby", "listen_nearby", "widen"]
+__all__ = ["caller_of", "connect_nearby", "is_strangers", "listen_nearby", "widen"]
 
 _IS_POSSIBLE = sys.platform == "linux"
+_KIND = socket.SOCK_STREAM | getattr(socket, "SOCK_NONBLOCK", 0)
 _BACKLOG = 1024
-_WILDCARDS = {"0.0.0.0", "::"}  # noqa: S104 - recognised, not bound to
 
 _SEND_BUFFER_BYTES = 1 << 20
 """What the kernel is asked to hold of bytes on their way. With what it holds unasked, the two
@@ -38,40 +40,34 @@ def listen_nearby(bound: tuple[object, ...]) -> socket.socket | None:
     Args:
         bound: The name of the TCP socket: address, port, ...
     """
-    if not _IS_POSSIBLE:
+    name = _name(str(bound[0]), int(str(bound[1])))
+    if name is None:
         return None
-    address, port = str(bound[0]), int(str(bound[1]))
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-    try:
-        sock.bind(_name("*" if address in _WILDCARDS else address, port))
+    with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
+        sock = stack.enter_context(socket.socket(socket.AF_UNIX, _KIND))
+        sock.bind(name)  # unless somebody has the name
         sock.listen(_BACKLOG)
-    except OSError:  # somebody has the name
-        sock.close()
-        return None
-    return sock
+        stack.pop_all()
+        return sock
+    return None
 
 
-async def connect_nearby(host: str, port: int) -> socket.socket | None:
+def connect_nearby(host: str, port: int) -> socket.socket | None:
     """Return a connection to a server of this machine and this user; None if there is none.
 
     Args:
-        host: Of the server's TCP socket, a name or an address.
+        host: The address of the server's TCP socket; of a name nobody is found.
         port: And its port.
-
-    Raises:
-        OSError: if there is no such host.
     """
-    if not _IS_POSSIBLE:
+    name = _name(host, port)
+    if name is None:
         return None
-    loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    for family, _, _, _, where in found:
-        address = str(where[0])
-        if _is_of_this_machine(family, address):
-            for name in (_name(address, port), _name("*", port)):
-                sock = _connect(name)
-                if sock is not None:
-                    return sock
+    with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
+        sock = stack.enter_context(socket.socket(socket.AF_UNIX, _KIND))
+        sock.connect(name)  # it never waits: nobody is there, or too many wait to be let in
+        if _credentials(sock)[1] == os.geteuid():
+            stack.pop_all()
+            return sock
     return None
 
 
@@ -90,26 +86,23 @@ def caller_of(transport: asyncio.BaseTransport) -> str:
     return join_endpoint(*name[:2]) if name else "?"
 
 
-def _name(address: str, port: int) -> str:
-    return f"\0paramfleet/{address}:{port}"
+def is_strangers(transport: asyncio.BaseTransport) -> bool:
+    """Return whether another user's process is at the other end of a Unix socket."""
+    sock = transport.get_extra_info("socket")
+    if sock is None or sock.family != socket.AF_UNIX:
+        return False
+    return _credentials(sock)[1] != os.geteuid()
 
 
-def _is_of_this_machine(family: int, address: str) -> bool:
-    """Return whether one can listen there: another machine's server may have our own's port."""
-    with socket.socket(family, socket.SOCK_STREAM) as probe, contextlib.suppress(OSError):
-        probe.bind((address, 0))
-        return True
-    return False
-
-
-def _connect(name: str) -> socket.socket | None:
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-    with contextlib.suppress(OSError):  # nobody is there, or too many wait to be let in
-        sock.connect(name)  # it never waits
-        if _credentials(sock)[1] == os.getuid():
-            return sock
-    sock.close()
-    return None
+def _name(host: str, port: int) -> str | None:
+    """Return the name beside a port; None if there is none."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return None
+    if address.is_unspecified or not _IS_POSSIBLE:
+        return None
+    return f"\0paramfleet/{join_endpoint(str(address), port)}"
 
 
 def _credentials(sock: socket.socket) -> tuple[int, int, int]:

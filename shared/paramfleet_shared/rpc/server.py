@@ -124,7 +124,7 @@ class RpcServer:
             CannotListenError: if the address cannot be used.
         """
         try:
-            self._listener, bound = await self._listen(host, port)
+            bound = await self._listen(host, port)
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise PortInUseError(host=host, port=port) from error
@@ -176,27 +176,30 @@ class RpcServer:
             await door.wait_closed()
         self._doors.clear()
 
-    async def _listen(self, host: str, port: int) -> tuple[asyncio.Server | TlsDoorway, int]:
-        """Return what listens, and its port.
+    async def _listen(self, host: str, port: int) -> int:
+        """Listen, and return the port.
 
         Raises:
             OSError: if the address can't be listened on.
         """
         tls = self._service.tls
         if tls is not None:
-            doorway = TlsDoorway(self._new_session, tls, server=self._service.name)
-            return doorway, await doorway.open(host, port)
+            self._listener = doorway = TlsDoorway(
+                self._new_session, tls, server=self._service.name
+            )
+            return await doorway.open(host, port)
         loop = asyncio.get_running_loop()
         listener = await loop.create_server(self._new_session, host, port, backlog=_BACKLOG)
+        self._listener = listener
         for each in listener.sockets if self._nearby else ():
             sock = listen_nearby(each.getsockname())
             if sock is not None:
-                self._doors.append(
-                    await loop.create_unix_server(
-                        self._new_session, sock=sock, backlog=_BACKLOG
-                    )
+                door = await loop.create_unix_server(
+                    self._new_session, sock=sock, backlog=_BACKLOG
                 )
-        return listener, listener.sockets[0].getsockname()[1]
+                self._doors.append(door)
+        port_now: int = listener.sockets[0].getsockname()[1]
+        return port_now
 
     def _stop_listening(self) -> None:
         if self._listener is not None:

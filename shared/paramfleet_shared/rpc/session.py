@@ -22,7 +22,7 @@ from paramfleet_shared.rpc.deadlines import (
     read_deadline,
 )
 from paramfleet_shared.rpc.faults import NO_FAULTS, FaultHook, Verdict
-from paramfleet_shared.rpc.nearby import caller_of
+from paramfleet_shared.rpc.nearby import caller_of, is_strangers
 from paramfleet_shared.rpc.protocol import Http2Protocol
 from paramfleet_shared.rpc.tasks import TaskSet
 from paramfleet_shared.tls import TlsEnd
@@ -176,6 +176,8 @@ class Session(Http2Protocol[ServerConnection]):
             if reason:
                 self._refuse(reason)
         super().connection_made(transport)
+        if is_strangers(transport):
+            self.abort("it is a process of another user")
 
     @override
     def connection_lost(self, exc: Exception | None) -> None:

@@ -1,6 +1,7 @@
 """Processes of one machine and user meet at a Unix socket, and nobody else does."""
 
 import asyncio
+import contextlib
 import os
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from paramfleet_shared.rpc.client import PeerUnreachableError
 from paramfleet_shared.rpc.nearby import connect_nearby, listen_nearby
 from paramfleet_shared.rpc.server import Request, RpcServer
+from paramfleet_shared.wire.limits import Limits
 from paramfleet_shared.wire.message import Message
 
 pytestmark = pytest.mark.parametrize("house", [True], indirect=True, ids=["unix"])
@@ -35,7 +37,8 @@ async def test_a_caller_of_this_machine_comes_by_the_unix_socket_if_there_is_one
     _, other = await house.serve({"who": who}, nearby=False)
 
     assert await peer_seen_by(house, endpoint) == HERE
-    assert await peer_seen_by(house, f"localhost:{endpoint.rpartition(':')[2]}") == HERE
+    by_name = f"localhost:{endpoint.rpartition(':')[2]}"
+    assert "process" not in await peer_seen_by(house, by_name), "names aren't looked up for it"
     assert (await peer_seen_by(house, other)).startswith("127.0.0.1:")
 
 
@@ -53,44 +56,62 @@ async def test_large_messages_cross_it_both_ways(house: Any) -> None:
         np.testing.assert_array_equal(answer.tensors["x"], each)
 
 
-async def test_a_server_of_every_address_is_found_at_those_of_this_machine_only(
-    house: Any, free_port: int
-) -> None:
+async def test_a_server_of_every_address_has_no_name(house: Any, free_port: int) -> None:
     everywhere = RpcServer({"who": who}, name="pserver 0", clock=house.clock, nearby=True)
     await everywhere.start("0.0.0.0", free_port)
-
-    assert await peer_seen_by(house, f"127.0.0.1:{free_port}") == HERE
-    assert await peer_seen_by(house, f"127.0.0.7:{free_port}") == HERE
-    assert await connect_nearby("192.0.2.1", free_port) is None  # another machine's
-    await everywhere.close()
+    try:
+        assert connect_nearby("127.0.0.1", free_port) is None
+        assert (await peer_seen_by(house, f"127.0.0.1:{free_port}")).startswith("127.0.0.1:")
+    finally:
+        await everywhere.close()
 
 
 async def test_a_server_of_one_address_is_not_found_at_another(house: Any) -> None:
     _, endpoint = await house.serve({"who": who}, nearby=True)
     port = int(endpoint.rpartition(":")[2])
 
-    assert await connect_nearby("127.0.0.2", port) is None
+    assert connect_nearby("127.0.0.2", port) is None
     with pytest.raises(PeerUnreachableError):
         await house.channel(f"127.0.0.2:{port}").call("who", Message(), timeout_s=0.3)
 
 
-async def test_a_name_that_somebody_has_leaves_tcp(house: Any, free_port: int) -> None:
+async def test_who_has_a_name_and_is_silent_is_left_for_tcp(house: Any, free_port: int) -> None:
     taken = listen_nearby(("127.0.0.1", free_port))
     assert taken is not None
     with taken:
         assert listen_nearby(("127.0.0.1", free_port)) is None
-        await house.serve({"who": who}, port=free_port, nearby=True)
-    taken.close()
+        _, endpoint = await house.serve({"who": who}, port=free_port, nearby=True)
+        channel = house.channel(endpoint, limits=Limits(connect_timeout_s=0.2))
 
-    assert (await peer_seen_by(house, f"127.0.0.1:{free_port}")).startswith("127.0.0.1:")
+        answer = await channel.call("who", Message(), timeout_s=10)
+
+    assert answer.fields["peer"].startswith("127.0.0.1:")
+
+
+async def test_a_server_lets_no_other_users_process_in(
+    house: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, endpoint = await house.serve({"who": who}, nearby=True)
+    host, port = endpoint.split(":")
+    sock = connect_nearby(host, int(port))
+    assert sock is not None
+    user = os.geteuid()
+    monkeypatch.setattr("os.geteuid", lambda: user + 1)
+
+    reader, writer = await asyncio.open_unix_connection(sock=sock)
+    writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+
+    with contextlib.suppress(ConnectionError):
+        assert await asyncio.wait_for(reader.read(), 10) == b""
+    writer.close()
 
 
 async def test_another_users_process_is_not_trusted_with_a_name(
     house: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, endpoint = await house.serve({"who": who}, nearby=True)
-    user = os.getuid()
-    monkeypatch.setattr("os.getuid", lambda: user + 1)
+    user = os.geteuid()
+    monkeypatch.setattr("os.geteuid", lambda: user + 1)
 
     assert (await peer_seen_by(house, endpoint)).startswith("127.0.0.1:")
 
@@ -100,7 +121,7 @@ async def test_tls_has_no_way_around_it(house: Any, certificates: Any) -> None:
     _, endpoint = await house.serve({"who": who}, nearby=True, tls=tls.accepts("worker"))
     host, port = endpoint.split(":")
 
-    assert await connect_nearby(host, int(port)) is None
+    assert connect_nearby(host, int(port)) is None
     channel = house.channel(endpoint, tls=certificates.tls("worker").expects("pserver"))
     answer = await channel.call("who", Message(), timeout_s=5)
     assert answer.fields["peer"].startswith("127.0.0.1:")
@@ -112,4 +133,4 @@ async def test_a_server_that_drains_is_not_found_any_more(house: Any) -> None:
 
     assert await server.drain(1.0)
 
-    assert await connect_nearby(host, int(port)) is None
+    assert connect_nearby(host, int(port)) is None

@@ -11,8 +11,8 @@ from paramfleet_shared.discovery.embedded import EmbeddedRedis
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 SCRIPT = "train_long.py"
-QUICK_SEAT = {"PARAMFLEET_LEASE_TTL_S": "6"}
-"""A successor takes the coordinator's seat when its lease is over."""
+QUICK_LEASE = {"PARAMFLEET_LEASE_TTL_S": "6"}
+"""A coordinator that is gone keeps its seat until its lease is over."""
 MODES = pytest.mark.parametrize("mode", ["sync", "async", "geo"])
 
 
@@ -28,7 +28,7 @@ def test_training_goes_on_without_a_coordinator_and_ends_with_its_successor(
     jobs: Any, mode: str, tmp_path: Path
 ) -> None:
     enough = tmp_path / "enough"
-    running = jobs.start(SCRIPT, "--mode", mode, "--until", str(enough), **QUICK_SEAT)
+    running = jobs.start(SCRIPT, "--mode", mode, "--until", str(enough), **QUICK_LEASE)
     for rank in (0, 1):
         running.wait_for(f"worker{rank}", "training as")
 
@@ -44,7 +44,7 @@ def test_training_goes_on_without_a_coordinator_and_ends_with_its_successor(
 
 
 def test_a_coordinator_that_stays_away_is_named_by_everybody(jobs: Any) -> None:
-    running = jobs.start(SCRIPT, PARAMFLEET_OUTAGE_GRACE_S="2")
+    running = jobs.start(SCRIPT, PARAMFLEET_OUTAGE_GRACE_S="2", **QUICK_LEASE)
     for rank in (0, 1):
         running.wait_for(f"worker{rank}", "training as")
 
@@ -81,7 +81,9 @@ async def test_a_redis_that_stays_away_is_named_by_everybody(
     jobs: Any, own_redis: EmbeddedRedis
 ) -> None:
     await own_redis.start()
-    running = jobs.start(SCRIPT, PARAMFLEET_REDIS=own_redis.url, PARAMFLEET_OUTAGE_GRACE_S="2")
+    running = jobs.start(
+        SCRIPT, PARAMFLEET_REDIS=own_redis.url, PARAMFLEET_OUTAGE_GRACE_S="2", **QUICK_LEASE
+    )
     for rank in (0, 1):
         running.wait_for(f"worker{rank}", "training as")
 
