@@ -333,22 +333,19 @@ class Channel:
         return reason
 
     async def _open(self, host: str, port: int) -> tuple[asyncio.BaseTransport, Link]:
-        """Connect by the shorter way, if there is one to the peer.
-
-        When that failed the last time, by TCP: who has the name need not be the peer.
+        """Connect by the shorter way if there is one, unless that has just failed.
 
         Raises:
             OSError: if the peer can't be reached.
         """
         loop = asyncio.get_running_loop()
-        if self._tls is not None:
-            context = self._tls.context()
-            return await loop.create_connection(self._new_link, host, port, ssl=context)
-        sock = connect_nearby(host, port) if self._may_be_nearby else None
+        context = None if self._tls is None else self._tls.context()
+        may_be_nearby = self._may_be_nearby and context is None
+        sock = connect_nearby(host, port) if may_be_nearby else None
         self._may_be_nearby = sock is None
         if sock is not None:
             return await loop.create_unix_connection(self._new_link, sock=sock)
-        return await loop.create_connection(self._new_link, host, port)
+        return await loop.create_connection(self._new_link, host, port, ssl=context)
 
     def _require(self, certificate: dict[str, Any] | None) -> None:
         reason = self._tls.refusal(certificate) if self._tls is not None else ""
