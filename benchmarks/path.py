@@ -32,9 +32,7 @@ OURS = "ours"
 BF16 = "ours_bf16"
 """Ours, with ``wire_dtype`` bfloat16."""
 LIMITS = "limits"
-TRANSPORTS = ("transport", "unix")
-TABLE = "table"
-LIMIT_PARTS = (*TRANSPORTS, TABLE)
+LIMIT_PARTS = ("transport", "unix", "table")
 """What the limits are asked for, all in one turn: bare TCP, a bare Unix socket, kernels."""
 
 DEPTHS = {
@@ -224,7 +222,7 @@ def typical_ms(bursts: list[Burst]) -> list[float]:
 
 def limit_ms(bursts: dict[Case, list[Burst]], transport: str) -> list[float]:
     """Return a step's bytes by a bare transport and its kernels, round by round."""
-    halves = [typical_ms(bursts[Case(LIMITS, part)]) for part in (transport, TABLE)]
+    halves = [typical_ms(bursts[Case(LIMITS, part)]) for part in (transport, "table")]
     return [sum(pair) for pair in zip(*halves, strict=True)]
 
 
@@ -268,10 +266,8 @@ def summary_of(bursts: dict[Case, list[Burst]]) -> dict[str, Ratio | None]:
     )
     found["path_bf16_vs_float32"] = times(bursts[narrow], bursts[ours]) if narrow else None
     step_ms = typical_ms(bursts[Case(OURS, 1)])
-    for transport, name in zip(
-        TRANSPORTS, ("path_vs_limits", "path_vs_unix_limits"), strict=True
-    ):
-        found[name] = quotients(limit_ms(bursts, transport), step_ms)
+    found["path_vs_limits"] = quotients(limit_ms(bursts, "transport"), step_ms)
+    found["path_vs_unix_limits"] = quotients(limit_ms(bursts, "unix"), step_ms)
     return found
 
 

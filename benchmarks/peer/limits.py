@@ -16,7 +16,7 @@ import numpy as np
 import uvloop
 from numpy.typing import NDArray
 
-from paramfleet_shared.rpc.nearby import connect_nearby, listen_nearby, widen
+from paramfleet_shared.rpc.nearby import bind_nearby, connect_nearby, widen
 from paramfleet_shared.tables.sparse import SparseShard
 from paramfleet_shared.tables.spec import InitializerSpec, OptimizerSpec, TableSpec
 from peer.work import LR, NUM_BATCHES, Burst, Work
@@ -48,7 +48,7 @@ class _End(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass
-        widen(transport.get_extra_info("socket"))
+        widen(transport)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         del sizehint
@@ -85,7 +85,7 @@ class _End(asyncio.BufferedProtocol):
 
 async def _serve(port: int) -> None:
     loop = asyncio.get_running_loop()
-    nearby = listen_nearby((_HOST, port))
+    nearby = bind_nearby((_HOST, port))
     tcp = await loop.create_server(_End, _HOST, port)
     async with tcp, await loop.create_unix_server(_End, sock=nearby):
         await asyncio.to_thread(sys.stdin.read)

@@ -20,11 +20,10 @@ import sys
 
 from paramfleet_shared.rpc.endpoint import join_endpoint
 
-__all__ = ["caller_of", "connect_nearby", "is_strangers", "listen_nearby", "widen"]
+__all__ = ["bind_nearby", "caller_of", "connect_nearby", "is_strangers", "widen"]
 
 _IS_POSSIBLE = sys.platform == "linux"
 _KIND = socket.SOCK_STREAM | getattr(socket, "SOCK_NONBLOCK", 0)
-_BACKLOG = 1024
 
 _SEND_BUFFER_BYTES = 1 << 20
 """What the kernel is asked to hold of bytes on their way. With what it holds unasked, the two
@@ -34,8 +33,8 @@ _CREDENTIALS = struct.Struct("3i")
 """Process, user, group: ``struct ucred``."""
 
 
-def listen_nearby(bound: tuple[object, ...]) -> socket.socket | None:
-    """Return a socket that listens beside a TCP one; None where that can't be had.
+def bind_nearby(bound: tuple[object, ...]) -> socket.socket | None:
+    """Return a socket to listen on beside a TCP one; None where that can't be had.
 
     Args:
         bound: The name of the TCP socket: address, port, ...
@@ -46,7 +45,6 @@ def listen_nearby(bound: tuple[object, ...]) -> socket.socket | None:
     with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
         sock = stack.enter_context(socket.socket(socket.AF_UNIX, _KIND))
         sock.bind(name)  # unless somebody has the name
-        sock.listen(_BACKLOG)
         stack.pop_all()
         return sock
     return None
@@ -65,22 +63,23 @@ def connect_nearby(host: str, port: int) -> socket.socket | None:
     with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
         sock = stack.enter_context(socket.socket(socket.AF_UNIX, _KIND))
         sock.connect(name)  # it never waits: nobody is there, or too many wait to be let in
-        if _credentials(sock)[1] == os.geteuid():
+        if _is_our_users(sock):
             stack.pop_all()
             return sock
     return None
 
 
-def widen(sock: socket.socket | None) -> None:
-    """Let more bytes be on their way, if it is a Unix socket."""
-    if sock is not None and sock.family == socket.AF_UNIX:
+def widen(transport: asyncio.BaseTransport) -> None:
+    """Let more bytes be on their way, if it is of a Unix socket."""
+    sock = _unix_socket(transport)
+    if sock is not None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
 
 
 def caller_of(transport: asyncio.BaseTransport) -> str:
     """Return who is at the other end: ``host:port``, or a process of this machine."""
-    sock = transport.get_extra_info("socket")
-    if sock is not None and sock.family == socket.AF_UNIX:
+    sock = _unix_socket(transport)
+    if sock is not None:
         return f"process {_credentials(sock)[0]}"
     name = transport.get_extra_info("peername")
     return join_endpoint(*name[:2]) if name else "?"
@@ -88,10 +87,13 @@ def caller_of(transport: asyncio.BaseTransport) -> str:
 
 def is_strangers(transport: asyncio.BaseTransport) -> bool:
     """Return whether another user's process is at the other end of a Unix socket."""
-    sock = transport.get_extra_info("socket")
-    if sock is None or sock.family != socket.AF_UNIX:
-        return False
-    return _credentials(sock)[1] != os.geteuid()
+    sock = _unix_socket(transport)
+    return sock is not None and not _is_our_users(sock)
+
+
+def _unix_socket(transport: asyncio.BaseTransport) -> socket.socket | None:
+    sock: socket.socket | None = transport.get_extra_info("socket")
+    return sock if sock is not None and sock.family == socket.AF_UNIX else None
 
 
 def _name(host: str, port: int) -> str | None:
@@ -103,6 +105,10 @@ def _name(host: str, port: int) -> str | None:
     if address.is_unspecified or not _IS_POSSIBLE:
         return None
     return f"\0paramfleet/{join_endpoint(str(address), port)}"
+
+
+def _is_our_users(sock: socket.socket) -> bool:
+    return _credentials(sock)[1] == os.geteuid()
 
 
 def _credentials(sock: socket.socket) -> tuple[int, int, int]:

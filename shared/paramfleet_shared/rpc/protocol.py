@@ -81,7 +81,7 @@ class Http2Protocol(asyncio.BufferedProtocol, ABC, Generic[C]):
         # uvloop's transports are none of asyncio's classes, only alike
         self._transport = transport = cast("asyncio.Transport", transport)
         transport.set_write_buffer_limits(high=self._limits.write_high_water_bytes)
-        widen(transport.get_extra_info("socket"))
+        widen(transport)
         tls: Any = transport.get_extra_info("ssl_object")
         if tls is not None and tls.selected_alpn_protocol() != "h2":
             self.abort("the peer's TLS did not agree on HTTP/2 (ALPN)")

@@ -15,7 +15,7 @@ from paramfleet_shared.errors import ContractError
 from paramfleet_shared.http2.stream import Held
 from paramfleet_shared.rpc.doorway import TlsDoorway
 from paramfleet_shared.rpc.faults import NO_FAULTS, FaultHook
-from paramfleet_shared.rpc.nearby import listen_nearby
+from paramfleet_shared.rpc.nearby import bind_nearby
 from paramfleet_shared.rpc.session import Callers, Handler, Request, Service, Session
 from paramfleet_shared.rpc.tasks import TaskSet
 from paramfleet_shared.rpc.tracing import TracedSession, Tracing, traced
@@ -192,7 +192,7 @@ class RpcServer:
         listener = await loop.create_server(self._new_session, host, port, backlog=_BACKLOG)
         self._listener = listener
         for each in listener.sockets if self._nearby else ():
-            sock = listen_nearby(each.getsockname())
+            sock = bind_nearby(each.getsockname())
             if sock is not None:
                 door = await loop.create_unix_server(
                     self._new_session, sock=sock, backlog=_BACKLOG

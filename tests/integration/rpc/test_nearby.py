@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from paramfleet_shared.rpc.client import PeerUnreachableError
-from paramfleet_shared.rpc.nearby import connect_nearby, listen_nearby
+from paramfleet_shared.rpc.nearby import bind_nearby, connect_nearby
 from paramfleet_shared.rpc.server import Request, RpcServer
 from paramfleet_shared.wire.limits import Limits
 from paramfleet_shared.wire.message import Message
@@ -76,10 +76,11 @@ async def test_a_server_of_one_address_is_not_found_at_another(house: Any) -> No
 
 
 async def test_who_has_a_name_and_is_silent_is_left_for_tcp(house: Any, free_port: int) -> None:
-    taken = listen_nearby(("127.0.0.1", free_port))
+    taken = bind_nearby(("127.0.0.1", free_port))
     assert taken is not None
     with taken:
-        assert listen_nearby(("127.0.0.1", free_port)) is None
+        taken.listen()
+        assert bind_nearby(("127.0.0.1", free_port)) is None
         _, endpoint = await house.serve({"who": who}, port=free_port, nearby=True)
         channel = house.channel(endpoint, limits=Limits(connect_timeout_s=0.2))
 

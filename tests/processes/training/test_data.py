@@ -55,15 +55,9 @@ def test_a_global_shuffle_is_the_same_again(jobs: Any, files: list[str]) -> None
 
 
 def test_a_worker_that_dies_ends_the_shuffle_of_the_others(jobs: Any, files: list[str]) -> None:
+    args = ["--files", *files, "--dies", "1"]
     running = jobs.start(
-        "shuffle_data.py",
-        "--files",
-        *files,
-        "--dies",
-        "1",
-        workers=3,
-        servers=1,
-        PARAMFLEET_LEASE_TTL_S="6",
+        "shuffle_data.py", *args, workers=3, servers=1, PARAMFLEET_LEASE_TTL_S="6"
     )
 
     ended = running.end()

@@ -6,6 +6,8 @@ import pytest
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
+NAMED_WITHIN_S = 10.0
+
 
 @pytest.mark.parametrize(
     ("slow", "mode", "cause"),
@@ -23,7 +25,7 @@ def test_a_straggler_is_named_with_its_cause(
         running.wait_for(f"worker{rank}", "training as")
     admin = running.admin()
 
-    status = admin.wait(lambda said: said["straggler"])
+    status = admin.wait(lambda said: said["straggler"], within_s=NAMED_WITHIN_S)
 
     assert (status["straggler"]["rank"], status["straggler"]["cause"]) == (1, cause)
     assert status["straggler"]["words"] == status["workers"][1]["lag_reason"]
