@@ -122,8 +122,8 @@ class JobSettings(SecuritySettings):
     """Seconds a running job goes on without Redis or the coordinator before it fails."""
 
     def __post_init__(self) -> None:
-        if not re.fullmatch(r"[A-Za-z0-9_.-]{1,128}", self.job):
-            rule = "1 to 128 letters, digits, dots, dashes or underscores"
+        if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}", self.job):
+            rule = "1 to 128 letters, digits, dots, dashes or underscores, no dot or dash first"
             raise SettingError(name="job", value=self.job, rule=rule)
         if not self.redis.startswith(("redis://", "rediss://", "unix://")):
             rule = "a redis://, rediss:// or unix:// address"

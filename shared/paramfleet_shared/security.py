@@ -1,4 +1,4 @@
-"""Settings of who may speak to whom; every process of a job has them."""
+"""Settings of who may reach a job; every process of a job has them."""
 
 from dataclasses import dataclass, field
 
@@ -7,7 +7,15 @@ __all__ = ["SecuritySettings"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SecuritySettings:
-    """Passwords, certificates and tokens; without any, the network must be trusted."""
+    """The job's secret, passwords, certificates and tokens."""
+
+    secret: str = field(default="", metadata={"secret": True})
+    """What every connection between processes of the job proves to know, the same for all of
+    them; `paramfleet launch` makes one for its job. Certificates stand for it."""
+
+    insecure: bool = False
+    """Start without secret and certificates all the same: whoever reaches the job's ports can
+    read it, change it and end it."""
 
     redis_user: str = ""
     """User of the registry's access list; empty takes that of the address."""
@@ -35,3 +43,7 @@ class SecuritySettings:
     tokens_file: str = ""
     """File of the hashes of the tokens that admin addresses accept, as `paramfleet tokens`
     writes it; empty accepts none."""
+
+    runtime_dir: str = ""
+    """Folder of what running jobs keep for their owner alone, as secrets and sockets; empty is
+    paramfleet-USERID below the temporary folder."""

@@ -10,6 +10,7 @@ import click
 
 from paramfleet_shared.config import JobSettings
 from paramfleet_shared.errors import ContractError
+from paramfleet_shared.job_folder import write_private
 from paramfleet_shared.tls import MemberName
 from paramfleet_worker.core.access_list import REDIS_USERS, access_list
 from paramfleet_worker.process.certificates import (
@@ -17,7 +18,6 @@ from paramfleet_worker.process.certificates import (
     DAYS,
     ROLES,
     Authority,
-    write_secret,
 )
 
 __all__ = ["certs"]
@@ -126,10 +126,10 @@ def redis_acl(folder: Path, job: str) -> None:
             is_new = not path.exists()
             if is_new:
                 folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-                write_secret(path, secrets.token_urlsafe(32).encode())
+                write_private(path, secrets.token_urlsafe(32).encode())
             digests[user] = hashlib.sha256(path.read_bytes().strip()).hexdigest()
             _say(f"{user}'s password", made=is_new)
-        write_secret(folder / "redis.acl", access_list(job, digests).encode())
+        write_private(folder / "redis.acl", access_list(job, digests).encode())
 
     _told(run)
 

@@ -7,8 +7,8 @@ from typing import cast, get_args
 import click
 
 from paramfleet_shared.errors import ContractError
+from paramfleet_shared.job_folder import write_private
 from paramfleet_shared.tokens import TokenRole, new_token, read_tokens
-from paramfleet_worker.process.certificates import write_secret
 
 __all__ = ["tokens"]
 
@@ -53,11 +53,11 @@ def new(path: Path, role: str, name: str, output: Path | None) -> None:
             raise click.ClickException(problem)
         token, entry = new_token(cast("TokenRole", role), label)
         lines = "".join(each.to_line() for each in (*kept, entry))
-        write_secret(path, lines.encode())
+        write_private(path, lines.encode())
         if output is None:
             click.echo(token)
         else:
-            write_secret(output, token.encode())
+            write_private(output, token.encode())
 
     _told(run)
 
@@ -86,7 +86,7 @@ def revoke(path: Path, name: str) -> None:
         if len(left) == len(kept):
             problem = f"there is no token named {name!r}"
             raise click.ClickException(problem)
-        write_secret(path, "".join(each.to_line() for each in left).encode())
+        write_private(path, "".join(each.to_line() for each in left).encode())
 
     _told(run)
 

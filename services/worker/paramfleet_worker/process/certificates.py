@@ -5,8 +5,6 @@ are written whole or not at all, with mode 0600. A process needs ``ca.crt`` and 
 files; ``ca.key`` stays where certificates are made.
 """
 
-import os
-import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -19,6 +17,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.hashes import SHA256
 
 from paramfleet_shared.errors import ContractError
+from paramfleet_shared.job_folder import write_private
 from paramfleet_shared.tls import MemberName, member_of
 from paramfleet_worker.process.authority import Pair, Request, has_key, make_authority
 from paramfleet_worker.process.authority import make_certificate as _make_certificate
@@ -33,7 +32,6 @@ __all__ = [
     "is_signed_by",
     "read_certificate",
     "read_key",
-    "write_secret",
 ]
 
 ROLES = ("coordinator", "pserver", "worker", "admin", "redis")
@@ -182,26 +180,8 @@ class Authority:
         return Pair(certificate, key)
 
     def _write(self, stem: str, pair: Pair) -> None:
-        write_secret(self._folder / f"{stem}.key", pair.key_pem)
-        write_secret(self._folder / f"{stem}.crt", pair.certificate_pem)
-
-
-def write_secret(path: Path, data: bytes) -> None:
-    """Write a file of mode 0600, whole or not at all.
-
-    Raises:
-        OSError: if it can't be written.
-    """
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as f:
-            f.write(data)
-            f.flush()
-            os.fsync(f.fileno())
-        draft.replace(path)
-    except BaseException:
-        draft.unlink(missing_ok=True)
-        raise
+        write_private(self._folder / f"{stem}.key", pair.key_pem)
+        write_private(self._folder / f"{stem}.crt", pair.certificate_pem)
 
 
 def read_certificate(path: Path) -> x509.Certificate:

@@ -1,0 +1,286 @@
+"""The folder of a running job on one machine: what its owner alone may read.
+
+``paramfleet launch`` makes one for its job, below a folder of this user. It holds the job's
+secret, the Unix socket of its Redis, the token that steers it and the facts by which the
+command line finds it. Folder and files are of mode 0700 and 0600.
+
+The launcher holds a lock on the folder while it lives. So a second launch of the same name
+sees that the first one runs, and a folder whose lock is free was left by a launcher that was
+killed: the next one clears it away. (systemd leaves locked folders of ``/tmp`` alone, too.)
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import secrets
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import final
+
+from paramfleet_shared.errors import ContractError
+
+__all__ = [
+    "JobFacts",
+    "JobFolder",
+    "JobRunsError",
+    "UnsafeFolderError",
+    "runtime_dir",
+    "write_private",
+]
+
+_FACTS_NAME = "job.json"
+
+_MAX_NAME_LENGTH = 48
+"""Characters of a folder's name: the address of a Unix socket has at most 107."""
+
+
+class UnsafeFolderError(ContractError):
+    """A folder that must be this user's alone isn't."""
+
+    code = "contract.unsafe_folder"
+
+    def __init__(self, *, path: str, reason: str) -> None:
+        super().__init__(
+            f"{path} can't keep the secrets of a job: {reason}; remove it, or name another "
+            "folder in PARAMFLEET_RUNTIME_DIR",
+            path=path,
+            reason=reason,
+        )
+        self.path = path
+        self.reason = reason
+
+
+class JobRunsError(ContractError):
+    """A job of this name runs on this machine already."""
+
+    code = "contract.job_runs"
+
+    def __init__(self, *, job: str, pid: int, launch: str) -> None:
+        super().__init__(
+            f"job {job} runs already on this machine (process {pid}, launch {launch}): end it "
+            "first, or give this one another name with --job",
+            job=job,
+            pid=pid,
+            launch=launch,
+        )
+        self.job = job
+        self.pid = pid
+        self.launch = launch
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobFacts:
+    """How the command line finds a job that runs here."""
+
+    job: str
+    launch: str
+    """Random name of this launch."""
+
+    redis: str
+    """The ``redis`` setting; without a password."""
+
+    pid: int
+    """The launcher's process."""
+
+    tls_dir: str = ""
+    """The ``tls_dir`` setting."""
+
+
+def runtime_dir(given: str) -> Path:
+    """Return the folder of this user's running jobs, which is made if need be.
+
+    Args:
+        given: The ``runtime_dir`` setting; empty takes one below the temporary folder. (Not
+            XDG_RUNTIME_DIR: it vanishes when a user logs out, and a job may go on.)
+
+    Raises:
+        UnsafeFolderError: if somebody else could read or change it.
+    """
+    path = Path(given) if given else Path(tempfile.gettempdir(), f"paramfleet-{os.geteuid()}")
+    try:
+        path.mkdir(mode=0o700, parents=bool(given), exist_ok=True)
+    except OSError as error:
+        raise UnsafeFolderError(path=str(path), reason=str(error)) from error
+    _require_private(path)
+    return path
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """Write a file of mode 0600, whole or not at all; one that is there is replaced.
+
+    Raises:
+        OSError: if it can't be written.
+    """
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as f:
+            f.write(data)
+            f.flush()
+            os.fsync(f.fileno())
+        draft.replace(path)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
+
+
+@final
+class JobFolder:
+    """The folder of one job; ``claim`` it to launch a job, ``find`` it to ask one.
+
+    Args:
+        path: The folder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock: int | None = None
+
+    @property
+    def secret_file(self) -> Path:
+        """Where the job's secret is."""
+        return self.path / "secret"
+
+    @property
+    def redis_socket(self) -> Path:
+        """Where the job's own Redis listens."""
+        return self.path / "redis.sock"
+
+    @property
+    def tokens_file(self) -> Path:
+        """Where the hashes of the tokens are that admin addresses accept."""
+        return self.path / "tokens"
+
+    @property
+    def admin_token_file(self) -> Path:
+        """Where the token is that steers the job."""
+        return self.path / "admin.token"
+
+    @classmethod
+    def claim(cls, root: Path, job: str) -> "JobFolder":
+        """Make a job's folder and hold it until ``close``; what a dead launch left goes.
+
+        Args:
+            root: ``runtime_dir``.
+            job: The job's name, safe as a file's.
+
+        Raises:
+            JobRunsError: if a launcher that lives has it.
+            UnsafeFolderError: if somebody else could read it.
+        """
+        folder = cls(root / _name_of(job))
+        for _ in range(100):  # somebody else may clear it away between two steps
+            with contextlib.suppress(FileExistsError):
+                folder.path.mkdir(mode=0o700)
+            try:
+                _require_private(folder.path)
+                lock = os.open(folder.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            except FileNotFoundError:
+                continue
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                os.close(lock)
+                facts = folder.facts()
+                pid, launch = (facts.pid, facts.launch) if facts else (0, "?")
+                raise JobRunsError(job=job, pid=pid, launch=launch) from error
+            if _is_same(lock, folder.path):
+                folder._lock = lock
+                _clear(folder.path)
+                return folder
+            os.close(lock)
+        raise UnsafeFolderError(path=str(folder.path), reason="it is replaced all the time")
+
+    @classmethod
+    def find(cls, root: Path, job: str) -> "JobFolder | None":
+        """Return the folder of a job that runs here; None if none of the name does."""
+        folder = cls(root / _name_of(job))
+        return folder if folder.is_held() and folder.facts() is not None else None
+
+    @classmethod
+    def running(cls, root: Path) -> Iterator["JobFolder"]:
+        """Yield the folders of the jobs that run here, by name."""
+        for path in sorted(root.iterdir()) if root.is_dir() else ():
+            folder = cls(path)
+            if folder.is_held() and folder.facts() is not None:
+                yield folder
+
+    def facts(self) -> JobFacts | None:
+        """Return what the launcher wrote; None before it has, or if it can't be read."""
+        try:
+            return JobFacts(**json.loads((self.path / _FACTS_NAME).read_text("utf-8")))
+        except (OSError, ValueError, TypeError):
+            return None
+
+    def write_facts(self, facts: JobFacts) -> None:
+        """Let the command line find the job."""
+        write_private(self.path / _FACTS_NAME, json.dumps(asdict(facts)).encode() + b"\n")
+
+    def is_held(self) -> bool:
+        """Return whether a launcher that lives has the folder."""
+        try:
+            _require_private(self.path)
+            lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        except (OSError, UnsafeFolderError):
+            return False
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return True
+        finally:
+            os.close(lock)
+        return False
+
+    def close(self) -> None:
+        """Remove the folder with all that is in it, and give it up; may be repeated."""
+        if self._lock is not None:
+            shutil.rmtree(self.path, ignore_errors=True)
+            os.close(self._lock)
+            self._lock = None
+
+
+def _name_of(job: str) -> str:
+    """Return the name of a job's folder, which is the job's unless that is long."""
+    if len(job) <= _MAX_NAME_LENGTH:
+        return job
+    digest = hashlib.sha256(job.encode()).hexdigest()[:16]
+    return f"{job[: _MAX_NAME_LENGTH - 17]}-{digest}"
+
+
+def _require_private(path: Path) -> None:
+    """Look whether a folder is this user's alone.
+
+    Raises:
+        UnsafeFolderError: if it isn't, or isn't a folder.
+        FileNotFoundError: if there is none.
+    """
+    fact = path.lstat()
+    reason = ""
+    if not stat.S_ISDIR(fact.st_mode):
+        reason = "it isn't a folder"
+    elif fact.st_uid != os.geteuid():
+        reason = f"it belongs to user {fact.st_uid}"
+    elif fact.st_mode & 0o077:
+        reason = f"others may look into it (mode {stat.S_IMODE(fact.st_mode):04o})"
+    if reason:
+        raise UnsafeFolderError(path=str(path), reason=reason)
+
+
+def _is_same(descriptor: int, path: Path) -> bool:
+    """Return whether a path still leads to what was opened."""
+    with contextlib.suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(descriptor), path.lstat())
+    return False
+
+
+def _clear(path: Path) -> None:
+    for entry in path.iterdir():
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()

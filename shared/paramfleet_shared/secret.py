@@ -1,0 +1,84 @@
+"""The secret of a job, which its processes share and nobody else knows.
+
+Every process of a job gets the same secret, as ``PARAMFLEET_SECRET_FILE``; ``paramfleet
+launch`` makes one for its job. It never travels: each connection proves it by an HMAC over
+fresh random numbers of both ends (``paramfleet_shared.rpc.proof``). Certificates stand for it
+where there are any, because they prove more: the role.
+"""
+
+import hashlib
+import hmac
+import secrets
+from dataclasses import dataclass, field
+
+from paramfleet_shared.config import JobSettings, SettingError
+from paramfleet_shared.errors import ContractError
+
+__all__ = ["MIN_SECRET_LENGTH", "JobSecret", "OpenJobError", "new_secret", "secret_of"]
+
+MIN_SECRET_LENGTH = 32
+"""Characters of the shortest secret that is taken."""
+
+_NUM_BYTES = 32
+
+
+class OpenJobError(ContractError):
+    """A process would serve whoever reaches it: it has neither certificates nor a secret."""
+
+    code = "contract.open_job"
+
+    def __init__(self, *, job: str) -> None:
+        super().__init__(
+            f"job {job} has neither certificates nor a secret, so anybody who reaches its "
+            "ports could steer it: give each of its processes the same file in "
+            "PARAMFLEET_SECRET_FILE (`paramfleet secret FILE` makes one), or certificates in "
+            "PARAMFLEET_TLS_DIR (`paramfleet certs init`), or set PARAMFLEET_INSECURE=true "
+            "where everybody who reaches the network is trusted",
+            job=job,
+        )
+        self.job = job
+
+
+@dataclass(frozen=True, slots=True)
+class JobSecret:
+    """Keys made of a job's secret, each for one use alone."""
+
+    text: str = field(repr=False)
+    job: str
+
+    def key(self, use: str) -> bytes:
+        """Return the key for a use, 32 bytes; keys of different uses say nothing of another."""
+        label = f"paramfleet/1 {use} of {self.job}".encode()
+        return hmac.digest(self.text.encode(), label, hashlib.sha256)
+
+    @property
+    def redis_password(self) -> str:
+        """Return the password of a Redis that the job's launcher starts."""
+        return self.key("redis password").hex()
+
+
+def new_secret() -> str:
+    """Return a new secret, as text."""
+    return secrets.token_urlsafe(_NUM_BYTES)
+
+
+def secret_of(settings: JobSettings) -> JobSecret | None:
+    """Return what a process's connections must prove by its settings.
+
+    Returns:
+        None where certificates stand for the secret, or nothing is asked for.
+
+    Raises:
+        OpenJobError: if there is neither, and the settings don't say that this is wanted.
+        SettingError: if the secret is too short to be one.
+    """
+    if settings.tls_dir or settings.tls_cert:
+        return None
+    if not settings.secret:
+        if settings.insecure:
+            return None
+        raise OpenJobError(job=settings.job)
+    if len(settings.secret) < MIN_SECRET_LENGTH:
+        rule = f"at least {MIN_SECRET_LENGTH} characters; `paramfleet secret FILE` makes one"
+        raise SettingError(name="secret", value="***", rule=rule)
+    return JobSecret(settings.secret, settings.job)

@@ -1,0 +1,44 @@
+"""The job's secret: what the settings say of it, and the keys made of it."""
+
+import pytest
+
+from paramfleet_shared.config import JobSettings, SettingError
+from paramfleet_shared.secret import JobSecret, OpenJobError, new_secret, secret_of
+
+
+def test_a_job_without_secret_and_certificates_is_refused_and_says_what_to_do() -> None:
+    with pytest.raises(OpenJobError) as refused:
+        secret_of(JobSettings(job="flights"))
+    for word in ("flights", "PARAMFLEET_SECRET_FILE", "PARAMFLEET_TLS_DIR", "INSECURE"):
+        assert word in str(refused.value)
+
+
+def test_a_job_is_open_only_where_the_settings_say_so() -> None:
+    assert secret_of(JobSettings(insecure=True)) is None
+
+
+def test_certificates_stand_for_the_secret() -> None:
+    assert secret_of(JobSettings(tls_dir="tls", secret=new_secret())) is None
+
+
+def test_a_short_secret_is_refused_and_not_shown() -> None:
+    with pytest.raises(SettingError, match="at least 32") as refused:
+        secret_of(JobSettings(secret="letmein"))
+    assert "letmein" not in str(refused.value)
+
+
+def test_keys_differ_by_use_by_job_and_by_secret() -> None:
+    one = JobSecret("s" * 32, "flights")
+    keys = {
+        one.key("a"),
+        one.key("b"),
+        JobSecret("s" * 32, "census").key("a"),
+        JobSecret("t" * 32, "flights").key("a"),
+    }
+    assert len(keys) == 4
+    assert all(len(key) == 32 for key in keys)
+    assert one.key("a") == JobSecret("s" * 32, "flights").key("a")
+
+
+def test_a_secret_is_in_no_repr() -> None:
+    assert "s" * 32 not in repr(JobSecret("s" * 32, "flights"))
