@@ -187,8 +187,8 @@ class Bench:
         self.systems[name] = System(client, server.pid)
 
     async def _start_redis(self, name: str) -> None:
-        redis = await self._processes.start_redis(name)
-        address = {"url": redis.url, "hiredis": name == "redis_c"}
+        redis = await self._processes.start_redis(name, bind="127.0.0.1")
+        address = {"url": redis.admin_url, "hiredis": name == "redis_c"}
         environment = self._processes.environments.peers
         client = await self._processes.drive("redis", self._work, address, environment)
         self.systems[name] = System(client, redis.pid)

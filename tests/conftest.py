@@ -34,14 +34,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.fixture(scope="session")
-def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Return the address of a real redis-server that lives as long as the test session."""
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedRedis]:
+    """Return a real redis-server that lives as long as the test session."""
     server = EmbeddedRedis(tmp_path_factory.mktemp("redis"), clock=SystemClock())
     asyncio.run(server.start())
     try:
-        yield server.url
+        yield server
     finally:
         server.stop()
+
+
+@pytest.fixture(scope="session")
+def redis_url(redis_server: EmbeddedRedis) -> str:
+    """Return the address that jobs of the session's redis-server have."""
+    return redis_server.url
 
 
 @pytest.fixture

@@ -86,11 +86,11 @@ class Processes:
         self._num_started = 0
         self.environments = environments()
 
-    async def start_redis(self, name: str) -> EmbeddedRedis:
-        """Start a redis-server."""
+    async def start_redis(self, name: str, *, bind: str | None = None) -> EmbeddedRedis:
+        """Start a redis-server; on a Unix socket, or on a port of ``bind``."""
         folder = self._logs / name
         folder.mkdir()
-        redis = EmbeddedRedis(folder, clock=SystemClock())
+        redis = EmbeddedRedis(folder, clock=SystemClock(), bind=bind)
         await redis.start()
         self._stack.callback(redis.stop)
         return redis

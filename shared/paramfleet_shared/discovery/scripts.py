@@ -20,6 +20,7 @@ __all__ = [
     "REGISTER",
     "RELEASE",
     "RESIGN",
+    "SCRIPTS",
     "TICK",
     "WRITE_JOB",
     "Keys",
@@ -254,3 +255,9 @@ return {'ok'}
 """
 )
 """The coordinator gives its seat back."""
+
+SCRIPTS = (
+    ARRIVE, AUDIT, BEAT, CLAIM, EVICT, FAIL, LOSE, PUT, REGISTER, RELEASE, RESIGN, TICK,
+    WRITE_JOB,
+)  # fmt: skip
+"""All of them."""

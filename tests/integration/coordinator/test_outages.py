@@ -301,7 +301,7 @@ async def test_a_join_that_redis_could_not_note_leaves_the_place_free(
 async def test_a_redis_with_another_password_is_refused_at_once(
     tmp_path: Any, job_name: str
 ) -> None:
-    server = EmbeddedRedis(tmp_path, clock=SystemClock(), password="right")
+    server = EmbeddedRedis(tmp_path, clock=SystemClock(), bind="127.0.0.1", password="right")
     await server.start()
     try:
         settings = JobSettings(redis=server.url.replace("right", "wrong"), job=job_name)

@@ -215,9 +215,9 @@ async def test_a_redis_that_evicts_and_is_full_is_found(
     own_redis: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await own_redis.start()
-    await command(own_redis.url, "CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
-    await command(own_redis.url, "CONFIG", "SET", "maxmemory", "1200kb")
-    monkeypatch.setenv("PARAMFLEET_REDIS", own_redis.url)
+    await command(own_redis.admin_url, "CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+    await command(own_redis.admin_url, "CONFIG", "SET", "maxmemory", "1200kb")
+    monkeypatch.setenv("PARAMFLEET_REDIS", own_redis.admin_url)
 
     found = await in_thread()
 
@@ -227,7 +227,7 @@ async def test_a_redis_that_evicts_and_is_full_is_found(
 async def test_a_wrong_password_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    redis = EmbeddedRedis(tmp_path, clock=SystemClock(), password="right")
+    redis = EmbeddedRedis(tmp_path, clock=SystemClock(), bind="127.0.0.1", password="right")
     await redis.start()
     monkeypatch.setenv("PARAMFLEET_REDIS", redis.url.replace("right", "wrong"))
     try:
@@ -242,8 +242,8 @@ async def test_a_user_without_the_rights_is_found(
     own_redis: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await own_redis.start()
-    words = ("ACL", "SETUSER", "weak", "on", ">secret", "~paramfleet:*", "+@all", "-eval")
-    await command(own_redis.url, *words)
+    words = ("ACL", "SETUSER", "weak", "on", ">secret", "~paramfleet:*", "+@all", "-evalsha")
+    await command(own_redis.admin_url, *words)
     monkeypatch.setenv("PARAMFLEET_REDIS", own_redis.url)
     monkeypatch.setenv("PARAMFLEET_REDIS_USER", "weak")
     monkeypatch.setenv("PARAMFLEET_REDIS_PASSWORD", "secret")

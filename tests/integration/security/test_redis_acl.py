@@ -12,6 +12,7 @@ from typing_extensions import override
 from paramfleet_shared.clock import SystemClock
 from paramfleet_shared.config import JobSettings
 from paramfleet_shared.discovery import scripts
+from paramfleet_shared.discovery.access_list import COMMANDS
 from paramfleet_shared.discovery.embedded import EmbeddedRedis
 from paramfleet_shared.discovery.errors import RedisRefusedError
 from paramfleet_shared.discovery.records import JobRecord, JobSizes, Member
@@ -19,7 +20,6 @@ from paramfleet_shared.discovery.registry import CoordinatorSeat, Registry
 from paramfleet_shared.discovery.seat import Seat
 from paramfleet_shared.discovery.store import RedisStore, store_of
 from paramfleet_worker.app.certs_commands import certs
-from paramfleet_worker.core.access_list import COMMANDS
 
 SIZES = JobSizes(worker_num=1, server_num=1, num_shards=4)
 WHERE = CoordinatorSeat(endpoint="h:1", admin="h:2", host="h", pid=9)
@@ -37,7 +37,13 @@ class GuardedRedis(EmbeddedRedis):
 
     @override
     def _config(self, port: int) -> str:
-        return f'{super()._config(port)}aclfile "{self.folder / "redis.acl"}"\n'
+        lines = super()._config(port).splitlines()
+        own = [line for line in lines if not line.startswith("user ")]
+        return "\n".join([*own, f'aclfile "{self.folder / "redis.acl"}"', ""])
+
+    @override
+    async def _prepare(self) -> None:
+        """Leave the scripts to the job, as this list allows."""
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ class TlsRedis(EmbeddedRedis):
     """A redis-server with a second port, which speaks TLS."""
 
     def __init__(self, folder: Path, *, tls_port: int) -> None:
-        super().__init__(folder, clock=SystemClock())
+        super().__init__(folder, clock=SystemClock(), bind="127.0.0.1", password="pw")
         self._folder = folder
         self.tls_port = tls_port
 
@@ -55,7 +55,7 @@ async def redis(tmp_path: Path) -> AsyncIterator[TlsRedis]:
 
 
 async def test_the_registry_answers_over_tls(redis: TlsRedis, tmp_path: Path) -> None:
-    address = f"rediss://127.0.0.1:{redis.tls_port}/0"
+    address = f"rediss://:pw@127.0.0.1:{redis.tls_port}/0"
     settings = JobSettings(redis=address, redis_ca=str(tmp_path / "ca.crt"))
     store = store_of(settings, clock=SystemClock(), timeout_s=5.0)
 
@@ -64,7 +64,7 @@ async def test_the_registry_answers_over_tls(redis: TlsRedis, tmp_path: Path) ->
 
 
 async def test_a_registry_of_another_authority_is_not_believed(redis: TlsRedis) -> None:
-    settings = JobSettings(redis=f"rediss://127.0.0.1:{redis.tls_port}/0")
+    settings = JobSettings(redis=f"rediss://:pw@127.0.0.1:{redis.tls_port}/0")
     store = store_of(settings, clock=SystemClock(), timeout_s=5.0)
 
     with pytest.raises(NoRedisError, match="certificate verify failed"):

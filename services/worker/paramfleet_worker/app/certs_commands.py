@@ -9,10 +9,10 @@ from pathlib import Path
 import click
 
 from paramfleet_shared.config import JobSettings
+from paramfleet_shared.discovery.access_list import REDIS_USERS, access_list
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.job_folder import write_private
 from paramfleet_shared.tls import MemberName
-from paramfleet_worker.core.access_list import REDIS_USERS, access_list
 from paramfleet_worker.process.certificates import (
     AUTHORITY_DAYS,
     DAYS,

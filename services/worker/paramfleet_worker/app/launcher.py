@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 
 from paramfleet_shared.clock import Clock
 from paramfleet_shared.config import without_password
-from paramfleet_shared.discovery.embedded import find_redis_server
+from paramfleet_shared.discovery.serving import find_redis_server
+from paramfleet_shared.processes.keeping import Keeper
 from paramfleet_worker.app.planning import REDIS, LaunchPlan
 from paramfleet_worker.core.events import (
     Consult,
@@ -37,7 +38,6 @@ from paramfleet_worker.core.events import (
 from paramfleet_worker.core.supervisor import Supervisor
 from paramfleet_worker.process.child import Child
 from paramfleet_worker.process.console import Console
-from paramfleet_worker.process.keeping import Keeper
 from paramfleet_worker.process.redis import redis_command
 from paramfleet_worker.storage import JobRecords
 

@@ -16,6 +16,7 @@ from typing_extensions import override
 
 from paramfleet_shared.clock import SystemClock
 from paramfleet_shared.errors import ContractError, UnavailableError
+from paramfleet_shared.processes.keeping import Keeper
 from paramfleet_worker.app.launcher import Launcher
 from paramfleet_worker.app.planning import LOOPBACK, REDIS, LaunchPlan, redis_to_start
 from paramfleet_worker.config import LaunchSettings
@@ -25,7 +26,6 @@ from paramfleet_worker.core.supervisor import Supervisor
 from paramfleet_worker.core.topology import Endpoint, Host, Topology, parse_redis
 from paramfleet_worker.process.addresses import hosts_of_this_machine
 from paramfleet_worker.process.console import Console
-from paramfleet_worker.process.keeping import Keeper
 from paramfleet_worker.process.ports import PortReservations
 from paramfleet_worker.process.ray_child import RayChild
 from paramfleet_worker.process.ray_hand import Hand

@@ -5,14 +5,13 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Protocol
 
+from paramfleet_shared.processes.keeping import Keeper, behind_gate
 from paramfleet_worker.core.events import ProcessName
 from paramfleet_worker.process.console import LineSplitter
-from paramfleet_worker.process.keeping import Keeper
 from paramfleet_worker.process.log_tail import last_lines
 
 __all__ = ["Child", "Listener"]
@@ -61,9 +60,8 @@ class Child:
         self.log = log
         self._keeper = keeper
         self._log = log.open("wb", buffering=0)
-        gate = Path(__file__).with_name("gate.py")
         self._process = subprocess.Popen(  # noqa: S603 -- the user's own command
-            [sys.executable, "-I", "-S", str(gate), *command],
+            behind_gate(command),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

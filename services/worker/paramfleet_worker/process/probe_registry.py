@@ -5,6 +5,7 @@ lasts a second.
 """
 
 import asyncio
+import hashlib
 import json
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -16,10 +17,12 @@ from urllib.parse import urlsplit
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import AuthenticationError, NoPermissionError, RedisError, ResponseError
+from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from paramfleet_shared.config import JobSettings
-from paramfleet_shared.discovery.scripts import Keys
+from paramfleet_shared.discovery.openness import look_for_openness
+from paramfleet_shared.discovery.scripts import TICK, Keys
+from paramfleet_shared.discovery.store import account_of, derived_password, refusal_of
 from paramfleet_shared.rpc.endpoint import split_endpoint
 from paramfleet_shared.tls import Tls
 from paramfleet_worker.core.doctor.facts import MemberFacts, RedisFacts
@@ -28,6 +31,9 @@ from paramfleet_worker.process.probe_network import addresses_of, are_loopback
 __all__ = ["ask_registry"]
 
 TIMEOUT_S = 3.0
+
+_TICK = hashlib.sha1(TICK.encode(), usedforsecurity=False).hexdigest()
+"""By which Redis knows a script that every member's heartbeat needs the like of."""
 
 Command = Callable[..., Awaitable[Any]]
 
@@ -48,18 +54,17 @@ async def ask_registry(
         is_loopback=settings.redis.startswith("unix:") or are_loopback(addresses_of(host)),
         speaks_tls=settings.redis.startswith("rediss:"),
     )
-    given = {
-        "username": settings.redis_user,
-        "password": settings.redis_password,
-        "ssl_ca_certs": settings.redis_ca,
-    }
-    options: dict[str, Any] = {name: value for name, value in given.items() if value}
+    options = account_of(settings)
+    derived = derived_password(settings)
+    if derived:
+        options["password"] = derived
     client = Redis.from_url(settings.redis, retry=Retry(NoBackoff(), 0), **options)
     try:
         return await _ask(client, facts, settings, tls=tls, role=role)
-    except (AuthenticationError, NoPermissionError) as error:
-        return replace(facts, refusal=str(error)), ()
     except (RedisError, OSError, TimeoutError) as error:
+        refusal = refusal_of(error)
+        if refusal is not None:
+            return replace(facts, refusal=str(refusal)), ()
         reason = str(error) or f"no answer within {TIMEOUT_S:g} s"
         return replace(facts, is_reachable=False, reason=reason), ()
     finally:
@@ -86,6 +91,7 @@ async def _ask(
     now = time.time()  # noqa: TID251 -- wall clocks are what is compared
     info = cast("dict[str, Any]", await command("INFO"))
     keys = Keys(settings.job)
+    openness = await look_for_openness(settings)
     facts = replace(
         facts,
         round_trip_s=took_s,
@@ -95,7 +101,8 @@ async def _ask(
         used_bytes=int(info.get("used_memory", 0)),
         policy=info.get("maxmemory_policy"),
         persists=bool(info.get("aof_enabled")) or await _saves(command),
-        asks_for_password=await _asks_for_password(settings, facts),
+        asks_for_password=openness.asks_for_password,
+        dangerous=openness.dangerous,
         denied=await _denied(command, keys, is_coordinator=role == "coordinator"),
     )
     members: tuple[MemberFacts, ...] = ()
@@ -113,32 +120,13 @@ async def _saves(command: Command) -> bool | None:
     return bool(value)
 
 
-async def _asks_for_password(settings: JobSettings, facts: RedisFacts) -> bool:
-    """Return whether Redis lets in nobody who has no password."""
-    if facts.is_loopback:
-        return True  # nobody else reaches it, so nobody is asked
-    parts = urlsplit(settings.redis)
-    bare = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
-    options: dict[str, Any] = {"ssl_ca_certs": settings.redis_ca} if settings.redis_ca else {}
-    stranger = Redis.from_url(bare, retry=Retry(NoBackoff(), 0), **options)
-    try:
-        await asyncio.wait_for(cast("Command", stranger.execute_command)("PING"), TIMEOUT_S)
-    except (RedisError, OSError, TimeoutError):
-        return True
-    finally:
-        await stranger.aclose()
-    return False
-
-
 async def _denied(command: Command, keys: Keys, *, is_coordinator: bool) -> tuple[str, ...]:
     """Return what a member needs and may not run."""
     key = keys.of_job("doctor")
-    script = (
-        "redis.call('HSET', KEYS[1], 'a', 1); redis.call('PEXPIRE', KEYS[1], 1000); return 1"
-    )
     wanted: dict[str, tuple[str | int, ...]] = {
-        "EVAL": ("EVAL", script, 1, key),
-        "EVALSHA": ("EVALSHA", "0" * 40, 1, key),
+        "EVALSHA": ("EVALSHA", _TICK, 0),  # without keys it fails before it does anything
+        "HSET": ("HSET", key, "a", 1),
+        "PEXPIRE": ("PEXPIRE", key, 1000),
         "GET": ("GET", keys.of_job("epoch")),
         "HGET": ("HGET", keys.of_job("seat"), "record"),
         "HGETALL": ("HGETALL", keys.of_job("lives")),
@@ -147,14 +135,21 @@ async def _denied(command: Command, keys: Keys, *, is_coordinator: bool) -> tupl
     }
     denied = []
     for name, words in wanted.items():
-        try:
-            await command(*words)
-        except NoPermissionError:
-            denied.append(name)
-        except ResponseError as error:  # EVALSHA of a script that isn't there
-            if "ACL" in str(error) or "permission" in str(error):
-                denied.append(name)
+        answer, needed = await _error_of(command, *words), name
+        if isinstance(answer, NoScriptError):
+            needed = "SCRIPT LOAD"
+            answer = await _error_of(command, "SCRIPT", "LOAD", TICK)
+        if answer is not None and refusal_of(answer) is not None:
+            denied.append(needed)
     return tuple(denied)
+
+
+async def _error_of(command: Command, *words: str | int) -> ResponseError | None:
+    try:
+        await command(*words)
+    except ResponseError as error:
+        return error
+    return None
 
 
 async def _look_at_job(

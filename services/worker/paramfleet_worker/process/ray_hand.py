@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from paramfleet_shared.config import read_environment
+from paramfleet_shared.processes.keeping import Keeper
 from paramfleet_worker.core.events import ProcessName
 from paramfleet_worker.core.topology import Host
 from paramfleet_worker.process.child import Child
-from paramfleet_worker.process.keeping import Keeper
 from paramfleet_worker.process.ports import PortReservations
 
 __all__ = ["Hand", "News"]

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from paramfleet_shared.clock import SystemClock
+from paramfleet_shared.discovery.embedded import EmbeddedRedis
 from paramfleet_shared.discovery.errors import EpochEndedError, FencedError, NoRedisError
 from paramfleet_shared.discovery.records import Failure, JobRecord, JobSizes, Member, Release
 from paramfleet_shared.discovery.registry import CoordinatorSeat, Registry
@@ -225,8 +226,9 @@ async def test_payloads_are_kept_by_rank(registry: Registry, seat: Seat) -> None
 
 
 async def test_no_key_of_a_job_stays_for_ever(
-    registry: Registry, seat: Seat, store: RedisStore, job_name: str
+    registry: Registry, seat: Seat, redis_server: EmbeddedRedis, job_name: str
 ) -> None:
+    store = RedisStore(redis_server.admin_url, clock=SystemClock(), timeout_s=2.0)
     ada = await admit(seat, ADA)
     await registry.beat(ada, epoch=1, end="done", facts='{"step": 1}')
     await registry.put(ada, epoch=1, use="1:x", payload=b"x")
@@ -237,6 +239,7 @@ async def test_no_key_of_a_job_stays_for_ever(
 
     keys = await store.command("KEYS", f"paramfleet:{job_name}:*")
     lives = {key.decode(): await store.command("PTTL", key) for key in keys}
+    await store.close()
 
     assert len(lives) == 12
     assert all(left_ms > 0 for left_ms in lives.values()), lives

@@ -51,6 +51,8 @@ class RedisFacts:
     host: str = "127.0.0.1"
     is_loopback: bool = True
     asks_for_password: bool = True
+    dangerous: tuple[str, ...] = ()
+    """Commands that the job's user may run, and no job needs."""
     speaks_tls: bool = False
     version: str = "7.2.0"
     policy: str | None = "noeviction"

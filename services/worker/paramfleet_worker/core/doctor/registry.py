@@ -52,12 +52,21 @@ def _check_rights(redis: RedisFacts, where: str) -> Iterator[Finding]:
             f"this user may not run {', '.join(redis.denied)} on the job's keys",
             "give it the rights that `paramfleet certs redis-acl` writes for its role and job",
         )
-    if not redis.asks_for_password and not redis.is_loopback:
+    may = f", even {', '.join(redis.dangerous)}" if redis.dangerous else ""
+    if not redis.asks_for_password:
         yield warning(
             "redis-open",
             where,
-            "Redis takes commands from everybody who reaches it",
+            f"Redis takes commands from everybody who reaches it{may}",
             "give it a password or an access list: `paramfleet certs redis-acl`",
+        )
+    elif redis.dangerous:
+        yield warning(
+            "redis-rights",
+            where,
+            f"the job's user may run {', '.join(redis.dangerous)}: its password is as good as "
+            "the server's account",
+            "keep it to the commands and keys of its job: `paramfleet certs redis-acl`",
         )
     if redis.asks_for_password and not redis.is_loopback and not redis.speaks_tls:
         yield warning(

@@ -1,16 +1,26 @@
-"""The launcher's end of the keeper's pipe."""
+"""The starter's end of the keeper's pipe."""
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
-__all__ = ["Keeper"]
+__all__ = ["Keeper", "behind_gate"]
 
 END_WITHIN_S = 5.0
 
 
+def behind_gate(command: Sequence[str]) -> list[str]:
+    """Return what starts a command that waits for a byte on its standard input first.
+
+    So the keeper can be told of it before it does anything.
+    """
+    gate = Path(__file__).with_name("gate.py")
+    return [sys.executable, "-I", "-S", str(gate), *command]
+
+
 class Keeper:
-    """Makes sure that no process group outlives the launcher, however it ends.
+    """Makes sure that no process group outlives its starter, however that ends.
 
     Losing the keeper itself costs this protection and nothing else, so a broken pipe to
     it is not an error of the job.

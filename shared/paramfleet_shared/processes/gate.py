@@ -1,8 +1,8 @@
 """What a launched process runs first: wait until the keeper knows of it.
 
 Started as a bare script, ``python -I -S gate.py command...``, with a pipe as standard
-input. A byte from the launcher opens the gate; the end of the pipe means that the
-launcher died in between, and then the command never starts.
+input. A byte from the starter lets it go on; the end of the pipe means that the
+starter died in between, and then the command never starts.
 """
 
 import os

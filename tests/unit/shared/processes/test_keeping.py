@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from paramfleet_worker.process.keeping import Keeper
+from paramfleet_shared.processes.keeping import Keeper
 
 
 @pytest.mark.processes

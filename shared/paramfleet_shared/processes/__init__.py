@@ -1,0 +1,1 @@
+"""Processes that are started here and never outlive their starter."""

@@ -1,0 +1,50 @@
+"""The configuration of a Redis that we start."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from paramfleet_shared.discovery.access_list import job_rights
+from paramfleet_shared.discovery.redis_config import ServedRedis, User
+
+JOB = User(name="default", password="s3cret", rights=job_rights("flights"))
+SERVED = ServedRedis(users=(JOB,), directory=Path('/tmp/a "b"\n é'), bind="::1", port=6380)
+
+
+def test_of_a_password_it_has_the_hash_alone() -> None:
+    text = SERVED.text()
+
+    assert "s3cret" not in text
+    assert (
+        "user default on #1ec1c26b50d5d3c58d9583181af8076655fe00756bf7285940ba3670f99fcba0 "
+        "~paramfleet:flights:* -@all +ping "
+    ) in text
+
+
+def test_whoever_reaches_a_socket_of_its_owner_alone_needs_no_password() -> None:
+    on_socket = replace(
+        SERVED, socket=Path("/run/a/redis.sock"), users=(replace(JOB, password=""),)
+    )
+
+    lines = on_socket.text().splitlines()
+
+    assert {"port 0", 'unixsocket "/run/a/redis.sock"', "unixsocketperm 700"} <= set(lines)
+    assert any(
+        line.startswith("user default on nopass ~paramfleet:flights:*") for line in lines
+    )
+    assert not any(line.startswith("bind") for line in lines)
+
+
+def test_what_would_end_a_string_is_escaped() -> None:
+    assert 'dir "/tmp/a \\x22b\\x22\\x0a \\xc3\\xa9"' in SERVED.text().splitlines()
+
+
+def test_it_keeps_what_it_is_told_to_keep() -> None:
+    assert "appendonly no" in SERVED.text()
+    assert "appendonly yes" in replace(SERVED, persists=True).text()
+
+
+def test_no_script_comes_along_with_a_call() -> None:
+    rights = job_rights("flights").split()
+
+    assert "+evalsha" in rights
+    assert not {"+eval", "+script", "+script|load", "+eval_ro", "+function"} & set(rights)
