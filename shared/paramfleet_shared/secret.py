@@ -8,18 +8,43 @@ where there are any, because they prove more: the role.
 
 import hashlib
 import hmac
+import os
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
 
 from paramfleet_shared.config import JobSettings, SettingError
 from paramfleet_shared.errors import ContractError
 
-__all__ = ["MIN_SECRET_LENGTH", "JobSecret", "OpenJobError", "new_secret", "secret_of"]
+__all__ = [
+    "MIN_SECRET_LENGTH",
+    "JobSecret",
+    "OpenJobError",
+    "SecretExistsError",
+    "new_secret",
+    "open_warnings",
+    "secret_of",
+    "write_secret",
+]
 
 MIN_SECRET_LENGTH = 32
 """Characters of the shortest secret that is taken."""
 
 _NUM_BYTES = 32
+
+
+class SecretExistsError(ContractError):
+    """There is a file already where a new secret is to be."""
+
+    code = "contract.secret_exists"
+
+    def __init__(self, *, path: str) -> None:
+        super().__init__(
+            f"{path} is there already, and a job may use it: name another file, or remove it",
+            path=path,
+        )
 
 
 class OpenJobError(ContractError):
@@ -62,6 +87,21 @@ def new_secret() -> str:
     return secrets.token_urlsafe(_NUM_BYTES)
 
 
+def write_secret(path: Path, text: str) -> None:
+    """Write a secret into a new file of mode 0600.
+
+    Raises:
+        SecretExistsError: if the file is there already.
+        OSError: if it can't be written.
+    """
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError as error:
+        raise SecretExistsError(path=str(path)) from error
+    with os.fdopen(descriptor, "w", encoding="ascii") as file:
+        file.write(text)
+
+
 def secret_of(settings: JobSettings) -> JobSecret | None:
     """Return what a process's connections must prove by its settings.
 
@@ -82,3 +122,25 @@ def secret_of(settings: JobSettings) -> JobSecret | None:
         rule = f"at least {MIN_SECRET_LENGTH} characters; `paramfleet secret FILE` makes one"
         raise SettingError(name="secret", value="***", rule=rule)
     return JobSecret(settings.secret, settings.job)
+
+
+def open_warnings(origins: Mapping[str, str], settings: JobSettings) -> list[str]:
+    """Return what a process's own settings leave open, in a sentence each.
+
+    Args:
+        origins: Where each setting came from.
+        settings: The settings.
+    """
+    found = []
+    if settings.insecure and not (settings.secret or settings.tls_dir or settings.tls_cert):
+        found.append(
+            f"job {settings.job} runs without secret and certificates (insecure): whoever "
+            "reaches its ports can read it, change it and end it"
+        )
+    if origins.get("redis") == "argument" and urlsplit(settings.redis).password:
+        found.append(
+            "the password in --redis is on a command line, where every user of this machine "
+            "sees it: leave it out there, and name a file that holds it in "
+            "PARAMFLEET_REDIS_PASSWORD_FILE"
+        )
+    return found

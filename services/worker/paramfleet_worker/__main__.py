@@ -20,11 +20,13 @@ from paramfleet_shared.config import (
     resolve,
 )
 from paramfleet_shared.errors import ContractError, FleetError
+from paramfleet_shared.secret import new_secret, write_secret
 from paramfleet_shared.telemetry import setup_logging
 from paramfleet_worker.app.exporting import ExportFormat, export_table
 from paramfleet_worker.app.launcher import Launcher
 from paramfleet_worker.app.operating_commands import COMMANDS
 from paramfleet_worker.app.planning import plan_launch
+from paramfleet_worker.app.preparing import prepared_launch
 from paramfleet_worker.app.script import become_worker, script_of
 from paramfleet_worker.config import LaunchSettings
 from paramfleet_worker.process.console import Console
@@ -64,8 +66,13 @@ def _launch(
     environment = read_environment()
 
     def run() -> int:
+        file = environment.get("PARAMFLEET_CONFIG")
         resolved = resolve(
-            LaunchSettings, section="launch", arguments=options, environment=environment
+            LaunchSettings,
+            section="launch",
+            arguments=options,
+            environment=environment,
+            file=Path(file) if file else None,
         )
         console = Console(sys.stdout.buffer, sys.stderr.buffer, environment)
         script = script_of(arguments, model=model, options=option)
@@ -73,14 +80,11 @@ def _launch(
             from paramfleet_worker.app.collective import launch_collective  # noqa: PLC0415 -- slow
 
             return launch_collective(resolved.value, script, environment, console)
-        for line in resolved.lines():
-            if not line.endswith("(default)"):
-                console.say(line)
         if resolved.value.on == "ray":
             from paramfleet_worker.app.ray_launch import launch_on_ray  # noqa: PLC0415 -- slow
 
             launching = launch_on_ray(
-                resolved.value, script=script, environment=environment, console=console
+                resolved, script=script, environment=environment, console=console
             )
             return asyncio.run(launching)
         with PortReservations() as reservations:
@@ -90,10 +94,9 @@ def _launch(
                 pod_ip=environment.get("POD_IP", ""),
                 reservations=reservations,
             )
-            launcher = Launcher(
-                plan, environment=environment, console=console, clock=SystemClock()
-            )
-            return asyncio.run(launcher.run())
+            with prepared_launch(resolved, plan, environment) as prepared:
+                launcher = Launcher(prepared, console=console, clock=SystemClock())
+                return asyncio.run(launcher.run())
 
     sys.exit(_told("launch", run))
 
@@ -199,6 +202,27 @@ def _doctor(arguments: tuple[str, ...]) -> None:
     from paramfleet_worker.app.doctor import doctor as command  # noqa: PLC0415 -- slow
 
     _delegate(command, "doctor", arguments)
+
+
+@main.command("secret")
+@click.argument("file", default="paramfleet.secret")
+def _secret(file: str) -> None:
+    """Make the secret that the processes of a job share, in FILE; - writes it out.
+
+    Copy the file to each machine of the job, as a secret, and name it there in
+    PARAMFLEET_SECRET_FILE. A file that is there already is left alone.
+    """
+    text = new_secret() + "\n"
+    if file == "-":
+        click.echo(text, nl=False)
+        return
+
+    def run() -> int:
+        write_secret(Path(file), text)
+        click.echo(f"a new secret is in {file}", err=True)
+        return 0
+
+    sys.exit(_told("secret", run))
 
 
 @main.command("tokens", **DELEGATE)

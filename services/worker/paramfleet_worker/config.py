@@ -1,16 +1,17 @@
 """Settings of the launcher."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from paramfleet_shared.config import SettingError
+from paramfleet_shared.config import JobSettings, SettingError
+from paramfleet_shared.security import SecuritySettings
 
 __all__ = ["LaunchSettings"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LaunchSettings:
+class LaunchSettings(SecuritySettings):
     """What ``paramfleet launch`` starts, and where.
 
     Raises:
@@ -75,6 +76,7 @@ class LaunchSettings:
             number = getattr(self, name)
             if number is not None and number < 1:
                 raise SettingError(name=name, value=number, rule="1 or more")
+        self.job_settings(self.redis if "://" in self.redis else "")  # its name is a file's
         for name in ("ray_cpus", "ray_gpus"):
             if not getattr(self, name) >= 0:
                 raise SettingError(name=name, value=getattr(self, name), rule="0 or more")
@@ -98,6 +100,20 @@ class LaunchSettings:
     def collective(self) -> bool:
         """Tell whether the job has no servers: torch's agent starts its workers."""
         return bool(self.gpus or self.ips or self.nproc_per_node)
+
+    def job_settings(self, redis: str) -> JobSettings:
+        """Return what the job's processes have of these.
+
+        Args:
+            redis: Where the registry is; empty takes the usual place.
+
+        Raises:
+            SettingError: if the job's name, or the address, can't be one.
+        """
+        shared: dict[str, Any] = {
+            field.name: getattr(self, field.name) for field in fields(SecuritySettings)
+        }
+        return JobSettings(job=self.job, redis=redis or "redis://127.0.0.1:6379/0", **shared)
 
     @property
     def several_machines(self) -> bool:

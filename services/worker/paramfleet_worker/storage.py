@@ -3,11 +3,12 @@
 import contextlib
 
 from paramfleet_shared.clock import Clock
+from paramfleet_shared.config import JobSettings
 from paramfleet_shared.discovery.errors import NoRedisError, RedisRefusedError
 from paramfleet_shared.discovery.records import Failure, end_to_text
 from paramfleet_shared.discovery.registry import RETENTION_MS, Registry, field_of
 from paramfleet_shared.discovery.scripts import FAIL, LOSE, Keys
-from paramfleet_shared.discovery.store import RedisStore
+from paramfleet_shared.discovery.store import store_of
 from paramfleet_worker.core.events import FailureRecord, ProcessName
 
 __all__ = ["JobRecords"]
@@ -27,16 +28,15 @@ class JobRecords:
     registry that doesn't answer is no error here; then it has nothing to say.
 
     Args:
-        url: Where the registry is.
-        job: The job's name.
+        settings: Where the registry is, and the job's account there.
         writer: This launcher's name in the registry's fence, different on each machine.
         clock: Paces the waiting.
     """
 
-    def __init__(self, *, url: str, job: str, writer: str, clock: Clock) -> None:
-        self._store = RedisStore(url, clock=clock, timeout_s=CALL_TIMEOUT_S)
-        self._registry = Registry(self._store, job=job)
-        self._keys = Keys(job)
+    def __init__(self, settings: JobSettings, *, writer: str, clock: Clock) -> None:
+        self._store = store_of(settings, clock=clock, timeout_s=CALL_TIMEOUT_S)
+        self._registry = Registry(self._store, job=settings.job)
+        self._keys = Keys(settings.job)
         self._writer = writer
         self._clock = clock
         self._past_epoch = 0

@@ -5,7 +5,6 @@ import secrets
 import shutil
 import socket
 import subprocess
-import tempfile
 import weakref
 from pathlib import Path
 from urllib.parse import quote
@@ -14,10 +13,11 @@ from redis.exceptions import RedisError
 
 from paramfleet_shared.clock import Clock
 from paramfleet_shared.discovery.access_list import job_rights
-from paramfleet_shared.discovery.redis_config import MAX_SOCKET_BYTES, ServedRedis, User
+from paramfleet_shared.discovery.redis_config import ServedRedis, User
 from paramfleet_shared.discovery.serving import (
     find_redis_server,
     load_scripts,
+    private_folder,
     require_access_lists,
 )
 from paramfleet_shared.errors import UnavailableError
@@ -86,7 +86,7 @@ class EmbeddedRedis:
         self._persist = persist
         self._process: subprocess.Popen[bytes] | None = None
         self._keeper: Keeper | None = None
-        self._private = _private_folder()
+        self._private = private_folder()
         weakref.finalize(self, shutil.rmtree, self._private, ignore_errors=True)
         self.port = port
 
@@ -251,15 +251,6 @@ class EmbeddedRedis:
             connection.close()
             raise
         return connection
-
-
-def _private_folder() -> Path:
-    """Make a folder that this user alone may enter, short enough for a socket's address."""
-    folder = Path(tempfile.mkdtemp(prefix="paramfleet-redis-"))
-    if len(bytes(folder / "redis.sock")) <= MAX_SOCKET_BYTES:
-        return folder
-    folder.rmdir()
-    return Path(tempfile.mkdtemp(prefix="paramfleet-redis-", dir="/tmp"))
 
 
 def _free_port(bind: str) -> int:

@@ -4,6 +4,7 @@ import importlib.util
 import re
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
+from paramfleet_shared.discovery.redis_config import MAX_SOCKET_BYTES
 from paramfleet_shared.discovery.scripts import SCRIPTS
 from paramfleet_shared.errors import ContractError
 
@@ -20,6 +22,7 @@ __all__ = [
     "OldRedisServerError",
     "find_redis_server",
     "load_scripts",
+    "private_folder",
     "require_access_lists",
 ]
 
@@ -99,6 +102,19 @@ def require_access_lists(program: Path) -> None:
     if version is not None and (int(version[1]), int(version[2])) < _OLDEST:
         text = b"".join([version[1], b".", version[2], version[3]]).decode()
         raise OldRedisServerError(program=str(program), version=text)
+
+
+def private_folder() -> Path:
+    """Make a folder that this user alone may enter, for a socket whose address is not too long.
+
+    Raises:
+        OSError: if none can be made.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="paramfleet-redis-"))
+    if len(bytes(folder / "redis.sock")) <= MAX_SOCKET_BYTES:
+        return folder
+    folder.rmdir()
+    return Path(tempfile.mkdtemp(prefix="paramfleet-redis-", dir="/tmp"))
 
 
 async def load_scripts(url: str, *, user: str, password: str) -> None:

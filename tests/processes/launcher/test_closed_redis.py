@@ -16,7 +16,7 @@ import redis
 
 from paramfleet_shared.clock import SystemClock
 from paramfleet_shared.config import JobSettings, resolve
-from paramfleet_shared.discovery.errors import RedisRefusedError
+from paramfleet_shared.discovery.errors import NoRedisError, RedisRefusedError
 from paramfleet_shared.discovery.store import store_of
 from paramfleet_shared.secret import JobSecret
 
@@ -85,8 +85,8 @@ async def refused(settings: JobSettings, words: tuple[Any, ...]) -> bool:
         await store.command(*words)
     except RedisRefusedError:
         return True
-    except Exception:  # noqa: BLE001 -- as a wrong argument: it would have been run
-        return False
+    except NoRedisError as error:  # anything else that it answered
+        return "unknown command" in str(error)
     finally:
         await store.close()
     return False

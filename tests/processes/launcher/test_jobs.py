@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from paramfleet_shared.config import read_environment
+
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 LOCAL = ("--server_num=2", "--worker_num=2")
@@ -133,14 +135,16 @@ def test_a_redis_with_a_password_is_started_and_the_password_never_shown(
     assert "s3cret" not in launched.text
 
 
-def command(*arguments: str, path: str | None = None) -> "subprocess.CompletedProcess[str]":
+def command(
+    *arguments: str, path: str | None = None, more: dict[str, str] | None = None
+) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
         [sys.executable, "-m", "paramfleet_worker", *arguments],
         capture_output=True,
         text=True,
         timeout=100,
         check=False,
-        env=None if path is None else {"PATH": path},
+        env={**read_environment(), **(more or {})} if path is None else {"PATH": path},
     )
 
 
@@ -211,10 +215,14 @@ def test_a_script_joins_a_job_as_a_worker_whose_index_the_coordinator_gives(
     )
     url = f"redis://127.0.0.1:{free_port()}/0"
     body = "wait() if role == 'worker' else take_part()"
-    launched = launch(body, f"--redis={url}", "--server_num=1", "--worker_num=1")
+    secret = tmp_path / "secret"
+    assert command("secret", str(secret)).returncode == 0
+    known = {"PARAMFLEET_SECRET_FILE": str(secret)}
+    sizes = ("--server_num=1", "--worker_num=1")
+    launched = launch(body, f"--redis={url}", *sizes, environment=known)
     launched.wait_all("worker 0")  # it is started, but will never join
 
-    joined = command("worker", f"--redis={url}", str(script), "--epochs=3")
+    joined = command("worker", f"--redis={url}", str(script), "--epochs=3", more=known)
 
     assert joined.returncode == 0, joined.stderr
     assert joined.stdout == "0 1 ['--epochs=3'] TRAINER False\n"

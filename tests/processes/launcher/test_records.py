@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from paramfleet_shared.clock import SystemClock
+from paramfleet_shared.config import JobSettings
 from paramfleet_shared.discovery.embedded import EmbeddedRedis
 from paramfleet_shared.discovery.records import Failure, JobRecord, JobSizes, Member
 from paramfleet_shared.discovery.registry import CoordinatorSeat, Registry
@@ -32,7 +33,8 @@ class Job:
         place = CoordinatorSeat(endpoint="h1:7000", admin="", host="h1", pid=os.getpid())
         self.seat = Seat(self.store, job="day3", record=place, lease_ttl_s=60.0)
         self.registry = Registry(self.store, job="day3")
-        self.records = JobRecords(url=url, job="day3", writer="h1", clock=clock)
+        settings = JobSettings(job="day3", redis=url)
+        self.records = JobRecords(settings, writer="h1", clock=clock)
 
     async def open_run(self, *, failure: Failure | None = None) -> None:
         self.seat.epoch += 1
@@ -111,7 +113,7 @@ async def test_members_have_left_once_the_coordinator_gave_its_seat_back(job: Jo
 
 async def test_a_registry_that_is_gone_has_nothing_to_say() -> None:
     records = JobRecords(
-        url="redis://127.0.0.1:1/0", job="day3", writer="h1", clock=SystemClock()
+        JobSettings(redis="redis://127.0.0.1:1/0", job="day3"), writer="h1", clock=SystemClock()
     )
 
     assert not await records.answers()

@@ -18,6 +18,7 @@ pytestmark = [pytest.mark.processes, pytest.mark.slow]
 FIRST, SECOND = "127.0.0.1", "127.0.0.2"
 
 LEASE = {"PARAMFLEET_LEASE_TTL_S": "4", "PARAMFLEET_LEASE_RENEW_S": "0.3"}
+SECRET = {"PARAMFLEET_SECRET": "several machines have the same secret"}
 
 BODY = """
     async def train(session):
@@ -26,7 +27,7 @@ BODY = """
     take_part(train)
     """
 
-Machine = Callable[[str], Any]
+Machine = Callable[..., Any]
 
 
 @pytest.fixture
@@ -36,12 +37,12 @@ def on(launch: Callable[..., Any], free_port: Callable[..., int]) -> Machine:
         f"--servers={FIRST}:{free_port()},{SECOND}:{free_port(SECOND)}",
         f"--workers={FIRST}:{free_port()},{SECOND}:{free_port(SECOND)}",
         f"--coordinator={FIRST}:{free_port()}",
-        f"--redis=redis://:s3cret@{FIRST}:{free_port()}/0",
+        f"--redis=redis://{FIRST}:{free_port()}/0",
     )
 
-    def start(host: str) -> Any:
+    def start(host: str, environment: dict[str, str] = SECRET) -> Any:
         own = (f"--host_ip={host}", f"--log_dir=log-{host}")
-        return launch(BODY, *options, *own, environment=LEASE)
+        return launch(BODY, *options, *own, environment=LEASE | environment)
 
     return start
 
@@ -117,3 +118,26 @@ def test_a_machine_that_vanishes_is_noticed_when_its_leases_are_over(on: Machine
     assert code == 1
     assert " 1 on another machine (" in first.said[-1]
     assert second.survivors(1.0) == []
+
+
+def test_several_machines_refuse_to_start_open_and_say_what_to_do(on: Machine) -> None:
+    open_job = on(FIRST, {})
+
+    assert open_job.read_to_end() == 2
+    assert "job default has neither certificates nor a secret" in open_job.text
+    assert "`paramfleet secret FILE` makes one" in open_job.text
+    assert open_job.said == []
+
+
+@pytest.mark.usefixtures("go")
+def test_an_open_job_on_several_machines_is_warned_of_on_every_start(on: Machine) -> None:
+    open_job = on(FIRST, {"PARAMFLEET_INSECURE": "true"})
+
+    open_job.read_until("whoever reaches its ports can read it, change it and end it")
+
+
+def test_certificates_are_no_password_of_a_redis_on_a_port(on: Machine, tmp_path: Any) -> None:
+    half_open = on(FIRST, {"PARAMFLEET_TLS_DIR": str(tmp_path)})
+
+    assert half_open.read_to_end() == 2
+    assert "would take commands from whoever reaches it" in half_open.text

@@ -10,16 +10,18 @@ import asyncio
 import contextlib
 import signal
 import socket
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paramfleet_shared.clock import Clock
 from paramfleet_shared.config import without_password
-from paramfleet_shared.discovery.serving import find_redis_server
+from paramfleet_shared.discovery.openness import look_for_openness
+from paramfleet_shared.discovery.serving import find_redis_server, require_access_lists
 from paramfleet_shared.processes.keeping import Keeper
-from paramfleet_worker.app.planning import REDIS, LaunchPlan
+from paramfleet_worker.app.own_redis import OwnRedis
+from paramfleet_worker.app.planning import REDIS
+from paramfleet_worker.app.preparing import PreparedLaunch
 from paramfleet_worker.core.events import (
     Consult,
     Event,
@@ -38,7 +40,6 @@ from paramfleet_worker.core.events import (
 from paramfleet_worker.core.supervisor import Supervisor
 from paramfleet_worker.process.child import Child
 from paramfleet_worker.process.console import Console
-from paramfleet_worker.process.redis import redis_command
 from paramfleet_worker.storage import JobRecords
 
 if TYPE_CHECKING:
@@ -63,8 +64,7 @@ class Launcher:
     """One run of ``paramfleet launch``. Belongs to the main thread's event loop.
 
     Args:
-        plan: What to start.
-        environment: What the processes inherit.
+        prepared: What to start, and what it needs.
         console: Where their lines are shown.
         clock: Measures the time limits of the end.
 
@@ -74,23 +74,23 @@ class Launcher:
 
     def __init__(
         self,
-        plan: LaunchPlan,
+        prepared: PreparedLaunch,
         *,
-        environment: Mapping[str, str],
         console: Console,
         clock: Clock,
     ) -> None:
+        plan = prepared.plan
         Path(plan.facts.log_dir).mkdir(parents=True, exist_ok=True)
+        self._prepared = prepared
         self._plan = plan
-        self._environment = environment
+        self._environment = prepared.environment
         self._console = console
         self._clock = clock
         self._children: dict[ProcessName, Child | RayChild] = {}
         self._events: asyncio.Queue[Event] = asyncio.Queue()
         self._verdict = ""
         self._records = JobRecords(
-            url=plan.facts.redis,
-            job=plan.facts.job,
+            prepared.job,
             writer=socket.gethostname(),
             clock=clock,
         )
@@ -103,10 +103,13 @@ class Launcher:
 
         Raises:
             NoRedisServerError: if Redis must be started and there is no ``redis-server``.
+            OldRedisServerError: if the one there is has no access lists.
             OSError: if a log can't be written or a process can't be started.
         """
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._signals())
+            for line in self._prepared.lines:
+                self._console.say(line)
             keeper = Keeper()
             stack.callback(keeper.close)
             stack.callback(self._close)
@@ -148,18 +151,20 @@ class Launcher:
         Returns:
             False if it ended, or an interrupt came, instead.
         """
-        address = self._plan.redis
-        if address is None:
-            return True
+        if self._plan.redis is None:
+            openness = await look_for_openness(self._prepared.job)
+            for warning in openness.warnings():
+                self._console.say(f"warning: {warning}")
+            return self._events.empty()
         program = find_redis_server()
-        with tempfile.TemporaryDirectory(prefix="paramfleet-") as folder:  # until it is read
-            command = redis_command(program, address, Path(folder))
-            self._start(REDIS, command, self._environment, keeper)
-            started = self._clock.monotonic()
-            while self._events.empty() and not await self._records.answers():
-                if self._clock.monotonic() - started > REDIS_READY_WITHIN_S:
-                    self._children[REDIS].send(signal.SIGKILL)
-                await self._clock.sleep(0.01)
+        require_access_lists(program)
+        redis = OwnRedis(self._prepared)
+        self._start(REDIS, redis.command(program), self._environment, keeper)
+        started = self._clock.monotonic()
+        while self._events.empty() and not await redis.is_ready():
+            if self._clock.monotonic() - started > REDIS_READY_WITHIN_S:
+                self._children[REDIS].send(signal.SIGKILL)
+            await self._clock.sleep(0.01)
         return self._events.empty()
 
     def _start_members(self, keeper: Keeper) -> None:

@@ -1,6 +1,7 @@
 """From settings to a plan: which processes this machine starts, and how."""
 
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -73,7 +74,8 @@ class LaunchPlan:
     names: tuple[ProcessName, ...]
     """Coordinator, pservers and workers, in the order of their start."""
     redis: RedisAddress | None
-    """The Redis to start first; None: it runs already, or on another machine."""
+    """The Redis to start first; None: it runs already, or on another machine, or the address of
+    ``facts`` is empty and it gets a Unix socket."""
     script: tuple[str, ...]
     """The training script and its arguments."""
     elastic: bool = False
@@ -84,6 +86,23 @@ class LaunchPlan:
         """Tell whether no other machine takes part."""
         topology = self.facts.topology
         return len(self.names) == 1 + len(topology.servers) + len(topology.workers)
+
+    @property
+    def folder_name(self) -> str:
+        """Return the name of the job's folder here.
+
+        It is the job's where its coordinator is. Others have their address in it, too, so that
+        one machine can have several parts of a job.
+        """
+        if ProcessName("coordinator", 0) in self.names:
+            return self.facts.job
+        host = self.facts.topology.endpoint_of(self.names[0]).host
+        return f"{self.facts.job}@{re.sub('[^A-Za-z0-9.-]', '_', host)}"
+
+    @staticmethod
+    def own_redis(socket: str) -> RedisAddress:
+        """Return the address of a Redis on a Unix socket."""
+        return RedisAddress(host=LOOPBACK, port=0, password="", socket=socket)
 
     def log_of(self, name: ProcessName) -> Path:
         """Return the file that gets a process's output."""
@@ -147,9 +166,7 @@ def plan_launch(
         topology = _local_topology(settings, reservations)
         own = ""
     url = settings.redis
-    if not url:
-        url = f"redis://{reservations.reserve(LOOPBACK).text}/0"
-    address = parse_redis(url)
+    address = parse_redis(url) if url else None
     hosts = topology.hosts | ({address.host} if address is not None else set())
     mine = hosts_of_this_machine(hosts, own=Host(own) if own else None)
     names = roles_of(topology, mine)

@@ -15,10 +15,12 @@ from typing import Any
 from typing_extensions import override
 
 from paramfleet_shared.clock import SystemClock
+from paramfleet_shared.config import Resolved
 from paramfleet_shared.errors import ContractError, UnavailableError
 from paramfleet_shared.processes.keeping import Keeper
 from paramfleet_worker.app.launcher import Launcher
-from paramfleet_worker.app.planning import LOOPBACK, REDIS, LaunchPlan, redis_to_start
+from paramfleet_worker.app.planning import REDIS, LaunchPlan, redis_to_start
+from paramfleet_worker.app.preparing import prepared_launch
 from paramfleet_worker.config import LaunchSettings
 from paramfleet_worker.core.environment import JobFacts
 from paramfleet_worker.core.events import ProcessName
@@ -26,7 +28,6 @@ from paramfleet_worker.core.supervisor import Supervisor
 from paramfleet_worker.core.topology import Endpoint, Host, Topology, parse_redis
 from paramfleet_worker.process.addresses import hosts_of_this_machine
 from paramfleet_worker.process.console import Console
-from paramfleet_worker.process.ports import PortReservations
 from paramfleet_worker.process.ray_child import RayChild
 from paramfleet_worker.process.ray_hand import Hand
 
@@ -81,7 +82,7 @@ class RayRedisError(ContractError):
 
 
 async def launch_on_ray(
-    settings: LaunchSettings,
+    resolved: Resolved[LaunchSettings],
     *,
     script: tuple[str, ...],
     environment: Mapping[str, str],
@@ -103,24 +104,22 @@ async def launch_on_ray(
         ray: Any = importlib.import_module("ray")
     except ImportError as error:
         raise RayMissingError(reason=str(error)) from error
+    settings = resolved.value
     names = _names_of(settings)
-    with PortReservations() as reservations:
-        is_own = environment.get("RAY_ADDRESS") == "local"
-        async with _hands(ray, names, settings, is_own=is_own) as hands:
-            places = {
-                name: Endpoint(Host(host), port)
-                for name, (host, port) in zip(
-                    names, await _places(ray, list(hands.values()), settings), strict=True
-                )
-            }
-            hosts = {place.host for place in places.values()}
-            if not settings.redis and hosts != {ray.util.get_node_ip_address()}:
-                raise RayRedisError(hosts=sorted(hosts))
-            url = settings.redis or f"redis://{reservations.reserve(LOOPBACK).text}/0"
-            plan = _plan(settings, url=url, places=places, script=script)
-            launcher = _RayLauncher(
-                plan, environment=environment, console=console, clock=SystemClock()
+    is_own = environment.get("RAY_ADDRESS") == "local"
+    async with _hands(ray, names, settings, is_own=is_own) as hands:
+        places = {
+            name: Endpoint(Host(host), port)
+            for name, (host, port) in zip(
+                names, await _places(ray, list(hands.values()), settings), strict=True
             )
+        }
+        hosts = {place.host for place in places.values()}
+        if not settings.redis and hosts != {ray.util.get_node_ip_address()}:
+            raise RayRedisError(hosts=sorted(hosts))
+        plan = _plan(settings, places=places, script=script)
+        with prepared_launch(resolved, plan, environment) as prepared:
+            launcher = _RayLauncher(prepared, console=console, clock=SystemClock())
             launcher.hands = hands
             return await launcher.run()
 
@@ -180,7 +179,6 @@ async def _places(
 def _plan(
     settings: LaunchSettings,
     *,
-    url: str,
     places: Mapping[ProcessName, Endpoint],
     script: tuple[str, ...],
 ) -> LaunchPlan:
@@ -190,9 +188,12 @@ def _plan(
         coordinator=places[COORDINATOR],
     )
     facts = JobFacts(
-        job=settings.job, redis=url, topology=topology, log_dir=str(settings.log_dir.absolute())
+        job=settings.job,
+        redis=settings.redis,
+        topology=topology,
+        log_dir=str(settings.log_dir.absolute()),
     )
-    address = parse_redis(url)
+    address = parse_redis(settings.redis) if settings.redis else None
     mine = frozenset() if address is None else hosts_of_this_machine({address.host}, own=None)
     redis = redis_to_start(address, mine)
     return LaunchPlan(

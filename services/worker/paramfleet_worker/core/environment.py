@@ -23,7 +23,7 @@ class JobFacts:
 
     job: str
     redis: str
-    """URL of the registry."""
+    """URL of the registry; empty until it has a place."""
     topology: Topology
     log_dir: str
     """Absolute path of the folder of the logs."""

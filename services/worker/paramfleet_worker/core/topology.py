@@ -71,6 +71,8 @@ class RedisAddress:
     port: int
     password: str
     """Empty: no password."""
+    socket: str = ""
+    """Path of the Unix socket it listens on instead; empty: none."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -47,8 +47,9 @@ def test_a_local_job_starts_everything_on_loopback_ports(
 
     assert labels(planned) == ["coordinator 0", "pserver 0", "worker 0", "worker 1"]
     assert planned.alone
-    assert planned.redis is not None
-    assert planned.facts.redis == f"redis://127.0.0.1:{planned.redis.port}/0"
+    assert planned.redis is None, "it gets a Unix socket in the job's folder"
+    assert planned.facts.redis == ""
+    assert planned.folder_name == "default"
     assert planned.facts.topology.hosts == {"127.0.0.1"}
 
 
@@ -63,6 +64,7 @@ def test_each_of_several_machines_starts_its_part_and_the_redis_that_is_its_own(
     assert first.redis is not None
     assert second.redis is None
     assert not first.alone
+    assert (first.folder_name, second.folder_name) == ("default", "default@127.0.0.2")
 
 
 def test_without_an_own_address_the_interfaces_decide(reservations: PortReservations) -> None:
