@@ -33,15 +33,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.flaky(reruns=1))
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _own_runtime_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep jobs of other test runs on this machine apart from those of this one."""
-    with pytest.MonkeyPatch.context() as patch:
-        folder = tmp_path_factory.getbasetemp() / "jobs"
-        patch.setenv("PARAMFLEET_RUNTIME_DIR", str(folder))
-        yield
-
-
 @pytest.fixture(scope="session")
 def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedRedis]:
     """Return a real redis-server that lives as long as the test session."""

@@ -1,10 +1,14 @@
 """Settings of a worker."""
 
+import logging
 from dataclasses import dataclass
 
 from paramfleet_shared.config import JobSettings, SettingError, read_environment, resolve
+from paramfleet_shared.secret import open_warnings
 
 __all__ = ["WorkerSettings", "read_settings"]
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,9 +45,12 @@ def read_settings(*, host: str | None) -> WorkerSettings:
         SettingError: if a value is wrong.
         UnknownSettingError: if nothing reads one.
     """
-    return resolve(
+    settings = resolve(
         WorkerSettings,
         section="worker",
         arguments={"host": host},
         environment=read_environment(),
     ).value
+    for warning in open_warnings({}, settings):
+        log.warning(warning)
+    return settings

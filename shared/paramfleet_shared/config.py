@@ -49,7 +49,7 @@ _SECTIONS = ("coordinator", "pserver", "worker")
 
 _SECURITY_NAMES = frozenset(field.name for field in fields(SecuritySettings))
 
-_PASSWORD = re.compile(r"(://[^/@]*:)[^/@]*@")
+_PASSWORD = re.compile(r"(://[^/@]*:)[^/@]*(?=@)|([?&]password=)[^&#]*")
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"0", "false", "no", "off"})
 
@@ -187,7 +187,7 @@ def read_environment() -> dict[str, str]:
 
 def without_password(text: str) -> str:
     """Return ``text`` with the password of an address in it replaced by stars."""
-    return _PASSWORD.sub(r"\1***@", text)
+    return _PASSWORD.sub(r"\1\2***", text)
 
 
 def resolve(

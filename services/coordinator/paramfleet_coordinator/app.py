@@ -28,6 +28,7 @@ from paramfleet_shared.admin import AdminServer
 from paramfleet_shared.clock import Clock, SystemClock
 from paramfleet_shared.config import Resolved
 from paramfleet_shared.discovery.errors import JobSizeError, NoRedisError, SeatTakenError
+from paramfleet_shared.discovery.openness import look_for_openness
 from paramfleet_shared.discovery.records import ROLES, JobSizes, Snapshot
 from paramfleet_shared.discovery.registry import CoordinatorSeat
 from paramfleet_shared.discovery.seat import Seat
@@ -36,6 +37,7 @@ from paramfleet_shared.errors import FleetError
 from paramfleet_shared.otel import tracing_of
 from paramfleet_shared.rpc.endpoint import join_endpoint
 from paramfleet_shared.rpc.server import RpcServer
+from paramfleet_shared.secret import open_warnings
 from paramfleet_shared.telemetry import MetricRegistry, setup_logging
 from paramfleet_shared.tls import MEMBER_ROLES, tls_of
 
@@ -106,6 +108,8 @@ class Coordinator:
         """
         try:
             await self._take_seat()
+            for warning in (await look_for_openness(self._settings)).warnings():
+                log.warning(warning)
             job = await self._open_job()
             return await self._serve_job(job)
         finally:
@@ -317,6 +321,8 @@ def run(resolved: Resolved[CoordinatorSettings]) -> int:
     setup_logging("coordinator", level=level, log_format=log_format)
     for line in resolved.lines():
         log.info("setting %s", line)
+    for warning in open_warnings(resolved.origins, settings):
+        log.warning(warning)
     return asyncio.run(_serve_until_signal(Coordinator(resolved, clock=SystemClock())))
 
 

@@ -41,6 +41,7 @@ from paramfleet_shared.otel import tracing_of
 from paramfleet_shared.placement import Placement
 from paramfleet_shared.rpc.endpoint import join_endpoint
 from paramfleet_shared.rpc.server import Handler, Request, RpcServer
+from paramfleet_shared.secret import open_warnings
 from paramfleet_shared.tables.readiness import COMPILING, compiling, is_cold
 from paramfleet_shared.telemetry import MetricRegistry, setup_logging
 from paramfleet_shared.tls import MEMBER_ROLES, tls_of
@@ -113,6 +114,8 @@ def serve(resolved: Resolved[PServerSettings]) -> None:
     _log_as(resolved.value, resolved.value.index)
     for line in resolved.lines():
         log.debug("settings", extra={"setting": line})
+    for warning in open_warnings(resolved.origins, resolved.value):
+        log.warning(warning)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         server = PServer(resolved.value, clock=SystemClock(), config=resolved.shown())
         runner.run(server.run())

@@ -20,7 +20,7 @@ from paramfleet_shared.config import (
     resolve,
 )
 from paramfleet_shared.errors import ContractError, FleetError
-from paramfleet_shared.secret import new_secret, write_secret
+from paramfleet_shared.secret import new_secret, open_warnings, write_secret
 from paramfleet_shared.telemetry import setup_logging
 from paramfleet_worker.app.exporting import ExportFormat, export_table
 from paramfleet_worker.app.launcher import Launcher
@@ -127,12 +127,15 @@ def _worker(
 
 
 def _tell_settings(resolved: Resolved[WorkerSettings]) -> None:
+    warnings = open_warnings(resolved.origins, resolved.value)
     if resolved.value.log_format == "json":
         setup_logging("worker", log_format="json")
         for line in resolved.lines():
             log.info("setting %s", line)
+        for warning in warnings:
+            log.warning(warning)
         return
-    for line in resolved.lines():
+    for line in (*resolved.lines(), *(f"warning: {each}" for each in warnings)):
         click.echo(f"[worker] {line}", err=True)
 
 

@@ -120,7 +120,7 @@ class Stage:
         try:
             async with asyncio.timeout(10.0):
                 while True:
-                    if await store.command("SCARD", key) >= count:
+                    if len(await store.command("SMEMBERS", key)) >= count:
                         return
                     await asyncio.sleep(0.02)
         finally:

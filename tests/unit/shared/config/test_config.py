@@ -262,6 +262,7 @@ def test_what_is_shown_hides_secrets_and_passwords() -> None:
 def test_an_address_without_password_is_shown_as_it_is() -> None:
     assert without_password("redis://host:6379/0") == "redis://host:6379/0"
     assert without_password("redis://:pw@host") == "redis://:***@host"
+    assert without_password("unix:///a?password=pw&db=1") == "unix:///a?password=***&db=1"
 
 
 def test_options_carry_type_default_and_the_sentence_under_the_field() -> None:

@@ -1,9 +1,20 @@
 """The job's secret: what the settings say of it, and the keys made of it."""
 
+import stat
+from pathlib import Path
+
 import pytest
 
 from paramfleet_shared.config import JobSettings, SettingError
-from paramfleet_shared.secret import JobSecret, OpenJobError, new_secret, secret_of
+from paramfleet_shared.secret import (
+    JobSecret,
+    OpenJobError,
+    SecretExistsError,
+    new_secret,
+    open_warnings,
+    secret_of,
+    write_secret,
+)
 
 
 def test_a_job_without_secret_and_certificates_is_refused_and_says_what_to_do() -> None:
@@ -42,3 +53,32 @@ def test_keys_differ_by_use_by_job_and_by_secret() -> None:
 
 def test_a_secret_is_in_no_repr() -> None:
     assert "s" * 32 not in repr(JobSecret("s" * 32, "flights"))
+
+
+def test_a_secret_s_file_is_its_owner_s_alone_and_none_is_overwritten(tmp_path: Path) -> None:
+    file = tmp_path / "secret"
+
+    write_secret(file, "first")
+
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    with pytest.raises(SecretExistsError, match="is there already"):
+        write_secret(file, "second")
+    assert file.read_text() == "first"
+
+
+def test_a_job_that_is_open_on_purpose_is_warned_of() -> None:
+    (warning,) = open_warnings({}, JobSettings(job="flights", insecure=True))
+
+    assert warning.startswith("job flights runs without secret and certificates (insecure): ")
+    assert open_warnings({}, JobSettings(insecure=True, tls_dir="tls")) == []
+    assert open_warnings({}, JobSettings(insecure=True, secret=new_secret())) == []
+
+
+def test_a_password_on_a_command_line_is_warned_of_by_the_option() -> None:
+    settings = JobSettings(redis="redis://:pw@h/0")
+
+    (warning,) = open_warnings({"redis": "argument"}, settings)
+
+    assert warning.startswith("the password in --redis is on a command line")
+    assert "PARAMFLEET_REDIS_PASSWORD_FILE" in warning
+    assert open_warnings({"redis": "environment PARAMFLEET_REDIS"}, settings) == []

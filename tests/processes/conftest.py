@@ -1,0 +1,14 @@
+"""What tests of whole processes have in common."""
+
+from collections.abc import Iterator
+
+import pytest
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_runtime_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep jobs of other test runs on this machine apart from those of this one."""
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.getbasetemp() / "jobs"
+        patch.setenv("PARAMFLEET_RUNTIME_DIR", str(folder))
+        yield

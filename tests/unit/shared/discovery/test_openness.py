@@ -1,0 +1,146 @@
+"""What a Redis lets be done, asked of real ones."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from typing_extensions import override
+
+from paramfleet_shared.clock import SystemClock
+from paramfleet_shared.config import JobSettings
+from paramfleet_shared.discovery.embedded import EmbeddedRedis
+from paramfleet_shared.discovery.openness import look_for_openness
+from paramfleet_shared.discovery.store import derived_password, store_of
+from paramfleet_shared.secret import JobSecret, new_secret
+
+DANGEROUS = ("ACL", "CONFIG", "DEBUG", "MODULE", "REPLICAOF")
+
+
+class PlainRedis(EmbeddedRedis):
+    """A Redis as many a machine has one: without users, and with a password or none."""
+
+    def __init__(self, folder: Path, *, asks: str = "", bind: str | None = "127.0.0.1") -> None:
+        super().__init__(folder, clock=SystemClock(), bind=bind)
+        self._asks = asks
+        self.place = ""
+
+    @override
+    def _config(self, port: int) -> str:
+        lines = super()._config(port).splitlines()
+        own = [line for line in lines if not line.startswith("user ")]
+        return "\n".join([*own, *([f"requirepass {self._asks}"] if self._asks else []), ""])
+
+    @override
+    async def _prepare(self) -> None:
+        self.place = f"redis://127.0.0.1:{self.port}/0"
+
+
+@pytest.fixture
+async def plain(tmp_path: Path) -> AsyncIterator[PlainRedis]:
+    server = PlainRedis(tmp_path)
+    await server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+async def plain_with_password(tmp_path: Path) -> AsyncIterator[PlainRedis]:
+    server = PlainRedis(tmp_path, asks="hush")
+    await server.start()
+    yield server
+    server.stop()
+
+
+async def test_a_redis_that_asks_for_no_password_is_named_with_what_a_stranger_may_run(
+    plain: PlainRedis,
+) -> None:
+    openness = await look_for_openness(JobSettings(redis=plain.place))
+
+    assert not openness.asks_for_password
+    assert openness.dangerous == DANGEROUS
+    (warning,) = openness.warnings()
+    assert f"Redis at {plain.place} is open: whoever reaches it needs no password" in warning
+    assert "may run ACL, CONFIG, DEBUG, MODULE, REPLICAOF there" in warning
+    assert plain.is_running()
+
+
+async def test_a_password_that_opens_everything_is_named(
+    plain_with_password: PlainRedis,
+) -> None:
+    settings = JobSettings(redis=plain_with_password.place, redis_password="hush")
+
+    openness = await look_for_openness(settings)
+
+    assert openness.asks_for_password
+    assert openness.dangerous == DANGEROUS
+    assert "lets the job's user run ACL" in openness.warnings()[0]
+    assert "hush" not in openness.warnings()[0]
+
+
+@pytest.mark.parametrize("bind", [None, "127.0.0.1"])
+async def test_a_redis_that_we_start_has_nothing_to_warn_of(
+    tmp_path: Path, bind: str | None
+) -> None:
+    server = EmbeddedRedis(tmp_path, clock=SystemClock(), bind=bind)
+    await server.start()
+    try:
+        openness = await look_for_openness(JobSettings(redis=server.url))
+    finally:
+        server.stop()
+
+    assert openness.warnings() == []
+
+
+async def test_a_redis_that_does_not_answer_is_not_called_open() -> None:
+    openness = await look_for_openness(JobSettings(redis="redis://127.0.0.1:1/0"))
+
+    assert openness.warnings() == []
+
+
+async def test_the_password_of_the_job_s_secret_opens_a_redis_that_has_it(
+    tmp_path: Path,
+) -> None:
+    secret = new_secret()
+    password = JobSecret(secret, "flights").redis_password
+    server = EmbeddedRedis(tmp_path, clock=SystemClock(), bind="127.0.0.1", password=password)
+    await server.start()
+    settings = JobSettings(
+        job="flights", secret=secret, redis=f"redis://127.0.0.1:{server.port}/0"
+    )
+    store = store_of(settings, clock=SystemClock(), timeout_s=5.0)
+    try:
+        assert await store.command("PING")
+    finally:
+        await store.close()
+        server.stop()
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+async def test_a_redis_without_a_password_is_used_without_that_of_the_secret(
+    plain: PlainRedis, protocol: int
+) -> None:
+    place = f"{plain.place}?protocol={protocol}"
+    settings = JobSettings(secret=new_secret(), redis=place)
+    store = store_of(settings, clock=SystemClock(), timeout_s=5.0)
+
+    assert await store.command("PING")
+    assert await store.run("return {'ok'}", [], []) == [b"ok"]
+    await store.close()
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"redis": "redis://:pw@h/0"},
+        {"redis": "redis://h/0?password=pw"},
+        {"redis": "unix:///run/redis.sock"},
+        {"redis_password": "pw"},
+        {"redis_user": "worker"},
+        {"secret": ""},
+    ],
+)
+def test_what_is_given_goes_before_the_password_of_the_secret(given: dict[str, str]) -> None:
+    common = {"redis": "redis://h/0", "secret": new_secret()}
+
+    assert derived_password(JobSettings(**common))  # type: ignore[arg-type]
+    assert derived_password(JobSettings(**{**common, **given})) == ""  # type: ignore[arg-type]
