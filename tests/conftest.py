@@ -2,12 +2,13 @@
 
 import asyncio
 import uuid
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import hypothesis
 import pytest
+from typing_extensions import override
 
 from paramfleet_shared.clock import SystemClock
 from paramfleet_shared.discovery.embedded import EmbeddedRedis
@@ -64,6 +65,45 @@ def own_redis(tmp_path: Path) -> Iterator[EmbeddedRedis]:
         yield server
     finally:
         server.stop()
+
+
+class PlainRedis(EmbeddedRedis):
+    """A Redis as many a machine has one: without users, and with a password or none."""
+
+    def __init__(self, folder: Path, *, password: str = "") -> None:
+        super().__init__(folder, clock=SystemClock(), bind="127.0.0.1")
+        self._asks = password
+
+    @property
+    def place(self) -> str:
+        """Return its address, without a password."""
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    @override
+    def _config(self, port: int) -> str:
+        lines = super()._config(port).splitlines()
+        own = [line for line in lines if not line.startswith("user ")]
+        asks = [f"requirepass {self._asks}"] if self._asks else []
+        return "\n".join([*own, *asks, ""])
+
+    @override
+    async def _prepare(self) -> None:
+        """Leave it as it is."""
+
+
+@pytest.fixture
+async def plain_redis(tmp_path: Path) -> AsyncIterator[Callable[..., Awaitable[PlainRedis]]]:
+    """Return a function that starts a Redis that we wouldn't start so."""
+    started: list[PlainRedis] = []
+
+    async def start(*, password: str = "") -> PlainRedis:
+        started.append(PlainRedis(tmp_path, password=password))
+        await started[-1].start()
+        return started[-1]
+
+    yield start
+    for redis in started:
+        redis.stop()
 
 
 class Certificates:

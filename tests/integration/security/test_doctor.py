@@ -251,6 +251,14 @@ async def test_a_user_without_the_rights_is_found(
     assert "redis-acl" in await in_thread()
 
 
+async def test_a_redis_on_loopback_that_asks_for_no_password_is_found(
+    plain_redis: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PARAMFLEET_REDIS", (await plain_redis()).place)
+
+    assert "redis-open" in await in_thread()
+
+
 async def in_thread() -> set[str]:
     """Run the doctor, which has a loop of its own, beside this test's."""
     return (await asyncio.to_thread(run))[1]

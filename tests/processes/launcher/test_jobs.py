@@ -1,8 +1,10 @@
 """Jobs of one machine whose members find each other, train and end."""
 
+import asyncio
 import json
 import os
 import signal
+import stat
 import subprocess
 import sys
 from collections.abc import Callable
@@ -131,6 +133,7 @@ def test_a_redis_with_a_password_is_started_and_the_password_never_shown(
     code = launched.read_to_end()
 
     assert code == 0, launched.text
+    assert any("the password in --redis is on a command line" in line for line in launched.said)
     assert "[worker 0] 1\n" in launched.lines
     assert "s3cret" not in launched.text
 
@@ -227,3 +230,33 @@ def test_a_script_joins_a_job_as_a_worker_whose_index_the_coordinator_gives(
     assert joined.returncode == 0, joined.stderr
     assert joined.stdout == "0 1 ['--epochs=3'] TRAINER False\n"
     assert f"[worker] redis = '{url}' (argument)\n" in joined.stderr
+
+
+def test_a_new_secret_is_in_a_private_file_and_nowhere_else(tmp_path: Path) -> None:
+    file = tmp_path / "job.secret"
+
+    made = command("secret", str(file))
+    again = command("secret", str(file))
+    shown = command("secret", "-")
+
+    text = file.read_text()
+    assert (made.returncode, again.returncode, shown.returncode) == (0, 2, 0)
+    assert len(text.strip()) >= 32
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert text.strip() not in made.stdout + made.stderr
+    assert "is there already" in again.stderr
+    assert file.read_text() == text
+    assert len(shown.stdout.strip()) >= 32
+    assert shown.stdout != text
+
+
+async def test_a_given_redis_that_is_open_is_named_by_launcher_and_coordinator(
+    launch: Callable[..., Any], plain_redis: Callable[..., Any]
+) -> None:
+    url = (await plain_redis()).place
+    launched = launch("take_part()", "--server_num=1", "--worker_num=1", f"--redis={url}")
+    code = await asyncio.to_thread(launched.read_to_end)
+
+    assert code == 0, launched.text
+    warned = [line for line in launched.lines if f"Redis at {url} is open" in line]
+    assert [line.partition("]")[0] for line in warned] == ["[launcher", "[coordinator 0"]

@@ -1,10 +1,10 @@
 """What a Redis lets be done, asked of real ones."""
 
-from collections.abc import AsyncIterator
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from typing_extensions import override
 
 from paramfleet_shared.clock import SystemClock
 from paramfleet_shared.config import JobSettings
@@ -16,44 +16,13 @@ from paramfleet_shared.secret import JobSecret, new_secret
 DANGEROUS = ("ACL", "CONFIG", "DEBUG", "MODULE", "REPLICAOF")
 
 
-class PlainRedis(EmbeddedRedis):
-    """A Redis as many a machine has one: without users, and with a password or none."""
-
-    def __init__(self, folder: Path, *, asks: str = "", bind: str | None = "127.0.0.1") -> None:
-        super().__init__(folder, clock=SystemClock(), bind=bind)
-        self._asks = asks
-        self.place = ""
-
-    @override
-    def _config(self, port: int) -> str:
-        lines = super()._config(port).splitlines()
-        own = [line for line in lines if not line.startswith("user ")]
-        return "\n".join([*own, *([f"requirepass {self._asks}"] if self._asks else []), ""])
-
-    @override
-    async def _prepare(self) -> None:
-        self.place = f"redis://127.0.0.1:{self.port}/0"
-
-
-@pytest.fixture
-async def plain(tmp_path: Path) -> AsyncIterator[PlainRedis]:
-    server = PlainRedis(tmp_path)
-    await server.start()
-    yield server
-    server.stop()
-
-
-@pytest.fixture
-async def plain_with_password(tmp_path: Path) -> AsyncIterator[PlainRedis]:
-    server = PlainRedis(tmp_path, asks="hush")
-    await server.start()
-    yield server
-    server.stop()
+Start = Callable[..., Awaitable[Any]]
 
 
 async def test_a_redis_that_asks_for_no_password_is_named_with_what_a_stranger_may_run(
-    plain: PlainRedis,
+    plain_redis: Start,
 ) -> None:
+    plain = await plain_redis()
     openness = await look_for_openness(JobSettings(redis=plain.place))
 
     assert not openness.asks_for_password
@@ -64,10 +33,9 @@ async def test_a_redis_that_asks_for_no_password_is_named_with_what_a_stranger_m
     assert plain.is_running()
 
 
-async def test_a_password_that_opens_everything_is_named(
-    plain_with_password: PlainRedis,
-) -> None:
-    settings = JobSettings(redis=plain_with_password.place, redis_password="hush")
+async def test_a_password_that_opens_everything_is_named(plain_redis: Start) -> None:
+    plain = await plain_redis(password="hush")
+    settings = JobSettings(redis=plain.place, redis_password="hush")
 
     openness = await look_for_openness(settings)
 
@@ -117,8 +85,9 @@ async def test_the_password_of_the_job_s_secret_opens_a_redis_that_has_it(
 
 @pytest.mark.parametrize("protocol", [2, 3])
 async def test_a_redis_without_a_password_is_used_without_that_of_the_secret(
-    plain: PlainRedis, protocol: int
+    plain_redis: Start, protocol: int
 ) -> None:
+    plain = await plain_redis()
     place = f"{plain.place}?protocol={protocol}"
     settings = JobSettings(secret=new_secret(), redis=place)
     store = store_of(settings, clock=SystemClock(), timeout_s=5.0)

@@ -136,6 +136,7 @@ FAILURES: dict[str, dict[str, Any]] = {
 
 WARNINGS: dict[str, dict[str, Any]] = {
     "redis-open": redis(asks_for_password=False),
+    "redis-rights": redis(dangerous=("CONFIG", "MODULE")),
     "redis-cleartext": redis(speaks_tls=False),
     "redis-forgets": redis(persists=False),
     "redis-slow": redis(round_trip_s=0.4),
