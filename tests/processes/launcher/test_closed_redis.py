@@ -86,7 +86,7 @@ async def refused(settings: JobSettings, words: tuple[Any, ...]) -> bool:
     except RedisRefusedError:
         return True
     except NoRedisError as error:  # anything else that it answered
-        return "unknown command" in str(error)
+        return any(said in str(error) for said in ("unknown command", "command not allowed"))
     finally:
         await store.close()
     return False
