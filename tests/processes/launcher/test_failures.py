@@ -158,14 +158,16 @@ def test_nothing_survives_a_launcher_that_is_killed(launch: Callable[..., Any]) 
     launched.read_to_end()  # ends only when coordinator and Redis have closed it too
 
 
-@pytest.mark.parametrize("role", ["coordinator", "redis"])
+@pytest.mark.parametrize(
+    ("role", "program"), [("coordinator", "paramfleet_coordinator"), ("redis", "redis-server")]
+)
 def test_a_supporting_process_that_dies_ends_the_job_too(
-    launch: Callable[..., Any], role: str
+    launch: Callable[..., Any], role: str, program: str
 ) -> None:
     launched = launch("wait()", "--server_num=1", "--worker_num=1")
     launched.wait_all("worker 0", "pserver 0")
     victim = next(
-        pid for pid in children_of(launched.process.pid) if role in command_line_of(pid)
+        pid for pid in children_of(launched.process.pid) if program in command_line_of(pid)
     )
 
     os.kill(victim, signal.SIGKILL)

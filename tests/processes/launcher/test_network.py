@@ -76,6 +76,8 @@ def lab(tmp_path: Path, preamble: str) -> Lab:
             "PARAMFLEET_LEASE_TTL_S": "4",
             "PARAMFLEET_LEASE_RENEW_S": "0.3",
             "PARAMFLEET_OUTAGE_GRACE_S": "6",
+            "PARAMFLEET_RUNTIME_DIR": str(tmp_path / "jobs"),
+            "PARAMFLEET_SECRET": "three hosts have the same secret",
         }
         done = subprocess.run(
             ["unshare", *spaces, "bash", "-c", LAB + scenario + "\nwait $(jobs -p)"],
