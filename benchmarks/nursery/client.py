@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from paramfleet_shared.config import read_environment
+from paramfleet_shared.secret import new_secret
 from paramfleet_worker.core.environment import runtime_environment
 from peer.children import ChildFailedError
 
@@ -104,6 +105,7 @@ class Nursery:
             if name not in {"TRAINING_ROLE", "PADDLE_TRAINER_ID"}
         }
         added = runtime_environment(inherited, num_cores=1, num_local_roles=1)
+        secret = {"PARAMFLEET_SECRET": new_secret()}
         with (self._folder / "nursery.log").open("wb") as words:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
@@ -113,7 +115,7 @@ class Nursery:
                 stdout=subprocess.PIPE,
                 stderr=words,
                 cwd=_FOLDER,
-                env={**inherited, **added, "OMP_NUM_THREADS": "1"},
+                env={**secret, **inherited, **added, "OMP_NUM_THREADS": "1"},
                 start_new_session=True,  # a signal to our group must not orphan its forks
             )
         await self._answer()

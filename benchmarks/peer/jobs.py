@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from paramfleet_shared.clock import SystemClock
 from paramfleet_shared.config import read_environment
 from paramfleet_shared.discovery.embedded import EmbeddedRedis
+from paramfleet_shared.secret import new_secret
 from paramfleet_worker.core.environment import runtime_environment
 from peer.children import Child, start_child
 from peer.work import Work
@@ -53,7 +54,8 @@ def environments() -> Environments:
     """Return the environment as it is, and with what our launcher adds."""
     inherited = read_environment()
     added = runtime_environment(inherited, num_cores=os.cpu_count() or 1, num_local_roles=2)
-    return Environments({**inherited, **added}, inherited)
+    secret = {"PARAMFLEET_SECRET": new_secret()}
+    return Environments({**secret, **inherited, **added}, inherited)
 
 
 class Job(NamedTuple):

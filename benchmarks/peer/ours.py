@@ -15,8 +15,9 @@ from paramfleet.modes.outgoing import Outgoing
 from paramfleet.modes.sender import TableGradient
 from paramfleet.pservers import PServers
 from paramfleet.requests import Author, ReadPlan, Rows, write_messages
-from paramfleet_shared.config import JobSettings
+from paramfleet_shared.config import JobSettings, read_environment, resolve
 from paramfleet_shared.discovery.session import JobSession
+from paramfleet_shared.secret import secret_of
 from paramfleet_shared.tables.encoding import WireDtype
 from paramfleet_shared.tables.partition import partition
 from paramfleet_shared.tables.spec import InitializerSpec, OptimizerSpec, TableSpec
@@ -52,7 +53,12 @@ class OursWorker:
         """The numbers of each table's pushes: they go on for who else writes to it."""
         self._worker_num = worker_num
         self._through = through
-        settings = JobSettings(redis=redis, job=job, call_timeout_s=CALL_TIMEOUT_S)
+        given = {"redis": redis, "job": job, "call_timeout_s": CALL_TIMEOUT_S}
+        environment = read_environment()
+        settings = resolve(
+            JobSettings, section="", arguments=given, environment=environment
+        ).value
+        self._secret = secret_of(settings)
         self._session = self.communicator.wait(self._join(settings, index))
         self._lease = self.communicator.submit(self._session.run())
         self.pservers = self.communicator.wait(self._connect())
@@ -105,6 +111,7 @@ class OursWorker:
             clock=self.communicator.clock,
             call_timeout_s=CALL_TIMEOUT_S,
             step_timeout_s=CALL_TIMEOUT_S,
+            secret=self._secret,
         )
 
 

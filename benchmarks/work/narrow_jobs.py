@@ -28,6 +28,7 @@ import paramfleet as fleet
 import paramfleet_coordinator.__main__
 import paramfleet_pserver.app  # noqa: F401 - before the fork
 from paramfleet_shared.config import read_environment
+from paramfleet_shared.secret import new_secret
 from paramfleet_shared.tables.spec import TableSpec
 from paramfleet_shared.tables.warm import warm
 
@@ -147,6 +148,7 @@ def run(case: Mapping[str, Any], dataset: Dataset, log: Path) -> dict[str, Any]:
     endpoints = ",".join(f"127.0.0.1:{free_port()}" for _ in range(NUM_SERVERS))
     job |= {"PADDLE_PSERVERS_IP_PORT_LIST": endpoints, "POD_IP": "127.0.0.1"}
     job |= {"PADDLE_TRAINERS_NUM": str(NUM_WORKERS), "PARAMFLEET_LOG_LEVEL": "WARNING"}
+    job["PARAMFLEET_SECRET"] = new_secret()
     job["PARAMFLEET_LEASE_TTL_S"] = "30"  # a busy machine is slow, not dead
     sizes = [f"--worker-num={NUM_WORKERS}", f"--server-num={NUM_SERVERS}"]
     reading, writing = os.pipe()

@@ -18,6 +18,7 @@ from paramfleet_shared.errors import IntegrityError
 from paramfleet_shared.rpc.client import Channel
 from paramfleet_shared.rpc.endpoint import join_endpoint
 from paramfleet_shared.rpc.server import Request, RpcServer
+from paramfleet_shared.secret import secret_of
 from paramfleet_shared.tls import tls_of
 from paramfleet_shared.wire.message import MalformedMessageError, Message
 
@@ -112,6 +113,7 @@ class _Running:
         self._communicator = communicator
         self._settings = settings
         self._tls = tls_of(settings, "worker")
+        self._secret = secret_of(settings)
         self._receive = receive
         self._rank = communicator.session.member.index
         self._channels: dict[int, Channel] = {}
@@ -131,6 +133,7 @@ class _Running:
                     peer=f"worker {rank}",
                     clock=self._communicator.clock,
                     tls=self._tls and self._tls.expects("worker"),
+                    secret=self._secret,
                 )
         return sorted(endpoints)
 
@@ -176,6 +179,7 @@ class _Running:
             name=f"worker {self._rank}",
             clock=self._communicator.clock,
             tls=self._tls and self._tls.accepts("worker"),
+            secret=self._secret,
             nearby=True,
         )
         port = await server.start(self._settings.bind or self._settings.host)

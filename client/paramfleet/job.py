@@ -16,6 +16,7 @@ from paramfleet.step_times import StepTimes
 from paramfleet.strategy import TrainingMode
 from paramfleet_shared.config import JobSettings
 from paramfleet_shared.placement import Placement
+from paramfleet_shared.secret import secret_of
 from paramfleet_shared.tables.encoding import WireDtype
 from paramfleet_shared.tables.spec import TableSpec
 from paramfleet_shared.tls import tls_of
@@ -126,6 +127,7 @@ def open_job(
             call_timeout_s=settings.call_timeout_s,
             step_timeout_s=settings.barrier_timeout_s,
             tls=tls_of(settings, "worker"),
+            secret=secret_of(settings),
             tracing=communicator.tracing,
         )
 

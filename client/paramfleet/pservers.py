@@ -11,6 +11,7 @@ from paramfleet_shared.clock import Clock
 from paramfleet_shared.http2.stream import Held
 from paramfleet_shared.placement import Placement
 from paramfleet_shared.rpc.tracing import Tracing, open_channel
+from paramfleet_shared.secret import JobSecret
 from paramfleet_shared.tls import Tls
 from paramfleet_shared.wire.message import Message
 
@@ -29,10 +30,11 @@ class PServers:
         call_timeout_s: Deadline of a call that waits for nobody.
         step_timeout_s: Deadline of a call that waits for other workers.
         tls: This worker's certificate; None speaks without.
+        secret: What both ends prove to know; None asks for nothing.
         tracing: Make a span of each call; None makes none.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (all but the first by keyword)
         self,
         placement: Placement,
         *,
@@ -40,6 +42,7 @@ class PServers:
         call_timeout_s: float,
         step_timeout_s: float,
         tls: Tls | None = None,
+        secret: JobSecret | None = None,
         tracing: Tracing | None = None,
     ) -> None:
         self._now = clock.monotonic
@@ -55,6 +58,7 @@ class PServers:
                 clock=clock,
                 count=self.traffic.count,
                 tls=tls and tls.expects("pserver"),
+                secret=secret,
             )
             for index, endpoint in enumerate(placement.endpoints)
         ]

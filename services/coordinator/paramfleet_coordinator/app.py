@@ -37,7 +37,7 @@ from paramfleet_shared.errors import FleetError
 from paramfleet_shared.otel import tracing_of
 from paramfleet_shared.rpc.endpoint import join_endpoint
 from paramfleet_shared.rpc.server import RpcServer
-from paramfleet_shared.secret import open_warnings
+from paramfleet_shared.secret import open_warnings, secret_of
 from paramfleet_shared.telemetry import MetricRegistry, setup_logging
 from paramfleet_shared.tls import MEMBER_ROLES, tls_of
 
@@ -77,6 +77,7 @@ class Coordinator:
         self._tick_s = settings.lease_renew_s / 2
         self._started = False
         self._tls = tls_of(settings, "coordinator")
+        self._secret = secret_of(settings)
         self._store = store_of(
             settings, clock=clock, timeout_s=min(1.0, settings.lease_ttl_s / 4)
         )
@@ -219,6 +220,7 @@ class Coordinator:
             clock=self._clock,
             health=lambda: {"ok": True},
             tls=tls and tls.accepts("worker", "pserver"),
+            secret=self._secret,
             tracing=tracing,
         )
         view = JobView()

@@ -41,7 +41,7 @@ from paramfleet_shared.otel import tracing_of
 from paramfleet_shared.placement import Placement
 from paramfleet_shared.rpc.endpoint import join_endpoint
 from paramfleet_shared.rpc.server import Handler, Request, RpcServer
-from paramfleet_shared.secret import open_warnings
+from paramfleet_shared.secret import open_warnings, secret_of
 from paramfleet_shared.tables.readiness import COMPILING, compiling, is_cold
 from paramfleet_shared.telemetry import MetricRegistry, setup_logging
 from paramfleet_shared.tls import MEMBER_ROLES, tls_of
@@ -205,7 +205,7 @@ class PServer:
                 stack.callback(tracing.close)
             owners = Owners(settings.num_owners)
             stack.push_async_callback(owners.close)
-            tls = tls_of(settings, "pserver")
+            tls, secret = tls_of(settings, "pserver"), secret_of(settings)
             pages = tls and tls.accepts(*MEMBER_ROLES, protocol="http/1.1")
             admin = AdminServer(
                 status=self.status,
@@ -220,9 +220,11 @@ class PServer:
             server = RpcServer(
                 {operation: self._handler(operation) for operation in OPERATIONS},
                 name=f"pserver {settings.index if settings.index is not None else '?'}",
+                is_named=settings.index is not None,
                 clock=self._clock,
                 health=lambda: {"ok": True},
                 tls=tls and tls.accepts("worker", "pserver", "coordinator"),
+                secret=secret,
                 tracing=tracing,
                 nearby=settings.nearby,
             )
@@ -245,6 +247,7 @@ class PServer:
                 tracing=tracing,
             )
             _log_as(settings, self._session.member.index)
+            server.identify(f"pserver {self._session.member.index}")
             await self._live(self._session, owners)
 
     async def _compile(self) -> None:

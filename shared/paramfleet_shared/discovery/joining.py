@@ -14,6 +14,7 @@ from paramfleet_shared.discovery.registry import Registry
 from paramfleet_shared.errors import OutcomeUnknownError, UnavailableError
 from paramfleet_shared.rpc.client import Channel
 from paramfleet_shared.rpc.tracing import Tracing, open_channel
+from paramfleet_shared.secret import secret_of
 from paramfleet_shared.tls import tls_of
 from paramfleet_shared.wire.message import Message
 
@@ -80,13 +81,20 @@ async def coordinator_channel(
     Raises:
         NoCoordinatorError: if none announced itself in ``timeout_s``.
         CertificateFilesError: if the settings' certificate can't be used.
+        OpenJobError: if they name neither a certificate nor a secret.
     """
-    tls = tls_of(settings, role)
+    tls, secret = tls_of(settings, role), secret_of(settings)
     locate = partial(find_coordinator, registry, job=settings.job, clock=clock, timeout_s=0.0)
     endpoint = await locate(timeout_s=timeout_s)
     own = tls and tls.expects("coordinator")
     return open_channel(
-        endpoint, tracing=tracing, peer="coordinator", clock=clock, resolve=locate, tls=own
+        endpoint,
+        tracing=tracing,
+        peer="coordinator",
+        clock=clock,
+        resolve=locate,
+        tls=own,
+        secret=secret,
     )
 
 

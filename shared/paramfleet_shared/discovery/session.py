@@ -122,6 +122,8 @@ class JobSession:
             JobFailedError: if the job has failed already.
             JobFinishedError: if it has finished.
             CallerRefusedError: if the coordinator doesn't accept this one's certificate.
+            PeerUnprovenError: if the coordinator knows another secret.
+            OpenJobError: if the settings name neither a certificate nor a secret.
         """
         deadline = clock.monotonic() + settings.join_timeout_s
         store = store_of(settings, clock=clock, timeout_s=min(1.0, settings.lease_ttl_s / 4))

@@ -33,6 +33,8 @@ class ClientConnection(Connection):
         super().__init__(limits, now)
         self.draining = False
         """True when the server takes no new calls here; those it has go on."""
+        self.must_prove = False
+        """Whether the server serves only who proves itself first."""
         self._next_stream_id = 1
         self._max_streams = MAX_STREAM_ID  # until the server says what it takes
 
@@ -142,6 +144,7 @@ class ClientConnection(Connection):
                 self._events.append(
                     StreamLost(stream.stream_id, "the server is leaving", processed=False)
                 )
+        self.must_prove = code == ErrorCode.INADEQUATE_SECURITY
         if code != ErrorCode.NO_ERROR:
             self._end(f"the server ended the connection, code {code}")
 

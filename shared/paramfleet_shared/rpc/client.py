@@ -1,14 +1,11 @@
 """Asks one peer, many questions at a time, over one HTTP/2 connection."""
 
 import asyncio
-import ssl
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 from paramfleet_shared.clock import Clock
 from paramfleet_shared.errors import (
     ContractError,
-    FleetError,
     UnavailableError,
 )
 from paramfleet_shared.http2.events import ResponseReceived
@@ -16,16 +13,17 @@ from paramfleet_shared.http2.hpack_memo import Header
 from paramfleet_shared.http2.stream import Held
 from paramfleet_shared.rpc.alarm import DeadlinePassedError
 from paramfleet_shared.rpc.answers import read_error
+from paramfleet_shared.rpc.connecting import Connector, RefusedPeer
 from paramfleet_shared.rpc.deadlines import (
     DEADLINE_HEADER,
     DeadlineExceededError,
     write_deadline,
 )
-from paramfleet_shared.rpc.endpoint import split_endpoint
 from paramfleet_shared.rpc.faults import NO_FAULTS, FaultHook, Verdict
 from paramfleet_shared.rpc.link import CallLostError, ConnectionLostError, Link
-from paramfleet_shared.rpc.nearby import connect_nearby
+from paramfleet_shared.rpc.proof import PeerUnprovenError
 from paramfleet_shared.rpc.tasks import TaskSet
+from paramfleet_shared.secret import JobSecret
 from paramfleet_shared.tls import PeerRefusedError, TlsEnd
 from paramfleet_shared.wire.limits import DEFAULT_LIMITS, Limits
 from paramfleet_shared.wire.message import Buffer, Message, decode, encode
@@ -36,6 +34,7 @@ __all__ = [
     "ConnectionLostError",
     "DeadlineExceededError",
     "PeerRefusedError",
+    "PeerUnprovenError",
     "PeerUnreachableError",
 ]
 
@@ -89,11 +88,12 @@ class Channel:
 
     Args:
         endpoint: ``host:port`` of the peer.
-        peer: How errors name it, as "pserver 0".
+        peer: Its name, as "pserver 0".
         limits: What the peer may not pass.
         clock: Time.
         faults: A test's plan of faults.
         tls: Talk TLS, to a peer with such a certificate.
+        secret: What both ends prove to know before a call is sent; None asks for nothing.
         resolve: Asked for the endpoint before each attempt to connect, for a
             peer that may come back elsewhere. If it raises a ``FleetError``, the
             attempt has failed.
@@ -113,24 +113,34 @@ class Channel:
         limits: Limits = DEFAULT_LIMITS,
         faults: FaultHook = NO_FAULTS,
         tls: TlsEnd | None = None,
+        secret: JobSecret | None = None,
         resolve: Callable[[], Awaitable[str]] | None = None,
         count: Callable[[str, int, int], None] | None = None,
     ) -> None:
-        split_endpoint(endpoint)  # raises here rather than at each attempt
-        self.endpoint = endpoint
+        self._connector = Connector(
+            endpoint,
+            peer=peer,
+            limits=limits,
+            clock=clock,
+            tls=tls,
+            secret=secret,
+            resolve=resolve,
+        )
         self.peer = peer
         self._limits = limits
         self._clock = clock
         self._faults = faults
-        self._tls = tls
-        self._resolve = resolve
+        self._scheme = b"http" if tls is None else b"https"
         self._count = count
         self._tasks = TaskSet()
-        self._links: set[Link] = set()
         self._link: Link | None = None
-        self._connecting: asyncio.Task[str | PeerRefusedError | None] | None = None
-        self._may_be_nearby = True
+        self._connecting: asyncio.Task[str | RefusedPeer | None] | None = None
         self._closed = False
+
+    @property
+    def endpoint(self) -> str:
+        """Return ``host:port`` of the peer, as it was last known."""
+        return self._connector.endpoint
 
     async def call(
         self, op: str, message: Message, *, timeout_s: float, idempotent: bool = True
@@ -151,6 +161,7 @@ class Channel:
             ChannelClosedError: if ``close`` was called before.
             PeerUnreachableError: if the deadline passed and the call was never sent.
             PeerRefusedError: if the peer's certificate isn't what it must be.
+            PeerUnprovenError: if the peer doesn't know the job's secret, or we don't.
             DeadlineExceededError: if the deadline passed after it was sent.
             FleetError: whatever the peer answered, as the same class, ``remote`` set.
         """
@@ -180,7 +191,7 @@ class Channel:
         """Close the connection; calls in flight fail. May be called twice."""
         self._closed = True
         await self._tasks.close()
-        links = list(self._links)
+        links = list(self._connector.links)
         for link in links:
             link.close()
         if links:
@@ -255,7 +266,7 @@ class Channel:
     def _headers(self, link: Link, call: "_Call", remaining_s: float) -> list[Header]:
         return [
             (b":method", b"POST"),
-            (b":scheme", b"http" if self._tls is None else b"https"),
+            (b":scheme", self._scheme),
             (b":authority", link.authority),
             (b":path", b"/v1/" + call.op.encode()),
             (b"content-length", b"%d" % call.num_bytes),
@@ -290,6 +301,7 @@ class Channel:
         Raises:
             CallLostError: if the attempt failed.
             PeerRefusedError: if it did over a certificate.
+            PeerUnprovenError: if it did over the job's secret.
         """
         task = self._connecting
         if task is None or task.done():
@@ -302,64 +314,20 @@ class Channel:
         link = self._link
         if link is None or not link.usable:
             reason = task.result() or "the connection ended"
-            if isinstance(reason, PeerRefusedError):
+            if isinstance(reason, RefusedPeer):
                 raise reason.with_traceback(None)
             raise CallLostError(reason, processed=False)
         return link
 
-    async def _connect(self) -> str | PeerRefusedError | None:
+    async def _connect(self) -> "str | RefusedPeer | None":
         """Try once; return why it failed, as an error if it always will; None if not."""
-        link: Link | None = None
-        reason: str | PeerRefusedError
         try:
-            async with asyncio.timeout(self._limits.connect_timeout_s):
-                if self._resolve is not None:
-                    self.endpoint = await self._resolve()
-                host, port = split_endpoint(self.endpoint)
-                transport, link = await self._open(host, port)
-                self._require(transport.get_extra_info("peercert"))
-                await link.wait_ready()
-        except ssl.SSLCertVerificationError as error:
-            return self._refused(f"its certificate isn't accepted: {error.verify_message}")
-        except TimeoutError:
-            reason = f"no answer within {self._limits.connect_timeout_s:g} s"
-        except (OSError, CallLostError, FleetError) as error:
-            reason = error if isinstance(error, PeerRefusedError) else str(error)
-        else:
-            self._link, self._may_be_nearby = link, True
-            return None
-        if link is not None:
-            link.abort(str(reason))
-        return reason
-
-    async def _open(self, host: str, port: int) -> tuple[asyncio.BaseTransport, Link]:
-        """Connect by the shorter way if there is one, unless that has just failed.
-
-        Raises:
-            OSError: if the peer can't be reached.
-        """
-        loop = asyncio.get_running_loop()
-        context = None if self._tls is None else self._tls.context()
-        may_be_nearby = self._may_be_nearby and context is None
-        sock = connect_nearby(host, port) if may_be_nearby else None
-        self._may_be_nearby = sock is None
-        if sock is not None:
-            return await loop.create_unix_connection(self._new_link, sock=sock)
-        return await loop.create_connection(self._new_link, host, port, ssl=context)
-
-    def _require(self, certificate: dict[str, Any] | None) -> None:
-        reason = self._tls.refusal(certificate) if self._tls is not None else ""
-        if reason:
-            raise self._refused(reason)
-
-    def _refused(self, reason: str) -> PeerRefusedError:
-        return PeerRefusedError(peer=self.peer, endpoint=self.endpoint, reason=reason)
-
-    def _new_link(self) -> Link:
-        link = Link(self._limits, self._clock, authority=self.endpoint.encode())
-        self._links.add(link)
-        link.closed.add_done_callback(lambda _: self._links.discard(link))
-        return link
+            self._link = await self._connector.connect()
+        except (PeerRefusedError, PeerUnprovenError) as error:
+            return error
+        except CallLostError as lost:
+            return lost.reason
+        return None
 
 
 class _Call:

@@ -16,9 +16,11 @@ from paramfleet_shared.http2.stream import Held
 from paramfleet_shared.rpc.doorway import TlsDoorway
 from paramfleet_shared.rpc.faults import NO_FAULTS, FaultHook
 from paramfleet_shared.rpc.nearby import bind_nearby
+from paramfleet_shared.rpc.proving import Proving
 from paramfleet_shared.rpc.session import Callers, Handler, Request, Service, Session
 from paramfleet_shared.rpc.tasks import TaskSet
 from paramfleet_shared.rpc.tracing import TracedSession, Tracing, traced
+from paramfleet_shared.secret import JobSecret
 from paramfleet_shared.tls import TlsEnd
 from paramfleet_shared.wire.limits import DEFAULT_LIMITS, Limits
 
@@ -69,12 +71,17 @@ class RpcServer:
 
     Args:
         handlers: By operation; see ``Handler`` for what they owe.
-        name: How errors name this server, as "pserver 0".
+        name: This server's name, as "pserver 0": the one that its clients call it by, unless
+            ``identify`` says another.
         limits: What clients may not pass.
         clock: Time.
         health: What ``/healthz`` answers; plain JSON values.
         faults: A test's plan of faults.
         tls: Serve TLS, to callers with such certificates.
+        secret: What callers prove to know before their first call is read; None asks for
+            nothing.
+        is_named: Whether ``name`` is final. If not, callers must prove themselves after
+            ``identify``, and wait for it.
         tracing: Make a span of each request; None makes none.
         nearby: Whether processes of this machine may come by Unix sockets, unless it serves
             TLS.
@@ -90,6 +97,8 @@ class RpcServer:
         health: Callable[[], Mapping[str, Any]] = dict,
         faults: FaultHook = NO_FAULTS,
         tls: TlsEnd | None = None,
+        secret: JobSecret | None = None,
+        is_named: bool = True,
         tracing: Tracing | None = None,
         nearby: bool = False,
     ) -> None:
@@ -109,6 +118,16 @@ class RpcServer:
             callers=self._callers,
             tls=tls,
         )
+        self._proving: Proving | None = None
+        if secret is not None:
+            self._proving = Proving(
+                secret.key("connections"),
+                server=name,
+                timeout_s=limits.connect_timeout_s,
+                make=self._new_session,
+            )
+            if is_named:
+                self._proving.name = name
         self._nearby = nearby
         self._listener: asyncio.Server | TlsDoorway | None = None
         self._doors: list[asyncio.Server] = []
@@ -131,6 +150,11 @@ class RpcServer:
             raise CannotListenError(host=host, port=port, reason=str(error)) from error
         self._schedule_sweep()
         return bound
+
+    def identify(self, name: str) -> None:
+        """Say by which name clients call this server, as soon as that is known."""
+        if self._proving is not None:
+            self._proving.identify(name)
 
     @property
     def num_connections(self) -> int:
@@ -164,6 +188,8 @@ class RpcServer:
             self._sweep.cancel()
         self._stop_listening()
         await self._tasks.close()
+        if self._proving is not None:
+            self._proving.close()
         sessions = list(self._sessions)
         for session in sessions:
             session.close()
@@ -182,21 +208,17 @@ class RpcServer:
         Raises:
             OSError: if the address can't be listened on.
         """
-        tls = self._service.tls
+        tls, protocol = self._service.tls, self._proving or self._new_session
         if tls is not None:
-            self._listener = doorway = TlsDoorway(
-                self._new_session, tls, server=self._service.name
-            )
+            self._listener = doorway = TlsDoorway(protocol, tls, server=self._service.name)
             return await doorway.open(host, port)
         loop = asyncio.get_running_loop()
-        listener = await loop.create_server(self._new_session, host, port, backlog=_BACKLOG)
+        listener = await loop.create_server(protocol, host, port, backlog=_BACKLOG)
         self._listener = listener
         for each in listener.sockets if self._nearby else ():
             sock = bind_nearby(each.getsockname())
             if sock is not None:
-                door = await loop.create_unix_server(
-                    self._new_session, sock=sock, backlog=_BACKLOG
-                )
+                door = await loop.create_unix_server(protocol, sock=sock, backlog=_BACKLOG)
                 self._doors.append(door)
         port_now: int = listener.sockets[0].getsockname()[1]
         return port_now

@@ -18,8 +18,10 @@ from paramfleet_shared.discovery.scripts import Keys
 from paramfleet_shared.discovery.session import JobSession
 from paramfleet_shared.discovery.store import RedisStore
 from paramfleet_shared.errors import FleetError
+from paramfleet_shared.testing.secrets import SECRET
 
 FAST = {
+    "secret": SECRET,
     "lease_ttl_s": 1.2,
     "lease_renew_s": 0.1,
     "join_timeout_s": 15.0,

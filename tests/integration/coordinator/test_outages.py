@@ -25,6 +25,7 @@ from paramfleet_shared.discovery.store import RedisStore
 from paramfleet_shared.errors import JobFailedError
 from paramfleet_shared.rpc.client import Channel
 from paramfleet_shared.testing.patience import LATE_S
+from paramfleet_shared.testing.secrets import secret_for
 from paramfleet_shared.wire.message import Message
 
 pytestmark = pytest.mark.slow
@@ -283,7 +284,9 @@ async def test_a_join_that_redis_could_not_note_leaves_the_place_free(
         seat = await Registry(store, job=job_name).find_coordinator()
         await store.close()
         assert seat is not None
-        channel = Channel(seat.endpoint, peer="coordinator", clock=SystemClock())
+        channel = Channel(
+            seat.endpoint, peer="coordinator", clock=SystemClock(), secret=secret_for(job_name)
+        )
         fields = {"job": job_name, "role": "worker", "index": 0, "nonce": "n", "host": "h"}
         message = Message(fields={**fields, "pid": 1, "endpoint": "", "admin": ""})
 

@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 from paramfleet_shared.clock import SystemClock
+from paramfleet_shared.config import read_environment
 from paramfleet_shared.discovery.registry import Registry
 from paramfleet_shared.discovery.store import RedisStore
 from paramfleet_shared.errors import JobFailedError
+from paramfleet_shared.testing.secrets import SECRET
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes]
 
@@ -24,6 +26,7 @@ Start = Callable[..., "subprocess.Popen[bytes]"]
 def start(redis_url: str, job_name: str, tmp_path: Path) -> Iterator[Start]:
     """Return a function that starts a coordinator process; its log is in ``tmp_path/log``."""
     started = []
+    environment = {**read_environment(), "PARAMFLEET_SECRET": SECRET}
 
     def start(**options: Any) -> "subprocess.Popen[bytes]":
         given = {"job": job_name, "redis": redis_url, "finish_grace_s": 3, **options}
@@ -31,7 +34,7 @@ def start(redis_url: str, job_name: str, tmp_path: Path) -> Iterator[Start]:
         words = [f"--{name.replace('_', '-')}={value}" for name, value in given.items()]
         with (tmp_path / "log").open("ab") as log:
             command = [sys.executable, "-m", "paramfleet_coordinator", *words]
-            process = subprocess.Popen(command, stderr=log, stdout=log)
+            process = subprocess.Popen(command, stderr=log, stdout=log, env=environment)
         started.append(process)
         return process
 

@@ -14,6 +14,7 @@ from paramfleet_shared.discovery.errors import (
 from paramfleet_shared.discovery.registry import Registry
 from paramfleet_shared.discovery.store import RedisStore
 from paramfleet_shared.rpc.client import Channel
+from paramfleet_shared.testing.secrets import secret_for
 from paramfleet_shared.wire.message import MalformedMessageError, Message
 
 pytestmark = pytest.mark.slow
@@ -29,7 +30,9 @@ async def channel(stage: Any, redis_url: str, job_name: str) -> AsyncIterator[Ch
         seat = await Registry(store, job=job_name).find_coordinator()
         await store.close()
         assert seat is not None
-        channel = Channel(seat.endpoint, peer="coordinator", clock=SystemClock())
+        channel = Channel(
+            seat.endpoint, peer="coordinator", clock=SystemClock(), secret=secret_for(job_name)
+        )
         yield channel
         await channel.close()
 

@@ -37,6 +37,7 @@ from paramfleet_shared.errors import FleetError, JobFailedError
 from paramfleet_shared.rpc.client import Channel, DeadlineExceededError
 from paramfleet_shared.tables.spec import TableSpec
 from paramfleet_shared.testing.proxy import Proxy
+from paramfleet_shared.testing.secrets import SECRET, secret_for
 from paramfleet_shared.wire.message import Message
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 
 CLOCK = SystemClock()
 FLAT = TableSpec(name="flat", kind="dense", size=24)
+SHARED = secret_for("test")
 FAST = {"lease_ttl_s": 1.5, "lease_renew_s": 0.1, "join_timeout_s": 8.0, "call_timeout_s": 3.0}
 
 pytestmark = pytest.mark.slow
@@ -55,7 +57,7 @@ class Job:
 
     def __init__(self, group: asyncio.TaskGroup, redis: str) -> None:
         self._group = group
-        self.common: dict[str, Any] = {**FAST, "redis": redis, "job": "test"}
+        self.common: dict[str, Any] = {**FAST, "redis": redis, "job": "test", "secret": SECRET}
         self.sessions: list[JobSession] = []
 
     def coordinator(self, *, pservers: int = 1, **settings: Any) -> asyncio.Task[int]:
@@ -146,7 +148,8 @@ async def test_it_serves_its_shards_until_the_job_has_finished(job: Job) -> None
     session, _ = await job.worker()
     placement = await session.wait_placement()
     channels = [
-        Channel(endpoint, peer="pserver", clock=CLOCK) for endpoint in placement.endpoints
+        Channel(endpoint, peer=f"pserver {index}", clock=CLOCK, secret=SHARED)
+        for index, endpoint in enumerate(placement.endpoints)
     ]
 
     sizes = []
@@ -169,7 +172,7 @@ async def test_a_job_runs_on_addresses_of_ipv6(job: Job) -> None:
     coordinator = job.coordinator(host="::1")
     session, _ = await job.worker()
     (endpoint,) = (await session.wait_placement()).endpoints
-    channel = Channel(endpoint, peer="pserver", clock=CLOCK)
+    channel = Channel(endpoint, peer="pserver 0", clock=CLOCK, secret=SHARED)
 
     await channel.call("declare", declaration(), timeout_s=5.0)
 
@@ -187,7 +190,7 @@ async def test_workers_reach_it_where_it_advertises(job: Job) -> None:
         coordinator = job.coordinator()
         session, _ = await job.worker()
         (endpoint,) = (await session.wait_placement()).endpoints
-        channel = Channel(endpoint, peer="pserver", clock=CLOCK)
+        channel = Channel(endpoint, peer="pserver 0", clock=CLOCK, secret=SHARED)
 
         await channel.call("declare", declaration(), timeout_s=5.0)
 
@@ -214,7 +217,7 @@ async def test_its_admin_address_tells_how_it_stands(job: Job) -> None:
     coordinator = job.coordinator()
     session, _ = await job.worker()
     placement = await session.wait_placement()
-    channel = Channel(placement.endpoints[0], peer="pserver 0", clock=CLOCK)
+    channel = Channel(placement.endpoints[0], peer="pserver 0", clock=CLOCK, secret=SHARED)
     await channel.call("declare", declaration(), timeout_s=5.0)
     await channel.close()
     (admin,) = await admin_addresses(job)
@@ -265,7 +268,7 @@ async def test_a_failed_job_ends_its_waiting_pulls_and_itself(job: Job) -> None:
     coordinator = job.coordinator()
     session, beating = await job.worker()
     placement = await session.wait_placement()
-    channel = Channel(placement.endpoints[0], peer="pserver 0", clock=CLOCK)
+    channel = Channel(placement.endpoints[0], peer="pserver 0", clock=CLOCK, secret=SHARED)
     await channel.call("declare", declaration(), timeout_s=5.0)
 
     async def fails() -> None:
@@ -305,7 +308,7 @@ async def test_it_starts_from_a_checkpoint(job: Job, tmp_path: Path) -> None:
     _, saving = job.pserver()
     session, _ = await job.worker()
     placement = await session.wait_placement()
-    channel = Channel(placement.endpoints[0], peer="pserver 0", clock=CLOCK)
+    channel = Channel(placement.endpoints[0], peer="pserver 0", clock=CLOCK, secret=SHARED)
     await channel.call("declare", declaration(), timeout_s=5.0)
     fields = {"rank": 0, "incarnation": 1, "table": "flat", "only_if_new": True}
     values = np.arange(24, dtype=np.float32)
@@ -330,7 +333,9 @@ async def test_it_starts_from_a_checkpoint(job: Job, tmp_path: Path) -> None:
     _, loading = job.pserver(load=str(folder))
     session, _ = await job.worker()
     placement = await session.wait_placement()
-    channel = Channel(placement.endpoints[0], peer="pserver 0", clock=CLOCK)
+    channel = Channel(
+        placement.endpoints[0], peer="pserver 0", clock=CLOCK, secret=secret_for("test2")
+    )
     declared = await channel.call("declare", declaration(), timeout_s=5.0)
     got = await channel.call("pull", reading(), timeout_s=5.0)
     await channel.close()
@@ -361,8 +366,10 @@ async def test_a_termination_signal_tells_the_job_and_ends_it_cleanly(job: Job) 
 async def test_a_termination_signal_before_it_has_joined_ends_it_too(
     job: Job, unused_tcp_port: int
 ) -> None:
-    _, ended = job.pserver(port=unused_tcp_port)
-    channel = Channel(f"127.0.0.1:{unused_tcp_port}", peer="pserver", clock=CLOCK)
+    _, ended = job.pserver(port=unused_tcp_port, index=0)
+    channel = Channel(
+        f"127.0.0.1:{unused_tcp_port}", peer="pserver 0", clock=CLOCK, secret=SHARED
+    )
     with pytest.raises(DeadlineExceededError):  # it listens, and the request waits
         await channel.call("status", Message(), timeout_s=0.5)
     await channel.close()
@@ -375,8 +382,10 @@ async def test_a_termination_signal_before_it_has_joined_ends_it_too(
 async def test_a_request_that_comes_before_it_has_joined_waits(
     job: Job, unused_tcp_port: int
 ) -> None:
-    _, ended = job.pserver(port=unused_tcp_port)
-    channel = Channel(f"127.0.0.1:{unused_tcp_port}", peer="pserver", clock=CLOCK)
+    _, ended = job.pserver(port=unused_tcp_port, index=0)
+    channel = Channel(
+        f"127.0.0.1:{unused_tcp_port}", peer="pserver 0", clock=CLOCK, secret=SHARED
+    )
 
     async with asyncio.TaskGroup() as tasks:
         early = tasks.create_task(channel.call("declare", declaration(), timeout_s=8.0))
@@ -394,15 +403,24 @@ async def test_a_request_that_comes_before_it_has_joined_waits(
 def test_the_command_says_in_one_line_why_it_could_not_join(tmp_path: Path) -> None:
     arguments = ["--redis", "redis://127.0.0.1:1/0", "--join-timeout-s", "0.3"]
 
-    result = CliRunner().invoke(main, [*arguments, "--owner-threads", "1"])
+    words = [*arguments, "--owner-threads", "1"]
+    result = CliRunner().invoke(main, words, env={"PARAMFLEET_SECRET": SECRET})
 
     assert result.exit_code == 1
     assert result.output.startswith("paramfleet pserver: ")
     assert "redis://127.0.0.1:1/0" in result.output
 
 
+def test_the_command_refuses_to_serve_everybody_and_says_what_to_do() -> None:
+    result = CliRunner().invoke(main, [], env={"PARAMFLEET_SECRET": None})
+
+    assert result.exit_code == 1
+    assert "PARAMFLEET_SECRET_FILE" in result.output
+
+
 def test_serving_takes_its_settings_from_arguments_and_refuses_unknown_ones() -> None:
+    given = {"redis": "redis://127.0.0.1:1/0", "join_timeout_s": 0.3, "secret": SECRET}
     with pytest.raises(NoRedisError):
-        run({"redis": "redis://127.0.0.1:1/0", "join_timeout_s": 0.3, "owner_threads": 1})
+        run({**given, "owner_threads": 1})
     with pytest.raises(UnknownSettingError):
         run({"shards": 4})

@@ -21,6 +21,7 @@ import pytest
 import redis
 
 from paramfleet_shared.config import read_environment
+from paramfleet_shared.testing.secrets import SECRET
 
 HERE = Path(__file__).parent
 
@@ -269,6 +270,7 @@ class JobRunner:
         env = {
             "PARAMFLEET_JOB": f"{self._job}-{number}",
             "PARAMFLEET_REDIS": self._redis_url,
+            "PARAMFLEET_SECRET": SECRET,
             "PARAMFLEET_JOIN_TIMEOUT_S": "60",
             "PARAMFLEET_LEASE_TTL_S": "30",  # nine processes may share two cores
             **env,

@@ -18,11 +18,13 @@ from paramfleet_shared.discovery.session import JobSession
 from paramfleet_shared.placement import Placement
 from paramfleet_shared.rpc.client import Channel
 from paramfleet_shared.rpc.deadlines import DeadlineExceededError
+from paramfleet_shared.secret import JobSecret
 from paramfleet_shared.served_errors import NonFiniteGradientError
 from paramfleet_shared.tables.partition import partition
 from paramfleet_shared.tables.rowstore import RowShapeError
 from paramfleet_shared.tables.spec import InitializerSpec, OptimizerSpec, TableSpec
 from paramfleet_shared.testing.patience import LATE_S
+from paramfleet_shared.testing.secrets import SECRET, secret_for
 from paramfleet_shared.wire.message import Message
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
@@ -34,13 +36,15 @@ IDS = np.arange(40, dtype=np.int64)
 class Hand:
     """Worker 1, whose pushes the test writes by hand, into a table of its own."""
 
-    def __init__(self, session: JobSession, placement: Placement, dim: int = 2) -> None:
+    def __init__(
+        self, session: JobSession, placement: Placement, secret: JobSecret, dim: int = 2
+    ) -> None:
         self.placement = placement
         unique, _, offsets = partition(IDS, placement.num_shards)
         self.rows = Rows(unique, offsets)
         self.about = {"rank": session.member.index, "incarnation": session.member.incarnation}
         self.channels = [
-            Channel(endpoint, peer=f"pserver {index}", clock=CLOCK)
+            Channel(endpoint, peer=f"pserver {index}", clock=CLOCK, secret=secret)
             for index, endpoint in enumerate(placement.endpoints)
         ]
         self.spec = TableSpec(
@@ -91,13 +95,13 @@ class Hand:
 
 @asynccontextmanager
 async def worker_1(running: Any) -> AsyncIterator[Hand]:
-    settings = JobSettings(job=running.job, redis=running.redis)
+    settings = JobSettings(job=running.job, redis=running.redis, secret=SECRET)
     session = await JobSession.join(
         settings, role="worker", index=1, endpoint="", admin="", clock=CLOCK
     )
     async with asyncio.TaskGroup() as group:
         life = group.create_task(session.run())
-        hand = Hand(session, await session.wait_placement())
+        hand = Hand(session, await session.wait_placement(), secret_for(running.job))
         try:
             await hand.declare()
             await session.barrier("fleet.dense")

@@ -1,0 +1,285 @@
+"""The sockets of ``paramfleet_shared.rpc.proof``: what a connection is before it is HTTP/2.
+
+A protocol of its own, which hands the transport on once the other end is known. So a stranger
+costs a few hundred bytes, nothing of it is decoded, and calls pay nothing for the proof.
+"""
+
+import asyncio
+import hmac
+import logging
+import os
+from collections.abc import Callable
+from typing import Any, cast, final
+
+from typing_extensions import override
+
+from paramfleet_shared.http2 import frames
+from paramfleet_shared.http2.frames import ErrorCode, FrameType
+from paramfleet_shared.rpc.link import CallLostError, Link
+from paramfleet_shared.rpc.nearby import caller_of, is_strangers
+from paramfleet_shared.rpc.proof import (
+    MAX_HELLO_BYTES,
+    NONCE_BYTES,
+    ClientProof,
+    ServerProof,
+    UnprovenError,
+    proof_key,
+)
+from paramfleet_shared.rpc.protocol import Http2Protocol
+
+__all__ = ["ClientProving", "Proving"]
+
+log = logging.getLogger(__name__)
+
+_MAX_UNPROVEN = 256
+"""Connections that may be unproven at a time; another one ends the oldest."""
+
+_REFUSAL = frames.frame(FrameType.SETTINGS, 0, 0) + frames.goaway(
+    0, ErrorCode.INADEQUATE_SECURITY
+)
+"""What an HTTP/2 client that doesn't know of the secret is told."""
+
+_LOG_EVERY_S = 1.0
+"""Seconds between two lines about strangers; those in between are counted."""
+
+
+class Proving:
+    """The connections of one server whose callers aren't known as yet.
+
+    Args:
+        key: What callers must know.
+        server: How the log names the server.
+        timeout_s: Seconds that a caller has to prove itself.
+        make: Makes the protocol that goes on with a known caller.
+    """
+
+    def __init__(
+        self,
+        key: bytes,
+        *,
+        server: str,
+        timeout_s: float,
+        make: Callable[[], Http2Protocol[Any]],
+    ) -> None:
+        self.key = proof_key(key)
+        self.timeout_s = timeout_s
+        self.make = make
+        self.name: str | None = None
+        """This server's name as its callers know it; until then nobody is answered."""
+        self._log_name = server
+        self._waiting: dict[_ServerProving, None] = {}
+        self._logged_at = float("-inf")
+        self._num_unlogged = 0
+
+    def __call__(self) -> asyncio.BaseProtocol:
+        """Return the protocol of a new connection."""
+        return _ServerProving(self)
+
+    def identify(self, name: str) -> None:
+        """Say who this server is, and answer those who wait for that."""
+        self.name = name
+        for each in list(self._waiting):
+            each.go_on()
+
+    def close(self) -> None:
+        """End all connections that aren't known."""
+        for each in list(self._waiting):
+            each.abort()
+
+    def add(self, connection: "_ServerProving") -> None:
+        """Take a new connection in; one too many ends the oldest."""
+        if len(self._waiting) >= _MAX_UNPROVEN:
+            oldest = next(iter(self._waiting))
+            self.note_refused(oldest.peer, f"{_MAX_UNPROVEN} others came without a proof")
+            oldest.abort()
+        self._waiting[connection] = None
+
+    def discard(self, connection: "_ServerProving") -> None:
+        """Forget a connection that is known now, or has ended."""
+        self._waiting.pop(connection, None)
+
+    def note_refused(self, peer: str, reason: str) -> None:
+        """Log who was refused, at most once a second."""
+        now = asyncio.get_running_loop().time()
+        if now - self._logged_at < _LOG_EVERY_S:
+            self._num_unlogged += 1
+            return
+        facts = {"server": self._log_name, "peer": peer, "reason": reason}
+        more = {"others": self._num_unlogged} if self._num_unlogged else {}
+        log.warning("secret.refused", extra={**facts, **more})
+        self._logged_at, self._num_unlogged = now, 0
+
+
+class _Greeting(asyncio.BufferedProtocol):
+    """What both ends have: a small buffer, and a transport to hand on."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray(MAX_HELLO_BYTES)
+        self._transport: asyncio.Transport | None = None
+
+    @override
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports are none of asyncio's classes, only alike
+        self._transport = cast("asyncio.Transport", transport)
+
+    @override
+    def get_buffer(self, sizehint: int) -> bytearray:
+        return self._buffer
+
+    @override
+    def buffer_updated(self, nbytes: int) -> None:
+        self.receive(bytes(memoryview(self._buffer)[:nbytes]))
+
+    def receive(self, data: bytes) -> None:
+        """Take bytes from the other end."""
+        raise NotImplementedError
+
+    def hand_on(self, protocol: Http2Protocol[Any], rest: bytes) -> None:
+        """Let HTTP/2 begin, with what came already."""
+        transport = self._transport
+        assert transport is not None, "bytes came"
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)
+        view = memoryview(rest)
+        while view and not transport.is_closing():
+            buffer = protocol.get_buffer(-1)
+            count = min(len(buffer), len(view))
+            buffer[:count] = view[:count]
+            protocol.buffer_updated(count)
+            view = view[count:]
+
+
+@final
+class _ServerProving(_Greeting):
+    """A caller that isn't known as yet."""
+
+    def __init__(self, all_: Proving) -> None:
+        super().__init__()
+        self._all = all_
+        self._proof = ServerProof(all_.key, nonce=os.urandom(NONCE_BYTES))
+        self._timer: asyncio.TimerHandle | None = None
+        self._next: Http2Protocol[Any] | None = None
+        self.peer = "?"
+
+    @override
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self.peer = caller_of(transport)
+        if is_strangers(transport):
+            self._refuse("it is a process of another user")
+            return
+        self._all.add(self)
+        self._timer = asyncio.get_running_loop().call_later(
+            self._all.timeout_s, self._refuse, f"no proof within {self._all.timeout_s:g} s"
+        )
+
+    @override
+    def receive(self, data: bytes) -> None:
+        try:
+            self._proof.receive(data)
+        except UnprovenError as fault:
+            self._refuse(str(fault))
+            return
+        if self._proof.proven:
+            assert self._next is not None, "made when the challenge was sent"
+            self._end()
+            self.hand_on(self._next, self._proof.rest)
+        else:
+            self.go_on()
+
+    def go_on(self) -> None:
+        """Answer the caller's hello, if it is here and this server knows its own name."""
+        name = self._all.name
+        if self._proof.is_asked and name is not None:
+            assert self._transport is not None, "bytes came"
+            self._transport.write(self._proof.answer(name))
+            self._next = self._all.make()  # while the caller is at work on its proof
+
+    def abort(self) -> None:
+        """Cut the connection."""
+        self._end()
+        if self._transport is not None:
+            self._transport.abort()
+
+    @override
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end()
+
+    def _refuse(self, reason: str) -> None:
+        self._all.note_refused(self.peer, reason)
+        self._end()
+        transport = self._transport
+        assert transport is not None, "connected"
+        if not transport.is_closing():
+            transport.write(_REFUSAL)
+            transport.close()
+
+    def _end(self) -> None:
+        self._all.discard(self)
+        if self._timer is not None:
+            self._timer.cancel()
+
+
+@final
+class ClientProving(_Greeting):
+    """A call for a server that isn't known as yet.
+
+    Args:
+        key: What the server must know; of ``proof_key``.
+        server: Its name.
+        make: Makes the link that goes on.
+    """
+
+    def __init__(self, key: hmac.HMAC, *, server: str, make: Callable[[], Link]) -> None:
+        super().__init__()
+        self._proof = ClientProof(key, server=server, nonce=os.urandom(NONCE_BYTES))
+        self._make = make
+        self._next: Link | None = None
+        self._link: asyncio.Future[Link] = asyncio.get_running_loop().create_future()
+
+    async def wait_link(self) -> Link:
+        """Return the link, once the server has proven itself.
+
+        Raises:
+            UnprovenError: if it doesn't.
+            CallLostError: if the connection ends before.
+        """
+        return await self._link
+
+    @override
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        assert self._transport is not None, "set just now"
+        self._transport.write(self._proof.hello)
+        self._next = self._make()  # while the server is at work on its proof
+
+    @override
+    def receive(self, data: bytes) -> None:
+        transport = self._transport
+        assert transport is not None, "bytes came"
+        try:
+            proof = self._proof.receive(data)
+        except UnprovenError as fault:
+            self._fail(fault)
+            transport.abort()
+            return
+        if proof:
+            assert self._next is not None, "made when the hello was sent"
+            transport.write(proof)
+            link, self._next = self._next, None
+            self.hand_on(link, self._proof.rest)
+            if not self._link.done():
+                self._link.set_result(link)
+
+    @override
+    def connection_lost(self, exc: Exception | None) -> None:
+        reason = "the connection was closed" if exc is None else f"the connection broke: {exc}"
+        self._fail(CallLostError(reason, processed=False))
+
+    def _fail(self, error: Exception) -> None:
+        if self._next is not None:
+            self._next.close()
+            self._next = None
+        if not self._link.done():
+            self._link.set_exception(error)
+            self._link.exception()  # whoever waits is told; nobody may wait any more

@@ -1,0 +1,165 @@
+"""A server with a secret reads no call of anybody who doesn't prove it."""
+
+import asyncio
+import contextlib
+import socket
+import time
+from typing import Any
+
+import pytest
+
+from paramfleet_shared.errors import FleetError
+from paramfleet_shared.rpc.client import Channel, PeerUnprovenError, PeerUnreachableError
+from paramfleet_shared.rpc.server import Request
+from paramfleet_shared.secret import JobSecret
+from paramfleet_shared.wire.limits import Limits
+from paramfleet_shared.wire.message import Message
+
+SECRET = JobSecret("s" * 40, "flights")
+OTHER = JobSecret("t" * 40, "flights")
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes.fromhex("000000040000000000")
+
+
+class Counting:
+    """A handler that knows how often it was asked."""
+
+    def __init__(self) -> None:
+        self.num_calls = 0
+
+    def __call__(self, request: Request) -> Message:
+        self.num_calls += 1
+        return request.message
+
+
+async def raw(endpoint: str, text: bytes, *, within_s: float = 5.0) -> bytes:
+    """Send bytes, and return all that comes until the server closes."""
+    host, _, port = endpoint.rpartition(":")
+    async with asyncio.timeout(within_s):
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(text)
+        try:
+            return await reader.read()
+        except ConnectionResetError:
+            return b""
+        finally:
+            writer.close()
+
+
+async def test_members_of_one_secret_call_each_other(house: Any) -> None:
+    echo = Counting()
+    channel = await house.connect({"echo": echo}, secret=SECRET)
+    _, endpoint = await house.serve({"echo": echo}, secret=SECRET)
+    channel = house.channel(endpoint, secret=SECRET)
+    answers = await asyncio.gather(
+        *(channel.call("echo", Message(fields={"n": n}), timeout_s=5) for n in range(20))
+    )
+    assert [answer.fields["n"] for answer in answers] == list(range(20))
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "reason"),
+    [
+        (SECRET, OTHER, "another secret"),
+        (SECRET, None, "asks for the job's secret"),
+        (None, SECRET, "doesn't ask for the job's secret"),
+        (SECRET, JobSecret("s" * 40, "census"), "another secret"),
+    ],
+    ids=["another", "no client's", "no server's", "another job's"],
+)
+async def test_ends_of_different_secrets_say_so_at_once(
+    house: Any, theirs: JobSecret | None, ours: JobSecret | None, reason: str
+) -> None:
+    echo = Counting()
+    _, endpoint = await house.serve({"echo": echo}, secret=theirs)
+    began = time.perf_counter()
+    with pytest.raises(PeerUnprovenError, match=reason):
+        await house.channel(endpoint, secret=ours).call("echo", Message(), timeout_s=60)
+    assert time.perf_counter() - began < 30, "it isn't tried until the deadline"
+    assert echo.num_calls == 0
+
+
+async def test_a_server_of_another_name_isnt_the_one_that_is_meant(house: Any) -> None:
+    _, endpoint = await house.serve({"echo": Counting()}, secret=SECRET)
+    channel = Channel(endpoint, peer="pserver 1", clock=house.clock, secret=SECRET)
+    with pytest.raises(PeerUnprovenError, match="isn't pserver 1"):
+        await channel.call("echo", Message(), timeout_s=10)
+    await channel.close()
+
+
+async def test_a_stranger_is_told_in_http2_and_cut(house: Any) -> None:
+    server, endpoint = await house.serve({"echo": Counting()}, secret=SECRET)
+    answer = await raw(endpoint, PREFACE)
+    assert answer.startswith(bytes.fromhex("000000040000000000"))
+    assert answer.endswith(bytes.fromhex("0000000c")), "INADEQUATE_SECURITY"
+    assert server.num_connections == 0
+
+
+async def test_whoever_says_nothing_is_cut_in_time(house: Any) -> None:
+    limits = Limits(connect_timeout_s=0.2)
+    _, endpoint = await house.serve({"echo": Counting()}, secret=SECRET, limits=limits)
+    silent = [
+        raw(endpoint, text) for text in (b"", b"para", b"paramfleet-1\r\n\r\n" + bytes(32))
+    ]
+    for answer in await asyncio.gather(*silent):
+        assert answer.endswith(bytes.fromhex("0000000c"))
+
+
+async def test_a_crowd_of_strangers_keeps_nobody_out(house: Any) -> None:
+    _, endpoint = await house.serve({"echo": Counting()}, secret=SECRET)
+    host, _, port = endpoint.rpartition(":")
+    crowd = [socket.create_connection((host, int(port))) for _ in range(400)]
+    try:
+        channel = house.channel(endpoint, secret=SECRET)
+        answer = await channel.call("echo", Message(fields={"n": 7}), timeout_s=20)
+        assert answer.fields == {"n": 7}
+    finally:
+        for each in crowd:
+            each.close()
+
+
+async def test_callers_wait_until_a_server_knows_its_own_name(house: Any) -> None:
+    server, endpoint = await house.serve({"echo": Counting()}, secret=SECRET, is_named=False)
+    channel = house.channel(endpoint, secret=SECRET)
+    call = asyncio.gather(channel.call("echo", Message(fields={"n": 1}), timeout_s=20))
+    stranger = asyncio.gather(raw(endpoint, PREFACE))
+    await stranger  # it has been accepted and answered: so the caller has been accepted, too
+    assert not call.done()
+    server.identify("pserver 0")
+    (answer,) = await call
+    assert answer.fields == {"n": 1}
+
+
+async def test_a_channel_proves_itself_again_on_a_new_connection(
+    house: Any, free_port: int
+) -> None:
+    first, endpoint = await house.serve({"echo": Counting()}, secret=SECRET, port=free_port)
+    channel = house.channel(endpoint, secret=SECRET)
+    await channel.call("echo", Message(), timeout_s=10)
+    await first.close()
+    await house.serve({"echo": Counting()}, secret=SECRET, port=free_port)
+    answer = await channel.call("echo", Message(fields={"n": 2}), timeout_s=20)
+    assert answer.fields == {"n": 2}
+
+
+async def test_a_large_message_follows_the_proof_at_once(house: Any) -> None:
+    import numpy as np  # noqa: PLC0415 -- for this test alone
+
+    _, endpoint = await house.serve({"echo": Counting()}, secret=SECRET)
+    array = np.arange(1 << 21, dtype=np.int64)
+    channel = house.channel(endpoint, secret=SECRET)
+    answer = await channel.call("echo", Message(tensors={"x": array}), timeout_s=30)
+    np.testing.assert_array_equal(answer.tensors["x"], array)
+
+
+async def test_a_server_that_closes_ends_those_it_doesnt_know(house: Any) -> None:
+    server, endpoint = await house.serve({"echo": Counting()}, secret=SECRET)
+    host, _, port = endpoint.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    await raw(endpoint, PREFACE)  # now the first has been accepted
+    await server.close()
+    async with asyncio.timeout(5):
+        with contextlib.suppress(ConnectionResetError):
+            assert await reader.read() == b""
+    writer.close()
+    with pytest.raises((PeerUnreachableError, FleetError)):
+        await house.channel(endpoint, secret=SECRET).call("echo", Message(), timeout_s=0.5)
