@@ -19,9 +19,10 @@ from typing import Any, NamedTuple
 
 from harness import Ratio, Suite, in_turns, run_script
 from paramfleet_shared.config import read_environment
+from paramfleet_shared.secret import new_secret
 from paramfleet_worker.core.environment import runtime_environment
 from peer.children import Child, start_child
-from wires.cases import CASES
+from wires.cases import CASES, DIAL
 
 BUDGET_S = 70.0
 
@@ -30,6 +31,9 @@ STACKS = ("raw", "ours", "grpc_aio", "grpc_sync", "http1")
 
 LOADS = (("small", 1), ("small", 32), ("medium", 1), ("medium", 8), ("pull", 1), ("push", 1))
 """Cases, and calls in flight."""
+
+SECRET_LOADS = (("small", 1), (DIAL, 1))
+"""Those that are set beside the same without the job's secret."""
 
 TLS_LOADS = (("pull", 1),)
 SECURITY = ("tls", "mutual_tls")
@@ -47,7 +51,10 @@ METHOD = (
     "'ours' is Channel.call to a handler of RpcServer, with messages, deadlines and errors. "
     "A round runs a burst of every stack for every load; a ratio is the time of raw's call "
     "divided by the stack's, of one round: 1 is as fast as the limit. Under TLS the limit "
-    "is raw TCP under the same TLS, with the same certificates."
+    "is raw TCP under the same TLS, with the same certificates. 'secret' is ours with the "
+    "job's "
+    "secret proven by both ends of a connection; 'dial' is a new connection with one small "
+    "call on it."
 )
 
 
@@ -114,6 +121,7 @@ class Wires:
                 missing.append(f"{name} needs {needed}, which is not installed.")
                 continue
             await self._start(name, "plain", {})
+        await self._start("ours", "secret", {"secret": new_secret()})
         try:
             certificate = _make_certificate(self._folder)
         except Missing as error:
@@ -171,6 +179,10 @@ def _make_certificate(folder: Path) -> dict[str, str]:
 
 def _bursts(clients: Mapping[tuple[str, str], Child]) -> Iterator[Burst]:
     """Yield every stack's burst of a load beside each other."""
+    for case, in_flight in SECRET_LOADS:
+        yield Burst("ours", "secret", case, in_flight)
+    for name in ("raw", "ours"):
+        yield Burst(name, "plain", DIAL, 1)
     for loads, securities in ((LOADS, ("plain",)), (TLS_LOADS, SECURITY)):
         for case, in_flight in loads:
             for security in securities:
@@ -180,7 +192,15 @@ def _bursts(clients: Mapping[tuple[str, str], Child]) -> Iterator[Burst]:
 
 
 def _ratio(burst: Burst, seconds: Mapping[Burst, list[float]]) -> Ratio:
-    limits = seconds[burst._replace(stack="raw")]
+    beside = burst._replace(stack="raw")
+    if burst.security == "secret":
+        beside = beside._replace(security="plain")
+    return _beside(burst, beside, seconds)
+
+
+def _beside(burst: Burst, other: Burst, seconds: Mapping[Burst, list[float]]) -> Ratio:
+    """Return how many times as fast as another a burst is, round by round."""
+    limits = seconds[other]
     return Ratio.of([a / b for a, b in zip(limits, seconds[burst], strict=True)])
 
 
@@ -193,7 +213,9 @@ def _row(burst: Burst, seconds: Mapping[Burst, list[float]]) -> dict[str, Any]:
         "stack": burst.stack,
         "us_per_call": per_call_s * 1e6,
         "calls_per_s": 1 / per_call_s,
-        "GB_per_s": CASES[burst.case].moved_bytes / per_call_s / 1e9,
+        "GB_per_s": CASES["small" if burst.case == DIAL else burst.case].moved_bytes
+        / per_call_s
+        / 1e9,
         "vs_raw": list(_ratio(burst, seconds)),
         "rounds": len(seconds[burst]),
     }
@@ -211,6 +233,12 @@ def _summary(seconds: Mapping[Burst, list[float]]) -> dict[str, float | None]:
         "mutual_tls_pull_vs_raw_tls": Burst("ours", "mutual_tls", "pull", 1),
     }.items():
         summary[name] = _ratio(burst, seconds).median if burst in seconds else None
+    for name, case in {
+        "small_call_with_secret_vs_without": "small",
+        "connection_with_secret_vs_without": DIAL,
+    }.items():
+        ours = Burst("ours", "secret", case, 1)
+        summary[name] = _beside(ours, ours._replace(security="plain"), seconds).median
     return summary
 
 

@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 __all__ = [
     "CALL_TIMEOUT_S",
     "CASES",
+    "DIAL",
+    "NUM_DIALS",
     "OPTIONS",
     "SERVICE",
     "Ask",
@@ -57,6 +59,12 @@ CASES = {
     "push": Case(7_000_000, 64, 20),
 }
 """By name, which is also the operation's."""
+
+DIAL = "dial"
+"""The case of a new connection with one small call."""
+
+NUM_DIALS = 60
+"""Connections of a burst."""
 
 Ask = Callable[[str], Awaitable[None]]
 """Makes one call of a case and checks the length of its answer."""

@@ -7,10 +7,11 @@ from typing import Any
 from paramfleet_shared.clock import SystemClock
 from paramfleet_shared.rpc.client import Channel
 from paramfleet_shared.rpc.server import Handler, Request, RpcServer
+from paramfleet_shared.secret import JobSecret
 from paramfleet_shared.wire.message import Message
 from wires.cases import CALL_TIMEOUT_S, CASES, Ask, Payloads, Tls, check
 
-__all__ = ["connect", "serve"]
+__all__ = ["connect", "dial", "serve"]
 
 
 class _End:
@@ -27,8 +28,14 @@ class _End:
         return ""
 
 
-async def serve(payloads: Payloads, tls: Tls | None) -> int:
-    """Serve until the process ends; return the port."""
+async def serve(payloads: Payloads, tls: Tls | None, secret: str = "") -> int:
+    """Serve until the process ends; return the port.
+
+    Args:
+        payloads: What is answered.
+        tls: Whom to serve; None serves everybody.
+        secret: What callers prove to know; empty asks for nothing.
+    """
 
     def handler(case: str) -> Handler:
         answer = payloads.answers[case]
@@ -43,19 +50,38 @@ async def serve(payloads: Payloads, tls: Tls | None) -> int:
         name="server",
         clock=SystemClock(),
         tls=None if tls is None else _End(tls.server()),
+        secret=_secret(secret),
     )
     return await server.start("127.0.0.1", 0)
 
 
-async def connect(payloads: Payloads, port: int, tls: Tls | None) -> Ask:
+async def connect(payloads: Payloads, port: int, tls: Tls | None, secret: str = "") -> Ask:
     """Return how to ask the server."""
-    channel = Channel(
+    return _ask(_channel(port, tls, secret), payloads)
+
+
+async def dial(payloads: Payloads, port: int, secret: str = "") -> None:
+    """Open a connection, make one small call, and close it."""
+    channel = _channel(port, None, secret)
+    await _ask(channel, payloads)("small")
+    await channel.close()
+
+
+def _channel(port: int, tls: Tls | None, secret: str) -> Channel:
+    return Channel(
         f"127.0.0.1:{port}",
         peer="server",
         clock=SystemClock(),
         tls=None if tls is None else _End(tls.client()),
+        secret=_secret(secret),
     )
 
+
+def _secret(text: str) -> JobSecret | None:
+    return JobSecret(text, "transport") if text else None
+
+
+def _ask(channel: Channel, payloads: Payloads) -> Ask:
     async def ask(case: str) -> None:
         message = Message(tensors={"bytes": payloads.requests[case]})
         answer = await channel.call(case, message, timeout_s=CALL_TIMEOUT_S)

@@ -8,14 +8,15 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import uvloop
 
-from wires.cases import CASES, Ask, Payloads, Tls
+from wires.cases import CASES, DIAL, NUM_DIALS, Ask, Payloads, Tls
 
 __all__ = ["main"]
 
@@ -43,6 +44,16 @@ async def burst(ask: Ask, case: str, in_flight: int, slowness: float) -> float:
     return seconds / num_calls
 
 
+async def dials(dial: Callable[[], Awaitable[None]]) -> float:
+    """Open connections one after the other; return the seconds that one took."""
+    for _ in range(_WARM_UP_CALLS):
+        await dial()
+    start = time.perf_counter()
+    for _ in range(NUM_DIALS):
+        await dial()
+    return (time.perf_counter() - start) / NUM_DIALS
+
+
 async def obey(commands: dict[str, Callable[..., Any]]) -> None:
     """Do what standard input says until it ends."""
     loop = asyncio.get_running_loop()
@@ -58,17 +69,20 @@ async def main(stack: str, act: str, options: str) -> None:
     if "certificate" in given:
         tls = Tls(Path(given["certificate"]), Path(given["key"]), mutual=given["mutual"])
     wire, payloads = import_module(f"wires.{stack}"), Payloads()
+    more = {"secret": given["secret"]} if "secret" in given else {}
     if act == "serve":
-        port: int = await wire.serve(payloads, tls)
+        port: int = await wire.serve(payloads, tls, **more)
 
         async def where() -> int:
             return port
 
         await obey({"port": where})
     else:
-        ask: Ask = await wire.connect(payloads, given["port"], tls)
+        ask: Ask = await wire.connect(payloads, given["port"], tls, **more)
 
         async def run(case: str, in_flight: int, slowness: float) -> float:
+            if case == DIAL:
+                return await dials(partial(wire.dial, payloads, given["port"], **more))
             return await burst(ask, case, in_flight, slowness)
 
         await obey({"burst": run})

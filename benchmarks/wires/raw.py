@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from wires.cases import CASES, Ask, Payloads, Tls, check
 
-__all__ = ["connect", "serve"]
+__all__ = ["connect", "dial", "serve"]
 
 _HEADER = struct.Struct(">LL")
 """Bytes that follow, and the case's number."""
@@ -127,3 +127,12 @@ async def connect(payloads: Payloads, port: int, tls: Tls | None) -> Ask:
         ssl=None if tls is None else tls.client(),
     )
     return client.ask
+
+
+async def dial(payloads: Payloads, port: int) -> None:
+    """Open a connection, make one small call, and close it."""
+    transport, client = await asyncio.get_running_loop().create_connection(
+        lambda: _Client(payloads), "127.0.0.1", port
+    )
+    await client.ask("small")
+    transport.close()
