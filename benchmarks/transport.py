@@ -51,10 +51,8 @@ METHOD = (
     "'ours' is Channel.call to a handler of RpcServer, with messages, deadlines and errors. "
     "A round runs a burst of every stack for every load; a ratio is the time of raw's call "
     "divided by the stack's, of one round: 1 is as fast as the limit. Under TLS the limit "
-    "is raw TCP under the same TLS, with the same certificates. 'secret' is ours with the "
-    "job's "
-    "secret proven by both ends of a connection; 'dial' is a new connection with one small "
-    "call on it."
+    "is raw TCP under the same TLS, with the same certificates. 'secret' is ours where both "
+    "ends prove the job's secret; 'dial' is a new connection with one small call on it."
 )
 
 
