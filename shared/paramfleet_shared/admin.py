@@ -190,9 +190,7 @@ class AdminServer:
         self._schedule_look()
 
     @web.middleware
-    async def _read_in_time(
-        self, request: web.Request, handler: Handler
-    ) -> web.StreamResponse:
+    async def _read_in_time(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Read a body whole before its handler runs, who then finds it there."""
         if request.body_exists:
             try:

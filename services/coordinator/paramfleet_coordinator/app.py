@@ -33,6 +33,7 @@ from paramfleet_shared.discovery.registry import CoordinatorSeat
 from paramfleet_shared.discovery.seat import Seat
 from paramfleet_shared.discovery.store import outlast, store_of
 from paramfleet_shared.errors import FleetError
+from paramfleet_shared.machine import raise_open_files
 from paramfleet_shared.otel import tracing_of
 from paramfleet_shared.rpc.endpoint import join_endpoint
 from paramfleet_shared.rpc.server import RpcServer
@@ -315,6 +316,7 @@ def run(resolved: Resolved[CoordinatorSettings]) -> int:
     settings = resolved.value
     level, log_format = settings.log_level, settings.log_format
     setup_logging("coordinator", level=level, log_format=log_format)
+    raise_open_files()
     for line in resolved.lines():
         log.info("setting %s", line)
     return asyncio.run(_serve_until_signal(Coordinator(resolved, clock=SystemClock())))

@@ -37,6 +37,7 @@ from paramfleet_shared.config import Resolved, read_environment, resolve
 from paramfleet_shared.discovery.session import JobSession
 from paramfleet_shared.errors import FleetError
 from paramfleet_shared.ids import Rank
+from paramfleet_shared.machine import raise_open_files
 from paramfleet_shared.otel import tracing_of
 from paramfleet_shared.placement import Placement
 from paramfleet_shared.rpc.endpoint import join_endpoint
@@ -111,6 +112,7 @@ def run(arguments: Mapping[str, Any] | None = None) -> None:
 def serve(resolved: Resolved[PServerSettings]) -> None:
     """Serve until the job has ended, on a loop of its own. Raises as ``run``."""
     _log_as(resolved.value, resolved.value.index)
+    raise_open_files()
     for line in resolved.lines():
         log.debug("settings", extra={"setting": line})
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -218,6 +220,7 @@ class PServer:
                 {operation: self._handler(operation) for operation in OPERATIONS},
                 name=f"pserver {settings.index if settings.index is not None else '?'}",
                 clock=self._clock,
+                limits=settings.limits,
                 health=lambda: {"ok": True},
                 tls=tls and tls.accepts("worker", "pserver", "coordinator"),
                 tracing=tracing,

@@ -205,9 +205,7 @@ async def test_a_worker_whose_push_waits_for_others_does_not_keep_theirs_out(
         await all_here.wait()
         return Message()
 
-    _, endpoint = await house.serve(
-        {"push": push}, limits=Limits(server_budget_bytes=1 << 20)
-    )
+    _, endpoint = await house.serve({"push": push}, limits=Limits(server_budget_bytes=1 << 20))
     rows = np.zeros(1 << 17, np.float64)  # the whole budget each
 
     await asyncio.gather(
@@ -269,9 +267,7 @@ async def test_a_job_of_64_workers_on_one_machine_connects_at_once(house: Any) -
     server, endpoint = await house.serve(ECHO)
     channels = [house.channel(endpoint) for _ in range(4 * 64)]
 
-    await asyncio.gather(
-        *(each.call("echo", Message(), timeout_s=LATE_S) for each in channels)
-    )
+    await asyncio.gather(*(each.call("echo", Message(), timeout_s=LATE_S) for each in channels))
 
     assert server.num_connections == len(channels)
 

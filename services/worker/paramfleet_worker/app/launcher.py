@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from paramfleet_shared.clock import Clock
 from paramfleet_shared.config import without_password
 from paramfleet_shared.discovery.embedded import find_redis_server
+from paramfleet_shared.machine import raise_open_files
 from paramfleet_worker.app.planning import REDIS, LaunchPlan
 from paramfleet_worker.core.events import (
     Consult,
@@ -105,6 +106,7 @@ class Launcher:
             NoRedisServerError: if Redis must be started and there is no ``redis-server``.
             OSError: if a log can't be written or a process can't be started.
         """
+        raise_open_files()  # Redis and the members inherit it
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._signals())
             keeper = Keeper()
