@@ -181,6 +181,8 @@ class AdminServer:
     def _cut_late(self) -> None:
         """Cut the connections that are too slow."""
         now = self._clock.monotonic()
+        if self._listener is not None:
+            self._listener.look()
         for each in list(self._guarded):
             reason = each.cut_if_late(now)
             times = 0 if reason is None else self._repeats.count(f"cut {reason}", now)

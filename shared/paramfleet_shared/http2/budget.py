@@ -38,18 +38,19 @@ class BodyShare:
         self.limit_bytes = limit_bytes
         self.num_held = 0
 
-    def admits(self, num_more: int, *, held: int = 0) -> bool:
-        """Return whether a body may take more memory; one alone always may.
+    def take(self, num_more: int, held: int = 0) -> bool:
+        """Let a body hold more memory, and return True, if there is that; one alone always may.
 
         Args:
             num_more: Bytes that it needs.
             held: Those that it holds already.
         """
         budget = self._budget
-        in_all = budget.num_held + num_more
+        in_all, here = budget.num_held + num_more, self.num_held + num_more
         if (in_all <= budget.limit_bytes or budget.num_held == held) and (
-            self.num_held + num_more <= self.limit_bytes or self.num_held == held
+            here <= self.limit_bytes or self.num_held == held
         ):
+            budget.num_held, self.num_held = in_all, here
             return True
         budget.num_refused += 1
         return False

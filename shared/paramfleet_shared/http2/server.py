@@ -262,24 +262,18 @@ class ServerConnection(Connection):
 
     def _may_hold(self, stream: Stream, num_bytes: int) -> bool:
         """Let a stream hold so much of its server's memory, if there is that."""
-        share = self.share
-        held = stream.num_shared
+        share, held = self.share, stream.num_shared
         if share is not None and num_bytes > held:
-            if not share.admits(num_bytes - held, held=held):
+            if not share.take(num_bytes - held, held):
                 return False
-            self._hold(stream, num_bytes)
+            stream.num_shared = num_bytes
         return True
 
+    @override
     def _hold(self, stream: Stream, num_bytes: int) -> None:
         if self.share is not None:
             self.share.hold(num_bytes - stream.num_shared)
             stream.num_shared = num_bytes
-
-    @override
-    def _forget(self, stream: Stream) -> None:
-        super()._forget(stream)
-        if stream.num_shared:
-            self._hold(stream, 0)
 
     @override
     def _on_stream_ended(self, stream: Stream) -> None:

@@ -4,6 +4,7 @@ import ipaddress
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 from paramfleet_shared.http2.budget import BodyBudget, BodyShare
@@ -36,18 +37,24 @@ def peer_of(host: str, name: str) -> Peer:
         host: Its address.
         name: How logs show it.
     """
+    group = _group_of(host)
+    return Peer(name, group, group == THIS_MACHINE)
+
+
+@lru_cache(_MAX_CONNECTIONS)
+def _group_of(host: str) -> str:
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
-        return Peer(name, host, is_local=False)
+        return host
     if isinstance(address, ipaddress.IPv6Address):
         address = address.ipv4_mapped or address
     if address.is_loopback:
-        return Peer(name, THIS_MACHINE, is_local=True)
+        return THIS_MACHINE
     if isinstance(address, ipaddress.IPv6Address):  # who has one has its network
         network = ipaddress.ip_network((address, 64), strict=False)
-        return Peer(name, str(network), is_local=False)
-    return Peer(name, str(address), is_local=False)
+        return str(network)
+    return str(address)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

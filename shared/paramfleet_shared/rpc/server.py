@@ -209,7 +209,7 @@ class RpcServer:
         for name in listener.names if self._nearby and service.tls is None else ():
             sock = bind_nearby(name)
             if sock is not None:
-                listener.add(sock)
+                await listener.add(sock)
         return port_now
 
     def _stop_listening(self) -> None:
@@ -237,6 +237,8 @@ class RpcServer:
                 if was_open and session.connection.end_reason is not None:
                     self._say_cut(session, now)
         self._say_refused(now)
+        if self._listener is not None:
+            self._listener.look()
         self._schedule_sweep()
 
     def _say_cut(self, session: Session, now: float) -> None:

@@ -152,16 +152,16 @@ def test_whatever_ends_a_body_gives_its_bytes_back(end: str) -> None:
 def test_one_machine_gets_its_share_and_leaves_the_rest() -> None:
     budget = BodyBudget(100)
     here, there = budget.share(50), budget.share(50)
-    here.hold(40)
 
-    assert not here.admits(20)
-    assert there.admits(20)
+    assert here.take(40)
+    assert not here.take(20)
+    assert there.take(20)
     assert budget.num_refused == 1
 
 
 def test_a_share_that_holds_nothing_takes_one_body_if_all_have_memory() -> None:
     budget = BodyBudget(100)
-    budget.share(50).hold(10)
 
-    assert budget.share(50).admits(80)
-    assert not budget.share(50).admits(95)
+    assert budget.share(50).take(10)
+    assert budget.share(50).take(80)
+    assert not budget.share(50).take(20)

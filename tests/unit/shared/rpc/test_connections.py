@@ -142,7 +142,7 @@ def test_who_comes_back_finds_what_it_held_forgotten() -> None:
     again = admitted(connections, "10.0.0.1").share
     assert again is not None
     assert again is not first.share
-    assert again.admits(500)
+    assert again.take(500)
 
 
 def test_what_repeats_is_said_once_a_while_with_how_often_it_was() -> None:
