@@ -1,20 +1,39 @@
 """The admin address of a process: health, status, metrics and settings over HTTP/1.1."""
 
-from collections.abc import Callable, Mapping, Sequence
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from aiohttp import web
 
 from paramfleet_shared.access import Gate, require_marks, requires
+from paramfleet_shared.clock import Clock, SystemClock
 from paramfleet_shared.errors import ContractError
-from paramfleet_shared.rpc.doorway import TlsDoorway
+from paramfleet_shared.machine import num_open_files
+from paramfleet_shared.rpc.connections import Admission, ConnectionTable, Repeats, quota_of
+from paramfleet_shared.rpc.guarded import AdminLimits, Guarded
+from paramfleet_shared.rpc.listener import Listener
 from paramfleet_shared.telemetry import MetricRegistry, finite
 from paramfleet_shared.tls import TlsEnd
 
-__all__ = ["AdminPortInUseError", "AdminServer"]
+__all__ = ["AdminLimits", "AdminPortInUseError", "AdminServer"]
 
+log = logging.getLogger(__name__)
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+_NAME = "the admin address"
 _STOP_TIMEOUT_S = 1.0
 """Seconds that open admin connections get at the end."""
+
+_LINGER_S = 2.0
+"""Seconds in which the rest of a refused body is read."""
+
+_LIMITS = AdminLimits()
+_MAX_LOOK_S = 1.0
+_REPEAT_S = 10.0
+"""Seconds between two log lines that say the same."""
 
 
 class AdminPortInUseError(ContractError):
@@ -46,6 +65,8 @@ class AdminServer:
         gate: Who may ask; without one everybody may read, and only callers on this machine
             may do more.
         tls: Serve TLS. Callers without a certificate are served what the gate lets them.
+        limits: What callers may not pass.
+        clock: Time.
 
     Raises:
         UnmarkedRouteError: if a route doesn't say whom it serves.
@@ -62,14 +83,24 @@ class AdminServer:
         state: Mapping[web.AppKey[Any], Any] | None = None,
         gate: Gate | None = None,
         tls: TlsEnd | None = None,
+        limits: AdminLimits = _LIMITS,
+        clock: Clock | None = None,
     ) -> None:
         self._status = status
         self._ready = ready
         self._metrics = metrics
         self._config = dict(config or {})
         self._tls = tls
-        self._doorway: TlsDoorway | None = None
-        app = web.Application(middlewares=[(gate or Gate()).middleware])
+        self._limits = limits
+        self._clock = clock or SystemClock()
+        self._listener: Listener | None = None
+        self._guarded: set[Guarded] = set()
+        self._repeats = Repeats(_REPEAT_S)
+        self._look: asyncio.TimerHandle | None = None
+        app = web.Application(
+            middlewares=[_watch, (gate or Gate()).middleware, self._read_in_time],
+            client_max_size=limits.max_body_bytes,
+        )
         for key, value in (state or {}).items():
             app[key] = value
         app.add_routes(
@@ -83,7 +114,13 @@ class AdminServer:
             ]
         )
         require_marks(app)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_STOP_TIMEOUT_S)
+        self._runner = web.AppRunner(
+            app,
+            access_log=None,
+            shutdown_timeout=_STOP_TIMEOUT_S,
+            keepalive_timeout=limits.keep_alive_s,
+            lingering_time=_LINGER_S,
+        )
 
     async def start(self, host: str, port: int) -> int:
         """Listen; port 0 picks a free one.
@@ -103,19 +140,69 @@ class AdminServer:
 
     async def close(self) -> None:
         """Stop listening; may be called again."""
-        if self._doorway is not None:
-            await self._doorway.wait_closed()
+        if self._look is not None:
+            self._look.cancel()
+        if self._listener is not None:
+            await self._listener.wait_closed()
         await self._runner.cleanup()
 
     async def _listen(self, host: str, port: int) -> int:
-        if self._tls is not None:
-            server = self._runner.server
-            assert server is not None, "set up"
-            self._doorway = TlsDoorway(server, self._tls, server="the admin address")
-            return await self._doorway.open(host, port)
-        await web.TCPSite(self._runner, host, port).start()
-        bound: int = self._runner.addresses[0][1]
+        limits = self._limits
+        quota = quota_of(
+            num_open_files=num_open_files(),
+            max_connections=limits.max_connections,
+            per_peer=limits.max_connections_per_peer,
+            is_admin=True,
+        )
+        self._listener = listener = Listener(
+            self._guard, ConnectionTable(quota), clock=self._clock, server=_NAME, tls=self._tls
+        )
+        bound = await listener.open(host, port)
+        self._schedule_look()
         return bound
+
+    def _guard(self, admission: Admission) -> Guarded:
+        server = self._runner.server
+        assert server is not None, "set up"
+        return Guarded(
+            server(),
+            admission,
+            limits=self._limits,
+            clock=self._clock,
+            guarded=self._guarded,
+        )
+
+    def _schedule_look(self) -> None:
+        limits = self._limits
+        shortest_s = min(limits.head_timeout_s, limits.unread_timeout_s)
+        loop = asyncio.get_running_loop()
+        self._look = loop.call_later(min(_MAX_LOOK_S, shortest_s / 4), self._cut_late)
+
+    def _cut_late(self) -> None:
+        """Cut the connections that are too slow."""
+        now = self._clock.monotonic()
+        if self._listener is not None:
+            self._listener.look()
+        for each in list(self._guarded):
+            reason = each.cut_if_late(now)
+            times = 0 if reason is None else self._repeats.count(f"cut {reason}", now)
+            if times:
+                facts = {"server": _NAME, "peer": each.peer, "times": times}
+                log.warning("connections.cut", extra={**facts, "reason": reason})
+        self._schedule_look()
+
+    @web.middleware
+    async def _read_in_time(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Read a body whole before its handler runs, who then finds it there."""
+        if request.body_exists:
+            try:
+                async with asyncio.timeout(self._limits.body_timeout_s):
+                    await request.read()
+            except TimeoutError:
+                response = web.Response(status=408, text="the body took too long\n")
+                response.force_close()
+                return response
+        return await handler(request)
 
     @requires("open")
     async def _answer_health(self, _request: web.Request) -> web.Response:
@@ -139,3 +226,17 @@ class AdminServer:
     @requires("read")
     async def _answer_config(self, _request: web.Request) -> web.Response:
         return web.json_response(self._config)
+
+
+@web.middleware
+async def _watch(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Let the connection know that a head is whole."""
+    transport = request.transport
+    guarded = None if transport is None else transport.get_protocol()
+    if not isinstance(guarded, Guarded):
+        return await handler(request)
+    guarded.began()
+    try:
+        return await handler(request)
+    finally:
+        guarded.ended()

@@ -34,6 +34,7 @@ from paramfleet_shared.discovery.registry import CoordinatorSeat
 from paramfleet_shared.discovery.seat import Seat
 from paramfleet_shared.discovery.store import outlast, store_of
 from paramfleet_shared.errors import FleetError
+from paramfleet_shared.machine import raise_open_files
 from paramfleet_shared.otel import tracing_of
 from paramfleet_shared.rpc.endpoint import join_endpoint
 from paramfleet_shared.rpc.server import RpcServer
@@ -321,6 +322,7 @@ def run(resolved: Resolved[CoordinatorSettings]) -> int:
     settings = resolved.value
     level, log_format = settings.log_level, settings.log_format
     setup_logging("coordinator", level=level, log_format=log_format)
+    raise_open_files()
     for line in resolved.lines():
         log.info("setting %s", line)
     for warning in open_warnings(resolved.origins, settings):

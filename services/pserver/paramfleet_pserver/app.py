@@ -37,6 +37,7 @@ from paramfleet_shared.config import Resolved, read_environment, resolve
 from paramfleet_shared.discovery.session import JobSession
 from paramfleet_shared.errors import FleetError
 from paramfleet_shared.ids import Rank
+from paramfleet_shared.machine import raise_open_files
 from paramfleet_shared.otel import tracing_of
 from paramfleet_shared.placement import Placement
 from paramfleet_shared.rpc.endpoint import join_endpoint
@@ -112,6 +113,7 @@ def run(arguments: Mapping[str, Any] | None = None) -> None:
 def serve(resolved: Resolved[PServerSettings]) -> None:
     """Serve until the job has ended, on a loop of its own. Raises as ``run``."""
     _log_as(resolved.value, resolved.value.index)
+    raise_open_files()
     for line in resolved.lines():
         log.debug("settings", extra={"setting": line})
     for warning in open_warnings(resolved.origins, resolved.value):
@@ -222,6 +224,7 @@ class PServer:
                 name=f"pserver {settings.index if settings.index is not None else '?'}",
                 is_named=settings.index is not None,
                 clock=self._clock,
+                limits=settings.limits,
                 health=lambda: {"ok": True},
                 tls=tls and tls.accepts("worker", "pserver", "coordinator"),
                 secret=secret,

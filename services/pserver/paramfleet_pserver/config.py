@@ -6,6 +6,7 @@ from typing import Literal
 
 from paramfleet_shared.config import JobSettings, SettingError
 from paramfleet_shared.rpc.endpoint import MalformedEndpointError, split_endpoint
+from paramfleet_shared.wire.limits import Limits
 
 __all__ = ["PServerSettings"]
 
@@ -41,6 +42,14 @@ class PServerSettings(JobSettings):
     admin_port: int = 0
     """Port of the admin address; 0 picks a free one."""
 
+    max_connections: int = 0
+    """Most connections of the data plane; a further one is closed at once, and one machine
+    gets at most half of them. 0 takes 10,000, or what the limit of open files leaves."""
+
+    body_budget_bytes: int = 0
+    """Memory of requests and answers under way, of all connections together; a request over it
+    is refused, and sent again. 0 takes an eighth of the memory of the machine or container."""
+
     owner_threads: int = 0
     """Threads that work on the tables; 0 takes half of the machine's cores, at most 8."""
 
@@ -66,10 +75,18 @@ class PServerSettings(JobSettings):
             except MalformedEndpointError as error:
                 rule = "host:port, or [address]:port for IPv6"
                 raise SettingError(name="advertise", value=self.advertise, rule=rule) from error
-        if self.owner_threads < 0:
-            raise SettingError(name="owner_threads", value=self.owner_threads, rule=">= 0")
+        for name in ("owner_threads", "max_connections", "body_budget_bytes"):
+            if getattr(self, name) < 0:
+                raise SettingError(name=name, value=getattr(self, name), rule=">= 0")
         if self.drain_timeout_s < 0:
             raise SettingError(name="drain_timeout_s", value=self.drain_timeout_s, rule=">= 0")
+
+    @property
+    def limits(self) -> Limits:
+        """Return what clients of the data plane may not pass."""
+        return Limits(
+            max_connections=self.max_connections, server_budget_bytes=self.body_budget_bytes
+        )
 
     @property
     def num_owners(self) -> int:

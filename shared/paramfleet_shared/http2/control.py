@@ -264,6 +264,11 @@ class ControlFrames(ABC):
         if stream.outgoing is not None:
             self._sender.drop(stream)
         stream.release()
+        if stream.num_shared:
+            self._hold(stream, 0)
+
+    def _hold(self, stream: Stream, num_bytes: int) -> None:
+        """Take note of what a stream holds of its server's memory; a client counts nothing."""
 
     # functions, not bound methods: those would be a cycle, and a lost connection would
     # keep its memory until cycles are collected

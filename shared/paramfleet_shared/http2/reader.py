@@ -59,6 +59,8 @@ class FrameReader:
         self._scratch = memoryview(bytearray(max(_MIN_SCRATCH_BYTES, 2 * self._frame_room)))
         self._start = self._end = 0  # unread bytes of the scratch
         self._payload: _Payload | None = None
+        self._num_partial = 0
+        self._is_partial = False
         self._stopped = False
 
     def stop(self) -> None:
@@ -70,6 +72,30 @@ class FrameReader:
     def release(self) -> None:
         """Forget the sink, which holds this reader; it has stopped, and nothing comes."""
         self._sink = cast("FrameSink", None)
+
+    @property
+    def partial(self) -> "tuple[object, int] | None":
+        """Return which frame has come in part, and the length of its payload so far known.
+
+        The first is another object for another frame; None if no frame has begun.
+        """
+        payload = self._payload
+        if payload is not None:
+            return payload, payload.num_bytes
+        return (self._num_partial, 0) if self._is_partial else None
+
+    def num_come(self, stream_id: int) -> int:
+        """Return the bytes that have come of this stream's payload under way."""
+        payload = self._payload
+        if payload is None or payload.stream_id != stream_id:
+            return 0
+        return payload.num_bytes - payload.num_missing
+
+    def discard(self, stream_id: int) -> None:
+        """Throw the rest of this stream's payload under way away, and let go of its place."""
+        payload = self._payload
+        if payload is not None and payload.stream_id == stream_id and payload.padded is None:
+            payload.place = None
 
     def get_buffer(self) -> memoryview:
         """Return where to put the next bytes; never empty."""
@@ -172,7 +198,13 @@ class FrameReader:
         """Forget what was read before ``start``; keep room for one whole frame behind it."""
         if start == self._end or self._stopped:
             start = self._end = 0
-        elif len(self._scratch) - start < self._frame_room:
+            self._is_partial = False
+            self._start = start
+            return
+        if start != self._start or not self._is_partial:  # another frame than before
+            self._num_partial += 1
+            self._is_partial = True
+        if len(self._scratch) - start < self._frame_room:
             unread = bytes(self._scratch[start : self._end])
             self._scratch[: len(unread)] = unread
             start, self._end = 0, len(unread)

@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from typing_extensions import override
 
+from paramfleet_shared.http2.budget import BodyShare
 from paramfleet_shared.http2.connection import Connection
 from paramfleet_shared.http2.events import (
     Event,
@@ -17,6 +18,7 @@ from paramfleet_shared.http2.events import (
 from paramfleet_shared.http2.frames import MAX_STREAM_ID, ErrorCode, goaway
 from paramfleet_shared.http2.heads import Head
 from paramfleet_shared.http2.hpack_memo import Header
+from paramfleet_shared.http2.pace import BodyPace, FramePace, Moving
 from paramfleet_shared.http2.stream import Stream
 from paramfleet_shared.wire.limits import Limits
 from paramfleet_shared.wire.message import Buffer
@@ -26,17 +28,24 @@ __all__ = ["ServerConnection"]
 _MEMO_ENTRIES = 512
 _MAX_REMEMBERED_GAPS = 64
 _DRAIN_PING = b"pf-drain"
+_GREETING = "its preface and settings"
+_BLOCK = "a header block"
+_FRAME = "a frame"
+_UNCOUNTED_BYTES = 1 << 10
+"""Longest body that isn't counted over all connections: ``max_streams`` of them are little."""
 
 
 class ServerConnection(Connection):
     """One client's connection.
 
     A request is admitted when its headers come, before any memory is taken for
-    its body: over ``max_streams`` or ``body_budget_bytes`` it is refused, which
+    its body: over ``max_streams``, ``body_budget_bytes`` or ``share`` it is refused, which
     the client may retry; over ``max_body_bytes`` it becomes ``RequestTooLarge``.
     """
 
     client_side: ClassVar[bool] = False
+    share: BodyShare | None = None
+    """What bodies under way may hold of its server's memory; set before anything comes."""
 
     def __init__(self, limits: Limits, now: float) -> None:
         super().__init__(limits, now)
@@ -48,6 +57,8 @@ class ServerConnection(Connection):
         """No less than the bytes of bodies in flight; counted when it seems too much."""
         self._draining = False
         self._drain_seen = False
+        self._bodies = BodyPace(limits, now)
+        self._frames = FramePace(limits, now, _GREETING)
 
     def respond(
         self, stream_id: int, status: int, headers: Sequence[Header], body: Sequence[Buffer]
@@ -63,6 +74,8 @@ class ServerConnection(Connection):
             num_bytes = sum(map(len, body))
             self._held_at_most += num_bytes
             self._answer(stream, self._encode_answer(status, headers, num_bytes), body)
+            if num_bytes > _UNCOUNTED_BYTES or stream.num_shared:
+                self._hold(stream, 0 if stream.outgoing is None else num_bytes)
 
     def respond_to_head(
         self, stream_id: int, status: int, headers: Sequence[Header], num_bytes: int
@@ -77,16 +90,50 @@ class ServerConnection(Connection):
         self.reset(stream_id, ErrorCode.REFUSED_STREAM)
 
     def expire(self, now: float) -> list[Event]:
-        """Reset the streams whose body made no progress for too long, either way."""
+        """Reset streams whose body is stuck or too slow, either way; end on a slow frame.
+
+        Called once in ``pace.look_period_s``.
+        """
+        if self.end_reason is not None:
+            return []
         self._now = now
-        for stream in list(self._streams.values()):
-            stuck = stream.outgoing is not None or not stream.received_all
-            if stuck and now - stream.progress_at > self._limits.body_idle_timeout_s:
-                self.reset(stream.stream_id, ErrorCode.CANCEL)
-                self._events.append(
-                    StreamLost(stream.stream_id, "its body made no progress", processed=True)
-                )
+        moving = {_key_of(each): each for each in self._streams.values() if _is_moving(each)}
+        courses = [Moving(key, self._num_moved(each)) for key, each in moving.items()]
+        slow = self._bodies.late(courses, now)
+        for key, stream in moving.items():
+            if now - stream.progress_at > self._limits.body_idle_timeout_s:
+                self._give_up(stream, "its body made no progress")
+            elif key in slow:
+                self._give_up(stream, "its body moved too slowly")
+        what, mark, allowed_s = self._unfinished()
+        if self._frames.is_late(mark, allowed_s, now):
+            self._fail(ErrorCode.ENHANCE_YOUR_CALM, f"{what} took the peer too long")
         return self._take_events()
+
+    def _num_moved(self, stream: Stream) -> int:
+        outgoing = stream.outgoing
+        if outgoing is not None:
+            return outgoing.num_bytes - outgoing.num_left
+        return stream.num_received + self._reader.num_come(stream.stream_id)
+
+    def _give_up(self, stream: Stream, reason: str) -> None:
+        self.reset(stream.stream_id, ErrorCode.CANCEL)
+        self._reader.discard(stream.stream_id)  # or its payload under way keeps the memory
+        self._events.append(StreamLost(stream.stream_id, reason, processed=True))
+
+    def _unfinished(self) -> tuple[str, object, float]:
+        """Return what has come in part: its name, which it is, and how long it may take."""
+        limits = self._limits
+        if not self._greeted:
+            return _GREETING, _GREETING, limits.head_timeout_s
+        if self._blocks.is_open:
+            return _BLOCK, (_BLOCK, self._blocks.stream_id), limits.body_idle_timeout_s
+        partial = self._reader.partial
+        if partial is None:
+            return "", None, 0.0
+        mark, num_bytes = partial
+        moving_s = num_bytes / limits.min_body_bytes_per_s
+        return _FRAME, mark, limits.body_idle_timeout_s + moving_s
 
     def drain(self) -> None:
         """Ask the client to open no more streams; the open ones go on.
@@ -180,6 +227,8 @@ class ServerConnection(Connection):
         refused = len(self._streams) >= limits.max_streams or (
             not too_large and self._over_budget(num_bytes)
         )
+        if num_bytes > _UNCOUNTED_BYTES and not (refused or too_large):
+            refused = not self._may_hold(stream, num_bytes)
         self._streams[stream.stream_id] = stream
         if refused:
             self._floods.count_control(self._now)
@@ -204,10 +253,27 @@ class ServerConnection(Connection):
     @override
     def _has_room_for(self, stream: Stream, num_bytes: int) -> bool:
         self._held_at_most = self._limits.body_budget_bytes  # it may grow by more: count again
-        if len(self._streams) > 1 and self._over_budget(num_bytes):
+        over = len(self._streams) > 1 and self._over_budget(num_bytes)
+        size = stream.size_with(num_bytes, self._limits.max_body_bytes)
+        if over or not self._may_hold(stream, size):
             self.refuse(stream.stream_id)
             return False
         return True
+
+    def _may_hold(self, stream: Stream, num_bytes: int) -> bool:
+        """Let a stream hold so much of its server's memory, if there is that."""
+        share, held = self.share, stream.num_shared
+        if share is not None and num_bytes > held:
+            if not share.take(num_bytes - held, held):
+                return False
+            stream.num_shared = num_bytes
+        return True
+
+    @override
+    def _hold(self, stream: Stream, num_bytes: int) -> None:
+        if self.share is not None:
+            self.share.hold(num_bytes - stream.num_shared)
+            stream.num_shared = num_bytes
 
     @override
     def _on_stream_ended(self, stream: Stream) -> None:
@@ -216,6 +282,8 @@ class ServerConnection(Connection):
                 self._body_left(stream)
             return
         assert stream.headers is not None, "a request has headers"
+        if stream.num_shared:  # what comes whole is the handler's
+            self._hold(stream, 0)
         self._events.append(
             RequestReceived(stream.stream_id, stream.headers, stream.take_body())
         )
@@ -249,6 +317,8 @@ class ServerConnection(Connection):
 
     @override
     def _body_left(self, stream: Stream) -> None:
+        if stream.num_shared:
+            self._hold(stream, 0)
         if stream.received_all:
             self._forget(stream)
         elif stream.ends_by_itself:  # some clients drop an answer that a reset follows
@@ -260,4 +330,15 @@ class ServerConnection(Connection):
     def _body_too_large(self, stream: Stream, num_bytes: int) -> None:
         stream.discarding = True
         stream.release()
+        if stream.num_shared:
+            self._hold(stream, 0)
         self._events.append(RequestTooLarge(stream.stream_id, num_bytes))
+
+
+def _is_moving(stream: Stream) -> bool:
+    return stream.outgoing is not None or not stream.received_all
+
+
+def _key_of(stream: Stream) -> tuple[int, bool]:
+    """Return which of a stream's bodies moves."""
+    return stream.stream_id, stream.outgoing is not None

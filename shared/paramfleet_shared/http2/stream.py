@@ -55,13 +55,13 @@ class BodyMemory:
 class OutgoingBody:
     """Buffers that leave in order, cut where windows and frames demand."""
 
-    __slots__ = ("_offset", "_pieces", "num_left")
+    __slots__ = ("_offset", "_pieces", "num_bytes", "num_left")
 
     def __init__(self, buffers: Sequence[Buffer], num_bytes: int) -> None:
         self._pieces = [memoryview(buffer) for buffer in buffers]
         self._pieces.reverse()  # the next one last, to be popped
         self._offset = 0
-        self.num_left = num_bytes
+        self.num_bytes = self.num_left = num_bytes
 
     def take(self, num_bytes: int) -> list[memoryview]:
         """Return views of the next ``num_bytes`` bytes, at most ``num_left``."""
@@ -99,6 +99,8 @@ class Stream:
     """The peer's content-length."""
     num_reserved = 0
     """Bytes of memory that the incoming body has or will have."""
+    num_shared = 0
+    """Bytes that count against the memory of all connections."""
     body: memoryview | None = None
     num_received = 0
     received_all = False
@@ -138,10 +140,17 @@ class Stream:
             return allocate_body(0)
         return body if len(body) == self.num_received else body[: self.num_received]
 
+    def size_with(self, num_more: int, max_bytes: int) -> int:
+        """Return what a body of unknown length takes once ``num_more`` bytes are there."""
+        end = self.num_received + num_more
+        if self.body is not None and end <= len(self.body):
+            return len(self.body)
+        return min(max_bytes, max(end, 2 * self.num_received, _MIN_GROWTH_BYTES))
+
     def _grow(self, end: int, max_bytes: int, memory: BodyMemory) -> memoryview:
         size = self.declared
         if size is None:
-            size = min(max_bytes, max(end, 2 * self.num_received, _MIN_GROWTH_BYTES))
+            size = self.size_with(end - self.num_received, max_bytes)
         body = memory.allocate(size)
         if self.body is not None:
             body[: self.num_received] = self.body[: self.num_received]

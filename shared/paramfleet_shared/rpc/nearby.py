@@ -20,7 +20,14 @@ import sys
 
 from paramfleet_shared.rpc.endpoint import join_endpoint
 
-__all__ = ["bind_nearby", "caller_of", "connect_nearby", "is_strangers", "widen"]
+__all__ = [
+    "bind_nearby",
+    "caller_of",
+    "connect_nearby",
+    "is_strangers",
+    "process_of",
+    "widen",
+]
 
 _IS_POSSIBLE = sys.platform == "linux"
 _KIND = socket.SOCK_STREAM | getattr(socket, "SOCK_NONBLOCK", 0)
@@ -80,9 +87,14 @@ def caller_of(transport: asyncio.BaseTransport) -> str:
     """Return who is at the other end: ``host:port``, or a process of this machine."""
     sock = _unix_socket(transport)
     if sock is not None:
-        return f"process {_credentials(sock)[0]}"
+        return process_of(sock)
     name = transport.get_extra_info("peername")
     return join_endpoint(*name[:2]) if name else "?"
+
+
+def process_of(sock: socket.socket) -> str:
+    """Return which process is at the other end of a Unix socket."""
+    return f"process {_credentials(sock)[0]}"
 
 
 def is_strangers(transport: asyncio.BaseTransport) -> bool:

@@ -12,6 +12,7 @@ from typing_extensions import override
 from paramfleet_shared.clock import Clock
 from paramfleet_shared.http2.connection import Connection
 from paramfleet_shared.http2.events import Event
+from paramfleet_shared.http2.pace import BodyPace, Moving
 from paramfleet_shared.rpc.nearby import widen
 from paramfleet_shared.wire.limits import Limits
 from paramfleet_shared.wire.message import Buffer
@@ -34,11 +35,14 @@ class Http2Protocol(asyncio.BufferedProtocol, ABC, Generic[C]):
         self.connection = connection
         self.num_received = 0
         """Bytes that came so far: any of them is a sign of life."""
+        self.num_written = 0
+        """Bytes given to the transport so far."""
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._limits = limits
         self._clock = clock
         self._transport: asyncio.Transport | None = None
         self._paused = False
+        self._writing = BodyPace(limits, clock.monotonic())
         self._cutting: asyncio.TimerHandle | None = None
 
     @abstractmethod
@@ -55,9 +59,20 @@ class Http2Protocol(asyncio.BufferedProtocol, ABC, Generic[C]):
             buffers = connection.take_buffers(self._clock.monotonic())
             if not buffers:
                 break
-            _write(transport, buffers)
+            self.num_written += _write(transport, buffers)
         if connection.end_reason is not None:
             self._close_transport(transport)
+
+    def is_unread(self, now: float) -> bool:
+        """Return whether the peer reads what was written too slowly, or not at all.
+
+        Asked once in ``pace.look_period_s``.
+        """
+        transport = self._transport
+        num_waiting = 0 if transport is None else transport.get_write_buffer_size()
+        num_left = self.num_written - num_waiting
+        waiting = [Moving(0, num_left, num_left)] if num_waiting else []
+        return bool(self._writing.late(waiting, now))
 
     def close(self) -> None:
         """Say goodbye and close; ``closed`` tells when that is done."""
@@ -131,13 +146,16 @@ class Http2Protocol(asyncio.BufferedProtocol, ABC, Generic[C]):
         )
 
 
-def _write(transport: asyncio.Transport, buffers: list[Buffer]) -> None:
-    if sum(map(len, buffers)) <= _JOIN_BYTES:
+def _write(transport: asyncio.Transport, buffers: list[Buffer]) -> int:
+    """Write, and return how many bytes those were."""
+    num_bytes = sum(map(len, buffers))
+    if num_bytes <= _JOIN_BYTES:
         transport.write(b"".join(buffers))
     elif len(buffers) <= _FEW_BUFFERS:
         transport.writelines(buffers)
     else:
         transport.writelines(_joined(buffers))
+    return num_bytes
 
 
 def _joined(buffers: list[Buffer]) -> list[Buffer]:

@@ -50,20 +50,11 @@ class Proving:
         key: What callers must know.
         server: How the log names the server.
         timeout_s: Seconds that a caller has to prove itself.
-        make: Makes the protocol that goes on with a known caller.
     """
 
-    def __init__(
-        self,
-        key: bytes,
-        *,
-        server: str,
-        timeout_s: float,
-        make: Callable[[], Http2Protocol[Any]],
-    ) -> None:
+    def __init__(self, key: bytes, *, server: str, timeout_s: float) -> None:
         self.key = proof_key(key)
         self.timeout_s = timeout_s
-        self.make = make
         self.name: str | None = None
         """This server's name as its callers know it; until then nobody is answered."""
         self._log_name = server
@@ -71,9 +62,16 @@ class Proving:
         self._logged_at = float("-inf")
         self._num_unlogged = 0
 
-    def __call__(self) -> asyncio.BaseProtocol:
-        """Return the protocol of a new connection."""
-        return _ServerProving(self)
+    def begin(
+        self, make: Callable[[], Http2Protocol[Any]], give_up: Callable[[], None]
+    ) -> asyncio.BaseProtocol:
+        """Return the protocol of a new connection.
+
+        Args:
+            make: Makes the protocol that goes on with a known caller.
+            give_up: Called once if the connection ends before that is made.
+        """
+        return _ServerProving(self, make, give_up)
 
     def identify(self, name: str) -> None:
         """Say who this server is, and answer those who wait for that."""
@@ -153,9 +151,16 @@ class _Greeting(asyncio.BufferedProtocol):
 class _ServerProving(_Greeting):
     """A caller that isn't known as yet."""
 
-    def __init__(self, all_: Proving) -> None:
+    def __init__(
+        self,
+        all_: Proving,
+        make: Callable[[], Http2Protocol[Any]],
+        give_up: Callable[[], None],
+    ) -> None:
         super().__init__()
         self._all = all_
+        self._make = make
+        self._give_up = give_up
         self._proof = ServerProof(all_.key, nonce=os.urandom(NONCE_BYTES))
         self._timer: asyncio.TimerHandle | None = None
         self._next: Http2Protocol[Any] | None = None
@@ -182,8 +187,9 @@ class _ServerProving(_Greeting):
             return
         if self._proof.proven:
             assert self._next is not None, "made when the challenge was sent"
-            self._end()
-            self.hand_on(self._next, self._proof.rest)
+            known, self._next = self._next, None
+            self._forget()
+            self.hand_on(known, self._proof.rest)
         else:
             self.go_on()
 
@@ -193,28 +199,32 @@ class _ServerProving(_Greeting):
         if self._proof.is_asked and name is not None:
             assert self._transport is not None, "bytes came"
             self._transport.write(self._proof.answer(name))
-            self._next = self._all.make()  # while the caller is at work on its proof
+            self._next = self._make()  # while the caller is at work on its proof
 
     def abort(self) -> None:
         """Cut the connection."""
-        self._end()
+        self._forget()
         if self._transport is not None:
             self._transport.abort()
 
     @override
     def connection_lost(self, exc: Exception | None) -> None:
-        self._end()
+        self._forget()
+        if self._next is not None:
+            self._next.close()
+        else:
+            self._give_up()
 
     def _refuse(self, reason: str) -> None:
         self._all.note_refused(self.peer, reason)
-        self._end()
+        self._forget()
         transport = self._transport
         assert transport is not None, "connected"
         if not transport.is_closing():
             transport.write(_REFUSAL)
             transport.close()
 
-    def _end(self) -> None:
+    def _forget(self) -> None:
         self._all.discard(self)
         if self._timer is not None:
             self._timer.cancel()

@@ -7,14 +7,20 @@
 
 import asyncio
 import errno
+import logging
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from paramfleet_shared.clock import Clock
 from paramfleet_shared.errors import ContractError
+from paramfleet_shared.http2.budget import BodyBudget
+from paramfleet_shared.http2.pace import look_period_s
 from paramfleet_shared.http2.stream import Held
-from paramfleet_shared.rpc.doorway import TlsDoorway
+from paramfleet_shared.machine import memory_bytes, num_open_files
+from paramfleet_shared.rpc.connections import Admission, ConnectionTable, Repeats, quota_of
 from paramfleet_shared.rpc.faults import NO_FAULTS, FaultHook
+from paramfleet_shared.rpc.listener import Listener
 from paramfleet_shared.rpc.nearby import bind_nearby
 from paramfleet_shared.rpc.proving import Proving
 from paramfleet_shared.rpc.session import Callers, Handler, Request, Service, Session
@@ -26,8 +32,14 @@ from paramfleet_shared.wire.limits import DEFAULT_LIMITS, Limits
 
 __all__ = ["CannotListenError", "Handler", "PortInUseError", "Request", "RpcServer"]
 
-_BACKLOG = 1024
-_MAX_SWEEP_S = 1.0
+log = logging.getLogger(__name__)
+
+_BUDGET_PART = 8
+_MIN_BODIES = 2
+"""How many of the longest bodies there is memory for, however little there is."""
+
+_REPEAT_S = 10.0
+"""Seconds between two log lines about requests that found no memory."""
 
 
 class CannotListenError(ContractError):
@@ -124,16 +136,17 @@ class RpcServer:
                 secret.key("connections"),
                 server=name,
                 timeout_s=limits.connect_timeout_s,
-                make=self._new_session,
             )
             if is_named:
                 self._proving.name = name
         self._nearby = nearby
-        self._listener: asyncio.Server | TlsDoorway | None = None
-        self._doors: list[asyncio.Server] = []
-        """Unix sockets beside the listener's."""
+        self._budget = BodyBudget(limits.server_budget_bytes or _default_budget(limits))
+        self._num_refused = 0
+        self._repeats = Repeats(_REPEAT_S)
+        self._listener: Listener | None = None
         self._sessions = self._callers.sessions
         self._sweep: asyncio.TimerHandle | None = None
+        self._period_s = look_period_s(limits)
 
     async def start(self, host: str, port: int = 0) -> int:
         """Listen, and return the bound port; ``port`` 0 picks a free one.
@@ -198,9 +211,6 @@ class RpcServer:
         if self._listener is not None:
             await self._listener.wait_closed()
             self._listener = None
-        for door in self._doors:
-            await door.wait_closed()
-        self._doors.clear()
 
     async def _listen(self, host: str, port: int) -> int:
         """Listen, and return the port.
@@ -208,36 +218,76 @@ class RpcServer:
         Raises:
             OSError: if the address can't be listened on.
         """
-        tls, protocol = self._service.tls, self._proving or self._new_session
-        if tls is not None:
-            self._listener = doorway = TlsDoorway(protocol, tls, server=self._service.name)
-            return await doorway.open(host, port)
-        loop = asyncio.get_running_loop()
-        listener = await loop.create_server(protocol, host, port, backlog=_BACKLOG)
-        self._listener = listener
-        for each in listener.sockets if self._nearby else ():
-            sock = bind_nearby(each.getsockname())
+        service, limits = self._service, self._service.limits
+        quota = quota_of(
+            num_open_files=num_open_files(),
+            max_connections=limits.max_connections,
+            per_peer=limits.max_connections_per_peer,
+        )
+        self._listener = listener = Listener(
+            self._new_connection,
+            ConnectionTable(quota, self._budget),
+            clock=service.clock,
+            server=service.name,
+            tls=service.tls,
+        )
+        port_now = await listener.open(host, port)
+        for name in listener.names if self._nearby and service.tls is None else ():
+            sock = bind_nearby(name)
             if sock is not None:
-                door = await loop.create_unix_server(protocol, sock=sock, backlog=_BACKLOG)
-                self._doors.append(door)
-        port_now: int = listener.sockets[0].getsockname()[1]
+                await listener.add(sock)
         return port_now
 
     def _stop_listening(self) -> None:
         if self._listener is not None:
             self._listener.close()
-        for door in self._doors:
-            door.close()
 
-    def _new_session(self) -> Session:
-        return self._session(self._service)
+    def _new_connection(self, admission: Admission) -> asyncio.BaseProtocol:
+        if self._proving is None:
+            return self._new_session(admission)
+        return self._proving.begin(partial(self._new_session, admission), admission.release)
+
+    def _new_session(self, admission: Admission) -> Session:
+        session = self._session(self._service)
+        session.connection.share = admission.share
+        session.closed.add_done_callback(lambda _: admission.release())
+        return session
 
     def _schedule_sweep(self) -> None:
-        period_s = min(_MAX_SWEEP_S, self._service.limits.body_idle_timeout_s / 4)
-        self._sweep = asyncio.get_running_loop().call_later(period_s, self._expire)
+        at = self._service.clock.monotonic() + self._period_s
+        loop = asyncio.get_running_loop()
+        self._sweep = loop.call_later(self._period_s, self._expire, at)
 
-    def _expire(self) -> None:
+    def _expire(self, due_at: float) -> None:
+        """Look at every connection; but after standing still, read first what has come."""
         now = self._service.clock.monotonic()
-        for session in list(self._sessions):
-            session.expire(now)
+        if now - due_at <= self._period_s:
+            for session in list(self._sessions):
+                was_open = session.connection.end_reason is None
+                session.expire(now)
+                if was_open and session.connection.end_reason is not None:
+                    self._say_cut(session, now)
+        self._say_refused(now)
+        if self._listener is not None:
+            self._listener.look()
         self._schedule_sweep()
+
+    def _say_cut(self, session: Session, now: float) -> None:
+        reason = session.connection.end_reason
+        times = self._repeats.count(f"cut {reason}", now)
+        if times:
+            facts = {"server": self._service.name, "peer": session.peer, "times": times}
+            log.warning("connections.cut", extra={**facts, "reason": reason})
+
+    def _say_refused(self, now: float) -> None:
+        num = self._budget.num_refused - self._num_refused
+        self._num_refused += num
+        times = self._repeats.count("bodies.refused", now, num=num) if num else 0
+        if times:
+            facts = {"server": self._service.name, "times": times}
+            held = {"held": self._budget.num_held, "limit": self._budget.limit_bytes}
+            log.warning("bodies.refused", extra={**facts, **held})
+
+
+def _default_budget(limits: Limits) -> int:
+    return max(memory_bytes() // _BUDGET_PART, _MIN_BODIES * limits.max_body_bytes)

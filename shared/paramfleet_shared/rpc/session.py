@@ -144,6 +144,11 @@ class Session(Http2Protocol[ServerConnection]):
         self._draining = False
 
     @property
+    def peer(self) -> str:
+        """Return who is at the other end."""
+        return self._peer
+
+    @property
     def num_calls(self) -> int:
         """Return the number of calls that have begun to come and aren't answered."""
         return self.connection.num_streams
@@ -155,9 +160,11 @@ class Session(Http2Protocol[ServerConnection]):
         self.flush()
 
     def expire(self, now: float) -> None:
-        """Reset the calls whose body is stuck."""
+        """Reset the calls whose body is stuck; cut the connection if frames or reads are."""
         for event in self.connection.expire(now):
             self.on_event(event)
+        if self.is_unread(now):
+            self.abort("the peer doesn't read its answers")
         self.flush()
 
     @override

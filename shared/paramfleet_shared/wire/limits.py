@@ -43,8 +43,25 @@ class Limits:
     body_budget_bytes: int = 1 << 30
     """Bytes of bodies held for one connection, request and answer; a request over it is
     refused, safe to retry, unless it is the only one."""
+    server_budget_bytes: int = 0
+    """Bytes of bodies under way, in and out, that one server holds for all its connections;
+    a request over it is refused, safe to retry, unless it is the only one. One machine other
+    than the server's own gets half. 0 takes an eighth of the memory."""
+    max_connections: int = 0
+    """Most connections of one server; a further one is closed at once. 0 takes 10,000, or
+    what the limit of open files leaves."""
+    max_connections_per_peer: int = 1024
+    """Most connections from one address (IPv6: one /64 network), from all loopback addresses
+    together, or from one process through a Unix socket; at most half of all."""
+
     body_idle_timeout_s: float = 30.0
-    """A body that makes no progress this long, either way, has its stream reset."""
+    """A body that makes no progress this long, either way, has its stream reset; a frame or a
+    header block that takes longer to come ends the connection."""
+    min_body_bytes_per_s: int = 16 << 10
+    """Least rate of the bodies of one connection together, averaged from
+    `body_idle_timeout_s` after their beginning; a slower one has its stream reset."""
+    head_timeout_s: float = 10.0
+    """Longest wait for a new connection's preface and settings."""
 
     stream_window_bytes: int = 16 << 20
     """Flow-control window of a stream; larger bodies are credited as they arrive."""

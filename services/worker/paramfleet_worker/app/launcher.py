@@ -18,6 +18,7 @@ from paramfleet_shared.clock import Clock
 from paramfleet_shared.config import without_password
 from paramfleet_shared.discovery.openness import look_for_openness
 from paramfleet_shared.discovery.serving import find_redis_server, require_access_lists
+from paramfleet_shared.machine import raise_open_files
 from paramfleet_shared.processes.keeping import Keeper
 from paramfleet_worker.app.own_redis import OwnRedis
 from paramfleet_worker.app.planning import REDIS
@@ -106,6 +107,7 @@ class Launcher:
             OldRedisServerError: if the one there is has no access lists.
             OSError: if a log can't be written or a process can't be started.
         """
+        raise_open_files()  # Redis and the members inherit it
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._signals())
             for line in self._prepared.lines:

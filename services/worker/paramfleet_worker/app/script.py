@@ -10,6 +10,7 @@ from typing import NoReturn
 from paramfleet.settings import WorkerSettings
 from paramfleet_shared.config import JobSettings, Resolved
 from paramfleet_shared.errors import ContractError
+from paramfleet_shared.machine import raise_open_files
 
 __all__ = ["ScriptError", "become_worker", "script_of", "worker_environment"]
 
@@ -96,4 +97,5 @@ def become_worker(
         OSError: if Python can't be started.
     """
     command = [sys.executable, *script]
+    raise_open_files()
     os.execve(command[0], command, worker_environment(settings, inherited))  # noqa: S606

@@ -5,12 +5,12 @@ import importlib.metadata
 import json
 import os
 import platform
-import resource
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+from paramfleet_shared.machine import raise_open_files
 from paramfleet_shared.tables.kernels.compiled import cache_folders
 from paramfleet_shared.tables.readiness import is_cold
 from paramfleet_worker.core.doctor.facts import DiskFacts, MachineFacts, TorchFacts
@@ -34,7 +34,7 @@ def look_at_machine() -> MachineFacts:
     folder = next((each for each in cache_folders() if _can_write(each)), None)
     return MachineFacts(
         python=platform.python_version(),
-        open_files=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        open_files=raise_open_files(),  # as members do
         memory_bytes=limit if is_container_limit and limit is not None else total,
         is_container_limit=is_container_limit,
         memory_used_bytes=(_first_number(_USED) or 0) if is_container_limit else _used(total),
