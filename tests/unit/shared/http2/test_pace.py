@@ -62,7 +62,7 @@ def test_a_connection_that_says_nothing_more_stays() -> None:
 )
 def test_what_comes_in_part_and_never_ends_is_cut(data: bytes, what: str) -> None:
     server, right, left = greeted()
-    if b"\x00" == data[3:4]:  # DATA is of a stream
+    if data[3:4] == b"\x00":  # DATA is of a stream
         left.h2.send_headers(1, POST)
         exchange(left, right)
     right.feed(data)
