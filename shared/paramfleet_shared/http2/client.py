@@ -149,6 +149,10 @@ class ClientConnection(Connection):
             self._end(f"the server ended the connection, code {code}")
 
     @override
+    def _hold(self, stream: Stream, num_bytes: int) -> None:
+        """Nothing: only servers count it."""
+
+    @override
     def _body_left(self, stream: Stream) -> None:
         """Wait for the answer."""
 

@@ -267,8 +267,9 @@ class ControlFrames(ABC):
         if stream.num_shared:
             self._hold(stream, 0)
 
+    @abstractmethod
     def _hold(self, stream: Stream, num_bytes: int) -> None:
-        """Take note of what a stream holds of its server's memory; a client counts nothing."""
+        """Take note of what a stream holds of its server's memory."""
 
     # functions, not bound methods: those would be a cycle, and a lost connection would
     # keep its memory until cycles are collected

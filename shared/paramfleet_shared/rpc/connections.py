@@ -1,4 +1,4 @@
-"""Which connections a server takes, and what their peers may hold: decisions without sockets."""
+"""Which connections a server takes, and what their peers may hold: decided without sockets."""
 
 import ipaddress
 from collections import Counter

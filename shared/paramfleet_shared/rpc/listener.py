@@ -172,7 +172,7 @@ class Listener:
         sock.bind(address)
 
     async def _listen(self, sock: socket.socket) -> None:
-        sock.setblocking(False)
+        sock.settimeout(0)
         loop = asyncio.get_running_loop()
         if self._tls is not None or isinstance(loop, asyncio.SelectorEventLoop):
             sock.listen(_BACKLOG)
@@ -195,7 +195,7 @@ class Listener:
             except OSError as error:
                 self._pause(listener, error)
                 return
-            sock.setblocking(False)
+            sock.settimeout(0)
             self._take(sock, address)
 
     def _pause(self, listener: socket.socket, error: OSError) -> None:
@@ -261,14 +261,12 @@ class Listener:
             Whether that was done.
         """
         tls = self._tls
-        options = (
-            {}
-            if tls is None
-            else {"ssl": tls.context(), "ssl_handshake_timeout": _HANDSHAKE_TIMEOUT_S}
-        )
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: self._protocol(admission), sock, **options
+                lambda: self._protocol(admission),
+                sock,
+                ssl=None if tls is None else tls.context(),
+                ssl_handshake_timeout=None if tls is None else _HANDSHAKE_TIMEOUT_S,
             )
         except OSError as error:
             if tls is not None:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -44,7 +45,10 @@ def short_of_descriptors(
     command = ["paramfleet_pserver", "--redis", redis_url, "--job", job_name]
     with (tmp_path / "log").open("wb") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", *command], stderr=log, stdout=log, preexec_fn=limit
+            [sys.executable, "-m", *command],
+            stderr=log,
+            stdout=log,
+            preexec_fn=limit,  # noqa: PLW1509 (no threads as yet)
         )
     try:
         yield process
@@ -55,7 +59,7 @@ def short_of_descriptors(
 
 @pytest.fixture
 async def session(redis_url: str, job_name: str) -> AsyncIterator[JobSession]:
-    common = {"redis": redis_url, "job": job_name}
+    common: dict[str, Any] = {"redis": redis_url, "job": job_name}
     resolved = resolve(
         CoordinatorSettings,
         section="coordinator",
@@ -85,7 +89,7 @@ async def take_all(endpoint: str, log: Path, stack: AsyncExitStack) -> int:
     port = endpoint.rpartition(":")[2]
     ways = [endpoint, f"localhost:{port}"]  # a name is never reached by a Unix socket
     num_taken = 0
-    while b"open files are in use" not in log.read_bytes():
+    while b"open files are in use" not in log.read_bytes():  # noqa: ASYNC240 (it is short)
         assert num_taken < FEW
         channel = Channel(ways[num_taken % 2], peer="pserver 0", clock=CLOCK)
         stack.push_async_callback(channel.close)

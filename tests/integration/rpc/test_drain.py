@@ -63,7 +63,7 @@ async def test_calls_during_a_drain_go_to_the_next_server(house: Any) -> None:
             {"wait": lambda request: Message(fields={"i": "new"})},
             port=int(endpoint.rpartition(":")[2]),
         )
-        while channel._link is not None and channel._link.usable:  # until it knows
+        while channel._link is not None and channel._link.usable:  # noqa: ASYNC110 (it has no event)
             await asyncio.sleep(0)
         new = [
             await channel.call("wait", Message(fields={"i": 0}), timeout_s=5) for _ in range(3)

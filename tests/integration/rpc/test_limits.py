@@ -6,7 +6,7 @@ import logging
 import os
 import resource
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, suppress
 from typing import Any
 
@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from paramfleet_shared.http2.client import ClientConnection
-from paramfleet_shared.http2.frames import PREFACE, FrameType, frame, settings
+from paramfleet_shared.http2.frames import PREFACE, ErrorCode, FrameType, frame, settings
 from paramfleet_shared.rpc.server import RpcServer
 from paramfleet_shared.testing.http2_ends import PlainEnd
 from paramfleet_shared.testing.patience import LATE_S
@@ -85,6 +85,13 @@ async def strangers() -> AsyncIterator[Any]:
         yield come
 
 
+async def until(is_so: Callable[[], object]) -> None:
+    """Wait for what the other side does, of which there is no event here."""
+    async with asyncio.timeout(LATE_S):
+        while not is_so():  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
 def lines_of(caplog: pytest.LogCaptureFixture, event: str) -> list[dict[str, Any]]:
     return [vars(each) for each in caplog.records if each.message == event]
 
@@ -144,12 +151,13 @@ async def test_a_body_that_trickles_is_reset(house: Any, strangers: Any) -> None
     stranger = await strangers(endpoint)
     stranger.greet()
     stream = stranger.begin(60 << 20)
-    reset = asyncio.gather(stranger.until_reset(stream))
-    while not reset.done():
-        stranger.send(frame(FrameType.DATA, 0, stream, b"x"))
-        await asyncio.sleep(0.05)
+    async with asyncio.TaskGroup() as group:
+        reset = group.create_task(stranger.until_reset(stream))
+        while not reset.done():
+            stranger.send(frame(FrameType.DATA, 0, stream, b"x"))
+            await asyncio.sleep(0.05)
 
-    assert await reset == [8]  # CANCEL
+    assert await reset == ErrorCode.CANCEL
     assert server.num_held.receiving == 0
     assert server.num_connections == 1
 
@@ -168,9 +176,7 @@ async def test_bodies_of_many_connections_hold_no_more_than_their_server_may(
     channel = house.channel(endpoint)
     rows = np.zeros(1 << 20, np.float32)
 
-    async with asyncio.timeout(LATE_S):
-        while not lines_of(caplog, "bodies.refused"):
-            await asyncio.sleep(0.02)
+    await until(lambda: lines_of(caplog, "bodies.refused"))
     assert 6 << 20 <= server.num_held.receiving <= 20 << 20
     reply = await channel.call("echo", Message(tensors={"rows": rows}), timeout_s=LATE_S)
 
@@ -227,18 +233,16 @@ async def test_an_answer_that_nobody_reads_is_cut(
     answer = Message(tensors={"rows": np.zeros(1 << 17, np.float64)})  # less than a window
     server, endpoint = await house.serve({"echo": lambda _: answer}, limits=FAST)
     stranger = await strangers(endpoint)
-    stranger.writer.transport.pause_reading()
+    reading: Any = stranger.writer.transport
+    reading.pause_reading()
     client = ClientConnection(Limits(), 0.0)
     message = b"".join(encode(Message()))
     for _ in range(32):
         client.request([*POST, (b"content-length", b"%d" % len(message))], [message], 0.0)
     stranger.send(b"".join(client.take_buffers(0.0)))
 
-    async with asyncio.timeout(LATE_S):
-        while not server.num_connections:
-            await asyncio.sleep(0.02)
-        while server.num_connections:
-            await asyncio.sleep(0.02)
+    await until(lambda: server.num_connections)
+    await until(lambda: not server.num_connections)
     assert server.num_held.sending == 0
     (line,) = lines_of(caplog, "connections.cut")
     assert line["reason"] == "the peer doesn't read its answers"
@@ -284,6 +288,12 @@ def few_files() -> Iterator[int]:
     resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
+def take_sockets(taken: list[socket.socket]) -> None:
+    """Open sockets until there is no descriptor for another."""
+    while True:
+        taken.append(socket.socket())
+
+
 async def test_without_a_free_descriptor_it_is_said_once_and_accepting_goes_on(
     house: Any, few_files: int, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -294,13 +304,10 @@ async def test_without_a_free_descriptor_it_is_said_once_and_accepting_goes_on(
     with socket.socket() as waiting:
         waiting.setblocking(False)
         with pytest.raises(OSError, match=os.strerror(errno.EMFILE)):
-            while True:
-                taken.append(socket.socket())
+            take_sockets(taken)
         with suppress(BlockingIOError):
             waiting.connect((host, int(port)))
-        async with asyncio.timeout(LATE_S):
-            while not lines_of(caplog, "connections.not_accepted"):
-                await asyncio.sleep(0.02)
+        await until(lambda: lines_of(caplog, "connections.not_accepted"))
         await asyncio.sleep(1.5)  # more looks, and more attempts to accept
         for each in taken:
             each.close()
