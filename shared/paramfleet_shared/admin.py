@@ -5,7 +5,7 @@ from typing import Any
 
 from aiohttp import web
 
-from paramfleet_shared.access import Gate, require_marks, requires
+from paramfleet_shared.access import GATE, Gate, require_marks, requires
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.rpc.doorway import TlsDoorway
 from paramfleet_shared.telemetry import MetricRegistry, finite
@@ -43,8 +43,7 @@ class AdminServer:
         config: What ``/config`` answers: ``Resolved.shown()``, with secrets hidden.
         routes: More aiohttp routes, whose handlers are marked with ``@requires``.
         state: What those handlers find in their application.
-        gate: Who may ask; without one everybody may read, and only callers on this machine
-            may do more.
+        gate: Who may ask; without one health alone is told.
         tls: Serve TLS. Callers without a certificate are served what the gate lets them.
 
     Raises:
@@ -69,7 +68,9 @@ class AdminServer:
         self._config = dict(config or {})
         self._tls = tls
         self._doorway: TlsDoorway | None = None
-        app = web.Application(middlewares=[(gate or Gate()).middleware])
+        gate = gate or Gate()
+        app = web.Application(middlewares=[gate.middleware])
+        app[GATE] = gate
         for key, value in (state or {}).items():
             app[key] = value
         app.add_routes(

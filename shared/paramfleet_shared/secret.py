@@ -6,10 +6,12 @@ fresh random numbers of both ends (``paramfleet_shared.rpc.proof``). Certificate
 where there are any, because they prove more: the role.
 """
 
+import base64
 import hashlib
 import hmac
 import secrets
 from dataclasses import dataclass, field
+from typing import Literal
 
 from paramfleet_shared.config import JobSettings, SettingError
 from paramfleet_shared.errors import ContractError
@@ -55,6 +57,15 @@ class JobSecret:
     def redis_password(self) -> str:
         """Return the password of a Redis that the job's launcher starts."""
         return self.key("redis password").hex()
+
+    def token(self, role: Literal["read", "admin"]) -> str:
+        """Return the token of admin addresses that the secret stands for.
+
+        Whoever has the secret may read the job and steer it, where no file of tokens says
+        otherwise.
+        """
+        key = base64.urlsafe_b64encode(self.key(f"{role} token")).rstrip(b"=").decode()
+        return f"pf-{role}-{key}"
 
 
 def new_secret() -> str:
