@@ -18,6 +18,7 @@ from paramfleet_shared.discovery.scripts import Keys
 from paramfleet_shared.discovery.session import JobSession
 from paramfleet_shared.discovery.store import RedisStore
 from paramfleet_shared.errors import FleetError
+from paramfleet_shared.secret import JobSecret, new_secret
 
 FAST = {
     "lease_ttl_s": 1.2,
@@ -62,7 +63,10 @@ class Stage:
     def __init__(self, group: asyncio.TaskGroup, *, redis: str, job: str) -> None:
         self._group = group
         self._members: list[Part] = []
-        self.common: dict[str, Any] = {**FAST, "redis": redis, "job": job}
+        secret = new_secret()
+        self.common: dict[str, Any] = {**FAST, "redis": redis, "job": job, "secret": secret}
+        token = JobSecret(secret, job).token("admin")
+        self.heads = {"Authorization": f"Bearer {token}"}
 
     def settings(self, **changes: Any) -> JobSettings:
         return JobSettings(**{**self.common, **changes})

@@ -35,6 +35,7 @@ from paramfleet_shared.discovery.session import JobSession
 from paramfleet_shared.discovery.store import RedisStore
 from paramfleet_shared.errors import FleetError, JobFailedError
 from paramfleet_shared.rpc.client import Channel, DeadlineExceededError
+from paramfleet_shared.secret import JobSecret, new_secret
 from paramfleet_shared.tables.spec import TableSpec
 from paramfleet_shared.testing.proxy import Proxy
 from paramfleet_shared.wire.message import Message
@@ -55,7 +56,9 @@ class Job:
 
     def __init__(self, group: asyncio.TaskGroup, redis: str) -> None:
         self._group = group
-        self.common: dict[str, Any] = {**FAST, "redis": redis, "job": "test"}
+        secret = new_secret()
+        self.common: dict[str, Any] = {**FAST, "redis": redis, "job": "test", "secret": secret}
+        self.heads = {"Authorization": f"Bearer {JobSecret(secret, 'test').token('read')}"}
         self.sessions: list[JobSession] = []
 
     def coordinator(self, *, pservers: int = 1, **settings: Any) -> asyncio.Task[int]:
@@ -219,7 +222,7 @@ async def test_its_admin_address_tells_how_it_stands(job: Job) -> None:
     await channel.close()
     (admin,) = await admin_addresses(job)
 
-    async with aiohttp.ClientSession(f"http://{admin}") as http:
+    async with aiohttp.ClientSession(f"http://{admin}", headers=job.heads) as http:
         answers = {}
         for page in ("status", "readyz", "config"):
             async with http.get(f"/{page}") as answer:

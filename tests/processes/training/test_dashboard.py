@@ -87,7 +87,7 @@ def test_a_person_sees_the_job_names_the_straggler_and_pauses_it(
 ) -> None:
     from playwright.sync_api import expect  # noqa: PLC0415 - only with a browser
 
-    _, admin = job
+    running, admin = job
     context = browser.new_context(viewport={"width": 1280, "height": 900})
     page = context.new_page()
     complaints: list[str] = []
@@ -96,7 +96,9 @@ def test_a_person_sees_the_job_names_the_straggler_and_pauses_it(
     hosts: set[str] = set()
     page.on("request", lambda asked: hosts.add(asked.url.partition("/dashboard")[0]))
 
-    page.goto(f"{admin.url}/")
+    link = paramfleet(running, "page").stdout.strip()
+    assert link.startswith(f"{admin.url}/#code=")
+    page.goto(link)
     expect(page).to_have_title(re.compile("training$"), timeout=15_000)
     page.wait_for_selector("#straggler.named", timeout=15_000)
     assert "worker 1 is behind, its data is slow" in page.inner_text("#straggler")
@@ -118,9 +120,11 @@ def test_a_person_sees_the_job_names_the_straggler_and_pauses_it(
     assert complaints == [], "before a refusal, which a browser complains of"
     end_the_job(page)
     done = {"pause", "resume", "settings", "workers/1/drain", "workers/0/drain", "end"}
-    asked = {f"{admin.url}/api/v1/{path}" for path in ("stream", *done)}
+    asked = {f"{admin.url}/api/v1/{path}" for path in ("login", "stream", *done)}
     assert hosts == {f"{admin.url}/", admin.url, *asked, "data:,"} & hosts
     assert asked <= hosts
+    assert page.url == f"{admin.url}/", "the code is gone from it"
+    assert {entry["who"] for entry in admin.get("audit")} == {"token tests, in a browser"}
     context.close()
 
 
@@ -205,16 +209,19 @@ def end_the_job(page: Any) -> None:
     expect(page.locator("#answer")).to_have_text("end: done")
 
 
+def read(url: str, heads: dict[str, str]) -> str:
+    request = urllib.request.Request(url, headers=heads)
+    with urllib.request.urlopen(request, timeout=5) as answer:
+        return str(answer.read().decode())
+
+
 def metrics_of(admin: Any) -> set[str]:
     """Return the names of all metrics of all roles."""
-    with urllib.request.urlopen(f"{admin.url}/status", timeout=5) as answer:
-        members = json.loads(answer.read())["members"]
+    members = json.loads(read(f"{admin.url}/status", admin.heads))["members"]
     names: set[str] = set()
     for address in [admin.url, *(f"http://{member['admin']}" for member in members)]:
-        with urllib.request.urlopen(f"{address}/metrics", timeout=5) as answer:
-            names |= set(
-                re.findall(r"^(paramfleet_\w+)[ {]", answer.read().decode(), re.MULTILINE)
-            )
+        text = read(f"{address}/metrics", admin.heads)
+        names |= set(re.findall(r"^(paramfleet_\w+)[ {]", text, re.MULTILINE))
     return {name for name in names if not name.endswith("_created")}
 
 
@@ -225,6 +232,7 @@ def paramfleet(running: Any, *args: str) -> subprocess.CompletedProcess[str]:
             **read_environment(),
             "PARAMFLEET_JOB": running.job,
             "PARAMFLEET_REDIS": running.redis,
+            "PARAMFLEET_ADMIN_TOKEN": running.token,
         },
         capture_output=True,
         text=True,

@@ -8,6 +8,8 @@ keeper. ``Launcher.run`` returns when all that it started has ended.
 
 import asyncio
 import contextlib
+import os
+import secrets
 import signal
 import socket
 import tempfile
@@ -16,9 +18,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paramfleet_shared.clock import Clock
-from paramfleet_shared.config import without_password
+from paramfleet_shared.config import JobSettings, resolve, without_password
 from paramfleet_shared.discovery.embedded import find_redis_server
-from paramfleet_worker.app.planning import REDIS, LaunchPlan
+from paramfleet_shared.job_folder import JobFacts as FolderFacts
+from paramfleet_shared.job_folder import JobFolder, runtime_dir
+from paramfleet_worker.app.page_link import tell_page
+from paramfleet_worker.app.planning import COORDINATOR, REDIS, LaunchPlan
 from paramfleet_worker.core.events import (
     Consult,
     Event,
@@ -35,6 +40,7 @@ from paramfleet_worker.core.events import (
     WatchMembers,
 )
 from paramfleet_worker.core.supervisor import Supervisor
+from paramfleet_worker.process.admin_token import admin_environment, prepare_admin_token
 from paramfleet_worker.process.child import Child
 from paramfleet_worker.process.console import Console
 from paramfleet_worker.process.keeping import Keeper
@@ -88,6 +94,15 @@ class Launcher:
         self._children: dict[ProcessName, Child | RayChild] = {}
         self._events: asyncio.Queue[Event] = asyncio.Queue()
         self._verdict = ""
+        file = environment.get("PARAMFLEET_CONFIG")
+        self._settings: JobSettings = resolve(
+            JobSettings,
+            section="",
+            arguments={"job": plan.facts.job, "redis": plan.facts.redis},
+            environment=environment,
+            file=Path(file) if file else None,
+        ).value
+        self._folder: JobFolder
         self._records = JobRecords(
             url=plan.facts.redis,
             job=plan.facts.job,
@@ -106,6 +121,13 @@ class Launcher:
             OSError: if a log can't be written or a process can't be started.
         """
         with contextlib.ExitStack() as stack:
+            settings = self._settings
+            folder = JobFolder.claim(runtime_dir(settings.runtime_dir), self._plan.facts.job)
+            stack.callback(folder.close)
+            self._folder = folder
+            folder.write_facts(self._facts(settings))
+            if self._shares_folder:
+                prepare_admin_token(folder)
             stack.enter_context(self._signals())
             keeper = Keeper()
             stack.callback(keeper.close)
@@ -124,6 +146,21 @@ class Launcher:
                 return await self._supervise(supervisor)
             finally:
                 await self._records.close()
+
+    @property
+    def _shares_folder(self) -> bool:
+        """Whether every process of the job can read its folder."""
+        return self._plan.alone
+
+    def _facts(self, settings: JobSettings) -> FolderFacts:
+        """Return how the command line finds the job."""
+        return FolderFacts(
+            job=self._plan.facts.job,
+            launch=secrets.token_hex(8),
+            redis=self._plan.facts.redis,
+            pid=os.getpid(),
+            tls_dir=settings.tls_dir,
+        )
 
     # -- the start
 
@@ -171,6 +208,7 @@ class Launcher:
         )
         for name in self._plan.names:
             environment = self._plan.environment_of(name, self._environment)
+            environment |= admin_environment(self._folder, self._settings)
             if name == ProcessName("worker", 0):
                 environment |= self._console.terminal_environment()
             command = self._plan.command_of(name, self._environment)
@@ -218,6 +256,11 @@ class Launcher:
     async def _supervise(self, supervisor: Supervisor) -> int:
         async with asyncio.TaskGroup() as group:
             questions: set[asyncio.Task[None]] = set()
+            if (coordinator := self._children.get(COORDINATOR)) is not None:
+                told = tell_page(
+                    self._records, self._folder, self._settings, self._console, coordinator
+                )
+                questions.add(group.create_task(told))
             code = None
             while code is None:
                 event = await self._next_event(supervisor.next_tick())

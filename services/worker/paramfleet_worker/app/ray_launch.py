@@ -17,7 +17,13 @@ from typing_extensions import override
 from paramfleet_shared.clock import SystemClock
 from paramfleet_shared.errors import ContractError, UnavailableError
 from paramfleet_worker.app.launcher import Launcher
-from paramfleet_worker.app.planning import LOOPBACK, REDIS, LaunchPlan, redis_to_start
+from paramfleet_worker.app.planning import (
+    COORDINATOR,
+    LOOPBACK,
+    REDIS,
+    LaunchPlan,
+    redis_to_start,
+)
 from paramfleet_worker.config import LaunchSettings
 from paramfleet_worker.core.environment import JobFacts
 from paramfleet_worker.core.events import ProcessName
@@ -37,8 +43,6 @@ PLACED_WITHIN_S = 120.0
 
 CARRIED = ("PARAMFLEET_", "PADDLE_", "OTEL_", "NUMBA_", "PYTHON", "TRAINING_ROLE", "POD_IP")
 """Variables of the launcher's environment that a process gets; the rest are its node's."""
-
-COORDINATOR = ProcessName("coordinator", 0)
 
 
 class RayMissingError(ContractError):
@@ -209,6 +213,11 @@ class _RayLauncher(Launcher):
 
     hands: Mapping[ProcessName, Any]
     """The actor of each member; set before ``run``."""
+
+    @property
+    @override
+    def _shares_folder(self) -> bool:
+        return False
 
     @override
     def _start(
