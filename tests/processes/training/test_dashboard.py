@@ -128,6 +128,82 @@ def test_a_person_sees_the_job_names_the_straggler_and_pauses_it(
     context.close()
 
 
+EVIL = "evil.example"
+
+
+def test_a_page_of_another_site_whose_name_leads_here_steers_nothing(
+    job: tuple[Any, Any],
+) -> None:
+    if CHROMIUM is None:
+        pytest.skip("no chromium on PATH: install it (Debian: apt-get install chromium)")
+    from playwright.sync_api import sync_playwright  # noqa: PLC0415 - only with a browser
+
+    running, admin = job
+    link = paramfleet(running, "page").stdout.strip()
+    port = admin.url.rpartition(":")[2]
+    act = """async (path) => {
+        const key = localStorage.getItem("paramfleet-key");
+        const answer = await fetch(path, {
+            method: path.endsWith("pause") ? "POST" : "GET",
+            headers: {"Content-Type": "application/json", ...(key && {"Paramfleet-Key": key})},
+            body: path.endsWith("pause") ? "{}" : undefined,
+        });
+        return [answer.status, await answer.text()];
+    }"""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=CHROMIUM,
+            args=[
+                "--no-sandbox",
+                "--disable-gpu",
+                f"--host-resolver-rules=MAP {EVIL} 127.0.0.1",
+            ],
+        )
+        context = browser.new_context()
+        ours = context.new_page()
+        ours.goto(link)
+        ours.wait_for_function("localStorage.getItem('paramfleet-key')")
+        theirs = context.new_page()
+        loaded = theirs.goto(f"http://{EVIL}:{port}/")
+        answers = [theirs.evaluate(act, path) for path in ("/api/v1/status", "/api/v1/pause")]
+        still = ours.evaluate(act, "/api/v1/status")
+        (cookie,) = context.cookies()
+        browser.close()
+
+    assert loaded is not None
+    assert loaded.status == 421
+    assert [status for status, _ in answers] == [421, 421]
+    assert "PARAMFLEET_ADMIN_HOSTS" in answers[1][1]
+    assert still[0] == 200
+    assert admin.get("status")["state"] == "training"
+    assert (cookie["httpOnly"], cookie["sameSite"], cookie["path"]) == (True, "Strict", "/")
+    assert cookie["name"] == f"paramfleet-{port}"
+
+
+def test_a_person_gives_a_token_where_they_have_no_link(
+    job: tuple[Any, Any], browser: Any
+) -> None:
+    from playwright.sync_api import expect  # noqa: PLC0415 - only with a browser
+
+    running, admin = job
+    page = browser.new_page()
+    page.goto(f"{admin.url}/#code=spent")
+    expect(page.locator("#refusal")).to_contain_text("`paramfleet page` makes another")
+    expect(page.get_by_label("Token")).to_be_focused()
+    assert page.url == f"{admin.url}/"
+    assert violations(page) == []
+
+    page.get_by_label("Token").fill("wrong")
+    page.keyboard.press("Enter")
+    expect(page.locator("#refusal")).to_contain_text("no such token", timeout=15_000)
+    page.get_by_label("Token").fill(running.token)
+    page.keyboard.press("Enter")
+    expect(page).to_have_title(re.compile("training$"), timeout=15_000)
+    expect(page.locator("#login")).to_be_hidden()
+    assert running.token not in page.evaluate("JSON.stringify([localStorage, sessionStorage])")
+    page.close()
+
+
 def dark_and_small(page: Any) -> None:
     page.emulate_media(color_scheme="dark")
     assert violations(page) == []
