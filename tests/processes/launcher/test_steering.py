@@ -64,10 +64,9 @@ class Steered:
 
     def until_done(self, *words: str) -> subprocess.CompletedProcess[str]:
         """Repeat a command while the job isn't training as yet."""
-        for _ in range(20):
+        done = self.command(*words)
+        while "refused" in done.stderr:
             done = self.command(*words)
-            if "refused" not in done.stderr:
-                break
         return done
 
     def end(self, *launched: Any) -> None:

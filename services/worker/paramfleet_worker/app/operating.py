@@ -78,14 +78,18 @@ class Operator:
             AdminRefusedError: if the coordinator refuses.
             AdminUnreachableError: if it doesn't answer in time.
         """
-        return self._ask(path, None)
+        return self._ask(f"api/v1/{path}", None)
+
+    def page(self, name: str) -> Any:
+        """Return what a page of every process answers, as ``config``; raises as ``get``."""
+        return self._ask(name, None)
 
     def post(self, path: str, body: dict[str, Any] | None = None) -> Any:
         """Do what ``/api/v1/<path>`` does; raises as ``get``."""
-        return self._ask(path, json.dumps(body or {}).encode())
+        return self._ask(f"api/v1/{path}", json.dumps(body or {}).encode())
 
     def _ask(self, path: str, body: bytes | None) -> Any:
-        url = f"{self.url.rstrip('/')}/api/v1/{path}"
+        url = f"{self.url.rstrip('/')}/{path}"
         headers = {"Content-Type": "application/json"}
         if self.token:
             headers["Authorization"] = f"Bearer {self.token}"
