@@ -102,7 +102,7 @@ class Launcher:
             environment=environment,
             file=Path(file) if file else None,
         ).value
-        self._folder: JobFolder
+        self._folder: JobFolder | None = None
         self._records = JobRecords(
             url=plan.facts.redis,
             job=plan.facts.job,
@@ -121,13 +121,8 @@ class Launcher:
             OSError: if a log can't be written or a process can't be started.
         """
         with contextlib.ExitStack() as stack:
-            settings = self._settings
-            folder = JobFolder.claim(runtime_dir(settings.runtime_dir), self._plan.facts.job)
-            stack.callback(folder.close)
-            self._folder = folder
-            folder.write_facts(self._facts(settings))
-            if self._shares_folder:
-                prepare_admin_token(folder)
+            if COORDINATOR in self._plan.names:
+                stack.callback(self._claim_folder().close)
             stack.enter_context(self._signals())
             keeper = Keeper()
             stack.callback(keeper.close)
@@ -152,15 +147,27 @@ class Launcher:
         """Whether every process of the job can read its folder."""
         return self._plan.alone
 
-    def _facts(self, settings: JobSettings) -> FolderFacts:
-        """Return how the command line finds the job."""
-        return FolderFacts(
-            job=self._plan.facts.job,
-            launch=secrets.token_hex(8),
-            redis=self._plan.facts.redis,
-            pid=os.getpid(),
-            tls_dir=settings.tls_dir,
+    def _claim_folder(self) -> JobFolder:
+        """Make the job's folder, by which the command line finds the job and its token.
+
+        Raises:
+            JobRunsError: if a job of this name runs here.
+            UnsafeFolderError: if somebody else could read it.
+        """
+        facts, settings = self._plan.facts, self._settings
+        folder = self._folder = JobFolder.claim(runtime_dir(settings.runtime_dir), facts.job)
+        folder.write_facts(
+            FolderFacts(
+                job=facts.job,
+                launch=secrets.token_hex(8),
+                redis=facts.redis,
+                pid=os.getpid(),
+                tls_dir=settings.tls_dir,
+            )
         )
+        if self._shares_folder:
+            prepare_admin_token(folder)
+        return folder
 
     # -- the start
 
@@ -208,7 +215,8 @@ class Launcher:
         )
         for name in self._plan.names:
             environment = self._plan.environment_of(name, self._environment)
-            environment |= admin_environment(self._folder, self._settings)
+            if self._folder is not None:
+                environment |= admin_environment(self._folder, self._settings)
             if name == ProcessName("worker", 0):
                 environment |= self._console.terminal_environment()
             command = self._plan.command_of(name, self._environment)
@@ -256,9 +264,10 @@ class Launcher:
     async def _supervise(self, supervisor: Supervisor) -> int:
         async with asyncio.TaskGroup() as group:
             questions: set[asyncio.Task[None]] = set()
-            if (coordinator := self._children.get(COORDINATOR)) is not None:
+            coordinator = self._children.get(COORDINATOR)
+            if coordinator is not None and (folder := self._folder) is not None:
                 told = tell_page(
-                    self._records, self._folder, self._settings, self._console, coordinator
+                    self._records, folder, self._settings, self._console, coordinator
                 )
                 questions.add(group.create_task(told))
             code = None
