@@ -204,6 +204,35 @@ def test_a_person_gives_a_token_where_they_have_no_link(
     page.close()
 
 
+def test_where_reading_is_open_a_person_enters_when_they_change_something(
+    jobs: Any, browser: Any
+) -> None:
+    from playwright.sync_api import expect  # noqa: PLC0415 - only with a browser
+
+    env = {"PARAMFLEET_ADMIN_OPEN_READING": "true"}
+    running = jobs.start("train_long.py", "--mode", "async", "--asks", servers=1, **env)
+    for rank in (0, 1):
+        running.wait_for(f"worker{rank}", "training as")
+    admin = running.admin()
+    page = browser.new_page()
+    page.goto(f"{admin.url}/")
+    expect(page).to_have_title(re.compile("training$"), timeout=15_000)
+    expect(page.locator("#login")).to_be_hidden()
+
+    page.get_by_role("button", name="Pause").click()
+    expect(page.locator("#answer")).to_contain_text("is for admin: no token")
+    page.get_by_label("Token").fill(running.token)
+    page.keyboard.press("Enter")
+    expect(page.locator("#login")).to_be_hidden()
+    page.get_by_role("button", name="Pause").click()
+    expect(page.locator("#answer")).to_have_text("pause: done")
+    page.close()
+
+    assert [entry["who"] for entry in admin.get("audit")] == ["token tests, in a browser"]
+    admin.post("end")
+    assert set(running.end().codes.values()) == {0}
+
+
 def dark_and_small(page: Any) -> None:
     page.emulate_media(color_scheme="dark")
     assert violations(page) == []

@@ -28,11 +28,8 @@ async function enter(shown) {
     body: JSON.stringify(shown),
   });
   const said = await answer.json();
-  if (answer.ok) {
-    localStorage.setItem(KEY, said.key);
-  } else {
-    at("refusal").textContent = said.error.message;
-  }
+  if (answer.ok) localStorage.setItem(KEY, said.key);
+  at("refusal").textContent = answer.ok ? "" : said.error.message;
   return answer.ok;
 }
 
@@ -50,24 +47,28 @@ async function enterByAddress() {
   }
 }
 
+async function enterByToken(event) {
+  event.preventDefault();
+  const token = at("token").value.trim();
+  at("token").value = "";
+  try {
+    if (await enter({ token })) at("login").hidden = true;
+  } catch (error) {
+    at("refusal").textContent = error.message;
+  }
+  entered();
+}
+
+function showLogin() {
+  if (!at("login").hidden) return;
+  at("login").hidden = false;
+  at("token").focus();
+}
+
 function askToken() {
-  const form = at("login");
-  const wasHidden = form.hidden;
-  form.hidden = false;
+  showLogin();
   say("a token is needed");
-  if (wasHidden) at("token").focus();
   return new Promise((done) => {
-    form.onsubmit = async (event) => {
-      event.preventDefault();
-      const token = at("token").value.trim();
-      at("token").value = "";
-      try {
-        await enter({ token });
-      } catch (error) {
-        at("refusal").textContent = error.message;
-      }
-      entered();
-    };
     entered = () => {
       view.failures = 0;
       done();
@@ -99,7 +100,6 @@ async function readStream() {
   }
   if (!answer.ok) throw new Error(`the coordinator answered ${answer.status}`);
   at("login").hidden = true;
-  at("refusal").textContent = "";
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
   let text = "";
   for (;;) {
@@ -297,5 +297,6 @@ function drawTables(status) {
 }
 
 at("metric").addEventListener("change", () => view.status && draw());
+at("login").addEventListener("submit", enterByToken);
 addEventListener("hashchange", () => enterByAddress().then(() => entered()));
 enterByAddress().then(follow);
