@@ -113,7 +113,7 @@ class Processes:
             await self.start(
                 f"{name}-pserver",
                 ["-m", "paramfleet_pserver", *job, f"--admin-port={port}"],
-                ours,
+                {**ours, "PARAMFLEET_ADMIN_OPEN_READING": "true"},
             )
             for port in ports
         ]

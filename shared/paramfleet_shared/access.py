@@ -2,28 +2,34 @@
 
 Every route says whom it serves, with ``@requires``; a route that says nothing keeps the
 server from starting. A ``Gate`` asks who the caller is, by a token (``Authorization:
-Bearer``) or by a client certificate, and refuses with 401 whoever doesn't say and with 403
-whoever isn't meant.
+Bearer``), by a client certificate or by the session of a browser, and refuses with 401
+whoever doesn't say and with 403 whoever isn't meant. Who asks by a host that isn't this
+machine's is refused with 421, whatever they ask for.
 
-Without tokens and without certificates, nobody can be told from another. Then everybody may
-read, and only callers on this machine may do more.
+Without tokens, certificates and a secret nobody can be told from another: then what isn't
+open is refused, on this machine, too, where other users are callers like any.
 """
 
-import ipaddress
 import logging
+import socket
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
 from aiohttp import web
 
+from paramfleet_shared.clock import Clock, SystemClock
 from paramfleet_shared.config import JobSettings
 from paramfleet_shared.errors import ContractError
+from paramfleet_shared.hosts import AllowedHosts
+from paramfleet_shared.secret import MIN_SECRET_LENGTH, JobSecret
+from paramfleet_shared.sessions import SESSION_LIFE_S, Attempts, Sessions
 from paramfleet_shared.tls import TlsEnd, member_of
-from paramfleet_shared.tokens import Tokens
+from paramfleet_shared.tokens import KnownTokens, Tokens, entry_of
 
 __all__ = [
+    "GATE",
     "NOBODY",
     "Access",
     "Gate",
@@ -57,6 +63,18 @@ _SERVED: dict[str, frozenset[str]] = {
 _MARK = "__paramfleet_access__"
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _MAX_TOKEN_LENGTH = 512
+_MAX_PATH_SHOWN = 200
+
+_KEY_HEADER = "Paramfleet-Key"
+"""Holds the half of a session that isn't in the cookie."""
+
+_IN_BROWSER = ", in a browser"
+
+_NO_WAY_IN = (
+    "this process has no tokens: make a file with `paramfleet tokens new --role admin --file "
+    "FILE` and name it in PARAMFLEET_TOKENS_FILE of every process, or give the job a secret "
+    "(PARAMFLEET_SECRET_FILE) or certificates (PARAMFLEET_TLS_DIR)"
+)
 
 
 class UnmarkedRouteError(ContractError):
@@ -83,6 +101,9 @@ class Identity:
 
     name: str
     """The token's or certificate's name, for the audit; never a secret."""
+
+    is_valid: Callable[[], bool] = field(default=lambda: True, repr=False, compare=False)
+    """Whether it still holds, as for a token that may be revoked."""
 
 
 NOBODY = Identity(roles=frozenset(), name="anonymous")
@@ -128,9 +149,12 @@ class Gate:
 
     Args:
         by_token: Returns whom a token stands for, None if for nobody; None where no tokens
-            are configured.
+            are accepted.
         by_certificate: Returns whom the caller's certificate stands for, or in words why
             it does for nobody; None where callers aren't asked for certificates.
+        hosts: The hosts that it may be asked by; without, this machine's addresses.
+        open_reading: Whether everybody may read.
+        clock: For how long codes and sessions last.
     """
 
     def __init__(
@@ -138,14 +162,17 @@ class Gate:
         *,
         by_token: Callable[[str], Identity | None] | None = None,
         by_certificate: Callable[[web.Request], Identity | str] | None = None,
+        hosts: AllowedHosts | None = None,
+        open_reading: bool = False,
+        clock: Clock | None = None,
     ) -> None:
         self._by_token = by_token
         self._by_certificate = by_certificate
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether callers must say who they are."""
-        return self._by_token is not None or self._by_certificate is not None
+        self._hosts = hosts or AllowedHosts()
+        self._open_reading = open_reading
+        self._clock = clock or SystemClock()
+        self._sessions: Sessions[Identity] = Sessions()
+        self._attempts = Attempts()
 
     @web.middleware
     async def middleware(
@@ -157,43 +184,97 @@ class Gate:
         access = _access_of(request.match_info.handler)
         if access is None and request.match_info.http_exception is None:
             access = "admin"
-        if access in {None, "open"}:
+        reason = self._hosts.refusal(request.headers.getall("Host", []), local=_local(request))
+        if reason:
+            return _refuse(request, 421, access or "open", reason)
+        if access is None:
             return await handler(request)
-        refusal = self._judge(request, str(access))
+        if request.method not in _SAFE_METHODS and _is_foreign(request):
+            return _refuse(request, 403, access, "asked by a page of another origin")
+        refusal = None if access == "open" else self._judge(request, access)
         return await handler(request) if refusal is None else refusal
+
+    def make_code(self, who: Identity) -> str:
+        """Return a code that lets a browser in once, within ten minutes, as somebody."""
+        return self._sessions.make_code(who, now=self._clock.monotonic())
+
+    def log_in(self, request: web.Request, *, code: str, token: str) -> web.Response:
+        """Begin a session for a browser that has a code or, without one, a token.
+
+        Returns:
+            An answer that sets the session's cookie, and says what the page must keep and
+            show with its requests; or a refusal.
+        """
+        now = self._clock.monotonic()
+        who = self._sessions.redeem(code, now=now) if code else self._find_token(token)
+        if who is None or not who.is_valid():
+            wrong = "the code was used, or is too old: `paramfleet page` makes another"
+            return self._refuse_wrong(request, "open", wrong if code else "no such token")
+        name = f"{who.name.removesuffix(_IN_BROWSER)}{_IN_BROWSER}"
+        cookie, key = self._sessions.begin(replace(who, name=name), now=now)
+        answer = web.json_response({"key": key, "name": name, "roles": sorted(who.roles)})
+        answer.set_cookie(
+            _cookie_name(request),
+            cookie,
+            path="/",
+            max_age=round(SESSION_LIFE_S),
+            httponly=True,
+            samesite="Strict",
+            secure=request.secure,
+        )
+        return answer
 
     def _judge(self, request: web.Request, access: str) -> web.Response | None:
         """Return why a request is refused, None if it isn't."""
-        if request.method not in _SAFE_METHODS and _is_foreign(request):
-            return _refuse(request, 403, access, "asked by a page of another origin")
-        if not self.is_closed:
-            if access == "read" or _is_local(request):
-                return None
-            reason = "without tokens or certificates only callers on this machine may ask it"
-            return _refuse(request, 403, access, reason)
-        found: list[Identity | str] = [self._known_by_token(request)]
-        if self._by_certificate is not None:
-            found.append(self._by_certificate(request))
+        found = self._ask_who(request)
         known = [each for each in found if isinstance(each, Identity)]
-        if not known:
-            return _refuse(request, 401, access, "; ".join(map(str, found)))
-        identity = Identity(
-            roles=frozenset[str]().union(*(each.roles for each in known)),
-            name=", ".join(each.name for each in known),
-        )
-        if not identity.roles & _SERVED[access]:
+        if known:
+            identity = known[0] if len(known) == 1 else _joined(known)
+            if identity.roles & _SERVED[access]:
+                request[_IDENTITY] = identity
+                return None
             who = f"{identity.name} is {' and '.join(sorted(identity.roles))}"
             return _refuse(request, 403, access, who)
-        request[_IDENTITY] = identity
-        return None
+        if access == "read" and self._open_reading:
+            return None
+        if self._by_token is None and self._by_certificate is None:
+            return _refuse(request, 403, access, _NO_WAY_IN)
+        reason = "; ".join(map(str, found)) or "no token"
+        if "Authorization" in request.headers or _KEY_HEADER in request.headers:
+            return self._refuse_wrong(request, access, reason)
+        return _refuse(request, 401, access, reason)
 
-    def _known_by_token(self, request: web.Request) -> Identity | str:
+    def _ask_who(self, request: web.Request) -> list[Identity | str]:
+        """Return whom each thing stands for that a request shows, or why for nobody."""
+        found: list[Identity | str] = []
         kind, _, token = request.headers.get("Authorization", "").partition(" ")
-        if self._by_token is None or kind.lower() != "bearer":
-            return "no token"
-        token = token.strip()
-        known = self._by_token(token) if 0 < len(token) <= _MAX_TOKEN_LENGTH else None
-        return known or "the token isn't known"
+        if kind.lower() == "bearer":
+            found.append(self._find_token(token.strip()) or "the token isn't known")
+        cookie = request.cookies.get(_cookie_name(request))
+        key = request.headers.get(_KEY_HEADER)
+        if cookie and key:
+            who = self._sessions.find(cookie, key, now=self._clock.monotonic())
+            is_valid = who is not None and who.is_valid()
+            found.append(who if who is not None and is_valid else "the session has ended")
+        if self._by_certificate is not None:
+            found.append(self._by_certificate(request))
+        return found
+
+    def _find_token(self, token: str) -> Identity | None:
+        if self._by_token is None or not 0 < len(token) <= _MAX_TOKEN_LENGTH:
+            return None
+        return self._by_token(token)
+
+    def _refuse_wrong(self, request: web.Request, access: str, reason: str) -> web.Response:
+        """Refuse somebody who showed what isn't known; after some, with fewer words."""
+        if not self._attempts.wrong(request.remote or "?", now=self._clock.monotonic()):
+            return _refuse(request, 401, access, reason)
+        error = {"code": "too_many_attempts", "message": "wait a minute", "needed": access}
+        return web.json_response({"error": error}, status=429, headers={"Retry-After": "60"})
+
+
+GATE = web.AppKey("paramfleet_gate", Gate)
+"""The gate of an admin server, for its handlers."""
 
 
 def gate_of(settings: JobSettings, tls: TlsEnd | None) -> Gate:
@@ -206,14 +287,18 @@ def gate_of(settings: JobSettings, tls: TlsEnd | None) -> Gate:
     Raises:
         TokensFileError: if the file of tokens can't be read.
     """
-    tokens = Tokens(Path(settings.tokens_file)) if settings.tokens_file else None
+    tokens = _tokens_of(settings)
 
     def by_token(token: str) -> Identity | None:
         assert tokens is not None, "asked only where there are some"
         entry = tokens.find(token)
         if entry is None:
             return None
-        return Identity(roles=frozenset({entry.role}), name=f"token {entry.name}")
+        return Identity(
+            roles=frozenset({entry.role}),
+            name=f"token {entry.name}",
+            is_valid=lambda: tokens.has(entry),
+        )
 
     def by_certificate(request: web.Request) -> Identity | str:
         assert tls is not None, "asked only where there is one"
@@ -228,7 +313,45 @@ def gate_of(settings: JobSettings, tls: TlsEnd | None) -> Gate:
     return Gate(
         by_token=None if tokens is None else by_token,
         by_certificate=None if tls is None else by_certificate,
+        hosts=AllowedHosts(_own_hosts(settings), settings.admin_hosts),
+        open_reading=settings.admin_open_reading,
     )
+
+
+def _tokens_of(settings: JobSettings) -> KnownTokens | None:
+    """Return the tokens that a process's settings name, or those that its secret stands for.
+
+    Raises:
+        TokensFileError: if the file of tokens can't be read.
+    """
+    if settings.tokens_file:
+        return Tokens(Path(settings.tokens_file))
+    if len(settings.secret) < MIN_SECRET_LENGTH:
+        return None
+    secret, name = JobSecret(settings.secret, settings.job), "of-the-job's-secret"
+    return KnownTokens([entry_of(secret.token(role), role, name) for role in ("read", "admin")])
+
+
+def _own_hosts(settings: JobSettings) -> list[str]:
+    """Return the names and addresses of this machine that its process knows."""
+    name = socket.gethostname()
+    own = [settings.host, getattr(settings, "bind", ""), name, name.partition(".")[0]]
+    return [each for each in own if each]
+
+
+def _joined(known: list[Identity]) -> Identity:
+    """Return somebody who showed several things."""
+    return Identity(
+        roles=frozenset[str]().union(*(each.roles for each in known)),
+        name=", ".join(each.name for each in known),
+        is_valid=lambda: all(each.is_valid() for each in known),
+    )
+
+
+def _cookie_name(request: web.Request) -> str:
+    """Return the name of a session's cookie: browsers don't tell a host's ports apart."""
+    port = request.url.port or 0
+    return f"__Host-paramfleet-{port}" if request.secure else f"paramfleet-{port}"
 
 
 def _access_of(handler: Any) -> str | None:
@@ -236,15 +359,10 @@ def _access_of(handler: Any) -> str | None:
     return access if isinstance(access, str) else None
 
 
-def _is_local(request: web.Request) -> bool:
-    """Whether the caller is on this machine."""
-    peer = request.transport.get_extra_info("peername") if request.transport else None
-    if not peer:  # a unix socket has none
-        return request.transport is not None
-    try:
-        return ipaddress.ip_address(peer[0]).is_loopback
-    except ValueError:
-        return False
+def _local(request: web.Request) -> str:
+    """Return the address of this machine that a request came to; empty if it has none."""
+    name = request.transport.get_extra_info("sockname") if request.transport else None
+    return str(name[0]) if isinstance(name, tuple) and name else ""
 
 
 def _is_foreign(request: web.Request) -> bool:
@@ -260,13 +378,14 @@ def _refuse(request: web.Request, status: int, access: str, reason: str) -> web.
         extra={
             "peer": peer,
             "method": request.method,
-            "path": request.path,
+            "path": request.path[:_MAX_PATH_SHOWN],
             "needed": access,
             "reason": reason,
         },
     )
-    word = "unauthenticated" if status == 401 else "forbidden"
-    message = f"{request.method} {request.path} is for {access}: {reason}"
+    word = {401: "unauthenticated", 421: "misdirected"}.get(status, "forbidden")
+    asked = f"{request.method} {request.path[:_MAX_PATH_SHOWN]}"
+    message = f"{asked}: {reason}" if status == 421 else f"{asked} is for {access}: {reason}"
     error = {"code": word, "message": message, "needed": access}
     headers = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
     return web.json_response({"error": error}, status=status, headers=headers)

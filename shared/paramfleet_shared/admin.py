@@ -7,7 +7,7 @@ from typing import Any
 
 from aiohttp import web
 
-from paramfleet_shared.access import Gate, require_marks, requires
+from paramfleet_shared.access import GATE, Gate, require_marks, requires
 from paramfleet_shared.clock import Clock, SystemClock
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.machine import num_open_files
@@ -62,8 +62,7 @@ class AdminServer:
         config: What ``/config`` answers: ``Resolved.shown()``, with secrets hidden.
         routes: More aiohttp routes, whose handlers are marked with ``@requires``.
         state: What those handlers find in their application.
-        gate: Who may ask; without one everybody may read, and only callers on this machine
-            may do more.
+        gate: Who may ask; without one health alone is told.
         tls: Serve TLS. Callers without a certificate are served what the gate lets them.
         limits: What callers may not pass.
         clock: Time.
@@ -97,10 +96,12 @@ class AdminServer:
         self._guarded: set[Guarded] = set()
         self._repeats = Repeats(_REPEAT_S)
         self._look: asyncio.TimerHandle | None = None
+        gate = gate or Gate()
         app = web.Application(
-            middlewares=[_watch, (gate or Gate()).middleware, self._read_in_time],
+            middlewares=[_watch, gate.middleware, self._read_in_time],
             client_max_size=limits.max_body_bytes,
         )
+        app[GATE] = gate
         for key, value in (state or {}).items():
             app[key] = value
         app.add_routes(

@@ -161,6 +161,11 @@ class JobFolder:
         """Where the token is that steers the job."""
         return self.path / "admin.token"
 
+    @property
+    def admin_url_file(self) -> Path:
+        """Where the coordinator's admin address is, once it serves."""
+        return self.path / "admin.url"
+
     @classmethod
     def claim(cls, root: Path, job: str) -> "JobFolder":
         """Make a job's folder and hold it until ``close``; what a dead launch left goes.

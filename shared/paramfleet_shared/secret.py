@@ -6,6 +6,7 @@ fresh random numbers of both ends (``paramfleet_shared.rpc.proof``). Certificate
 where there are any, because they prove more: the role.
 """
 
+import base64
 import hashlib
 import hmac
 import os
@@ -13,6 +14,7 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 from urllib.parse import urlsplit
 
 from paramfleet_shared.config import JobSettings, SettingError
@@ -80,6 +82,15 @@ class JobSecret:
     def redis_password(self) -> str:
         """Return the password of a Redis that the job's launcher starts."""
         return self.key("redis password").hex()
+
+    def token(self, role: Literal["read", "admin"]) -> str:
+        """Return the token of admin addresses that the secret stands for.
+
+        Whoever has the secret may read the job and steer it, where no file of tokens says
+        otherwise.
+        """
+        key = base64.urlsafe_b64encode(self.key(f"{role} token")).rstrip(b"=").decode()
+        return f"pf-{role}-{key}"
 
 
 def new_secret() -> str:

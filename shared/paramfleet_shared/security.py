@@ -42,7 +42,15 @@ class SecuritySettings:
 
     tokens_file: str = ""
     """File of the hashes of the tokens that admin addresses accept, as `paramfleet tokens`
-    writes it; empty accepts none."""
+    writes it; empty accepts those that the job's secret stands for, if it has one."""
+
+    admin_hosts: str = ""
+    """Names, with commas between, by which browsers and programs may ask admin addresses,
+    beside this machine's addresses and name; .example.com is every name below it."""
+
+    admin_open_reading: bool = False
+    """Let everybody who reaches an admin address read status, metrics and settings there; to
+    change something always takes a token or a certificate."""
 
     runtime_dir: str = ""
     """Folder of what running jobs keep for their owner alone, as secrets and sockets; empty is

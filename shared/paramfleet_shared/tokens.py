@@ -9,13 +9,25 @@ import hmac
 import logging
 import re
 import secrets
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal, final, get_args
+
+from typing_extensions import override
 
 from paramfleet_shared.errors import ContractError
 
-__all__ = ["TokenEntry", "TokenRole", "Tokens", "TokensFileError", "new_token", "read_tokens"]
+__all__ = [
+    "KnownTokens",
+    "TokenEntry",
+    "TokenRole",
+    "Tokens",
+    "TokensFileError",
+    "entry_of",
+    "new_token",
+    "read_tokens",
+]
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +63,12 @@ class TokenEntry:
 def new_token(role: TokenRole, name: str) -> tuple[str, TokenEntry]:
     """Return a new token, and what is kept of it."""
     token = f"pf-{role}-{secrets.token_urlsafe(_NUM_BYTES)}"
-    return token, TokenEntry(_digest_of(token), role, name)
+    return token, entry_of(token, role, name)
+
+
+def entry_of(token: str, role: TokenRole, name: str) -> TokenEntry:
+    """Return what is kept of a token."""
+    return TokenEntry(_digest_of(token), role, name)
 
 
 def read_tokens(path: Path) -> list[TokenEntry]:
@@ -75,7 +92,37 @@ def read_tokens(path: Path) -> list[TokenEntry]:
     return entries
 
 
-class Tokens:
+class KnownTokens:
+    """Tokens that are always the same.
+
+    Args:
+        entries: What is kept of each.
+    """
+
+    def __init__(self, entries: Iterable[TokenEntry]) -> None:
+        self._entries = list(entries)
+
+    def find(self, token: str) -> TokenEntry | None:
+        """Return a token's entry, None if there is none; in the same time for all."""
+        self._refresh()
+        digest = _digest_of(token)
+        found = None
+        for entry in self._entries:
+            if hmac.compare_digest(entry.digest, digest):
+                found = entry
+        return found
+
+    def has(self, entry: TokenEntry) -> bool:
+        """Return whether a token that was found is still accepted."""
+        self._refresh()
+        return entry in self._entries
+
+    def _refresh(self) -> None:
+        """Read the entries again if they may have changed."""
+
+
+@final
+class Tokens(KnownTokens):
     """The tokens of a file; it is read again when it has changed.
 
     Args:
@@ -88,18 +135,9 @@ class Tokens:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._stamp = self._stamp_now()
-        self._entries = read_tokens(path)
+        super().__init__(read_tokens(path))
 
-    def find(self, token: str) -> TokenEntry | None:
-        """Return a token's entry, None if there is none; in the same time for all."""
-        self._refresh()
-        digest = _digest_of(token)
-        found = None
-        for entry in self._entries:
-            if hmac.compare_digest(entry.digest, digest):
-                found = entry
-        return found
-
+    @override
     def _refresh(self) -> None:
         stamp = self._stamp_now()
         if stamp == self._stamp:

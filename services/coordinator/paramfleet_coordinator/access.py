@@ -35,7 +35,7 @@ class AuditEntry:
     """When: ISO 8601, UTC."""
 
     who: str
-    """The name of the token or certificate; ``anonymous`` where nobody must say."""
+    """The name of the token or certificate."""
 
     peer: str
     """The caller's address."""

@@ -1,6 +1,7 @@
 """What a launcher reads and writes in the job's registry: how it and its workers ended."""
 
 import contextlib
+from collections.abc import Callable
 
 from paramfleet_shared.clock import Clock
 from paramfleet_shared.config import JobSettings
@@ -119,6 +120,15 @@ class JobRecords:
                     return
             except (NoRedisError, RedisRefusedError):
                 return
+            await self._clock.sleep(POLL_S)
+
+    async def admin_address(self, pid: Callable[[], int]) -> str:
+        """Return where the coordinator that is a process has its admin address, once it has."""
+        while True:
+            with contextlib.suppress(NoRedisError, RedisRefusedError):
+                seat = await self._registry.find_coordinator()
+                if seat is not None and seat.admin and seat.pid == pid():
+                    return seat.admin
             await self._clock.sleep(POLL_S)
 
     async def _epoch(self) -> int:

@@ -18,6 +18,7 @@ from paramfleet_shared.discovery.scripts import Keys
 from paramfleet_shared.discovery.session import JobSession
 from paramfleet_shared.discovery.store import RedisStore
 from paramfleet_shared.errors import FleetError
+from paramfleet_shared.secret import JobSecret
 from paramfleet_shared.testing.secrets import SECRET
 
 FAST = {
@@ -65,6 +66,8 @@ class Stage:
         self._group = group
         self._members: list[Part] = []
         self.common: dict[str, Any] = {**FAST, "redis": redis, "job": job}
+        token = JobSecret(SECRET, job).token("admin")
+        self.heads = {"Authorization": f"Bearer {token}"}
 
     def settings(self, **changes: Any) -> JobSettings:
         return JobSettings(**{**self.common, **changes})

@@ -79,7 +79,9 @@ async def test_every_route_is_described_and_answers(
         assert shown == {(route.path, route.method) for route in API}
         for route in API:
             if route.method == "GET" and not route.path.endswith("stream"):
-                status, kind, _ = await asyncio.to_thread(ask, url + route.path)
+                where = url + route.path
+                assert (await asyncio.to_thread(ask, where))[0] == 401, route.path
+                status, kind, _ = await asyncio.to_thread(ask, where, headers=scene.heads)
                 assert (status, kind) == (200, "application/json; charset=utf-8"), route.path
         for path, kind in (("/", "text/html"), ("/dashboard/app.js", "text/javascript"),
                            ("/dashboard/actions.js", "text/javascript"),
@@ -119,7 +121,8 @@ async def test_what_can_not_be_is_refused_with_a_reason(
 
         for path, body, headers, status in REFUSED:
             where = f"{url}/api/v1/{path}"
-            answer = await asyncio.to_thread(ask, where, body=body, headers=headers)
+            heads = {**scene.heads, **headers}
+            answer = await asyncio.to_thread(ask, where, body=body, headers=heads)
 
             assert answer[0] == status, (path, body)
             assert answer[2], (path, body)
@@ -135,7 +138,7 @@ async def test_a_stream_begins_with_the_whole_and_is_taken_up_again(
         url = f"{await admin_of(scene)}/api/v1/stream"
 
         def read(last: str | None, count: int) -> list[tuple[str, int]]:
-            headers = {} if last is None else {"Last-Event-ID": last}
+            headers = {**scene.heads, **({} if last is None else {"Last-Event-ID": last})}
             found: list[tuple[str, int]] = []
             with urllib.request.urlopen(
                 urllib.request.Request(url, headers=headers), timeout=8
@@ -174,11 +177,16 @@ async def test_a_reader_that_does_not_read_is_cut_off_and_makes_room(
         sleeper.setblocking(False)
         loop = asyncio.get_running_loop()
         await loop.sock_connect(sleeper, (host, int(port)))
-        await loop.sock_sendall(sleeper, b"GET /api/v1/stream HTTP/1.1\r\nHost: x\r\n\r\n")
+        token = scene.heads["Authorization"]
+        asked = (
+            f"GET /api/v1/stream HTTP/1.1\r\nHost: localhost\r\nAuthorization: {token}\r\n\r\n"
+        )
+        await loop.sock_sendall(sleeper, asked.encode())
 
         def first_line() -> tuple[int, str]:
+            request = urllib.request.Request(f"{url}/api/v1/stream", headers=scene.heads)
             try:
-                with urllib.request.urlopen(f"{url}/api/v1/stream", timeout=8) as answer:
+                with urllib.request.urlopen(request, timeout=8) as answer:
                     return answer.status, answer.readline().decode()
             except urllib.error.HTTPError as refusal:
                 with refusal:
@@ -199,8 +207,9 @@ async def test_a_reader_that_does_not_read_is_cut_off_and_makes_room(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("has_token", [True, False])
 async def test_nothing_that_is_asked_makes_the_coordinator_fail(
-    stage: Any, redis_url: str, job_name: str, tmp_path: Path
+    stage: Any, redis_url: str, job_name: str, tmp_path: Path, has_token: bool
 ) -> None:
     async with stage(redis_url, job_name) as scene:
         scene.coordinator(worker_num=1, server_num=1)
@@ -212,6 +221,8 @@ async def test_nothing_that_is_asked_makes_the_coordinator_fail(
             "--exclude-path=/api/v1/stream", "--max-examples=8", "--phases=examples,fuzzing",
             f"--checks={','.join(CHECKS)}", "--seed=7", "--no-color",
         ]  # fmt: skip
+        if has_token:
+            command.append(f"--header=Authorization: {scene.heads['Authorization']}")
 
         run = partial(subprocess.run, command, cwd=tmp_path, timeout=110, check=False)
         ended = await asyncio.to_thread(run, capture_output=True, text=True)
@@ -220,20 +231,20 @@ async def test_nothing_that_is_asked_makes_the_coordinator_fail(
         assert ended.returncode == 0, ended.stdout[-4000:] + ended.stderr[-1000:]
 
 
-async def act(url: str, action: str) -> None:
+async def act(scene: Any, url: str, action: str) -> None:
     """Do something to the job, as soon as it trains."""
     async with asyncio.timeout(10):
         while True:
-            where = f"{url}/api/v1/{action}"
-            status, _, said = await asyncio.to_thread(ask, where, body=b"{}", headers=HEADS)
+            where, heads = f"{url}/api/v1/{action}", {**HEADS, **scene.heads}
+            status, _, said = await asyncio.to_thread(ask, where, body=b"{}", headers=heads)
             if status != 409:
                 break
             await asyncio.sleep(0.05)
     assert status == 200, said
 
 
-async def audited(url: str) -> list[tuple[int, str]]:
-    text = (await asyncio.to_thread(ask, f"{url}/api/v1/audit"))[2]
+async def audited(scene: Any, url: str) -> list[tuple[int, str]]:
+    text = (await asyncio.to_thread(ask, f"{url}/api/v1/audit", headers=scene.heads))[2]
     return [(entry["number"], entry["action"]) for entry in json.loads(text)]
 
 
@@ -254,19 +265,19 @@ async def test_an_audit_outlasts_the_coordinator_the_registrys_memory_and_the_jo
         (worker,), _ = await scene.crew(workers=1, pservers=1)
         await worker.session.publish({"mode": "async", "step": 1})
         url = await admin_of(scene)
-        await act(url, "pause")
-        await act(url, "resume")
-        assert await audited(url) == [(1, "pause"), (2, "resume")]
+        await act(scene, url, "pause")
+        await act(scene, url, "resume")
+        assert await audited(scene, url) == [(1, "pause"), (2, "resume")]
 
         first.cancel()
         await asyncio.wait([first])
         scene.coordinator(worker_num=1, server_num=1)
         url = await admin_of(scene)
-        assert await audited(url) == [(1, "pause"), (2, "resume")]
+        assert await audited(scene, url) == [(1, "pause"), (2, "resume")]
 
         await store.command("DEL", Keys(job_name).of_job("audit"))
-        await act(url, "pause")
-        assert await audited(url) == [(1, "pause"), (2, "resume"), (3, "pause")]
+        await act(scene, url, "pause")
+        assert await audited(scene, url) == [(1, "pause"), (2, "resume"), (3, "pause")]
     await store.command("DEL", Keys(job_name).of_job("seat"))  # were it not given back yet
     await store.close()
 
@@ -275,7 +286,9 @@ async def test_an_audit_outlasts_the_coordinator_the_registrys_memory_and_the_jo
     assert told.returncode == 0, told.stderr
     heads, *lines = told.stdout.splitlines()
     assert heads.split() == ["number", "at", "who", "peer", "action", "before", "after"]
-    assert [line.split()[4] for line in lines] == ["pause", "resume", "pause"]
+    actions = [re.sub(r".* 127.0.0.1 +(\w+) .*", r"\1", line) for line in lines]
+    assert actions == ["pause", "resume", "pause"]
+    assert all("token of-the-job's-secret" in line for line in lines)
     assert "the coordinator is gone" in told.stderr
     plain = json.loads((await command(redis_url, job_name, "--json")).stdout)
     assert plain[0]["after"] == {"paused": True}

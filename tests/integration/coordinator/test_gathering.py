@@ -30,7 +30,7 @@ async def until_come(job: Any, num: int) -> None:
         while True:
             seat = await Registry(store, job=job.common["job"]).find_coordinator()
             if seat is not None:
-                async with http.get(f"http://{seat.admin}/status") as answer:
+                async with http.get(f"http://{seat.admin}/status", headers=job.heads) as answer:
                     if (await answer.json())["gathering"] == {"worker": num}:
                         break
             await asyncio.sleep(0.02)

@@ -256,7 +256,7 @@ async def test_published_facts_are_in_the_status_and_readable_by_members(
             await pserver.session.publish({"tables": [table], "ready": True})
         await workers[0].session.publish({"step": 5, "loss": 0.5})
 
-        status = await _status(redis_url, job_name, until=_all_published)
+        status = await _status(redis_url, job_name, job.heads, until=_all_published)
         facts = await _eventually(lambda: pservers[0].session.read_facts("worker"))
 
         assert facts == {0: {"step": 5, "loss": 0.5}}
@@ -285,7 +285,9 @@ async def test_an_open_barrier_is_in_the_status(
 
         async with asyncio.TaskGroup() as waits:
             waits.create_task(workers[0].session.barrier("start"))
-            status = await _status(redis_url, job_name, until=lambda s: s["barriers"])
+            status = await _status(
+                redis_url, job_name, job.heads, until=lambda s: s["barriers"]
+            )
             waits.create_task(workers[1].session.barrier("start"))
 
         assert status["barriers"] == [
@@ -388,7 +390,9 @@ def _all_published(status: dict[str, Any]) -> bool:
     return len(status["members"]) == 3 and all(m["facts"] for m in status["members"])
 
 
-async def _status(redis_url: str, job_name: str, *, until: Any) -> dict[str, Any]:
+async def _status(
+    redis_url: str, job_name: str, heads: dict[str, str], *, until: Any
+) -> dict[str, Any]:
     """Ask the coordinator's admin address until its answer shows something."""
     store = RedisStore(redis_url, clock=SystemClock(), timeout_s=1.0)
     try:
@@ -399,7 +403,7 @@ async def _status(redis_url: str, job_name: str, *, until: Any) -> dict[str, Any
     async with aiohttp.ClientSession() as client:
 
         async def ask() -> dict[str, Any] | None:
-            async with client.get(f"http://{seat.admin}/status") as answer:
+            async with client.get(f"http://{seat.admin}/status", headers=heads) as answer:
                 status: dict[str, Any] = await answer.json()
             return status if until(status) else None
 

@@ -58,6 +58,7 @@ class Job:
     def __init__(self, group: asyncio.TaskGroup, redis: str) -> None:
         self._group = group
         self.common: dict[str, Any] = {**FAST, "redis": redis, "job": "test", "secret": SECRET}
+        self.heads = {"Authorization": f"Bearer {SHARED.token('read')}"}
         self.sessions: list[JobSession] = []
 
     def coordinator(self, *, pservers: int = 1, **settings: Any) -> asyncio.Task[int]:
@@ -222,7 +223,7 @@ async def test_its_admin_address_tells_how_it_stands(job: Job) -> None:
     await channel.close()
     (admin,) = await admin_addresses(job)
 
-    async with aiohttp.ClientSession(f"http://{admin}") as http:
+    async with aiohttp.ClientSession(f"http://{admin}", headers=job.heads) as http:
         answers = {}
         for page in ("status", "readyz", "config"):
             async with http.get(f"/{page}") as answer:

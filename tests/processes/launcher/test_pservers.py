@@ -108,7 +108,11 @@ def test_a_pserver_that_compiles_says_so_and_joins_only_then(tmp_path: Path) -> 
         port = reservations.reserve(Host("127.0.0.1")).port
     process = subprocess.Popen(
         [*command, f"--admin-port={port}"],
-        env={**read_environment(), "NUMBA_CACHE_DIR": str(tmp_path)},
+        env={
+            **read_environment(),
+            "NUMBA_CACHE_DIR": str(tmp_path),
+            "PARAMFLEET_ADMIN_OPEN_READING": "true",
+        },
         stderr=subprocess.PIPE,
         text=True,
     )

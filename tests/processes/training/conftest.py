@@ -22,6 +22,7 @@ import redis
 
 from paramfleet_shared.config import read_environment
 from paramfleet_shared.testing.secrets import SECRET
+from paramfleet_shared.tokens import new_token
 
 HERE = Path(__file__).parent
 
@@ -121,6 +122,16 @@ class Running:
     def redis(self) -> str:
         return self._env["PARAMFLEET_REDIS"]
 
+    @property
+    def token(self) -> str:
+        """Return the token of the job's admin."""
+        return (self.folder.parent / f"{self.folder.name}.admin.token").read_text()
+
+    @property
+    def heads(self) -> dict[str, str]:
+        """Return the headers that show the token."""
+        return {"Authorization": f"Bearer {self.token}"}
+
     def start_coordinator(self, *, name: str = "coordinator") -> None:
         sizes = [f"--worker_num={self.num_workers}", f"--server_num={self.num_servers}"]
         self._start(name, ["coordinator", *sizes], {})
@@ -208,19 +219,21 @@ class AdminClient:
     """Calls one coordinator's admin API."""
 
     def __init__(self, running: Any) -> None:
+        self.heads = running.heads
         with redis.Redis.from_url(running.redis) as client:
             record = client.hget(f"paramfleet:{running.job}:seat", "record")
         self.url = f"http://{json.loads(record)['admin']}"
 
     def get(self, path: str) -> Any:
-        with urllib.request.urlopen(f"{self.url}/api/v1/{path}", timeout=30) as answer:
+        request = urllib.request.Request(f"{self.url}/api/v1/{path}", headers=self.heads)
+        with urllib.request.urlopen(request, timeout=30) as answer:
             return json.loads(answer.read())
 
     def post(self, path: str, body: dict[str, Any] | None = None) -> tuple[int, Any]:
         request = urllib.request.Request(
             f"{self.url}/api/v1/{path}",
             data=json.dumps(body or {}).encode(),
-            headers={"Content-Type": "application/json"},
+            headers={**self.heads, "Content-Type": "application/json"},
         )
         try:
             with urllib.request.urlopen(request, timeout=30) as answer:
@@ -267,7 +280,12 @@ class JobRunner:
         number = len(self._running) + 1
         folder = self._folder / f"run{number}"
         folder.mkdir()
+        token, entry = new_token("admin", "tests")
+        (self._folder / f"run{number}.admin.token").write_text(token)
+        tokens = self._folder / f"run{number}.tokens"
+        tokens.write_text(entry.to_line())
         env = {
+            "PARAMFLEET_TOKENS_FILE": str(tokens),
             "PARAMFLEET_JOB": f"{self._job}-{number}",
             "PARAMFLEET_REDIS": self._redis_url,
             "PARAMFLEET_SECRET": SECRET,

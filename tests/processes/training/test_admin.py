@@ -13,8 +13,9 @@ import redis
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 
-def get(address: str, path: str) -> tuple[int, str]:
-    with urllib.request.urlopen(f"http://{address}{path}", timeout=5) as answer:
+def get(running: Any, address: str, path: str) -> tuple[int, str]:
+    request = urllib.request.Request(f"http://{address}{path}", headers=running.heads)
+    with urllib.request.urlopen(request, timeout=5) as answer:
         return answer.status, answer.read().decode()
 
 
@@ -45,16 +46,16 @@ def test_every_role_tells_how_it_is_while_the_job_trains(
         running.wait_for(f"worker{rank}", "training as")
 
     coordinator = coordinator_admin(running)
-    members = json.loads(get(coordinator, "/status")[1])["members"]
+    members = json.loads(get(running, coordinator, "/status")[1])["members"]
     admins = {(member["role"], member["index"]): member["admin"] for member in members}
     for address in [coordinator, *admins.values()]:
-        assert json.loads(get(address, "/healthz")[1]) == {"ok": True}
-        assert json.loads(get(address, "/readyz")[1])["ready"] is True
-        assert get(address, "/config")[0] == 200
-        assert "# TYPE paramfleet_" in get(address, "/metrics")[1]
+        assert json.loads(get(running, address, "/healthz")[1]) == {"ok": True}
+        assert json.loads(get(running, address, "/readyz")[1])["ready"] is True
+        assert get(running, address, "/config")[0] == 200
+        assert "# TYPE paramfleet_" in get(running, address, "/metrics")[1]
 
     for rank in (0, 1):
-        said = json.loads(get(admins["worker", rank], "/status")[1])
+        said = json.loads(get(running, admins["worker", rank], "/status")[1])
         assert (said["role"], said["rank"], said["incarnation"]) == ("worker", rank, 1)
         assert said["mode"] == mode
         assert said["step"] >= 5
@@ -62,7 +63,7 @@ def test_every_role_tells_how_it_is_while_the_job_trains(
         assert said["examples_per_s"] > 0
         assert said["staleness"] >= 0
         assert said["uptime_s"] > 0
-        metrics = samples(get(admins["worker", rank], "/metrics")[1])
+        metrics = samples(get(running, admins["worker", rank], "/metrics")[1])
         assert metrics["paramfleet_worker_step"] >= 5
         assert metrics["paramfleet_worker_examples_total"] >= 5 * 32
         assert metrics["paramfleet_worker_loss"] > 0
@@ -71,7 +72,7 @@ def test_every_role_tells_how_it_is_while_the_job_trains(
         assert metrics["paramfleet_worker_receiving_bytes"] >= 0
         assert metrics["paramfleet_worker_sending_bytes"] >= 0
     for index in (0, 1):
-        said = json.loads(get(admins["pserver", index], "/status")[1])
+        said = json.loads(get(running, admins["pserver", index], "/status")[1])
         assert (said["role"], said["index"], said["mode"]) == ("pserver", index, mode)
         assert {table["name"] for table in said["tables"]} == {"deep", "dense_0"}
 
@@ -87,6 +88,7 @@ def test_the_coordinator_adds_up_what_members_say(jobs: Any, tmp_path: Path) -> 
 
     address = coordinator_admin(running)
     said = wait_until(
+        running,
         address,
         lambda status: rows_of(status, "deep") > 0 and has_stepped(status),
     )
@@ -143,11 +145,11 @@ def has_stepped(status: dict[str, Any]) -> bool:
     return all(facts.get("step", 0) > 0 for facts in workers)
 
 
-def wait_until(address: str, holds: Any) -> dict[str, Any]:
+def wait_until(running: Any, address: str, holds: Any) -> dict[str, Any]:
     """Read the coordinator's status until it tells; heartbeats carry it within seconds."""
     deadline = time.perf_counter() + 10
     while True:
-        said: dict[str, Any] = json.loads(get(address, "/status")[1])
+        said: dict[str, Any] = json.loads(get(running, address, "/status")[1])
         if holds(said):
             return said
         assert time.perf_counter() < deadline, said

@@ -87,7 +87,7 @@ def test_a_person_sees_the_job_names_the_straggler_and_pauses_it(
 ) -> None:
     from playwright.sync_api import expect  # noqa: PLC0415 - only with a browser
 
-    _, admin = job
+    running, admin = job
     context = browser.new_context(viewport={"width": 1280, "height": 900})
     page = context.new_page()
     complaints: list[str] = []
@@ -96,7 +96,9 @@ def test_a_person_sees_the_job_names_the_straggler_and_pauses_it(
     hosts: set[str] = set()
     page.on("request", lambda asked: hosts.add(asked.url.partition("/dashboard")[0]))
 
-    page.goto(f"{admin.url}/")
+    link = paramfleet(running, "page").stdout.strip()
+    assert link.startswith(f"{admin.url}/#code=")
+    page.goto(link)
     expect(page).to_have_title(re.compile("training$"), timeout=15_000)
     page.wait_for_selector("#straggler.named", timeout=15_000)
     assert "worker 1 is behind, its data is slow" in page.inner_text("#straggler")
@@ -118,10 +120,117 @@ def test_a_person_sees_the_job_names_the_straggler_and_pauses_it(
     assert complaints == [], "before a refusal, which a browser complains of"
     end_the_job(page)
     done = {"pause", "resume", "settings", "workers/1/drain", "workers/0/drain", "end"}
-    asked = {f"{admin.url}/api/v1/{path}" for path in ("stream", *done)}
+    asked = {f"{admin.url}/api/v1/{path}" for path in ("login", "stream", *done)}
     assert hosts == {f"{admin.url}/", admin.url, *asked, "data:,"} & hosts
     assert asked <= hosts
+    assert page.url == f"{admin.url}/", "the code is gone from it"
+    assert {entry["who"] for entry in admin.get("audit")} == {"token tests, in a browser"}
     context.close()
+
+
+EVIL = "evil.example"
+
+
+def test_a_page_of_another_site_whose_name_leads_here_steers_nothing(
+    job: tuple[Any, Any],
+) -> None:
+    if CHROMIUM is None:
+        pytest.skip("no chromium on PATH: install it (Debian: apt-get install chromium)")
+    from playwright.sync_api import sync_playwright  # noqa: PLC0415 - only with a browser
+
+    running, admin = job
+    link = paramfleet(running, "page").stdout.strip()
+    port = admin.url.rpartition(":")[2]
+    act = """async (path) => {
+        const key = localStorage.getItem("paramfleet-key");
+        const answer = await fetch(path, {
+            method: path.endsWith("pause") ? "POST" : "GET",
+            headers: {"Content-Type": "application/json", ...(key && {"Paramfleet-Key": key})},
+            body: path.endsWith("pause") ? "{}" : undefined,
+        });
+        return [answer.status, await answer.text()];
+    }"""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=CHROMIUM,
+            args=[
+                "--no-sandbox",
+                "--disable-gpu",
+                f"--host-resolver-rules=MAP {EVIL} 127.0.0.1",
+            ],
+        )
+        context = browser.new_context()
+        ours = context.new_page()
+        ours.goto(link)
+        ours.wait_for_function("localStorage.getItem('paramfleet-key')")
+        theirs = context.new_page()
+        loaded = theirs.goto(f"http://{EVIL}:{port}/")
+        answers = [theirs.evaluate(act, path) for path in ("/api/v1/status", "/api/v1/pause")]
+        still = ours.evaluate(act, "/api/v1/status")
+        (cookie,) = context.cookies()
+        browser.close()
+
+    assert loaded is not None
+    assert loaded.status == 421
+    assert [status for status, _ in answers] == [421, 421]
+    assert "PARAMFLEET_ADMIN_HOSTS" in answers[1][1]
+    assert still[0] == 200
+    assert admin.get("status")["state"] == "training"
+    assert (cookie["httpOnly"], cookie["sameSite"], cookie["path"]) == (True, "Strict", "/")
+    assert cookie["name"] == f"paramfleet-{port}"
+
+
+def test_a_person_gives_a_token_where_they_have_no_link(
+    job: tuple[Any, Any], browser: Any
+) -> None:
+    from playwright.sync_api import expect  # noqa: PLC0415 - only with a browser
+
+    running, admin = job
+    page = browser.new_page()
+    page.goto(f"{admin.url}/#code=spent")
+    expect(page.locator("#refusal")).to_contain_text("`paramfleet page` makes another")
+    expect(page.get_by_label("Token")).to_be_focused()
+    assert page.url == f"{admin.url}/"
+    assert violations(page) == []
+
+    page.get_by_label("Token").fill("wrong")
+    page.keyboard.press("Enter")
+    expect(page.locator("#refusal")).to_contain_text("no such token", timeout=15_000)
+    page.get_by_label("Token").fill(running.token)
+    page.keyboard.press("Enter")
+    expect(page).to_have_title(re.compile("training$"), timeout=15_000)
+    expect(page.locator("#login")).to_be_hidden()
+    assert running.token not in page.evaluate("JSON.stringify([localStorage, sessionStorage])")
+    page.close()
+
+
+def test_where_reading_is_open_a_person_enters_when_they_change_something(
+    jobs: Any, browser: Any
+) -> None:
+    from playwright.sync_api import expect  # noqa: PLC0415 - only with a browser
+
+    env = {"PARAMFLEET_ADMIN_OPEN_READING": "true"}
+    running = jobs.start("train_long.py", "--mode", "async", "--asks", servers=1, **env)
+    for rank in (0, 1):
+        running.wait_for(f"worker{rank}", "training as")
+    admin = running.admin()
+    page = browser.new_page()
+    page.goto(f"{admin.url}/")
+    expect(page).to_have_title(re.compile("training$"), timeout=15_000)
+    expect(page.locator("#login")).to_be_hidden()
+
+    page.get_by_role("button", name="Pause").click()
+    expect(page.locator("#answer")).to_contain_text("is for admin: no token")
+    page.get_by_label("Token").fill(running.token)
+    page.keyboard.press("Enter")
+    expect(page.locator("#login")).to_be_hidden()
+    page.get_by_role("button", name="Pause").click()
+    expect(page.locator("#answer")).to_have_text("pause: done")
+    page.close()
+
+    assert [entry["who"] for entry in admin.get("audit")] == ["token tests, in a browser"]
+    admin.post("end")
+    assert set(running.end().codes.values()) == {0}
 
 
 def dark_and_small(page: Any) -> None:
@@ -205,16 +314,19 @@ def end_the_job(page: Any) -> None:
     expect(page.locator("#answer")).to_have_text("end: done")
 
 
+def read(url: str, heads: dict[str, str]) -> str:
+    request = urllib.request.Request(url, headers=heads)
+    with urllib.request.urlopen(request, timeout=5) as answer:
+        return str(answer.read().decode())
+
+
 def metrics_of(admin: Any) -> set[str]:
     """Return the names of all metrics of all roles."""
-    with urllib.request.urlopen(f"{admin.url}/status", timeout=5) as answer:
-        members = json.loads(answer.read())["members"]
+    members = json.loads(read(f"{admin.url}/status", admin.heads))["members"]
     names: set[str] = set()
     for address in [admin.url, *(f"http://{member['admin']}" for member in members)]:
-        with urllib.request.urlopen(f"{address}/metrics", timeout=5) as answer:
-            names |= set(
-                re.findall(r"^(paramfleet_\w+)[ {]", answer.read().decode(), re.MULTILINE)
-            )
+        text = read(f"{address}/metrics", admin.heads)
+        names |= set(re.findall(r"^(paramfleet_\w+)[ {]", text, re.MULTILINE))
     return {name for name in names if not name.endswith("_created")}
 
 
@@ -225,6 +337,7 @@ def paramfleet(running: Any, *args: str) -> subprocess.CompletedProcess[str]:
             **read_environment(),
             "PARAMFLEET_JOB": running.job,
             "PARAMFLEET_REDIS": running.redis,
+            "PARAMFLEET_ADMIN_TOKEN": running.token,
         },
         capture_output=True,
         text=True,

@@ -41,7 +41,8 @@ def wait_alive(running: Any, rank: int, *, alive: bool, within_s: float = 60.0) 
     address = re.findall(r"http://[0-9.:]+", running.log("coordinator"))[-1]
     deadline = time.perf_counter() + within_s
     while True:
-        with urllib.request.urlopen(f"{address}/status", timeout=5) as answer:
+        request = urllib.request.Request(f"{address}/status", headers=running.heads)
+        with urllib.request.urlopen(request, timeout=5) as answer:
             members = json.load(answer)["members"]
         (found,) = [m for m in members if (m["role"], m["index"]) == ("worker", rank)]
         if found["alive"] == alive:

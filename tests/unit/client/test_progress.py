@@ -53,7 +53,7 @@ async def test_the_admin_address_tells_the_place_and_the_progress(clock: FakeClo
     progress.watch(optimizer)
     optimizer.minimize(model(torch.ones(1, 2)).sum())
     progress.report(loss=0.5, examples=10)
-    admin = progress.admin(JobSettings())
+    admin = progress.admin(JobSettings(admin_open_reading=True))
     port = await admin.start("127.0.0.1", 0)
 
     async def get(path: str) -> str:

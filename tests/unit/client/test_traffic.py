@@ -38,7 +38,7 @@ async def test_the_admin_address_shows_them() -> None:
     progress.watch_traffic(traffic)
     traffic.count("pull", 300, 200)
     traffic.count_tables([PULL], [ANSWER])
-    admin = progress.admin(JobSettings())
+    admin = progress.admin(JobSettings(admin_open_reading=True))
     port = await admin.start("127.0.0.1", 0)
 
     def get(path: str) -> str:

@@ -71,6 +71,8 @@ def _operation(route: Route) -> dict[str, Any]:
             "200": {"description": "Done.", "content": {route.kinds: {"schema": route.answer}}},
             "401": {"description": "Say who you are: a bearer token or a certificate."},
             "403": {"description": f"Only who has {route.access} access may."},
+            "421": {"description": "The request's host isn't this machine's."},
+            "429": {"description": "Too many unknown tokens came from this address."},
             **{str(status): _refusal(status) for status in route.refusals},
         },
     }

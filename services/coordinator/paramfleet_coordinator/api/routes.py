@@ -7,6 +7,7 @@ from aiohttp import web
 
 from paramfleet_coordinator.access import AUDIT_LOG, AuditLog
 from paramfleet_coordinator.api.acting import ACTING
+from paramfleet_coordinator.api.entering import ENTERING
 from paramfleet_coordinator.api.office import Office
 from paramfleet_coordinator.api.openapi import describe
 from paramfleet_coordinator.api.pages import PAGES
@@ -17,7 +18,7 @@ from paramfleet_shared.access import requires
 
 __all__ = ["API", "routes", "state"]
 
-API = (*READING, *STREAMING, *ACTING)
+API = (*READING, *STREAMING, *ACTING, *ENTERING)
 
 
 @requires("open")

@@ -25,6 +25,7 @@ const actions = (() => {
       const text = await answer.text();
       if (!answer.ok) {
         tell(reasonIn(text));
+        if (answer.status === 401) showLogin();
         return null;
       }
       tell(`${name}: done`);

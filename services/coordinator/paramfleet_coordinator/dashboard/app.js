@@ -6,14 +6,74 @@ const PHASES = ["data", "pull", "compute", "push", "barrier", "pause"];
 const KEPT_S = 900;
 const MAX_EVENTS = 300;
 const RETRY_MS = [500, 1000, 2000, 5000];
-const TOKEN = "paramfleet-token";
+const KEY = "paramfleet-key";
 
 const at = (id) => document.getElementById(id);
 const view = { status: null, workers: {}, servers: {}, events: 0, seen: null, failures: 0 };
 
+// A session has a cookie, which scripts don't see, and a key, which other ports of this host
+// don't get: both go with every request.
 function headers(more = {}) {
-  const token = sessionStorage.getItem(TOKEN);
-  return token ? { ...more, Authorization: `Bearer ${token}` } : more;
+  const key = localStorage.getItem(KEY);
+  return key ? { ...more, "Paramfleet-Key": key } : more;
+}
+
+// --- entering --------------------------------------------------------------------------
+
+// Resolves to whether a session began; the answer's words are shown if it didn't.
+async function enter(shown) {
+  const answer = await fetch("/api/v1/login", {
+    method: "POST",
+    headers: { "Content-Type": "application/json" },
+    body: JSON.stringify(shown),
+  });
+  const said = await answer.json();
+  if (answer.ok) localStorage.setItem(KEY, said.key);
+  at("refusal").textContent = answer.ok ? "" : said.error.message;
+  return answer.ok;
+}
+
+let entered = () => {};
+
+// The address that `paramfleet page` prints ends with a code that works once.
+async function enterByAddress() {
+  const code = new URLSearchParams(location.hash.slice(1)).get("code");
+  if (!code) return;
+  history.replaceState(null, "", location.pathname);
+  try {
+    await enter({ code });
+  } catch (error) {
+    at("refusal").textContent = error.message;
+  }
+}
+
+async function enterByToken(event) {
+  event.preventDefault();
+  const token = at("token").value.trim();
+  at("token").value = "";
+  try {
+    if (await enter({ token })) at("login").hidden = true;
+  } catch (error) {
+    at("refusal").textContent = error.message;
+  }
+  entered();
+}
+
+function showLogin() {
+  if (!at("login").hidden) return;
+  at("login").hidden = false;
+  at("token").focus();
+}
+
+function askToken() {
+  showLogin();
+  say("a token is needed");
+  return new Promise((done) => {
+    entered = () => {
+      view.failures = 0;
+      done();
+    };
+  });
 }
 
 // --- following -------------------------------------------------------------------------
@@ -104,26 +164,6 @@ function clockOf(secondsAgo) {
 
 function say(words) {
   if (at("connection").textContent !== words) at("connection").textContent = words;
-}
-
-function askToken() {
-  const form = at("login");
-  form.hidden = false;
-  say("a token is needed");
-  at("token").focus();
-  return new Promise((done) => {
-    form.addEventListener(
-      "submit",
-      (event) => {
-        event.preventDefault();
-        sessionStorage.setItem(TOKEN, at("token").value.trim());
-        at("token").value = "";
-        view.failures = 0;
-        done();
-      },
-      { once: true },
-    );
-  });
 }
 
 // --- drawing ---------------------------------------------------------------------------
@@ -257,4 +297,6 @@ function drawTables(status) {
 }
 
 at("metric").addEventListener("change", () => view.status && draw());
-follow();
+at("login").addEventListener("submit", enterByToken);
+addEventListener("hashchange", () => enterByAddress().then(() => entered()));
+enterByAddress().then(follow);

@@ -15,6 +15,7 @@ from paramfleet_coordinator.config import CoordinatorSettings
 from paramfleet_pserver.config import PServerSettings
 from paramfleet_shared.config import (
     JobSettings,
+    SettingError,
     options_of,
     read_environment,
     resolve,
@@ -24,10 +25,12 @@ from paramfleet_shared.errors import ContractError
 from paramfleet_shared.rpc.endpoint import split_endpoint
 from paramfleet_shared.tls import CertificateFilesError, files_of, tls_of
 from paramfleet_shared.versions import versions
+from paramfleet_worker.app.doctor_security import Look, gather_security
 from paramfleet_worker.config import LaunchSettings
 from paramfleet_worker.core.doctor.checks import examine
 from paramfleet_worker.core.doctor.facts import Facts, PortFacts, SettingsFacts
 from paramfleet_worker.core.doctor.findings import Finding
+from paramfleet_worker.core.doctor.security import examine_security
 from paramfleet_worker.process.probe_machine import look_at_disk, look_at_machine, look_at_torch
 from paramfleet_worker.process.probe_network import look_at_host, look_at_port
 from paramfleet_worker.process.probe_registry import ask_registry
@@ -184,9 +187,27 @@ def _look_at_ports(settings: JobSettings, wanted: Wanted) -> tuple[PortFacts, ..
     default=0.0,
     help="What the tables are expected to take on this machine.",
 )
+@click.option("--security", is_flag=True, help="Say what of the job is open, and to whom.")
+@click.option(
+    "--job", help="With --security: the running job; else the only one that runs here."
+)
+@click.option(
+    "--logs",
+    type=click.Path(path_type=Path),
+    help="With --security: the folder of the logs; else log where the job was launched.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Say it as one JSON line.")
 @click.pass_context
-def doctor(context: click.Context, /, *, as_json: bool, **options: Any) -> None:
+def doctor(
+    context: click.Context,
+    /,
+    *,
+    as_json: bool,
+    security: bool,
+    job: str | None,
+    logs: Path | None,
+    **options: Any,
+) -> None:
     """Look for what would keep a job from running here; changes nothing.
 
     Reads the same settings as the processes of a job. Ends with 1 if something failed;
@@ -195,8 +216,12 @@ def doctor(context: click.Context, /, *, as_json: bool, **options: Any) -> None:
     Raises:
         UsageError: if an option can't be what was meant.
     """
+    wanted = Wanted(**options)
     try:
-        findings = examine(gather(Wanted(**options), read_environment()))
+        if security:
+            findings = _examine_security(wanted, job, logs)
+        else:
+            findings = examine(gather(wanted, read_environment()))
     except ContractError as error:
         raise click.UsageError(str(error)) from error
     num_failures = sum(finding.severity == "failure" for finding in findings)
@@ -209,6 +234,21 @@ def doctor(context: click.Context, /, *, as_json: bool, **options: Any) -> None:
         num_warnings = len(findings) - num_failures
         click.echo(f"{num_failures} failures, {num_warnings} warnings")
     context.exit(1 if num_failures else 0)
+
+
+def _examine_security(wanted: Wanted, job: str | None, logs: Path | None) -> list[Finding]:
+    """Return what of a job is open.
+
+    Raises:
+        SettingError: if its settings can't be read.
+        SeveralJobsError: if several jobs run here and none is named.
+    """
+    environment = read_environment()
+    settings, facts = _read_settings(wanted, environment)
+    if settings is None:
+        raise SettingError(name="settings", value="?", rule=f"readable ({facts.error})")
+    look = Look(role=wanted.role, job=job, logs=logs, checkpoints=wanted.checkpoints)
+    return examine_security(gather_security(look, settings, environment))
 
 
 def _say(finding: Finding) -> None:

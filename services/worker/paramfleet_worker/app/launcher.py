@@ -21,7 +21,8 @@ from paramfleet_shared.discovery.serving import find_redis_server, require_acces
 from paramfleet_shared.machine import raise_open_files
 from paramfleet_shared.processes.keeping import Keeper
 from paramfleet_worker.app.own_redis import OwnRedis
-from paramfleet_worker.app.planning import REDIS
+from paramfleet_worker.app.page_link import tell_page
+from paramfleet_worker.app.planning import COORDINATOR, REDIS
 from paramfleet_worker.app.preparing import PreparedLaunch
 from paramfleet_worker.core.events import (
     Consult,
@@ -225,6 +226,13 @@ class Launcher:
     async def _supervise(self, supervisor: Supervisor) -> int:
         async with asyncio.TaskGroup() as group:
             questions: set[asyncio.Task[None]] = set()
+            coordinator = self._children.get(COORDINATOR)
+            if coordinator is not None:
+                prepared = self._prepared
+                told = tell_page(
+                    self._records, prepared.folder, prepared.job, self._console, coordinator
+                )
+                questions.add(group.create_task(told))
             code = None
             while code is None:
                 event = await self._next_event(supervisor.next_tick())

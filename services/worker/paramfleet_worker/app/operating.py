@@ -15,17 +15,24 @@ from paramfleet_shared.discovery.errors import NoCoordinatorError
 from paramfleet_shared.discovery.registry import Registry
 from paramfleet_shared.discovery.store import store_of
 from paramfleet_shared.errors import ContractError, UnavailableError
+from paramfleet_shared.tls import CertificateFilesError, Tls, files_of
 
 __all__ = [
     "AdminRefusedError",
     "AdminUnreachableError",
     "Operator",
+    "context_of",
     "find_url",
     "read_audit",
     "read_token",
 ]
 
 _TIMEOUT_S = 10.0
+
+_SAY_WHO = (
+    "; say who asks with --token-file or PARAMFLEET_SECRET_FILE, or ask as the user who "
+    "launched the job, on its machine"
+)
 
 
 class AdminRefusedError(ContractError):
@@ -61,36 +68,69 @@ class Operator:
     tls: ssl.SSLContext | None = None
     """Whom to believe, for https; None believes this machine's authorities."""
 
+    timeout_s: float = _TIMEOUT_S
+    """Seconds until an answer must have come."""
+
     def get(self, path: str) -> Any:
         """Return what ``/api/v1/<path>`` answers.
 
         Raises:
             AdminRefusedError: if the coordinator refuses.
-            AdminUnreachableError: if it doesn't answer within 10 seconds.
+            AdminUnreachableError: if it doesn't answer in time.
         """
-        return self._ask(path, None)
+        return self._ask(f"api/v1/{path}", None)
+
+    def page(self, name: str) -> Any:
+        """Return what a page of every process answers, as ``config``; raises as ``get``."""
+        return self._ask(name, None)
 
     def post(self, path: str, body: dict[str, Any] | None = None) -> Any:
         """Do what ``/api/v1/<path>`` does; raises as ``get``."""
-        return self._ask(path, json.dumps(body or {}).encode())
+        return self._ask(f"api/v1/{path}", json.dumps(body or {}).encode())
 
     def _ask(self, path: str, body: bytes | None) -> Any:
-        url = f"{self.url.rstrip('/')}/api/v1/{path}"
+        url = f"{self.url.rstrip('/')}/{path}"
         headers = {"Content-Type": "application/json"}
         if self.token:
             headers["Authorization"] = f"Bearer {self.token}"
         request = urllib.request.Request(url, data=body, headers=headers)  # noqa: S310 - an operator's own
         try:
             with urllib.request.urlopen(  # noqa: S310 - as above
-                request, timeout=_TIMEOUT_S, context=self.tls
+                request, timeout=self.timeout_s, context=self.tls
             ) as answer:
                 return json.loads(answer.read())
         except urllib.error.HTTPError as refusal:
             with refusal:
                 reason = _reason_of(refusal.read())
+            if refusal.code in {401, 403} and not self.token:
+                reason += _SAY_WHO
             raise AdminRefusedError(url=url, status=refusal.code, reason=reason) from refusal
         except (OSError, ValueError) as error:
             raise AdminUnreachableError(url=url, reason=str(error)) from error
+
+
+def context_of(settings: JobSettings) -> ssl.SSLContext | None:
+    """Return how a job with certificates is asked: as its admin, if that one's is there.
+
+    Returns:
+        None for a job that has none.
+
+    Raises:
+        CertificateFilesError: if they can't be used.
+    """
+    files = files_of(settings, "admin")
+    if files is None:
+        return None
+    if files.cert.exists():
+        return Tls(files, job=settings.job).context(is_server=False, protocol="http/1.1")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname = False  # a certificate stands for a role, not for a host
+    try:
+        context.load_verify_locations(files.ca)
+    except OSError as error:
+        raise CertificateFilesError(files=str(files.ca), reason=str(error)) from error
+    return context
 
 
 def find_url(settings: JobSettings, *, scheme: str) -> str:

@@ -12,11 +12,17 @@ from typing import Any
 import click
 
 from paramfleet_shared.clock import SystemClock
-from paramfleet_shared.config import JobSettings, read_environment, resolve
+from paramfleet_shared.config import read_environment
 from paramfleet_shared.discovery.errors import NoCoordinatorError
 from paramfleet_shared.errors import FleetError
-from paramfleet_shared.tls import tls_of
-from paramfleet_worker.app.operating import Operator, find_url, read_audit, read_token
+from paramfleet_worker.app.finding import Found, find_job
+from paramfleet_worker.app.operating import (
+    Operator,
+    context_of,
+    find_url,
+    read_audit,
+    read_token,
+)
 from paramfleet_worker.core.board import (
     AUDIT_COLUMNS,
     BARRIER_COLUMNS,
@@ -85,7 +91,7 @@ def _audit(operator: Operator, options: dict[str, Any]) -> None:
 def _audit_of_registry(options: dict[str, Any]) -> None:
     """Show what the registry keeps of a job that has no coordinator."""
     click.echo("the coordinator is gone; this is what the registry keeps", err=True)
-    _list(read_audit(_settings_of(options)), AUDIT_COLUMNS, options)
+    _list(read_audit(_find(options).settings), AUDIT_COLUMNS, options)
 
 
 def _pause(operator: Operator, options: dict[str, Any]) -> None:
@@ -96,6 +102,13 @@ def _pause(operator: Operator, options: dict[str, Any]) -> None:
 def _resume(operator: Operator, options: dict[str, Any]) -> None:
     """Let the workers go on."""
     _show(operator.post("resume"), ["resumed"], options)
+
+
+def _page(operator: Operator, options: dict[str, Any]) -> None:
+    """Print a link that opens the job's page in a browser, once and within ten minutes."""
+    code = operator.post("codes")["code"]
+    link = f"{operator.url.rstrip('/')}/#code={code}"
+    _show({"url": link}, [link], options)
 
 
 def _end(operator: Operator, options: dict[str, Any]) -> None:
@@ -179,11 +192,11 @@ def _size() -> tuple[int, int]:
 
 
 def _operator_of(options: dict[str, Any]) -> Operator:
-    """Return who asks whom, as the options and the settings say.
+    """Return who asks whom, as the options, the settings and the job's folder say.
 
-    With ``tls_dir`` set, its admin.crt and admin.key say who asks.
+    With ``tls_dir`` set, its admin.crt and admin.key say who asks, and a token as well.
     """
-    settings = _settings_of(options)
+    found = _find(options)
     context: ssl.SSLContext | None
     ca = options["ca"]
     if ca is not None:
@@ -191,21 +204,15 @@ def _operator_of(options: dict[str, Any]) -> Operator:
         if options["cert"] is not None:
             context.load_cert_chain(options["cert"], options["key"])
     else:
-        tls = tls_of(settings, "admin")
-        context = tls and tls.context(is_server=False, protocol="http/1.1")
-    url = options["url"]
-    if url is None:
-        url = find_url(settings, scheme="http" if context is None else "https")
-    token = read_token(options["token"], options["token_file"])
+        context = context_of(found.settings)
+    url = found.url or find_url(found.settings, scheme="http" if context is None else "https")
+    token = read_token(options["token"], options["token_file"]) or found.token
     return Operator(url=url, token=token, tls=context)
 
 
-def _settings_of(options: dict[str, Any]) -> JobSettings:
+def _find(options: dict[str, Any]) -> Found:
     given = {name: options[name] for name in ("job", "redis")}
-    settings: JobSettings = resolve(
-        JobSettings, section="", arguments=given, environment=read_environment()
-    ).value
-    return settings
+    return find_job(given, read_environment(), url=options["url"] or "")
 
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -239,11 +246,12 @@ def _command(
             sys.exit(130)
 
     where = [
-        click.Option(["--url"], help="The coordinator's admin address; else the job's registry "
-                     "is asked.", envvar="PARAMFLEET_ADMIN_URL"),
-        click.Option(["--job"], help="The job's name."),
+        click.Option(["--url"], help="The coordinator's admin address; else the job's "
+                     "folder or registry says it.", envvar="PARAMFLEET_ADMIN_URL"),
+        click.Option(["--job"], help="The job's name; else the only one that you run here."),
         click.Option(["--redis"], help="The job's registry."),
-        click.Option(["--token"], envvar="PARAMFLEET_ADMIN_TOKEN", help="Says who asks."),
+        click.Option(["--token"], envvar="PARAMFLEET_ADMIN_TOKEN", help="Says who asks; else "
+                     "your job's token, or that of PARAMFLEET_SECRET_FILE."),
         click.Option(["--token-file"], type=_FILE, envvar="PARAMFLEET_ADMIN_TOKEN_FILE",
                      help="File of the token."),
         click.Option(["--ca"], type=_FILE, help="The authority's certificate; asks by https."),
@@ -261,6 +269,7 @@ COMMANDS = (
     _command("workers", _workers),
     _command("barriers", _barriers),
     _command("audit", _audit, otherwise=_audit_of_registry),
+    _command("page", _page),
     _command("pause", _pause),
     _command("resume", _resume),
     _command(

@@ -29,6 +29,7 @@ from paramfleet_worker.process.addresses import hosts_of_this_machine, is_listen
 from paramfleet_worker.process.ports import PortReservations
 
 __all__ = [
+    "COORDINATOR",
     "LOG_NAMES",
     "LOOPBACK",
     "REDIS",
@@ -41,6 +42,8 @@ __all__ = [
 LOOPBACK = Host("127.0.0.1")
 
 REDIS = ProcessName("redis", 0)
+
+COORDINATOR = ProcessName("coordinator", 0)
 
 LOG_NAMES = {
     "redis": "redislog",

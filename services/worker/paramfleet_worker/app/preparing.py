@@ -19,6 +19,7 @@ from paramfleet_shared.secret import new_secret, open_warnings, secret_of
 from paramfleet_shared.security import SecuritySettings
 from paramfleet_worker.app.planning import LaunchPlan
 from paramfleet_worker.config import LaunchSettings
+from paramfleet_worker.process.admin_token import admin_environment, prepare_admin_token
 
 __all__ = ["OpenRedisError", "PreparedLaunch", "prepared_launch"]
 
@@ -95,6 +96,9 @@ def prepared_launch(
             own["PARAMFLEET_SECRET_FILE"] = str(folder.secret_file)
         if settings.on == "ray":
             own |= _as_text(job)
+        elif plan.alone:
+            prepare_admin_token(folder)
+            own |= admin_environment(folder, job)
         secret_of(job)
         given = [line for line in resolved.lines() if not line.endswith("(default)")]
         warnings = [f"warning: {each}" for each in open_warnings(resolved.origins, job)]

@@ -19,7 +19,7 @@ from paramfleet_shared.config import Resolved
 from paramfleet_shared.errors import ContractError, UnavailableError
 from paramfleet_shared.processes.keeping import Keeper
 from paramfleet_worker.app.launcher import Launcher
-from paramfleet_worker.app.planning import REDIS, LaunchPlan, redis_to_start
+from paramfleet_worker.app.planning import COORDINATOR, REDIS, LaunchPlan, redis_to_start
 from paramfleet_worker.app.preparing import prepared_launch
 from paramfleet_worker.config import LaunchSettings
 from paramfleet_worker.core.environment import JobFacts
@@ -38,8 +38,6 @@ PLACED_WITHIN_S = 120.0
 
 CARRIED = ("PARAMFLEET_", "PADDLE_", "OTEL_", "NUMBA_", "PYTHON", "TRAINING_ROLE", "POD_IP")
 """Variables of the launcher's environment that a process gets; the rest are its node's."""
-
-COORDINATOR = ProcessName("coordinator", 0)
 
 
 class RayMissingError(ContractError):

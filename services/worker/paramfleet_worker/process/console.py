@@ -55,6 +55,8 @@ class Console:
         self._out: BinaryIO | None = out
         self._err: BinaryIO | None = err
         self._colours = err.isatty() and not environment.get("NO_COLOR")
+        self.is_terminal = err.isatty()
+        """Whether a person reads our lines, and nothing keeps them."""
 
     def result(self, data: bytes) -> None:
         """Pass on what worker 0 wrote to its standard output."""

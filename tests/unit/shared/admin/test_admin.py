@@ -6,7 +6,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from paramfleet_shared.access import requires
+from paramfleet_shared.access import Gate, requires
 from paramfleet_shared.admin import AdminPortInUseError, AdminServer
 from paramfleet_shared.telemetry import MetricRegistry, finite
 
@@ -25,6 +25,7 @@ class Shop:
             metrics=self.metrics,
             config={"port": {"value": 1, "origin": "default"}},
             routes=[web.get("/extra", self.extra)],
+            gate=Gate(open_reading=True),
         )
 
     @requires("open")

@@ -1,0 +1,128 @@
+"""Which job an operator means, where its coordinator is, and by what token it is asked."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+from urllib.parse import urlsplit
+
+from paramfleet_shared.config import JobSettings, Resolved, resolve
+from paramfleet_shared.errors import ContractError
+from paramfleet_shared.job_folder import JobFolder, UnsafeFolderError, runtime_dir
+from paramfleet_shared.secret import MIN_SECRET_LENGTH, JobSecret
+from paramfleet_worker.process.admin_token import token_in
+
+__all__ = ["Found", "SeveralJobsError", "find_job"]
+
+
+class SeveralJobsError(ContractError):
+    """Several jobs run here, and nobody said which is meant."""
+
+    code = "contract.several_jobs"
+
+    def __init__(self, *, jobs: list[str]) -> None:
+        super().__init__(
+            f"{len(jobs)} jobs of this user run here: {', '.join(jobs)}; say which one is "
+            "meant with --job",
+            jobs=jobs,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Found:
+    """A job, as far as the options, the environment and this user's running jobs tell."""
+
+    settings: JobSettings
+    """Its name, where its registry is, and its certificates."""
+
+    url: str
+    """Its coordinator's admin address; empty if the registry must be asked."""
+
+    token: str
+    """What steers it; empty without one."""
+
+    folder: JobFolder | None
+    """Its folder, if it was launched here by this user and runs."""
+
+
+def find_job(
+    given: Mapping[str, Any], environment: Mapping[str, str], *, url: str = ""
+) -> Found:
+    """Return the job that is meant: the one named, else this user's only one here.
+
+    Args:
+        given: ``job`` and ``redis`` as the command line has them; None for what it lacks.
+        environment: This process's.
+        url: The admin address that is to be asked; its job's token is shown to no other.
+
+    Raises:
+        SeveralJobsError: if none is named and this user runs several.
+        SettingError: if a setting is wrong.
+    """
+    resolved: Resolved[JobSettings] = resolve(
+        JobSettings, section="", arguments=given, environment=environment
+    )
+    settings = resolved.value
+    folder = _folder_of(resolved, url)
+    facts = None if folder is None else folder.facts()
+    if folder is None or facts is None:
+        return Found(settings=settings, url=url, token=_token_of(settings), folder=None)
+    has_registry = resolved.origins["redis"] != "default"
+    settings = replace(
+        settings,
+        job=facts.job,
+        redis=settings.redis if has_registry else facts.redis,
+        tls_dir=settings.tls_dir or facts.tls_dir,
+        secret=settings.secret or _text_of(folder.secret_file),
+    )
+    found = url or _text_of(folder.admin_url_file)
+    return Found(settings=settings, url=found, token=token_in(folder), folder=folder)
+
+
+def _folder_of(resolved: Resolved[JobSettings], url: str) -> JobFolder | None:
+    """Return the folder of the job that is meant, if it runs here.
+
+    Raises:
+        SeveralJobsError: if it could be any of several.
+    """
+    settings, origins = resolved.value, resolved.origins
+    try:
+        root = runtime_dir(settings.runtime_dir)
+    except UnsafeFolderError:
+        return None  # then no job of ours keeps anything there
+    if url:
+        at = url.rstrip("/")
+        running = JobFolder.running(root)
+        return next((each for each in running if _text_of(each.admin_url_file) == at), None)
+    has_registry = origins["redis"] != "default"
+    if origins["job"] != "default":
+        folder = JobFolder.find(root, settings.job)
+        facts = None if folder is None else folder.facts()
+        is_other = has_registry and facts and not _is_same(facts.redis, settings.redis)
+        return None if is_other else folder
+    if has_registry:
+        return None
+    folders = [*JobFolder.running(root)]
+    if len(folders) > 1:
+        jobs = [facts.job for each in folders if (facts := each.facts()) is not None]
+        raise SeveralJobsError(jobs=jobs)
+    return folders[0] if folders else None
+
+
+def _token_of(settings: JobSettings) -> str:
+    """Return the token that a given secret stands for."""
+    if len(settings.secret) < MIN_SECRET_LENGTH:
+        return ""
+    return JobSecret(settings.secret, settings.job).token("admin")
+
+
+def _is_same(first: str, second: str) -> bool:
+    """Return whether two addresses are of one registry, whatever they say of users."""
+    one, other = urlsplit(first), urlsplit(second)
+    return (one.hostname, one.port, one.path) == (other.hostname, other.port, other.path)
+
+
+def _text_of(path: Any) -> str:
+    try:
+        return str(path.read_text("utf-8")).strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
