@@ -16,11 +16,13 @@ from paramfleet.job import Staleness
 from paramfleet.localsgd.alone import localsgd_alone
 from paramfleet.localsgd.core.ledger import Ledger
 from paramfleet.modes.ahead import Ahead
-from paramfleet.modes.base import Mode, collect_tables
+from paramfleet.modes.base import LearningRateError, Mode, collect_tables
 from paramfleet.modes.local import LocalMode
 from paramfleet.rowstore import RowStore
+from paramfleet.rules import check_options
 from paramfleet.step_times import StepTimes
 from paramfleet.strategy import TrainingMode
+from paramfleet_shared.bounds import MAX_LEARNING_RATE
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.upkeep import freeze
 
@@ -59,6 +61,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
         count_examples: Returns, and forgets, how many examples were forwarded since
             the last call.
         times: Where this worker's time goes.
+
+    Raises:
+        OptimizerOptionError: if an option is a number that no training can use.
     """
 
     def __init__(
@@ -68,6 +73,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         count_examples: Callable[[], int],
         times: StepTimes,
     ) -> None:
+        check_options(inner)
         super().__init__(inner.param_groups, inner.defaults)
         self.inner = inner
         self.mode = mode
@@ -116,10 +122,16 @@ class DistributedOptimizer(torch.optim.Optimizer):
         Args:
             name: ``lr``, of every parameter group, or ``k_steps`` or ``max_staleness``.
             value: What it is to be.
+
+        Raises:
+            LearningRateError: if it is none that can be used; nothing was changed.
         """
         if name == "lr":
+            rate = float(value)
+            if not 0 <= rate <= MAX_LEARNING_RATE:
+                raise LearningRateError(table="every table", step=self.num_steps, rate=rate)
             for group in self.param_groups:
-                group["lr"] = float(value)
+                group["lr"] = rate
             return
         self.mode = replace(self.mode, **{name: value})
         self.running.adjust(self.mode)
@@ -176,7 +188,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         Raises:
             NotStartedError: before ``fleet.init_worker``.
             TrainingFinishedError: after ``fleet.finish_training``.
-            GradientError: if a gradient is NaN or infinite; nothing was changed.
+            GradientError: if a gradient is NaN, infinite or too large; nothing was changed.
+            LearningRateError: if a learning rate can't be used; nothing was changed.
             FleetError: if the job failed or a peer didn't answer in time.
         """
         if self._is_finished:

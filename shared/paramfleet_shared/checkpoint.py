@@ -27,6 +27,7 @@ from paramfleet_shared.errors import (
     UnavailableError,
 )
 from paramfleet_shared.tables.spec import TableSpec
+from paramfleet_shared.tables.states import check_rows
 
 __all__ = [
     "FORMAT", "MANIFEST", "VERSION", "CheckpointDamagedError", "CheckpointWriteError",
@@ -316,4 +317,7 @@ def _checked_part(
         raise ValueError("values or states of another shape")
     if part.values.dtype != np.float32 or part.states.dtype != np.float32:
         raise ValueError("values or states of another dtype")
+    wrong = check_rows(spec.optimizer, part.values, part.states)
+    if wrong is not None:
+        raise ValueError(wrong)
     return part
