@@ -10,7 +10,7 @@ from typing import Any, get_args
 import click
 
 from paramfleet.settings import WorkerSettings
-from paramfleet_shared.cli import click_type
+from paramfleet_shared.cli import BoundedCommand, BoundedGroup, click_type, echo
 from paramfleet_shared.clock import SystemClock
 from paramfleet_shared.config import (
     Option,
@@ -45,7 +45,7 @@ def _with_dashes(token: str) -> str:
     return token.replace("_", "-")
 
 
-@click.group(context_settings={"token_normalize_func": _with_dashes})
+@click.group(cls=BoundedGroup, context_settings={"token_normalize_func": _with_dashes})
 @click.version_option(package_name="paramfleet", prog_name="paramfleet")
 def main() -> None:
     """Parameter-server training for PyTorch."""
@@ -130,7 +130,7 @@ def _tell_settings(resolved: Resolved[WorkerSettings]) -> None:
             log.info("setting %s", line)
         return
     for line in resolved.lines():
-        click.echo(f"[worker] {line}", err=True)
+        echo(f"[worker] {line}", err=True)
 
 
 @main.command("coordinator", **DELEGATE)
@@ -177,7 +177,7 @@ def _export(checkpoint: Path, **options: Any) -> None:
 
     def run() -> int:
         count = export_table(checkpoint, **options)
-        click.echo(f"{count} rows in {options['output']}", err=True)
+        echo(f"{count} rows in {options['output']}", err=True)
         return 0
 
     sys.exit(_told("export", run))
@@ -236,7 +236,7 @@ def _told(name: str, run: Callable[[], int]) -> int:
     except ContractError as error:
         raise click.UsageError(str(error)) from error
     except (FleetError, OSError) as error:
-        click.echo(f"paramfleet {name}: {error}", err=True)
+        echo(f"paramfleet {name}: {error}", err=True)
         return 1
 
 
@@ -259,7 +259,7 @@ def _script_command(
     rest = click.Argument(
         ["arguments"], nargs=-1, type=click.UNPROCESSED, metavar="[SCRIPT [ARGS]...]"
     )
-    return click.Command(
+    return BoundedCommand(
         name,
         params=[*options, *more, model, option, rest],
         callback=callback,

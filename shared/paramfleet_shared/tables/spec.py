@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args
 
 from paramfleet_shared.errors import ContractError
+from paramfleet_shared.texts import NAME_RULE, is_name, shown
 
 __all__ = [
     "InitializerSpec",
@@ -35,7 +36,7 @@ class TableSpecError(ContractError):
         super().__init__(
             f"{field} = {value!r}: {rule}",
             field=field,
-            value=value if isinstance(value, int | float | str | bool) else repr(value),
+            value=value if isinstance(value, int | float | str | bool) else shown(value),
             rule=rule,
         )
         self.field = field
@@ -242,7 +243,8 @@ class TableSpec:
             value=self.kind,
             rule=f"must be one of {', '.join(known)}",
         )
-        _demand(true=bool(self.name), field="name", value=self.name, rule="must not be empty")
+        rule = f"must be {NAME_RULE}"
+        _demand(true=is_name(self.name), field="name", value=self.name, rule=rule)
         _demand(true=self.dim >= 1, field="dim", value=self.dim, rule="must be at least 1")
         _demand(
             true=sparse or self.dim == 1,

@@ -13,7 +13,7 @@ from typing import IO, Protocol
 from paramfleet_worker.core.events import ProcessName
 from paramfleet_worker.process.console import LineSplitter
 from paramfleet_worker.process.keeping import Keeper
-from paramfleet_worker.process.log_tail import last_lines
+from paramfleet_worker.process.log_file import LogFile
 
 __all__ = ["Child", "Listener"]
 
@@ -22,6 +22,9 @@ READ_BYTES = 1 << 16
 
 class Listener(Protocol):
     """Takes what a process writes: the launcher's console, or what stands for it elsewhere."""
+
+    def say(self, text: str) -> None:
+        """Take a line of the launcher's own."""
 
     def line(self, name: ProcessName, line: bytes) -> None:
         """Take a line, without its end."""
@@ -60,7 +63,7 @@ class Child:
         self.name = name
         self.log = log
         self._keeper = keeper
-        self._log = log.open("wb", buffering=0)
+        self._log = LogFile(log, console.say)
         gate = Path(__file__).with_name("gate.py")
         self._process = subprocess.Popen(  # noqa: S603 -- the user's own command
             [sys.executable, "-I", "-S", str(gate), *command],
@@ -113,7 +116,7 @@ class Child:
 
     def tail(self, num_lines: int) -> list[str]:
         """Return the last lines of the log."""
-        return last_lines(self.log, num_lines)
+        return self._log.last_lines(num_lines)
 
     def close(self) -> None:
         """Stop following the output, even if some stranger still holds the pipe."""
