@@ -4,9 +4,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from paramfleet_shared.config import SettingError
+from paramfleet_shared.config import SettingError, check_ranges, check_texts
 
 __all__ = ["LaunchSettings"]
+
+
+_RANGES: dict[str, tuple[float, float]] = {
+    "server_num": (1, 65_536),
+    "worker_num": (1, 65_536),
+    "nproc_per_node": (1, 1024),
+    "ray_cpus": (0.0, 1e5),
+    "ray_gpus": (0.0, 1e4),
+    "master_port": (1, 65_535),
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,15 +81,8 @@ class LaunchSettings:
     POD_IP, else whatever addresses this machine's interfaces have."""
 
     def __post_init__(self) -> None:
-        for name in ("server_num", "worker_num", "nproc_per_node"):
-            number = getattr(self, name)
-            if number is not None and number < 1:
-                raise SettingError(name=name, value=number, rule="1 or more")
-        for name in ("ray_cpus", "ray_gpus"):
-            if not getattr(self, name) >= 0:
-                raise SettingError(name=name, value=getattr(self, name), rule="0 or more")
-        if not 0 < self.master_port < 1 << 16:
-            raise SettingError(name="master_port", value=self.master_port, rule="1 to 65535")
+        check_ranges(self, _RANGES)
+        check_texts(self)
         if self.collective:
             self._check_collective()
             return

@@ -131,8 +131,6 @@ def test_a_setting_that_must_be_given_says_so() -> None:
         ("--mode", "y" * 100_000),
         ("y" * 100_000,),
         ("--" + "y" * 100_000,),
-        ("--job", "y" * 100_000),
-        ("--redis", "y" * 100_000),
     ],
     ids=lambda words: words[0][:9],
 )
