@@ -20,6 +20,7 @@ from aiohttp import web
 
 from paramfleet_shared.config import JobSettings
 from paramfleet_shared.errors import ContractError
+from paramfleet_shared.texts import printable, shortened
 from paramfleet_shared.tls import TlsEnd, member_of
 from paramfleet_shared.tokens import Tokens
 
@@ -255,18 +256,19 @@ def _is_foreign(request: web.Request) -> bool:
 
 def _refuse(request: web.Request, status: int, access: str, reason: str) -> web.Response:
     peer = request.remote or "?"
+    path = shortened(printable(request.path, lines=False))
     log.warning(
         "access.refused",
         extra={
             "peer": peer,
             "method": request.method,
-            "path": request.path,
+            "path": path,
             "needed": access,
             "reason": reason,
         },
     )
     word = "unauthenticated" if status == 401 else "forbidden"
-    message = f"{request.method} {request.path} is for {access}: {reason}"
+    message = f"{request.method} {path} is for {access}: {reason}"
     error = {"code": word, "message": message, "needed": access}
     headers = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
     return web.json_response({"error": error}, status=status, headers=headers)

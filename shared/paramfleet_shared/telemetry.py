@@ -106,11 +106,17 @@ class JsonFormatter(logging.Formatter):
 
 
 def finite(value: Any) -> Any:
-    """Return plain values with NaN and infinities as text, which JSON has no word for."""
+    """Return plain values as JSON may hold them and pages may show them.
+
+    NaN and infinities, which JSON has no word for, become text, and text loses its control
+    characters.
+    """
+    if isinstance(value, str):
+        return printable(value)
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, Mapping):
-        return {str(key): finite(item) for key, item in value.items()}
+        return {printable(str(key)): finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [finite(item) for item in value]
     return value

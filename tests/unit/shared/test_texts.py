@@ -2,8 +2,11 @@
 
 import json
 import logging
+import math
+import re
 import sys
 import unicodedata
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +24,7 @@ from paramfleet_shared.errors import (
 )
 from paramfleet_shared.served_errors import UnknownTableError
 from paramfleet_shared.tables.spec import TableSpec, TableSpecError
-from paramfleet_shared.telemetry import JsonFormatter, add_pairs, event_formatter
+from paramfleet_shared.telemetry import JsonFormatter, add_pairs, event_formatter, finite
 from paramfleet_shared.texts import is_name, is_printable, printable, shortened, shown
 from paramfleet_shared.wire.message import MalformedMessageError
 
@@ -30,6 +33,7 @@ CONTROLS = (
     + list("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
     + ["\u2028", "\u2029", "\ud800"]
 )
+PAGES = Path(__file__).parents[3] / "services/coordinator/paramfleet_coordinator/dashboard"
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\r\x08\x9b31m\u202egnp.exe\x00"
 
 
@@ -145,6 +149,19 @@ def test_reasons_in_the_registry_hold_no_control_characters_and_are_bounded() ->
     assert len(Failure(role="worker", index=0, reason=LONG).reason) < 4500
 
 
+def test_what_pages_are_given_holds_no_control_characters() -> None:
+    given = {f"job{HOSTILE}": [{"host": HOSTILE, "loss": math.nan, "rank": 1}], "x": (HOSTILE,)}
+    text = json.dumps(finite(given), ensure_ascii=False)
+    assert is_clean(text)
+    assert json.loads(text)["x"] == [printable(HOSTILE)]
+
+
+@pytest.mark.parametrize("page", sorted(PAGES.glob("*.js")) + sorted(PAGES.glob("*.html")))
+def test_pages_insert_text_and_never_markup(page: Path) -> None:
+    markup = r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|srcdoc|eval\(|\son\w+=\""
+    assert re.search(markup, page.read_text(encoding="utf-8")) is None
+
+
 def record(**extra: Any) -> logging.LogRecord:
     made = logging.LogRecord("x", logging.INFO, "f", 1, f"event {HOSTILE}", (), None)
     vars(made).update(extra)
@@ -161,10 +178,12 @@ def test_a_log_line_holds_no_control_characters() -> None:
 
 
 def test_a_traceback_in_a_log_keeps_its_lines_and_no_control_characters() -> None:
+    raised: Any = None
     try:
         int(HOSTILE)
     except ValueError:
-        broken = logging.LogRecord("x", logging.ERROR, "f", 1, "broken", (), sys.exc_info())
+        raised = sys.exc_info()
+    broken = logging.LogRecord("x", logging.ERROR, "f", 1, "broken", (), raised)
     add_pairs(broken)
     text = event_formatter("worker/0").format(broken)
     assert is_clean(text)
