@@ -22,11 +22,16 @@ from paramfleet.rowstore import RowStore
 from paramfleet.rules import check_options
 from paramfleet.step_times import StepTimes
 from paramfleet.strategy import TrainingMode
-from paramfleet_shared.bounds import MAX_LEARNING_RATE
+from paramfleet_shared.bounds import MAX_LEARNING_RATE, MAX_WEIGHT
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.upkeep import freeze
 
-__all__ = ["DistributedOptimizer", "NotStartedError", "TrainingFinishedError"]
+__all__ = [
+    "DistributedOptimizer",
+    "ExamplesError",
+    "NotStartedError",
+    "TrainingFinishedError",
+]
 
 
 class NotStartedError(ContractError):
@@ -38,6 +43,19 @@ class NotStartedError(ContractError):
         super().__init__(
             "this worker has no tables yet: call fleet.init_worker() before training"
         )
+
+
+class ExamplesError(ContractError):
+    """A step was to count for a number of examples that no mean can use."""
+
+    code = "contract.examples"
+
+    def __init__(self, *, examples: float) -> None:
+        super().__init__(
+            f"step(examples={examples}): must be from 0 to {MAX_WEIGHT:g}; nothing was changed",
+            examples=examples,
+        )
+        self.examples = examples
 
 
 class TrainingFinishedError(ContractError):
@@ -187,6 +205,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
         Raises:
             NotStartedError: before ``fleet.init_worker``.
+            ExamplesError: if ``examples`` is no weight that a mean can use.
             TrainingFinishedError: after ``fleet.finish_training``.
             GradientError: if a gradient is NaN, infinite or too large; nothing was changed.
             LearningRateError: if a learning rate can't be used; nothing was changed.
@@ -194,6 +213,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         """
         if self._is_finished:
             raise TrainingFinishedError
+        if examples is not None and not 0 <= examples <= MAX_WEIGHT:
+            raise ExamplesError(examples=examples)
         returned = None
         if closure is not None:
             with torch.enable_grad():

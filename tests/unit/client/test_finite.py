@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from paramfleet.modes.base import GradientError, LearningRateError
-from paramfleet.optimizer import DistributedOptimizer
+from paramfleet.optimizer import DistributedOptimizer, ExamplesError
 from paramfleet.roles import RoleMaker
 from paramfleet.rules import OptimizerOptionError
 from paramfleet.session import Session
@@ -103,3 +103,14 @@ def test_an_operators_rate_that_no_step_can_use_changes_nothing(
     with pytest.raises(LearningRateError):
         optimizer.adjust("lr", rate)
     assert optimizer.param_groups[0]["lr"] == 0.1
+
+
+@pytest.mark.parametrize("examples", [-1, float("nan"), float("inf"), 2**60])
+def test_a_number_of_examples_that_no_mean_can_use_changes_nothing(
+    wrap: Wrap, model: torch.nn.Linear, examples: Any
+) -> None:
+    optimizer = wrap(torch.optim.SGD(model.parameters(), lr=0.1))
+    before = model.weight.detach().clone()
+    with pytest.raises(ExamplesError, match="must be from 0 to"):
+        optimizer.minimize(model(torch.ones(1, 2)).sum(), examples=examples)
+    assert torch.equal(model.weight, before)
