@@ -7,7 +7,9 @@ Which go together is in ``CLASHES``; a pair that isn't there trains.
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from paramfleet.strategy_keys import Key, StrategyError
+from paramfleet.strategy_keys import MAX_STEPS, Key, StrategyError
+from paramfleet_shared.bounds import MAX_LEARNING_RATE
+from paramfleet_shared.texts import shown
 
 __all__ = [
     "CLASHES",
@@ -25,7 +27,9 @@ _OUTER: dict[str, Key] = {
         meaning="What is done with the mean of the workers' differences: `none` takes it as it "
         "is, which averages the parameters.",
     ),
-    "outer_lr": Key(kind=float, default=1.0, above=0.0, meaning="Its learning rate."),
+    "outer_lr": Key(
+        kind=float, default=1.0, above=0.0, most=MAX_LEARNING_RATE, meaning="Its learning rate."
+    ),
     "outer_momentum": Key(
         kind=float, default=0.0, least=0.0, most=1.0, meaning="Its momentum."
     ),
@@ -53,19 +57,26 @@ _BEGIN = Key(
     kind=int,
     default=1,
     least=1,
+    most=MAX_STEPS,
     meaning="Steps in which the workers meet every time before they train apart.",
 )
 
 FAMILY: dict[str, dict[str, Key]] = {
     "localsgd": {
         "k_steps": Key(
-            kind=int, default=1, least=1, meaning="Steps that a worker trains apart."
+            kind=int,
+            default=1,
+            least=1,
+            most=MAX_STEPS,
+            meaning="Steps that a worker trains apart.",
         ),
         "begin_step": _BEGIN,
         **_OUTER,
     },
     "adaptive_localsgd": {
-        "init_k_steps": Key(kind=int, default=1, least=1, meaning="The first interval."),
+        "init_k_steps": Key(
+            kind=int, default=1, least=1, most=MAX_STEPS, meaning="The first interval."
+        ),
         "begin_step": _BEGIN,
         "variant": Key(
             kind=str,
@@ -73,12 +84,18 @@ FAMILY: dict[str, dict[str, Key]] = {
             only=("paper", "fleet"),
             meaning="The formula: AdaComm's, or Fleet's, with the first interval in the root.",
         ),
-        "max_k_steps": Key(kind=int, default=16, least=1, meaning="The longest interval."),
+        "max_k_steps": Key(
+            kind=int, default=16, least=1, most=MAX_STEPS, meaning="The longest interval."
+        ),
         **_OUTER,
     },
     "diloco": {
         "k_steps": Key(
-            kind=int, default=100, least=1, meaning="Steps that a worker trains apart."
+            kind=int,
+            default=100,
+            least=1,
+            most=MAX_STEPS,
+            meaning="Steps that a worker trains apart.",
         ),
         **_OUTER,
         "outer_optimizer": Key(
@@ -87,7 +104,13 @@ FAMILY: dict[str, dict[str, Key]] = {
             only=("none", "sgd", "nesterov"),
             meaning="What is done with the mean of the workers' differences.",
         ),
-        "outer_lr": Key(kind=float, default=0.7, above=0.0, meaning="Its learning rate."),
+        "outer_lr": Key(
+            kind=float,
+            default=0.7,
+            above=0.0,
+            most=MAX_LEARNING_RATE,
+            meaning="Its learning rate.",
+        ),
         "outer_momentum": Key(
             kind=float, default=0.9, least=0.0, most=1.0, meaning="Its momentum."
         ),
@@ -95,12 +118,14 @@ FAMILY: dict[str, dict[str, Key]] = {
             kind=int,
             default=1,
             least=1,
+            most=4096,
             meaning="Parts of the model that meet in turn; more than one is streaming DiLoCo.",
         ),
         "overlap_steps": Key(
             kind=int,
             default=0,
             least=0,
+            most=MAX_STEPS,
             meaning="Steps that training goes on before what a meeting brought is taken in.",
         ),
         "mixing": Key(
@@ -124,7 +149,9 @@ _EXCLUDED = Key(
 
 FEATURES: dict[str, dict[str, Key]] = {
     "gradient_merge": {
-        "k_steps": Key(kind=int, default=1, least=1, meaning="Batches of one step."),
+        "k_steps": Key(
+            kind=int, default=1, least=1, most=MAX_STEPS, meaning="Batches of one step."
+        ),
         "avg": Key(kind=bool, default=True, meaning="Their mean, not their sum."),
     },
     "amp": {
@@ -135,15 +162,29 @@ FEATURES: dict[str, dict[str, Key]] = {
             meaning="What the forward pass computes in; only `float16` scales the loss.",
         ),
         "init_loss_scaling": Key(
-            kind=float, default=32768.0, above=0.0, meaning="The first scale of the loss."
+            kind=float,
+            default=32768.0,
+            above=0.0,
+            most=2.0**40,
+            meaning="The first scale of the loss.",
         ),
         "incr_every_n_steps": Key(
-            kind=int, default=1000, least=1, meaning="Good steps before the scale grows."
+            kind=int,
+            default=1000,
+            least=1,
+            most=MAX_STEPS,
+            meaning="Good steps before the scale grows.",
         ),
         "decr_every_n_nan_or_inf": Key(
-            kind=int, default=2, least=1, meaning="Bad steps in a row before it shrinks."
+            kind=int,
+            default=2,
+            least=1,
+            most=MAX_STEPS,
+            meaning="Bad steps in a row before it shrinks.",
         ),
-        "incr_ratio": Key(kind=float, default=2.0, above=1.0, meaning="How it grows."),
+        "incr_ratio": Key(
+            kind=float, default=2.0, above=1.0, most=1e6, meaning="How it grows."
+        ),
         "decr_ratio": Key(
             kind=float, default=0.8, above=0.0, most=1.0, meaning="How it shrinks."
         ),
@@ -152,31 +193,47 @@ FEATURES: dict[str, dict[str, Key]] = {
         ),
     },
     "lars": {
-        "lars_coeff": Key(kind=float, default=0.001, above=0.0, meaning="The trust."),
-        "lars_weight_decay": Key(kind=float, default=0.0005, least=0.0, meaning="The decay."),
+        "lars_coeff": Key(kind=float, default=0.001, above=0.0, most=1e6, meaning="The trust."),
+        "lars_weight_decay": Key(
+            kind=float, default=0.0005, least=0.0, most=1e6, meaning="The decay."
+        ),
         "epsilon": Key(
-            kind=float, default=0.0, least=0.0, meaning="Added to the norm divided by."
+            kind=float,
+            default=0.0,
+            least=0.0,
+            most=1e6,
+            meaning="Added to the norm divided by.",
         ),
         "exclude_from_weight_decay": _EXCLUDED,
     },
     "lamb": {
-        "lamb_weight_decay": Key(kind=float, default=0.01, least=0.0, meaning="The decay."),
+        "lamb_weight_decay": Key(
+            kind=float, default=0.01, least=0.0, most=1e6, meaning="The decay."
+        ),
         "exclude_from_weight_decay": _EXCLUDED,
     },
     "dgc": {
         "rampup_begin_step": Key(
-            kind=int, default=0, least=0, meaning="Steps that send whole gradients first."
+            kind=int,
+            default=0,
+            least=0,
+            most=MAX_STEPS,
+            meaning="Steps that send whole gradients first.",
         ),
         "rampup_step": Key(
             kind=int,
             default=1,
             least=1,
+            most=MAX_STEPS,
             meaning="Steps over which the values of `sparsity` follow each other.",
         ),
         "sparsity": Key(
             kind=tuple,
             default=(0.999,),
             each=float,
+            fewest=1,
+            least=0.0,
+            most=1.0,
             meaning="Shares of a gradient that stay behind, one for each part of the ramp.",
         ),
     },
@@ -204,7 +261,11 @@ FEATURES: dict[str, dict[str, Key]] = {
 
 SETTINGS: dict[str, Key] = {
     "fuse_grad_size_in_MB": Key(
-        kind=int, default=32, least=1, meaning="Size of the buckets that are all-reduced."
+        kind=int,
+        default=32,
+        least=1,
+        most=65_536,
+        meaning="Size of the buckets that are all-reduced.",
     ),
     "find_unused_parameters": Key(
         kind=bool,
@@ -265,5 +326,5 @@ def check_pairs(enabled: Collection[str], values: Mapping[str, Any]) -> None:
     for pair, reason in CLASHES.items():
         if pair <= set(enabled):
             first, second = sorted(pair)
-            rule = f"doesn't go with {second} = {values[second]!r}: {reason}"
-            raise StrategyError(key=first, value=repr(values[first]), rule=rule)
+            rule = f"doesn't go with {second} = {shown(values[second])}: {reason}"
+            raise StrategyError(key=first, value=shown(values[first]), rule=rule)

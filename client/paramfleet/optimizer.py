@@ -16,15 +16,22 @@ from paramfleet.job import Staleness
 from paramfleet.localsgd.alone import localsgd_alone
 from paramfleet.localsgd.core.ledger import Ledger
 from paramfleet.modes.ahead import Ahead
-from paramfleet.modes.base import Mode, collect_tables
+from paramfleet.modes.base import LearningRateError, Mode, collect_tables
 from paramfleet.modes.local import LocalMode
 from paramfleet.rowstore import RowStore
+from paramfleet.rules import check_options
 from paramfleet.step_times import StepTimes
 from paramfleet.strategy import TrainingMode
+from paramfleet_shared.bounds import MAX_LEARNING_RATE, MAX_WEIGHT
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.upkeep import freeze
 
-__all__ = ["DistributedOptimizer", "NotStartedError", "TrainingFinishedError"]
+__all__ = [
+    "DistributedOptimizer",
+    "ExamplesError",
+    "NotStartedError",
+    "TrainingFinishedError",
+]
 
 
 class NotStartedError(ContractError):
@@ -36,6 +43,19 @@ class NotStartedError(ContractError):
         super().__init__(
             "this worker has no tables yet: call fleet.init_worker() before training"
         )
+
+
+class ExamplesError(ContractError):
+    """A step was to count for a number of examples that no mean can use."""
+
+    code = "contract.examples"
+
+    def __init__(self, *, examples: float) -> None:
+        super().__init__(
+            f"step(examples={examples}): must be from 0 to {MAX_WEIGHT:g}; nothing was changed",
+            examples=examples,
+        )
+        self.examples = examples
 
 
 class TrainingFinishedError(ContractError):
@@ -59,6 +79,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
         count_examples: Returns, and forgets, how many examples were forwarded since
             the last call.
         times: Where this worker's time goes.
+
+    Raises:
+        OptimizerOptionError: if an option is a number that no training can use.
     """
 
     def __init__(
@@ -68,6 +91,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         count_examples: Callable[[], int],
         times: StepTimes,
     ) -> None:
+        check_options(inner)
         super().__init__(inner.param_groups, inner.defaults)
         self.inner = inner
         self.mode = mode
@@ -116,10 +140,16 @@ class DistributedOptimizer(torch.optim.Optimizer):
         Args:
             name: ``lr``, of every parameter group, or ``k_steps`` or ``max_staleness``.
             value: What it is to be.
+
+        Raises:
+            LearningRateError: if it is none that can be used; nothing was changed.
         """
         if name == "lr":
+            rate = float(value)
+            if not 0 <= rate <= MAX_LEARNING_RATE:
+                raise LearningRateError(table="every table", step=self.num_steps, rate=rate)
             for group in self.param_groups:
-                group["lr"] = float(value)
+                group["lr"] = rate
             return
         self.mode = replace(self.mode, **{name: value})
         self.running.adjust(self.mode)
@@ -175,12 +205,16 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
         Raises:
             NotStartedError: before ``fleet.init_worker``.
+            ExamplesError: if ``examples`` is no weight that a mean can use.
             TrainingFinishedError: after ``fleet.finish_training``.
-            GradientError: if a gradient is NaN or infinite; nothing was changed.
+            GradientError: if a gradient is NaN, infinite or too large; nothing was changed.
+            LearningRateError: if a learning rate can't be used; nothing was changed.
             FleetError: if the job failed or a peer didn't answer in time.
         """
         if self._is_finished:
             raise TrainingFinishedError
+        if examples is not None and not 0 <= examples <= MAX_WEIGHT:
+            raise ExamplesError(examples=examples)
         returned = None
         if closure is not None:
             with torch.enable_grad():

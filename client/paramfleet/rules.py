@@ -5,14 +5,23 @@ learning rate isn't part of a rule: it travels with every push, so that torch's
 schedulers work unchanged.
 """
 
+import math
 from typing import Any
 
 import torch
 
+from paramfleet_shared.bounds import MAX_LEARNING_RATE
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.tables.spec import OptimizerSpec
 
-__all__ = ["STATE_NAMES", "OptimizerNotServedError", "RuleChangedError", "server_rule"]
+__all__ = [
+    "STATE_NAMES",
+    "OptimizerNotServedError",
+    "OptimizerOptionError",
+    "RuleChangedError",
+    "check_options",
+    "server_rule",
+]
 
 STATE_NAMES: dict[str, tuple[str, ...]] = {
     "sum": (),
@@ -25,6 +34,12 @@ STATE_NAMES: dict[str, tuple[str, ...]] = {
 
 _NOT_SERVED = ("amsgrad", "maximize", "differentiable", "decoupled_weight_decay")
 """Options of torch's optimizers that change the numbers and that servers don't have."""
+
+
+_NOT_NEGATIVE = frozenset(
+    {"weight_decay", "eps", "momentum", "lr_decay", "initial_accumulator_value"}
+)
+"""Options whose negatives are mistakes in every optimizer that has them."""
 
 
 class OptimizerNotServedError(ContractError):
@@ -44,6 +59,23 @@ class OptimizerNotServedError(ContractError):
         self.option = option
 
 
+class OptimizerOptionError(ContractError):
+    """An option of the optimizer is a number that no training can use."""
+
+    code = "contract.optimizer_option"
+
+    def __init__(self, *, optimizer: str, option: str, value: float, rule: str) -> None:
+        super().__init__(
+            f"{optimizer} with {option} = {value}: must be {rule}",
+            optimizer=optimizer,
+            option=option,
+            value=value,
+            rule=rule,
+        )
+        self.optimizer = optimizer
+        self.option = option
+
+
 class RuleChangedError(ContractError):
     """An option of the optimizer changed after the pservers were told."""
 
@@ -58,6 +90,42 @@ class RuleChangedError(ContractError):
             have=have,
             got=got,
         )
+
+
+def check_options(optimizer: torch.optim.Optimizer) -> None:
+    """Look at the numbers among the options of every parameter group, of any optimizer.
+
+    Raises:
+        OptimizerOptionError: on a NaN or an infinity, or a negative where none is meant.
+    """
+    name = type(optimizer).__name__
+    for group in optimizer.param_groups:
+        for option, value in group.items():
+            if option == "params":
+                continue
+            for number in value if isinstance(value, tuple | list) else (value,):
+                rule = _rule_broken(option, number)
+                if rule is not None:
+                    raise OptimizerOptionError(
+                        optimizer=name, option=option, value=float(number), rule=rule
+                    )
+
+
+def _rule_broken(option: str, number: Any) -> str | None:
+    """Return what a number of an option must be, None if it is that, or is no number."""
+    if isinstance(number, torch.Tensor) and number.numel() == 1:
+        number = number.item()
+    if not isinstance(number, int | float) or isinstance(number, bool):
+        return None
+    if option == "lr" and not 0 <= number <= MAX_LEARNING_RATE:
+        return f"from 0 to {MAX_LEARNING_RATE:g}"
+    if option == "betas" and not 0 <= number < 1:
+        return "at least 0 and less than 1"
+    if not math.isfinite(number):
+        return "a finite number"
+    if option in _NOT_NEGATIVE and number < 0:
+        return "0 or more"
+    return None
 
 
 def server_rule(

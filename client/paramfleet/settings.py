@@ -3,7 +3,7 @@
 import logging
 from dataclasses import dataclass
 
-from paramfleet_shared.config import JobSettings, SettingError, read_environment, resolve
+from paramfleet_shared.config import JobSettings, check_ranges, read_environment, resolve
 from paramfleet_shared.secret import open_warnings
 
 __all__ = ["WorkerSettings", "read_settings"]
@@ -31,8 +31,7 @@ class WorkerSettings(JobSettings):
 
     def __post_init__(self) -> None:
         JobSettings.__post_init__(self)
-        if not 0 <= self.admin_port < 1 << 16:
-            raise SettingError(name="admin_port", value=self.admin_port, rule="0 to 65535")
+        check_ranges(self, {"admin_port": (0, 65_535)})
 
 
 def read_settings(*, host: str | None) -> WorkerSettings:

@@ -4,14 +4,15 @@ The names are Fleet's. Every key either works or raises: none is silently
 ignored, and the order of assignment doesn't matter.
 """
 
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal, cast, get_args
 
 from paramfleet.features import FAMILY, FEATURES, SETTINGS, check_pairs
-from paramfleet.strategy_keys import Configs, Key, StrategyError
+from paramfleet.strategy_keys import MAX_STEPS, Configs, Key, StrategyError
 from paramfleet_shared.tables.encoding import WIRE_DTYPES, WireDtype
+from paramfleet_shared.texts import shown
 
 __all__ = [
     "CollectiveMode",
@@ -30,14 +31,16 @@ _ASYNC = frozenset({"async"})
 _GEO = frozenset({"geo"})
 _ALL = frozenset({"sync", "async", "geo"})
 _KEYS: dict[str, Key] = {
-    "k_steps": Key(kind=int, default=0, least=0, modes=_ALL),
-    "max_merge_var_num": Key(kind=int, default=1, least=1, modes=_ASYNC),
-    "send_queue_size": Key(kind=int, default=16, least=1, modes=_ASYNC),
+    "k_steps": Key(kind=int, default=0, least=0, most=MAX_STEPS, modes=_ALL),
+    "max_merge_var_num": Key(kind=int, default=1, least=1, most=10_000, modes=_ASYNC),
+    "send_queue_size": Key(kind=int, default=16, least=1, most=10_000, modes=_ASYNC),
     "independent_recv_thread": Key(kind=bool, default=False, modes=_ASYNC),
-    "min_send_grad_num_before_recv": Key(kind=int, default=1, least=1, modes=_ASYNC),
-    "thread_pool_size": Key(kind=int, default=1, least=1, modes=_ASYNC),
-    "send_wait_times": Key(kind=int, default=1, least=0, modes=_ASYNC),
-    "max_staleness": Key(kind=int, default=None, least=0, modes=_ASYNC),
+    "min_send_grad_num_before_recv": Key(
+        kind=int, default=1, least=1, most=1_000_000, modes=_ASYNC
+    ),
+    "thread_pool_size": Key(kind=int, default=1, least=1, most=256, modes=_ASYNC),
+    "send_wait_times": Key(kind=int, default=1, least=0, most=360_000, modes=_ASYNC),
+    "max_staleness": Key(kind=int, default=None, least=0, most=MAX_STEPS, modes=_ASYNC),
     "wire_dtype": Key(kind=str, default="float32", modes=_ALL, only=WIRE_DTYPES),
     "geo_merge": Key(kind=str, default="remainder", modes=_GEO, only=get_args(GeoMerge)),
     "runtime_split_send_recv": Key(
@@ -194,6 +197,8 @@ class DistributedStrategy:
         elif name == "a_sync" or name in FEATURES:
             if not isinstance(value, bool):
                 raise StrategyError.of(name, value, "must be True or False")
+            if value and name in FAMILY:
+                check_pairs({name, *self._on_in(FAMILY)}, dict.fromkeys(FAMILY, True))
             self._on[name] = value
         elif name in SETTINGS:
             self._settings[name] = SETTINGS[name].take(name, value)
@@ -230,7 +235,7 @@ class DistributedStrategy:
         k_steps = cast("int", self.a_sync_configs["k_steps"])
         if k_steps > 0 and not self.a_sync:
             rule = "GEO needs a_sync = True; leave k_steps out for sync"
-            raise StrategyError(key="k_steps", value=repr(k_steps), rule=rule)
+            raise StrategyError(key="k_steps", value=shown(k_steps), rule=rule)
         name: ModeName = "geo" if k_steps > 0 else "async" if self.a_sync else "sync"
         values: dict[str, Any] = {}
         apart = self._resolve_apart()
@@ -241,14 +246,14 @@ class DistributedStrategy:
             if name not in known.modes and value != known.default:
                 modes = " or ".join(sorted(known.modes))
                 rule = f"has no effect in {name} mode, only in {modes}"
-                raise StrategyError(key=key, value=repr(value), rule=rule)
+                raise StrategyError(key=key, value=shown(value), rule=rule)
             if key in TrainingMode.__dataclass_fields__ and name in known.modes:
                 values[key] = value
         bounded = values.get("max_staleness") is not None
         if bounded and values.get("thread_pool_size", 1) > 1:
             rule = "a bound on staleness needs thread_pool_size = 1: pushes keep their order"
             raise StrategyError(
-                key="max_staleness", value=repr(values["max_staleness"]), rule=rule
+                key="max_staleness", value=shown(values["max_staleness"]), rule=rule
             )
         return TrainingMode(name=name, **values)
 
@@ -261,7 +266,7 @@ class DistributedStrategy:
         for key, value in self._changed().items():
             if _CONFIGS.get(key, key) not in FAMILY:
                 rule = "has no effect with is_collective = False: it belongs to collective mode"
-                raise StrategyError(key=key, value=repr(value), rule=rule)
+                raise StrategyError(key=key, value=shown(value), rule=rule)
         for apart, keys in self._features().items():
             if not self.a_sync:
                 rule = "doesn't go with a_sync = False: workers that train apart don't wait"
@@ -285,7 +290,7 @@ class DistributedStrategy:
             raise StrategyError(key="a_sync", value="True", rule=rule)
         for key, value in self.a_sync_configs.items():
             if value != _KEYS[key].default:
-                raise StrategyError(key=key, value=repr(value), rule=rule)
+                raise StrategyError(key=key, value=shown(value), rule=rule)
         return CollectiveMode(features=self._features(), **self._settings)
 
     def _features(self) -> Mapping[str, Mapping[str, Any]]:
@@ -299,7 +304,7 @@ class DistributedStrategy:
             flag = _CONFIGS.get(name)
             if flag is not None and not self._on.get(flag):
                 rule = f"has no effect with {flag} = False"
-                raise StrategyError(key=name, value=repr(value), rule=rule)
+                raise StrategyError(key=name, value=shown(value), rule=rule)
         check_pairs(changed.keys(), changed)
         return MappingProxyType(
             {
@@ -309,9 +314,12 @@ class DistributedStrategy:
             }
         )
 
+    def _on_in(self, family: Iterable[str]) -> list[str]:
+        return [name for name in family if self._on.get(name)]
+
     def _set_configs(self, name: str, value: object) -> None:
         if not isinstance(value, Mapping):
-            raise StrategyError(key=name, value=repr(value), rule="must be a dict")
+            raise StrategyError(key=name, value=shown(value), rule="must be a dict")
         fresh = _configs_of(_CONFIGS[name])
         fresh.update(value)
         self._keys[_CONFIGS[name]] = fresh

@@ -1,13 +1,21 @@
 """What a strategy's keys are: type, default, bounds and choices, checked as they are set."""
 
 import difflib
+import math
 from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
 from paramfleet_shared.errors import ContractError
+from paramfleet_shared.texts import shown
 
-__all__ = ["Configs", "Key", "StrategyError"]
+__all__ = ["MAX_STEPS", "Configs", "Key", "StrategyError"]
+
+MAX_STEPS = 2**31 - 1
+"""Of keys that count steps: as many as an operator may set."""
+
+_MAX_MEMBERS = 1000
+"""Of a list."""
 
 
 class StrategyError(ContractError):
@@ -24,14 +32,15 @@ class StrategyError(ContractError):
     @classmethod
     def of(cls, key: str, value: object, rule: str) -> "StrategyError":
         """Show the value as code."""
-        return cls(key=key, value=repr(value), rule=rule)
+        return cls(key=key, value=shown(value), rule=rule)
 
     @classmethod
-    def unknown(cls, shown: str, key: str, known: list[str]) -> "StrategyError":
+    def unknown(cls, where: str, key: object, known: list[str]) -> "StrategyError":
         """Name the nearest known key."""
-        nearest = difflib.get_close_matches(key, known, n=1)
+        is_near = isinstance(key, str) and len(key) <= 2 * max(map(len, known))
+        nearest = difflib.get_close_matches(str(key), known, n=1) if is_near else []
         hint = f"did you mean {nearest[0]!r}?" if nearest else f"known: {', '.join(known)}"
-        return cls(key=shown, value="?", rule=f"unknown; {hint}")
+        return cls(key=where, value="?", rule=f"unknown; {hint}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,15 +48,18 @@ class Key:
     """One key: its type, bounds, choices, default, and what it means."""
 
     kind: type
-    """``int`` takes no booleans, ``float`` takes integers too, ``tuple`` any list."""
+    """``int`` takes no booleans, ``float`` finite integers too, ``tuple`` any list."""
     default: Any
     least: float | None = None
+    """Of a ``tuple`` a bound of each member, as ``most``."""
     most: float | None = None
     above: float | None = None
     """The value must be greater."""
     only: tuple[Any, ...] | None = None
     each: type | None = None
     """Of a ``tuple``: the type of its members."""
+    fewest: int = 0
+    """Of a ``tuple``: members it must have."""
     modes: frozenset[str] = frozenset()
     """Of ``a_sync_configs``: the modes in which it has an effect."""
     remedy: str = ""
@@ -65,21 +77,25 @@ class Key:
             return None
         value = self._typed(name, value)
         rule = ""
-        if self.least is not None and value < self.least:
-            rule = f"must be at least {self.least}"
-        elif self.most is not None and value > self.most:
-            rule = f"must be at most {self.most}"
-        elif self.above is not None and not value > self.above:
-            rule = f"must be above {self.above}"
-        elif self.only is not None and value not in self.only:
+        for each in value if self.kind is tuple else (value,):
+            if self.least is not None and not each >= self.least:
+                rule = f"must be at least {self.least}"
+            elif self.most is not None and not each <= self.most:
+                rule = f"must be at most {self.most}"
+            elif self.above is not None and not each > self.above:
+                rule = f"must be above {self.above}"
+        if not rule and self.only is not None and value not in self.only:
             choices = " or ".join(repr(choice) for choice in self.only)
             rule = f"must be {choices}" + (self.remedy and f": {self.remedy}")
         if rule:
-            raise StrategyError(key=name, value=repr(value), rule=rule)
+            raise StrategyError(key=name, value=shown(value), rule=rule)
         return value
 
     def _typed(self, name: str, value: Any) -> Any:
         if self.kind is tuple and isinstance(value, list | tuple):
+            if not self.fewest <= len(value) <= _MAX_MEMBERS:
+                rule = f"must have {self.fewest} to {_MAX_MEMBERS} members"
+                raise StrategyError.of(name, value, rule)
             for member in value:
                 if not _is_a(member, self.each or object):
                     kind = (self.each or object).__name__
@@ -88,7 +104,15 @@ class Key:
         if not _is_a(value, self.kind) and not (self.only and isinstance(value, self.kind)):
             called = "a list" if self.kind is tuple else self.kind.__name__
             raise StrategyError.of(name, value, f"must be {called}")
-        return float(value) if self.kind is float else value
+        if self.kind is not float:
+            return value
+        try:
+            number = float(value)
+        except OverflowError:
+            number = math.inf
+        if not math.isfinite(number):
+            raise StrategyError.of(name, value, "must be a finite number")
+        return number
 
 
 def _is_a(value: object, kind: type) -> bool:
@@ -113,7 +137,8 @@ class Configs(MutableMapping[str, Any]):
         self._set: dict[str, Any] = {}
 
     def __getitem__(self, key: str) -> Any:
-        return self._set[key] if key in self._set else self._key(key).default
+        known = self._key(key)
+        return self._set.get(key, known.default)
 
     def __setitem__(self, key: str, value: Any) -> None:
         self._set[key] = self._key(key).take(self._prefix + key, value)
@@ -137,8 +162,8 @@ class Configs(MutableMapping[str, Any]):
         """Return every key's value, set or default."""
         return {key: self[key] for key in self._keys}
 
-    def _key(self, key: str) -> Key:
-        if key not in self._keys:
-            shown = f"{self._name}[{key!r}]"
-            raise StrategyError.unknown(shown, key, list(self._keys))
+    def _key(self, key: object) -> Key:
+        if not isinstance(key, str) or key not in self._keys:
+            where = f"{self._name}[{shown(key)}]"
+            raise StrategyError.unknown(where, key, list(self._keys))
         return self._keys[key]

@@ -25,6 +25,7 @@ from paramfleet_shared.errors import ContractError
 from paramfleet_shared.hosts import AllowedHosts
 from paramfleet_shared.secret import MIN_SECRET_LENGTH, JobSecret
 from paramfleet_shared.sessions import SESSION_LIFE_S, Attempts, Sessions
+from paramfleet_shared.texts import printable, shortened
 from paramfleet_shared.tls import TlsEnd, member_of
 from paramfleet_shared.tokens import KnownTokens, Tokens, entry_of
 
@@ -63,7 +64,6 @@ _SERVED: dict[str, frozenset[str]] = {
 _MARK = "__paramfleet_access__"
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _MAX_TOKEN_LENGTH = 512
-_MAX_PATH_SHOWN = 200
 
 _KEY_HEADER = "Paramfleet-Key"
 """Holds the half of a session that isn't in the cookie."""
@@ -373,18 +373,19 @@ def _is_foreign(request: web.Request) -> bool:
 
 def _refuse(request: web.Request, status: int, access: str, reason: str) -> web.Response:
     peer = request.remote or "?"
+    path = shortened(printable(request.path, lines=False))
     log.warning(
         "access.refused",
         extra={
             "peer": peer,
             "method": request.method,
-            "path": request.path[:_MAX_PATH_SHOWN],
+            "path": path,
             "needed": access,
             "reason": reason,
         },
     )
     word = {401: "unauthenticated", 421: "misdirected"}.get(status, "forbidden")
-    asked = f"{request.method} {request.path[:_MAX_PATH_SHOWN]}"
+    asked = f"{request.method} {path}"
     message = f"{asked}: {reason}" if status == 421 else f"{asked} is for {access}: {reason}"
     error = {"code": word, "message": message, "needed": access}
     headers = {"WWW-Authenticate": "Bearer"} if status == 401 else {}

@@ -10,6 +10,7 @@ its metadata the range ``start`` and ``stop``. Nothing in a file is ever evaluat
 import hashlib
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -27,6 +28,8 @@ from paramfleet_shared.errors import (
     UnavailableError,
 )
 from paramfleet_shared.tables.spec import TableSpec
+from paramfleet_shared.tables.states import check_rows
+from paramfleet_shared.texts import shown
 
 __all__ = [
     "FORMAT", "MANIFEST", "VERSION", "CheckpointDamagedError", "CheckpointWriteError",
@@ -37,6 +40,7 @@ __all__ = [
 FORMAT = "paramfleet-checkpoint"
 VERSION = 1
 MANIFEST = "manifest.json"
+_FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
 
 
 class ManifestError(ContractError):
@@ -92,12 +96,13 @@ class SavedFile:
         """Rebuild what ``to_wire`` returned.
 
         Raises:
-            ValueError: if the name leads out of the folder, or a value is no number.
+            ValueError: if the name is none that a file is saved under, or a value is no
+                number.
             KeyError: if a value is missing.
         """
         name = str(wire["name"])
-        if name != Path(name).name or name in {"", ".", ".."}:
-            rule = f"file name {name!r} leads out of the folder"
+        if not _FILE_NAME.fullmatch(name) or ".." in name:
+            rule = f"file name {shown(name)} leads out of the folder, or is no name of ours"
             raise ValueError(rule)
         return cls(
             name=name,
@@ -316,4 +321,7 @@ def _checked_part(
         raise ValueError("values or states of another shape")
     if part.values.dtype != np.float32 or part.states.dtype != np.float32:
         raise ValueError("values or states of another dtype")
+    wrong = check_rows(spec.optimizer, part.values, part.states)
+    if wrong is not None:
+        raise ValueError(wrong)
     return part

@@ -1,19 +1,72 @@
 """A command line from a settings class, the same for every service."""
 
+import contextlib
 import sys
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import click
+from typing_extensions import override
 
 from paramfleet_shared.config import Option, Resolved, options_of, read_environment, resolve
 from paramfleet_shared.errors import ContractError, FleetError
+from paramfleet_shared.texts import printable, shortened
 
-__all__ = ["click_type", "settings_command"]
+__all__ = ["BoundedCommand", "BoundedGroup", "click_type", "echo", "settings_command"]
 
 T = TypeVar("T")
+
+MAX_MESSAGE = 2000
+"""Characters of what is said about a command line."""
+
+
+def echo(text: str, *, err: bool = False) -> None:
+    """Write lines to standard output or error, with control characters escaped."""
+    click.echo(printable(text), err=err)
+
+
+class _Bounded(click.Command):
+    """A command whose errors repeat only the beginning of what it was given."""
+
+    @override
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        with _bounded():
+            return super().make_context(*args, **kwargs)
+
+    @override
+    def invoke(self, ctx: click.Context) -> Any:
+        with _bounded():
+            return super().invoke(ctx)
+
+
+class BoundedCommand(_Bounded):
+    """As ``click.Command``; its errors are bounded and hold no control characters."""
+
+
+class BoundedGroup(_Bounded, click.Group):
+    """As ``click.Group``; its errors are bounded and hold no control characters."""
+
+
+@contextlib.contextmanager
+def _bounded() -> Iterator[None]:
+    """Raise click's errors with a bounded text.
+
+    Raises:
+        UsageError: for one.
+        ClickException: for another.
+    """
+    try:
+        yield
+    except click.ClickException as error:
+        said = error.format_message()
+        text = shortened(printable(said), MAX_MESSAGE)
+        if text == said:
+            raise
+        if isinstance(error, click.UsageError):
+            raise click.UsageError(text, error.ctx) from None
+        raise click.ClickException(text) from None
 
 
 def settings_command(
@@ -51,7 +104,7 @@ def settings_command(
         try:
             status = run(resolved)
         except FleetError as error:
-            click.echo(f"{name}: {error}", err=True)
+            echo(f"{name}: {error}", err=True)
             status = 1
         sys.exit(status)
 
@@ -62,7 +115,7 @@ def settings_command(
         help="TOML file of settings.",
     )
     options = [_option(option) for option in options_of(cls) if not option.secret]
-    return click.Command(name, params=[*options, file], callback=callback, help=help)
+    return BoundedCommand(name, params=[*options, file], callback=callback, help=help)
 
 
 def _option(option: Option) -> click.Option:

@@ -25,9 +25,10 @@ from dataclasses import MISSING, Field, dataclass, fields
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar, Union
 
-from paramfleet_shared.errors import ContractError
 from paramfleet_shared.security import SecuritySettings
 from paramfleet_shared.sentences import sentences_of
+from paramfleet_shared.setting_ranges import SettingError, UnknownSettingError, check_ranges
+from paramfleet_shared.texts import is_printable
 
 __all__ = [
     "JobSettings",
@@ -35,6 +36,8 @@ __all__ = [
     "Resolved",
     "SettingError",
     "UnknownSettingError",
+    "check_ranges",
+    "check_texts",
     "options_of",
     "read_environment",
     "resolve",
@@ -49,35 +52,18 @@ _SECTIONS = ("coordinator", "pserver", "worker")
 
 _SECURITY_NAMES = frozenset(field.name for field in fields(SecuritySettings))
 
+_SECONDS = dict.fromkeys(
+    (
+        "lease_ttl_s", "lease_renew_s", "join_timeout_s", "barrier_timeout_s",
+        "call_timeout_s", "outage_grace_s",
+    ),
+    (0.001, 1e7),
+)  # fmt: skip
+_JOB = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
+
 _PASSWORD = re.compile(r"(://[^/@]*:)[^/@]*(?=@)|([?&]password=)[^&#]*")
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"0", "false", "no", "off"})
-
-
-class SettingError(ContractError):
-    """A setting has a value its rule forbids."""
-
-    code = "contract.setting"
-
-    def __init__(self, *, name: str, value: Any, rule: str) -> None:
-        super().__init__(
-            f"{name} = {value!r}: must be {rule}", name=name, value=value, rule=rule
-        )
-        self.name = name
-        self.value = value
-        self.rule = rule
-
-
-class UnknownSettingError(ContractError):
-    """A setting was given that nothing reads."""
-
-    code = "contract.unknown_setting"
-
-    def __init__(self, *, name: str, nearest: str | None) -> None:
-        hint = f"; did you mean {nearest}?" if nearest else ""
-        super().__init__(f"nothing reads the setting {name}{hint}", name=name, nearest=nearest)
-        self.name = name
-        self.nearest = nearest
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -122,16 +108,11 @@ class JobSettings(SecuritySettings):
     """Seconds a running job goes on without Redis or the coordinator before it fails."""
 
     def __post_init__(self) -> None:
-        if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}", self.job):
-            rule = "1 to 128 letters, digits, dots, dashes or underscores, no dot or dash first"
-            raise SettingError(name="job", value=self.job, rule=rule)
+        check_ranges(self, _SECONDS)
+        check_texts(self)
         if not self.redis.startswith(("redis://", "rediss://", "unix://")):
             rule = "a redis://, rediss:// or unix:// address"
             raise SettingError(name="redis", value=without_password(self.redis), rule=rule)
-        for name in ("lease_ttl_s", "lease_renew_s", "join_timeout_s", "barrier_timeout_s"):
-            _require_positive(name, getattr(self, name))
-        _require_positive("call_timeout_s", self.call_timeout_s)
-        _require_positive("outage_grace_s", self.outage_grace_s)
         if self.lease_renew_s * 3 > self.lease_ttl_s:
             rule = f"at most a third of lease_ttl_s ({self.lease_ttl_s})"
             raise SettingError(name="lease_renew_s", value=self.lease_renew_s, rule=rule)
@@ -188,6 +169,22 @@ def read_environment() -> dict[str, str]:
 def without_password(text: str) -> str:
     """Return ``text`` with the password of an address in it replaced by stars."""
     return _PASSWORD.sub(r"\1\2***", text)
+
+
+def check_texts(settings: Any) -> None:
+    """Look at every text of a settings class: addresses, paths, the name of the job.
+
+    Raises:
+        SettingError: if one holds control characters, or a job's name other characters.
+    """
+    for field in fields(settings):
+        value = getattr(settings, field.name)
+        if field.name == "job" and not _JOB.fullmatch(value):
+            rule = "1 to 128 letters, digits, dots, dashes or underscores, no dot or dash first"
+            raise SettingError(name="job", value=value, rule=rule)
+        if isinstance(value, str | Path) and not is_printable(str(value)):
+            rule = "a text without control characters"
+            raise SettingError(name=field.name, value=_hide(field, value), rule=rule)
 
 
 def resolve(
@@ -285,11 +282,6 @@ def _hide(field: Field[Any], value: Any) -> Any:
     return value
 
 
-def _require_positive(name: str, value: float) -> None:
-    if not value > 0:
-        raise SettingError(name=name, value=value, rule="more than 0")
-
-
 def _require_known(name: str, known: list[str]) -> None:
     if name not in known:
         raise UnknownSettingError(name=name, nearest=_nearest(name, known))
@@ -325,7 +317,7 @@ def _reject_unread(environment: Mapping[str, str], *, section: str, known: set[s
 def _read_file(file: Path, *, section: str, own: list[str]) -> dict[str, Any]:
     try:
         document = tomllib.loads(file.read_text(encoding="utf-8"))
-    except (OSError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError) as error:  # of whole numbers without end too
         rule = f"a readable TOML file ({error})"
         raise SettingError(name="config", value=str(file), rule=rule) from error
     shared = sorted(_shared_names())

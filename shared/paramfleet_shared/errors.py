@@ -18,6 +18,8 @@ name on the wire and never changes once shipped; it starts with its branch.
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from paramfleet_shared.texts import MAX_SHOWN, printable, shortened, shown
+
 __all__ = [
     "ContractError",
     "FleetError",
@@ -29,11 +31,20 @@ __all__ = [
     "error_to_wire",
 ]
 
+_MAX_MESSAGE = 4000
+"""Characters of a whole sentence."""
+
+_MORE_SHOWN = {"reason": 2000, "rule": 2000, "remedy": 2000, "path": 1000, "where": 1000}
+"""Characters of facts that are sentences or paths; of others ``MAX_SHOWN``."""
+
 _CLASS_OF_CODE: dict[str, type["FleetError"]] = {}
 
 
 class FleetError(Exception):
     """Base of every error raised on purpose.
+
+    Facts may come from a wire, a file or a user: sentence and facts are bounded, and hold no
+    control characters.
 
     Args:
         message: The sentence a person reads: what was wrong, where, what to do.
@@ -53,8 +64,10 @@ class FleetError(Exception):
             _CLASS_OF_CODE[cls.code] = cls
 
     def __init__(self, message: str = "", **facts: Any) -> None:
-        super().__init__(message)
-        self.facts: Mapping[str, Any] = facts
+        super().__init__(_bounded(message, facts))
+        self.facts: Mapping[str, Any] = {
+            name: _fit(fact, _most(name)) for name, fact in facts.items()
+        }
         self.remote = False
         """True when a peer raised it and it came over the wire."""
 
@@ -102,7 +115,8 @@ def error_to_wire(error: BaseException) -> dict[str, Any]:
     """Return ``{"code", "message", "facts"}``; an unplanned error becomes ``internal``."""
     if isinstance(error, FleetError):
         return {"code": error.code, "message": str(error), "facts": dict(error.facts)}
-    return {"code": "internal", "message": f"{type(error).__name__}: {error}", "facts": {}}
+    message = shortened(printable(f"{type(error).__name__}: {error}"), _MAX_MESSAGE)
+    return {"code": "internal", "message": message, "facts": {}}
 
 
 def error_from_wire(wire: Mapping[str, Any]) -> FleetError:
@@ -123,6 +137,35 @@ def error_from_wire(wire: Mapping[str, Any]) -> FleetError:
         error = _nearest_branch(code)(message, **facts)
     error.remote = True
     return error
+
+
+def _bounded(message: str, facts: Mapping[str, Any]) -> str:
+    """Return a sentence in which long facts are cut where they stand."""
+    if len(message) > MAX_SHOWN:
+        for name, fact in facts.items():
+            most = _most(name)
+            if isinstance(fact, str) and len(fact) > most:
+                message = message.replace(repr(fact), shown(fact, most))
+                message = message.replace(fact, shortened(fact, most))
+            elif isinstance(fact, bytes | list | tuple | dict) and len(repr(fact)) > most:
+                message = message.replace(repr(fact), shown(fact, most))
+    return shortened(printable(message), _MAX_MESSAGE)
+
+
+def _fit(fact: Any, most: int) -> Any:
+    """Return a fact whose texts are bounded and hold no control characters."""
+    if isinstance(fact, str):
+        return printable(shortened(fact, most))
+    if isinstance(fact, dict):
+        return {_fit(name, most): _fit(each, most) for name, each in fact.items()}
+    if isinstance(fact, list | tuple):
+        fitted = [_fit(each, most) for each in fact]
+        return fitted if isinstance(fact, list) else tuple(fitted)
+    return fact
+
+
+def _most(name: str) -> int:
+    return _MORE_SHOWN.get(name, MAX_SHOWN)
 
 
 def _nearest_branch(code: str) -> type[FleetError]:

@@ -7,6 +7,12 @@ its bare branch (see ``errors.error_from_wire``), and no script could catch it b
 from typing import Any
 
 from paramfleet_shared.errors import ContractError, IntegrityError, UnavailableError
+from paramfleet_shared.number_errors import (
+    BadWeightError,
+    LearningRateRefusedError,
+    NonFiniteGradientError,
+    NonFiniteValuesError,
+)
 
 __all__ = [
     "AnswerTooLargeError",
@@ -15,8 +21,10 @@ __all__ = [
     "FencedError",
     "GeoRuleError",
     "KnownIdsGoneError",
+    "LearningRateRefusedError",
     "ModeMismatchError",
     "NonFiniteGradientError",
+    "NonFiniteValuesError",
     "NotAMemberError",
     "OperationModeError",
     "ParkedStepError",
@@ -189,23 +197,6 @@ class PushRepeatedError(ContractError):
         self.step = step
 
 
-class BadWeightError(ContractError):
-    """A push carries a weight that no mean can use."""
-
-    code = "contract.bad_weight"
-
-    def __init__(self, *, rank: int, step: int, weight: float) -> None:
-        super().__init__(
-            f"worker {rank}, step {step}: weight {weight} must be finite and >= 0",
-            rank=rank,
-            step=step,
-            weight=weight,
-        )
-        self.rank = rank
-        self.step = step
-        self.weight = weight
-
-
 class FencedError(IntegrityError):
     """A former life of a worker acted after its successor had begun."""
 
@@ -300,26 +291,6 @@ class TablesDamagedError(IntegrityError):
         super().__init__(f"step {step} was applied in part: {reason}", step=step, reason=reason)
         self.step = step
         self.reason = reason
-
-
-class NonFiniteGradientError(ContractError):
-    """A push holds NaN or infinity; the tables are as they were."""
-
-    code = "contract.non_finite_gradient"
-
-    def __init__(self, *, table: str, rank: int, step: int, count: int) -> None:
-        super().__init__(
-            f"worker {rank}, step {step}: {count} of the numbers pushed to table {table!r} "
-            "are NaN or infinite; nothing was applied",
-            table=table,
-            rank=rank,
-            step=step,
-            count=count,
-        )
-        self.table = table
-        self.rank = rank
-        self.step = step
-        self.count = count
 
 
 class TablesNotDeclaredError(ContractError):

@@ -31,6 +31,8 @@ from typing import Any, Literal
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from typing_extensions import override
 
+from paramfleet_shared.texts import printable, shortened
+
 __all__ = [
     "JsonFormatter",
     "LogFormat",
@@ -43,6 +45,9 @@ __all__ = [
 
 LogFormat = Literal["text", "json"]
 
+MAX_VALUE = 4000
+"""Characters of a field of a line."""
+
 _PLAIN_ATTRIBUTES = frozenset(
     vars(logging.makeLogRecord({})).keys() | {"message", "asctime", "pairs", "taskName"}
 )
@@ -54,11 +59,23 @@ def event_formatter(who: str) -> logging.Formatter:
     Args:
         who: The process's name in the job, as ``pserver/1``.
     """
-    formatter = logging.Formatter(
+    formatter = _LineFormatter(
         f"%(asctime)s.%(msecs)03d %(levelname)s {who} %(message)s%(pairs)s", "%H:%M:%S"
     )
     formatter.converter = time.gmtime
     return formatter
+
+
+class _LineFormatter(logging.Formatter):
+    """Keeps control characters out of the log: what is logged may come from a stranger."""
+
+    @override
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        return printable(super().formatMessage(record), lines=False)
+
+    @override
+    def formatException(self, ei: Any) -> str:
+        return printable(super().formatException(ei))
 
 
 class JsonFormatter(logging.Formatter):
@@ -89,11 +106,17 @@ class JsonFormatter(logging.Formatter):
 
 
 def finite(value: Any) -> Any:
-    """Return plain values with NaN and infinities as text, which JSON has no word for."""
+    """Return plain values as JSON may hold them and pages may show them.
+
+    NaN and infinities, which JSON has no word for, become text, and text loses its control
+    characters.
+    """
+    if isinstance(value, str):
+        return printable(value)
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, Mapping):
-        return {str(key): finite(item) for key, item in value.items()}
+        return {printable(str(key)): finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [finite(item) for item in value]
     return value
@@ -180,5 +203,5 @@ class MetricRegistry:
 
 def _shown(value: Any) -> str:
     """Return a value on one line, quoted when it holds blanks."""
-    text = str(value)
+    text = shortened(str(value), MAX_VALUE)
     return repr(text) if any(c.isspace() or c in '"=' for c in text) or not text else text

@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 from paramfleet.data.bad_lines import OnBadLine
 from paramfleet.data.slots import Layout, Slot
-from paramfleet_shared.config import SettingError, UnknownSettingError
+from paramfleet_shared.config import SettingError, UnknownSettingError, check_ranges
 
 __all__ = ["DatasetSettings", "changed"]
 
@@ -25,6 +25,16 @@ _ONLY: Mapping[str, Any] = {
     "candidate_size": 10_000,
 }
 """Fleet's settings of which only one value means something here."""
+
+
+_RANGES: dict[str, tuple[float, float]] = {
+    "batch_size": (1, 2**31 - 1),
+    "thread_num": (1, 1024),
+    "queue_num": (-1, 1_000_000),
+    "seed": (0, 2**63 - 1),
+    "fleet_send_batch_size": (1, 1_000_000),
+    "pipe_timeout_s": (0.001, 1e7),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,18 +84,12 @@ class DatasetSettings:
     """Samples of one message of a global shuffle."""
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "thread_num", "fleet_send_batch_size"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise SettingError(name=name, value=value, rule="a whole number above 0")
-        if self.queue_num != -1 and self.queue_num < 1:
+        check_ranges(self, _RANGES)
+        if self.queue_num == 0:
             raise SettingError(name="queue_num", value=self.queue_num, rule="above 0, or -1")
         if self.fs_name and "://" not in self.fs_name:
             rule = "an address, as hdfs://host:port"
             raise SettingError(name="fs_name", value=self.fs_name, rule=rule)
-        if not self.pipe_timeout_s > 0:
-            rule = "more than 0"
-            raise SettingError(name="pipe_timeout_s", value=self.pipe_timeout_s, rule=rule)
         if self.on_bad_line not in get_args(OnBadLine):
             rule = f"one of {', '.join(get_args(OnBadLine))}"
             raise SettingError(name="on_bad_line", value=self.on_bad_line, rule=rule)

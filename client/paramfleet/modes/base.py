@@ -1,6 +1,5 @@
 """The plan of a mode: where rows come from, and what an optimizer step does."""
 
-import math
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -9,6 +8,7 @@ import torch
 from paramfleet.dense import DenseBlock
 from paramfleet.sparse import SparseTable, table_of
 from paramfleet.strategy import TrainingMode
+from paramfleet_shared.bounds import LARGEST_GRADIENT, MAX_LEARNING_RATE
 from paramfleet_shared.errors import ContractError
 
 __all__ = [
@@ -18,20 +18,22 @@ __all__ = [
     "ModelTables",
     "TableSharedLateError",
     "check_gradients",
+    "check_rates",
     "collect_tables",
     "learning_rate",
 ]
 
 
 class GradientError(ContractError):
-    """A gradient is NaN or infinite; the step changed nothing."""
+    """A gradient is NaN, infinite or too large; the step changed nothing."""
 
     code = "contract.gradient"
 
     def __init__(self, *, table: str, step: int, count: int) -> None:
         super().__init__(
-            f"table {table!r}: {count} values of the gradient of step {step} are NaN or "
-            "infinite: nothing was changed; look at the batch, the loss and the learning rate",
+            f"table {table!r}: {count} values of the gradient of step {step} are NaN, infinite "
+            f"or not below {LARGEST_GRADIENT:.3g} in size: nothing was changed; look at the "
+            "batch, the loss and the learning rate",
             table=table,
             step=step,
             count=count,
@@ -42,14 +44,14 @@ class GradientError(ContractError):
 
 
 class LearningRateError(ContractError):
-    """A learning rate is NaN or infinite; the step changed nothing."""
+    """A learning rate is NaN, negative or too large; the step changed nothing."""
 
     code = "contract.learning_rate"
 
     def __init__(self, *, table: str, step: int, rate: float) -> None:
         super().__init__(
-            f"table {table!r}: the learning rate of step {step} is {rate}: nothing was "
-            "changed; look at the scheduler",
+            f"table {table!r}: the learning rate of step {step} is {rate}, and must be from 0 "
+            f"to {MAX_LEARNING_RATE:g}: nothing was changed; look at the scheduler",
             table=table,
             step=step,
             rate=rate,
@@ -94,8 +96,8 @@ class Mode(Protocol):
             examples: Examples in this worker's batch; sync weighs by it.
 
         Raises:
-            GradientError: if a gradient isn't finite; nothing was changed.
-            LearningRateError: if a learning rate isn't finite; nothing was changed.
+            GradientError: if a gradient isn't finite, or is too large; nothing was changed.
+            LearningRateError: if a learning rate can't be used; nothing was changed.
         """
         ...
 
@@ -152,19 +154,28 @@ def learning_rate(group: dict[str, Any]) -> float:
     return float(group.get("lr", 0.0))
 
 
-def check_gradients(tables: ModelTables, *, step: int) -> None:
-    """Look at every learning rate and pending gradient before anything is changed.
+def check_rates(tables: ModelTables, *, step: int) -> None:
+    """Look at every learning rate.
 
     Raises:
-        LearningRateError: naming the first table whose rate isn't finite.
-        GradientError: naming the first table with a NaN or an infinity.
+        LearningRateError: naming the first table whose rate isn't in its range.
     """
     groups = [(table.name, group) for table, group in tables.sparse]
     groups += [(block.name, group) for block, group in tables.dense]
     for name, group in groups:
         rate = learning_rate(group)
-        if not math.isfinite(rate):
+        if not 0 <= rate <= MAX_LEARNING_RATE:
             raise LearningRateError(table=name, step=step, rate=rate)
+
+
+def check_gradients(tables: ModelTables, *, step: int) -> None:
+    """Look at every learning rate and pending gradient before anything is changed.
+
+    Raises:
+        LearningRateError: naming the first table whose rate isn't in its range.
+        GradientError: naming the first table with a NaN, an infinity or a number too large.
+    """
+    check_rates(tables, step=step)
     for table, _ in tables.sparse:
         gradient = table.weight.grad
         _check_finite([] if gradient is None else [gradient], table=table.name, step=step)
@@ -174,15 +185,16 @@ def check_gradients(tables: ModelTables, *, step: int) -> None:
 
 
 def _check_finite(gradients: list[torch.Tensor], *, table: str, step: int) -> None:
-    """Pass if no value is NaN or infinite.
+    """Pass if every value is finite and not too large.
 
-    They are added up first, which costs one read: a finite sum has only finite terms.
+    Their norm comes first, which costs one read: no value is larger.
 
     Raises:
         GradientError: naming the table.
     """
-    if all(math.isfinite(gradient.sum().item()) for gradient in gradients):
+    norm = torch.linalg.vector_norm
+    if all(norm(gradient).item() < LARGEST_GRADIENT for gradient in gradients):
         return
-    count = sum(int((~torch.isfinite(gradient)).sum()) for gradient in gradients)
+    count = sum(int((~(g.abs() < LARGEST_GRADIENT)).sum()) for g in gradients)
     if count:
         raise GradientError(table=table, step=step, count=count)

@@ -14,6 +14,7 @@ from paramfleet.runner.inference import infer
 from paramfleet.runner.model import Model
 from paramfleet.runner.outcome import Outcome
 from paramfleet.runner.training import train
+from paramfleet_shared.cli import BoundedCommand, BoundedGroup, echo
 from paramfleet_shared.clock import Clock, SystemClock
 from paramfleet_shared.errors import ContractError, FleetError
 
@@ -38,7 +39,7 @@ _PARAMETERS: list[click.Parameter] = [
 ]
 
 
-@click.group()
+@click.group(cls=BoundedGroup)
 def main() -> None:
     """Train and score model folders."""
 
@@ -78,7 +79,7 @@ def _told(name: str, work: Work, path: Path, options: tuple[str, ...]) -> None:
     except ContractError as error:
         raise click.UsageError(str(error)) from error
     except FleetError as error:
-        click.echo(f"paramfleet {name}: {error}", err=True)
+        echo(f"paramfleet {name}: {error}", err=True)
         sys.exit(1)
     if fleet.worker_index() == 0:
         print(outcome.to_json(), flush=True)
@@ -86,7 +87,7 @@ def _told(name: str, work: Work, path: Path, options: tuple[str, ...]) -> None:
 
 for _name, _callback in (("train", _train), ("infer", _infer)):
     main.add_command(
-        click.Command(_name, params=_PARAMETERS, callback=_callback, help=_callback.__doc__)
+        BoundedCommand(_name, params=_PARAMETERS, callback=_callback, help=_callback.__doc__)
     )
 
 if __name__ == "__main__":

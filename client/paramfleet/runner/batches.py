@@ -22,6 +22,7 @@ from paramfleet.runner.errors import ConfigError, ModelFolderError
 from paramfleet.runner.folders import load_reader
 from paramfleet.runner.model import Model
 from paramfleet_shared.errors import ContractError
+from paramfleet_shared.texts import shown
 
 __all__ = [
     "Batch",
@@ -66,18 +67,18 @@ def list_files(config: Config[Any], key: str) -> list[str]:
         files = list_folder(address, config.runner)
         if not files:
             rule = f"the folder {address} has no files"
-            raise ConfigError(where=where, key=full, value=repr(name), rule=rule)
+            raise ConfigError(where=where, key=full, value=shown(name), rule=rule)
         return files
     path = config.path_of(name)
     if path.is_file():
         return [str(path)]
     if not path.is_dir():
         rule = f"there is no file or folder {path}"
-        raise ConfigError(where=where, key=full, value=repr(name), rule=rule)
+        raise ConfigError(where=where, key=full, value=shown(name), rule=rule)
     files = sorted(str(p) for p in path.iterdir() if p.is_file() and p.name[0] != ".")
     if not files:
         rule = f"the folder {path} has no files"
-        raise ConfigError(where=where, key=full, value=repr(name), rule=rule)
+        raise ConfigError(where=where, key=full, value=shown(name), rule=rule)
     return files
 
 

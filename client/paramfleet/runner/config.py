@@ -10,6 +10,7 @@ from paramfleet.runner.errors import ConfigError, FeatureNotHereError, UnknownKe
 from paramfleet.runner.filling import fill, require_known
 from paramfleet.runner.not_here import NOT_HERE, SYNC_MODES_NOT_HERE
 from paramfleet.runner.settings import HyperParameters, RunnerSettings
+from paramfleet_shared.texts import shown
 
 __all__ = ["Config", "RawConfig", "read_config"]
 
@@ -119,7 +120,7 @@ def _check_section(key: str, entry: Entry) -> None:
         raise UnknownKeyError(where=entry.where, key=key, nearest="workspace")
     if not dot and entry.value is not None:
         rule = "must be a mapping"
-        raise ConfigError(where=entry.where, key=key, value=repr(entry.value), rule=rule)
+        raise ConfigError(where=entry.where, key=key, value=shown(entry.value), rule=rule)
 
 
 def _workspace(path: Path, entry: Entry | None) -> Path:

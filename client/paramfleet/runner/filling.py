@@ -12,6 +12,7 @@ import yaml
 from paramfleet.runner.entries import Entry, nested
 from paramfleet.runner.errors import ConfigError, FeatureNotHereError, UnknownKeyError
 from paramfleet_shared.config import SettingError
+from paramfleet_shared.texts import shown
 
 __all__ = ["fill", "require_known"]
 
@@ -91,7 +92,7 @@ def _made(cls: type[T], values: dict[str, Any], entries: Mapping[str, Entry], pr
         raise ConfigError(
             where=where,
             key=f"{prefix}.{error.name}",
-            value=repr(error.value),
+            value=shown(error.value),
             rule=f"must be {error.rule}",
         ) from error
 
@@ -122,7 +123,7 @@ def _cast(key: str, entry: Entry, hint: Any) -> Any:
     if value is None or (entry.is_text and optional and value.lower() in _NONE):
         if not optional:
             raise ConfigError(
-                where=entry.where, key=key, value=repr(entry.value), rule=_rule(kind)
+                where=entry.where, key=key, value=shown(entry.value), rule=_rule(kind)
             )
         return None
     if typing.get_origin(kind) is Literal:
@@ -131,7 +132,7 @@ def _cast(key: str, entry: Entry, hint: Any) -> Any:
             raise ConfigError(
                 where=entry.where,
                 key=key,
-                value=repr(entry.value),
+                value=shown(entry.value),
                 rule=f"must be one of {', '.join(map(str, choices))}",
             )
         return value
@@ -157,14 +158,14 @@ def _items(key: str, entry: Entry, kind: Any) -> tuple[Any, ...]:
             raise ConfigError(
                 where=entry.where,
                 key=key,
-                value=repr(entry.value),
+                value=shown(entry.value),
                 rule="must be a list, as [512, 256]",
             ) from error
     if not isinstance(value, list):
         raise ConfigError(
             where=entry.where,
             key=key,
-            value=repr(entry.value),
+            value=shown(entry.value),
             rule="must be a list, as [512, 256]",
         )
     return tuple(
@@ -184,7 +185,7 @@ def _scalar(key: str, entry: Entry, kind: Any) -> Any:
         return readers[kind](entry.value)
     except (ValueError, TypeError, OverflowError) as error:
         raise ConfigError(
-            where=entry.where, key=key, value=repr(entry.value), rule=_rule(kind)
+            where=entry.where, key=key, value=shown(entry.value), rule=_rule(kind)
         ) from error
 
 

@@ -8,6 +8,7 @@ import torch
 from paramfleet.runner.errors import ConfigError
 from paramfleet.runner.settings import OptimizerSettings
 from paramfleet.sparse import table_of
+from paramfleet_shared.texts import shown
 
 __all__ = ["make_optimizer", "make_scheduler"]
 
@@ -64,7 +65,7 @@ def _class_of(name: str) -> type[torch.optim.Optimizer]:
         raise ConfigError(
             where="the configuration",
             key="hyper_parameters.optimizer.class",
-            value=repr(name),
+            value=shown(name),
             rule=rule,
         )
     return found

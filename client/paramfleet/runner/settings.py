@@ -9,9 +9,45 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from paramfleet.data.bad_lines import OnBadLine
-from paramfleet_shared.config import SettingError
+from paramfleet_shared.bounds import MAX_LEARNING_RATE
+from paramfleet_shared.config import SettingError, check_ranges
 
 __all__ = ["CtrParameters", "HyperParameters", "OptimizerSettings", "RunnerSettings"]
+
+_STEPS, _EPOCHS, _THREADS, _MAX_WIDTH, _MAX_LAYERS = 2**31 - 1, 1_000_000, 1024, 1 << 20, 1000
+
+_RUNNER: dict[str, tuple[float, float]] = {
+    "train_batch_size": (1, _STEPS),
+    "infer_batch_size": (0, _STEPS),
+    "pipe_timeout_s": (0.001, 1e7),
+    "num_workers": (0, _THREADS),
+    "epochs": (1, _EPOCHS),
+    "print_interval": (0, _STEPS),
+    "seed": (0, 2**63 - 1),
+    "thread_num": (1, _THREADS),
+    "infer_thread_num": (0, _THREADS),
+    "geo_step": (1, _STEPS),
+    "last_epoch": (-1, _EPOCHS),
+    "infer_start_epoch": (0, _EPOCHS),
+    "infer_end_epoch": (0, _EPOCHS),
+    "auc_num": (0, _EPOCHS),
+}
+
+_OPTIMIZER: dict[str, tuple[float, float]] = {
+    "learning_rate": (0.0, MAX_LEARNING_RATE),
+    "momentum": (0.0, 1.0),
+    "reg": (0.0, 1e6),
+    "decay_steps": (0, _STEPS),
+    "decay_rate": (0.0, 1e6),
+}
+
+_CTR: dict[str, tuple[float, float]] = {
+    "sparse_inputs_slots": (0, 1_000_000),
+    "sparse_feature_number": (0, 2**63 - 1),
+    "sparse_feature_dim": (1, _MAX_WIDTH),
+    "dense_input_dim": (0, _MAX_WIDTH),
+    "distributed_embedding": (0, 1_000_000),
+}
 
 ReaderType = Literal["RecDataset", "DataLoader", "QueueDataset", "InmemoryDataset"]
 
@@ -172,18 +208,7 @@ class RunnerSettings:
     """User and password there, as user,password."""
 
     def __post_init__(self) -> None:
-        for name in ("train_batch_size", "epochs", "thread_num", "geo_step"):
-            _require(name, getattr(self, name), least=1)
-        for name in (
-            "infer_batch_size", "infer_thread_num", "num_workers", "print_interval", "seed",
-            "infer_start_epoch",
-        ):  # fmt: skip
-            _require(name, getattr(self, name), least=0)
-        _require("last_epoch", self.last_epoch, least=-1)
-        if not self.pipe_timeout_s > 0:
-            raise SettingError(
-                name="pipe_timeout_s", value=self.pipe_timeout_s, rule="more than 0"
-            )
+        check_ranges(self, _RUNNER)
         if self.split_batches and self.split_file_list:
             rule = "false where split_file_list is true: files or batches are shared, not both"
             raise SettingError(name="split_batches", value=True, rule=rule)
@@ -225,6 +250,7 @@ class OptimizerSettings:
     """Factor of the learning rate every decay_steps steps."""
 
     def __post_init__(self) -> None:
+        check_ranges(self, _OPTIMIZER)
         if not self.adam_lazy_mode:
             rule = "true: rows that no batch touches are always left alone"
             raise SettingError(name="adam_lazy_mode", value=False, rule=rule)
@@ -260,7 +286,10 @@ class CtrParameters(HyperParameters):
     distributed_embedding: int = 0
     """Accepted: embeddings of fleet.nn are always on the servers of a job."""
 
-
-def _require(name: str, value: int, *, least: int) -> None:
-    if value < least:
-        raise SettingError(name=name, value=value, rule=f"{least} or more")
+    def __post_init__(self) -> None:
+        check_ranges(self, _CTR)
+        widths: Any = self.fc_sizes
+        is_list = isinstance(widths, tuple) and len(widths) <= _MAX_LAYERS
+        if not is_list or not all(type(n) is int and 1 <= n <= _MAX_WIDTH for n in widths):
+            rule = f"up to {_MAX_LAYERS} whole numbers from 1 to {_MAX_WIDTH}"
+            raise SettingError(name="fc_sizes", value=widths, rule=rule)

@@ -2,9 +2,22 @@
 
 from dataclasses import dataclass
 
-from paramfleet_shared.config import JobSettings, SettingError
+from paramfleet_shared.config import JobSettings, SettingError, check_ranges
 
 __all__ = ["CoordinatorSettings"]
+
+
+_RANGES: dict[str, tuple[float, float]] = {
+    "worker_num": (0, 65_536),
+    "server_num": (0, 65_536),
+    "settle_s": (0.0, 1e6),
+    "num_shards": (1, 65_536),
+    "worker_grace_s": (0.0, 1e7),
+    "port": (0, 65_535),
+    "admin_port": (0, 65_535),
+    "start_timeout_s": (0.0, 1e7),
+    "finish_grace_s": (0.0, 1e7),
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,19 +72,12 @@ class CoordinatorSettings(JobSettings):
 
     def __post_init__(self) -> None:
         JobSettings.__post_init__(self)
-        for name in ("worker_num", "server_num", "settle_s"):
-            _require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
-        _require(self.num_shards >= 1, "num_shards", self.num_shards, "1 or more")
+        check_ranges(self, _RANGES)
         rule = f"at least server_num ({self.server_num})"
         _require(self.num_shards >= self.server_num, "num_shards", self.num_shards, rule)
-        for name in ("port", "admin_port"):
-            port = getattr(self, name)
-            _require(0 <= port < 1 << 16, name, port, "0 to 65535")
         rule = f"at least lease_ttl_s ({self.lease_ttl_s})"
         patient = not self.elastic or self.worker_grace_s >= self.lease_ttl_s
         _require(patient, "worker_grace_s", self.worker_grace_s, rule)
-        _require(self.start_timeout_s >= 0, "start_timeout_s", self.start_timeout_s, ">= 0")
-        _require(self.finish_grace_s >= 0, "finish_grace_s", self.finish_grace_s, ">= 0")
         levels = ("ERROR", "WARNING", "INFO", "DEBUG")
         rule = f"one of {', '.join(levels)}"
         _require(self.log_level.upper() in levels, "log_level", self.log_level, rule)

@@ -14,14 +14,13 @@ from paramfleet_shared.discovery.orders import Orders
 from paramfleet_shared.discovery.records import Member, Snapshot
 from paramfleet_shared.discovery.seat import Seat
 from paramfleet_shared.rpc.server import Handler, Request
+from paramfleet_shared.texts import MAX_NAME_LENGTH, NAME_RULE, is_name, is_printable
 from paramfleet_shared.wire.message import MalformedMessageError, Message
 
 __all__ = ["Desk"]
 
 _MAX_PARK_S = 30.0
 """Seconds a barrier request is held at most, whatever it asks for."""
-
-_MAX_NAME_LENGTH = 256
 
 _TOP_SHARDS = 5
 """Shards of a table that the status names; each pserver says as many of its own."""
@@ -218,7 +217,7 @@ class Desk:
     async def _barrier(self, request: Request) -> Message:
         fields = _Fields(request.message.fields, where="barrier")
         self._require_job(fields)
-        name, generation = fields.text("name"), fields.integer("generation")
+        name, generation = fields.name("name"), fields.integer("generation")
         rank, incarnation = fields.integer("rank"), fields.integer("incarnation")
         park_s = min(fields.number("park_s"), _MAX_PARK_S)
         job = self._job
@@ -299,8 +298,16 @@ class _Fields:
 
     def text(self, name: str) -> str:
         value = self._fields.get(name)
-        if not isinstance(value, str) or len(value) > _MAX_NAME_LENGTH:
-            raise self._malformed(name, f"a text of at most {_MAX_NAME_LENGTH} characters")
+        is_short = isinstance(value, str) and len(value) <= MAX_NAME_LENGTH
+        if not isinstance(value, str) or not is_short or not is_printable(value):
+            rule = f"a text of at most {MAX_NAME_LENGTH} characters, without control characters"
+            raise self._malformed(name, rule)
+        return value
+
+    def name(self, name: str) -> str:
+        value = self._fields.get(name)
+        if not isinstance(value, str) or not is_name(value):
+            raise self._malformed(name, f"a name: {NAME_RULE}")
         return value
 
     def integer(self, name: str) -> int:

@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass
 from typing import Literal
 
-from paramfleet_shared.config import JobSettings, SettingError
+from paramfleet_shared.config import JobSettings, SettingError, check_ranges
 from paramfleet_shared.rpc.endpoint import MalformedEndpointError, split_endpoint
 from paramfleet_shared.wire.limits import Limits
 
@@ -12,6 +12,17 @@ __all__ = ["PServerSettings"]
 
 MAX_OWNERS = 8
 """More threads than this share the memory's bandwidth and no longer gain by it."""
+
+
+_RANGES: dict[str, tuple[float, float]] = {
+    "index": (0, 65_535),
+    "port": (0, 65_535),
+    "admin_port": (0, 65_535),
+    "max_connections": (0, 1_000_000),
+    "body_budget_bytes": (0, 1 << 50),
+    "owner_threads": (0, 1024),
+    "drain_timeout_s": (0.0, 1e6),
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,22 +75,13 @@ class PServerSettings(JobSettings):
 
     def __post_init__(self) -> None:
         super(PServerSettings, self).__post_init__()
-        if self.index is not None and self.index < 0:
-            raise SettingError(name="index", value=self.index, rule=">= 0, or none")
-        for name in ("port", "admin_port"):
-            if not 0 <= getattr(self, name) <= 65535:
-                raise SettingError(name=name, value=getattr(self, name), rule="in 0..65535")
+        check_ranges(self, _RANGES)
         if self.advertise:
             try:
                 split_endpoint(self.advertise)
             except MalformedEndpointError as error:
                 rule = "host:port, or [address]:port for IPv6"
                 raise SettingError(name="advertise", value=self.advertise, rule=rule) from error
-        for name in ("owner_threads", "max_connections", "body_budget_bytes"):
-            if getattr(self, name) < 0:
-                raise SettingError(name=name, value=getattr(self, name), rule=">= 0")
-        if self.drain_timeout_s < 0:
-            raise SettingError(name="drain_timeout_s", value=self.drain_timeout_s, rule=">= 0")
 
     @property
     def limits(self) -> Limits:

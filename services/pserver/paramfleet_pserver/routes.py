@@ -16,12 +16,12 @@ import numpy as np
 
 from paramfleet_pserver.answers import telling
 from paramfleet_pserver.fields import Fields
+from paramfleet_pserver.finite import check_change, check_values
 from paramfleet_pserver.geo import check_rule
 from paramfleet_pserver.owners import Job, Owners, when_done
 from paramfleet_pserver.reading import reading
 from paramfleet_pserver.requests import (
     DeclareRequest,
-    ExchangePart,
     PushPart,
     PushRequest,
     assign_request,
@@ -42,11 +42,9 @@ from paramfleet_shared.rpc.server import Request
 from paramfleet_shared.rpc.tasks import begun
 from paramfleet_shared.served_errors import (
     ElasticModeError,
-    NonFiniteGradientError,
     OperationModeError,
     TablesNotDeclaredError,
 )
-from paramfleet_shared.tables.encoding import is_finite, num_nonfinite
 from paramfleet_shared.tables.spec import TableSpec
 from paramfleet_shared.tables.warm import warm
 from paramfleet_shared.wire.message import Message
@@ -65,9 +63,6 @@ OPERATIONS = (
 _Read = TypeVar("_Read")
 
 ANY_MODE = frozenset({"sync", "async", "geo", "localsgd"})
-
-INLINE_VALUES = 1 << 19
-"""Floats that are looked through on the event loop: some 50 microseconds."""
 
 INLINE_PACKED_BYTES = 1 << 16
 """Packed ids that are unpacked on the event loop: some 50,000, in as few microseconds."""
@@ -197,8 +192,7 @@ class Routes:
         """Apply gradients (async), or keep them until their step is whole (sync)."""
         training = self._trained("push", {"sync", "async"})
         push = await self._read(push_request, request.message)
-        for part in push.parts:
-            await self._check_finite(part, rank=push.rank, step=push.step)
+        await check_change(push)
         if training.steps is not None:
             fresh = self._keep(training, push)
         else:
@@ -217,8 +211,7 @@ class Routes:
         geo = training.geo
         assert geo is not None, "the mode is one of these"
         exchange = await self._read(exchange_request, request.message)
-        for part in exchange.parts:
-            await self._check_finite(part, rank=exchange.rank, step=exchange.step)
+        await check_change(exchange)
         new = [p for p in exchange.parts if training.identities.is_fresh(p.identity)]
         training.check_commit(exchange.rank, exchange.step)
         for part in new:
@@ -246,6 +239,7 @@ class Routes:
         """Overwrite the range of a dense table, unless it holds more than first values."""
         training = self._trained("assign")
         assign = assign_request(request.message, self._store)
+        await check_values(assign)
         training.identities.fence(assign.rank, assign.incarnation)
         table = assign.table
         if assign.only_if_new and (table.is_loaded or table.is_assigned or table.num_updates):
@@ -366,20 +360,6 @@ class Routes:
         if len(new) < len(fresh):
             await self._owners.settle()  # the original may still be on its way
         return fresh
-
-    async def _check_finite(
-        self, part: PushPart | ExchangePart, *, rank: int, step: int
-    ) -> None:
-        numbers = part.content.numbers
-        finite = (
-            is_finite(numbers)
-            if numbers.rows.size <= INLINE_VALUES
-            else await asyncio.to_thread(is_finite, numbers)
-        )
-        if not finite:
-            count = num_nonfinite(numbers)
-            name = part.table.spec.name
-            raise NonFiniteGradientError(table=name, rank=rank, step=step, count=count)
 
 
 def _count(parts: list[PushPart], applied: asyncio.Future[None]) -> None:

@@ -144,7 +144,7 @@ def _for_this_job(table: SavedTable, store: TableStore) -> SavedTable:
 
 def _stem(table: str) -> str:
     """Return a file name's beginning: readable, harmless, and different for each table."""
-    digest = hashlib.sha256(table.encode()).hexdigest()[:8]
+    digest = hashlib.sha256(table.encode()).hexdigest()[:16]
     return f"{re.sub(r'[^A-Za-z0-9_-]+', '_', table)[:60]}-{digest}"
 
 

@@ -10,7 +10,7 @@ from typing import Any, get_args
 import click
 
 from paramfleet.settings import WorkerSettings
-from paramfleet_shared.cli import click_type
+from paramfleet_shared.cli import BoundedCommand, BoundedGroup, click_type, echo
 from paramfleet_shared.clock import SystemClock
 from paramfleet_shared.config import (
     Option,
@@ -47,7 +47,7 @@ def _with_dashes(token: str) -> str:
     return token.replace("_", "-")
 
 
-@click.group(context_settings={"token_normalize_func": _with_dashes})
+@click.group(cls=BoundedGroup, context_settings={"token_normalize_func": _with_dashes})
 @click.version_option(package_name="paramfleet", prog_name="paramfleet")
 def main() -> None:
     """Parameter-server training for PyTorch."""
@@ -136,7 +136,7 @@ def _tell_settings(resolved: Resolved[WorkerSettings]) -> None:
             log.warning(warning)
         return
     for line in (*resolved.lines(), *(f"warning: {each}" for each in warnings)):
-        click.echo(f"[worker] {line}", err=True)
+        echo(f"[worker] {line}", err=True)
 
 
 @main.command("coordinator", **DELEGATE)
@@ -183,7 +183,7 @@ def _export(checkpoint: Path, **options: Any) -> None:
 
     def run() -> int:
         count = export_table(checkpoint, **options)
-        click.echo(f"{count} rows in {options['output']}", err=True)
+        echo(f"{count} rows in {options['output']}", err=True)
         return 0
 
     sys.exit(_told("export", run))
@@ -263,7 +263,7 @@ def _told(name: str, run: Callable[[], int]) -> int:
     except ContractError as error:
         raise click.UsageError(str(error)) from error
     except (FleetError, OSError) as error:
-        click.echo(f"paramfleet {name}: {error}", err=True)
+        echo(f"paramfleet {name}: {error}", err=True)
         return 1
 
 
@@ -286,7 +286,7 @@ def _script_command(
     rest = click.Argument(
         ["arguments"], nargs=-1, type=click.UNPROCESSED, metavar="[SCRIPT [ARGS]...]"
     )
-    return click.Command(
+    return BoundedCommand(
         name,
         params=[*options, *more, model, option, rest],
         callback=callback,

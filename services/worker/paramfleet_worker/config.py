@@ -4,10 +4,20 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
-from paramfleet_shared.config import JobSettings, SettingError
+from paramfleet_shared.config import JobSettings, SettingError, check_ranges, check_texts
 from paramfleet_shared.security import SecuritySettings
 
 __all__ = ["LaunchSettings"]
+
+
+_RANGES: dict[str, tuple[float, float]] = {
+    "server_num": (1, 65_536),
+    "worker_num": (1, 65_536),
+    "nproc_per_node": (1, 1024),
+    "ray_cpus": (0.0, 1e5),
+    "ray_gpus": (0.0, 1e4),
+    "master_port": (1, 65_535),
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,16 +82,9 @@ class LaunchSettings(SecuritySettings):
     POD_IP, else whatever addresses this machine's interfaces have."""
 
     def __post_init__(self) -> None:
-        for name in ("server_num", "worker_num", "nproc_per_node"):
-            number = getattr(self, name)
-            if number is not None and number < 1:
-                raise SettingError(name=name, value=number, rule="1 or more")
+        check_ranges(self, _RANGES)
+        check_texts(self)
         self.job_settings(self.redis if "://" in self.redis else "")  # its name is a file's
-        for name in ("ray_cpus", "ray_gpus"):
-            if not getattr(self, name) >= 0:
-                raise SettingError(name=name, value=getattr(self, name), rule="0 or more")
-        if not 0 < self.master_port < 1 << 16:
-            raise SettingError(name="master_port", value=self.master_port, rule="1 to 65535")
         if self.collective:
             self._check_collective()
             return

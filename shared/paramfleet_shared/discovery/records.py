@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, cast, get_args
 
 from paramfleet_shared.discovery.orders import Orders
+from paramfleet_shared.texts import printable, shortened
 
 __all__ = [
     "ROLES",
@@ -36,16 +37,25 @@ End = Literal["", "done", "left", "lost"]
 it died or gave up in a job that goes on without it."""
 
 
+_MAX_REASON = 2000
+"""Characters of a reason."""
+
+
+def _fit(reason: str) -> str:
+    """Return a reason as it may be shown: an exception's text may be anything."""
+    return printable(shortened(reason, _MAX_REASON))
+
+
 def end_to_text(end: End, why: str = "") -> str:
     """Return an end as the registry keeps it."""
-    return f"{end}:{why}" if why else end
+    return f"{end}:{_fit(why)}" if why else end
 
 
 def end_from_text(text: str) -> tuple[End, str]:
     """Return the end, and why, that ``end_to_text`` wrote."""
     end, _, why = text.partition(":")
     assert end in get_args(End), "only end_to_text writes it"
-    return cast("End", end), why
+    return cast("End", end), _fit(why)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,6 +105,10 @@ class Failure:
     role: str
     index: int
     reason: str
+    """Bounded and without control characters, whoever gave it."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "reason", _fit(self.reason))
 
     def to_json(self) -> str:
         """Return the record as the registry keeps it."""
@@ -128,6 +142,10 @@ class Lost:
     """This one and all before are fenced."""
 
     reason: str
+    """Bounded and without control characters, whoever gave it."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "reason", _fit(self.reason))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from paramfleet_shared.tables.kernels import codecs, dither, int8, sorting
 from paramfleet_shared.tables.kernels.compiled import as_input
-from paramfleet_shared.tables.kernels.finite import any_all_ones
+from paramfleet_shared.tables.kernels.finite import any_reaches
 from paramfleet_shared.tables.routing import all_finite
 from paramfleet_shared.tables.rowstore import check_array
 
@@ -71,6 +71,9 @@ _FEW_BOUNDS = 64
 
 _ALL_ONES: dict[str, int] = {"float16": 0x7C00, "uint16": 0x7F80}
 """The exponent of an infinity or NaN."""
+
+_BIASES: dict[str, tuple[int, int]] = {"float16": (15, 10), "uint16": (127, 7)}
+"""What is added to an exponent, and where it lies."""
 
 
 class Encoded(NamedTuple):
@@ -209,26 +212,28 @@ def encode_with_rest(
     return room
 
 
-def is_finite(encoded: Encoded) -> bool:
-    """Return whether no number is infinite or NaN."""
+def is_finite(encoded: Encoded, *, log2: int = 128) -> bool:
+    """Return whether every number is below 2^``log2`` in size; with 128 all finite ones are."""
     if encoded.rows.dtype == np.float32:
-        return all_finite(encoded.rows)
+        return all_finite(encoded.rows, log2=log2)
     if encoded.scales is not None:
-        return num_nonfinite(encoded) == 0
-    exponent = np.uint16(_ALL_ONES[encoded.rows.dtype.name])
+        return num_nonfinite(encoded, log2=log2) == 0
+    name = encoded.rows.dtype.name
+    exponent = np.uint16(_ALL_ONES[name])
+    bias, place = _BIASES[name]
+    least = np.uint16(min(max(log2 + bias, 0) << place, _ALL_ONES[name]))
     bits = as_input(encoded.rows, encoded.rows.dtype).reshape(-1).view(np.uint16)
-    return not any_all_ones(bits, exponent)
+    return not any_reaches(bits, exponent, least)
 
 
-def num_nonfinite(encoded: Encoded) -> int:
-    """Return how many numbers (int8: rows) are infinite or NaN."""
+def num_nonfinite(encoded: Encoded, *, log2: int = 128) -> int:
+    """Return how many numbers (int8: rows, by what they can hold) ``is_finite`` refuses."""
     if encoded.scales is not None:
-        return int(np.count_nonzero(encoded.scales == int8.NO_SCALE))
+        return int(np.count_nonzero(~(int8.largest_of(encoded.scales) < 2.0**log2)))
     rows = encoded.rows
-    if rows.dtype == np.float32:
-        return int(np.count_nonzero(~np.isfinite(rows)))
-    exponent = np.uint16(_ALL_ONES[rows.dtype.name])
-    return int(np.count_nonzero((rows.view(np.uint16) & exponent) == exponent))
+    is_bfloat = rows.dtype == np.uint16
+    numbers = (rows.astype(np.uint32) << 16).view(np.float32) if is_bfloat else rows
+    return int(np.count_nonzero(~(np.abs(numbers.astype(np.float64)) < 2.0**log2)))
 
 
 def sort_within_shards(ids: NDArray[np.int64], offsets: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -13,7 +13,7 @@ from paramfleet_shared.tables.kernels.batches import (
     route_ids,
 )
 from paramfleet_shared.tables.kernels.compiled import as_input
-from paramfleet_shared.tables.kernels.finite import any_all_ones
+from paramfleet_shared.tables.kernels.finite import any_reaches
 from paramfleet_shared.tables.rowstore import check_array
 
 __all__ = ["Routed", "all_finite", "merge_by_inverse", "route"]
@@ -67,8 +67,10 @@ def merge_by_inverse(
     return sums
 
 
-def all_finite(array: NDArray[Any]) -> bool:
-    """Return whether no float32 in ``array``, of any shape, is infinite or NaN.
+def all_finite(array: NDArray[Any], *, log2: int = 128) -> bool:
+    """Return whether every float32 in ``array``, of any shape, is below 2^``log2`` in size.
+
+    With 128 all are that are neither infinite nor NaN.
 
     Raises:
         RowShapeError: if ``array`` is not float32.
@@ -76,4 +78,4 @@ def all_finite(array: NDArray[Any]) -> bool:
     flat = array.reshape(-1)
     check_array(flat, np.float32, (-1,), table="")
     bits = as_input(flat, np.float32).view(np.uint32)
-    return not any_all_ones(bits, _EXPONENT)
+    return not any_reaches(bits, _EXPONENT, np.uint32((log2 + 127) << 23))

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args
 
 from paramfleet_shared.errors import ContractError
+from paramfleet_shared.texts import NAME_RULE, is_name, shown
 
 __all__ = [
     "InitializerSpec",
@@ -35,7 +36,7 @@ class TableSpecError(ContractError):
         super().__init__(
             f"{field} = {value!r}: {rule}",
             field=field,
-            value=value if isinstance(value, int | float | str | bool) else repr(value),
+            value=value if isinstance(value, int | float | str | bool) else shown(value),
             rule=rule,
         )
         self.field = field
@@ -63,6 +64,29 @@ class TableMismatchError(ContractError):
 def _demand(*, true: bool, field: str, value: Any, rule: str) -> None:
     if not true:
         raise TableSpecError(field=field, value=value, rule=rule)
+
+
+_LARGEST = 1e30
+"""Of the numbers that first values and states are made of."""
+
+_RANGES: dict[str, tuple[float, float]] = {
+    "momentum": (0.0, 1.0),
+    "dampening": (0.0, 1.0),
+    "weight_decay": (0.0, 1e6),
+    "lr_decay": (0.0, 1e6),
+    "initial_accumulator_value": (0.0, _LARGEST),
+    "eps": (1e-30, 1e6),
+}
+"""Of an optimizer's numbers: within them finite gradients leave every state finite."""
+
+_SMALL_EPS = 1e-9
+"""An eps that bounds Adam's step by itself is at least this."""
+
+
+def _demand_number(field: str, value: Any, least: float, most: float) -> None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    rule = f"must be a number from {least:g} to {most:g}"
+    _demand(true=is_number and least <= value <= most, field=field, value=value, rule=rule)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,6 +121,8 @@ class InitializerSpec:
             value=self.kind,
             rule=f"must be one of {', '.join(known)}",
         )
+        for name in ("value", "low", "high", "mean", "std"):
+            _demand_number(f"initializer.{name}", getattr(self, name), -_LARGEST, _LARGEST)
         _demand(
             true=self.low <= self.high,
             field="initializer.low",
@@ -141,28 +167,23 @@ class OptimizerSpec:
             value=self.rule,
             rule=f"must be one of {', '.join(known)}",
         )
-        for name in (
-            "momentum",
-            "weight_decay",
-            "lr_decay",
-            "initial_accumulator_value",
-            "eps",
-        ):
-            number = getattr(self, name)
-            _demand(
-                true=number >= 0.0,
-                field=f"optimizer.{name}",
-                value=number,
-                rule="must not be negative",
-            )
+        for name, (least, most) in _RANGES.items():
+            _demand_number(f"optimizer.{name}", getattr(self, name), least, most)
         for name in ("beta1", "beta2"):
             number = getattr(self, name)
+            _demand_number(f"optimizer.{name}", number, 0.0, 1.0)
             _demand(
-                true=0.0 <= number < 1.0,
+                true=number < 1.0,
                 field=f"optimizer.{name}",
                 value=number,
                 rule="must be in [0, 1)",
             )
+        _demand(
+            true=self.rule != "adam" or self.eps >= _SMALL_EPS or self.beta1**2 < self.beta2,
+            field="optimizer.eps",
+            value=self.eps,
+            rule=f"must be at least {_SMALL_EPS:g} where beta1 squared isn't below beta2",
+        )
         _demand(
             true=not self.nesterov or (self.momentum > 0.0 and self.dampening == 0.0),
             field="optimizer.nesterov",
@@ -222,7 +243,8 @@ class TableSpec:
             value=self.kind,
             rule=f"must be one of {', '.join(known)}",
         )
-        _demand(true=bool(self.name), field="name", value=self.name, rule="must not be empty")
+        rule = f"must be {NAME_RULE}"
+        _demand(true=is_name(self.name), field="name", value=self.name, rule=rule)
         _demand(true=self.dim >= 1, field="dim", value=self.dim, rule="must be at least 1")
         _demand(
             true=sparse or self.dim == 1,

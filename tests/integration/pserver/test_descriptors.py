@@ -15,7 +15,7 @@ import pytest
 from paramfleet_coordinator.app import Coordinator
 from paramfleet_coordinator.config import CoordinatorSettings
 from paramfleet_shared.clock import SystemClock
-from paramfleet_shared.config import JobSettings, resolve
+from paramfleet_shared.config import JobSettings, read_environment, resolve
 from paramfleet_shared.discovery.registry import Registry
 from paramfleet_shared.discovery.session import JobSession
 from paramfleet_shared.discovery.store import RedisStore
@@ -23,6 +23,7 @@ from paramfleet_shared.errors import ContractError
 from paramfleet_shared.rpc.client import Channel, PeerUnreachableError
 from paramfleet_shared.tables.spec import TableSpec
 from paramfleet_shared.testing.patience import LATE_S
+from paramfleet_shared.testing.secrets import SECRET, secret_for
 from paramfleet_shared.wire.message import Message
 
 CLOCK = SystemClock()
@@ -42,12 +43,14 @@ def short_of_descriptors(
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (FEW // 2, FEW))
 
+    environment = {**read_environment(), "PARAMFLEET_SECRET": SECRET}
     command = ["paramfleet_pserver", "--redis", redis_url, "--job", job_name]
     with (tmp_path / "log").open("wb") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", *command],
             stderr=log,
             stdout=log,
+            env=environment,
             preexec_fn=limit,  # noqa: PLW1509 (no threads as yet)
         )
     try:
@@ -59,7 +62,7 @@ def short_of_descriptors(
 
 @pytest.fixture
 async def session(redis_url: str, job_name: str) -> AsyncIterator[JobSession]:
-    common: dict[str, Any] = {"redis": redis_url, "job": job_name}
+    common: dict[str, Any] = {"redis": redis_url, "job": job_name, "secret": SECRET}
     resolved = resolve(
         CoordinatorSettings,
         section="coordinator",
@@ -84,14 +87,14 @@ async def session(redis_url: str, job_name: str) -> AsyncIterator[JobSession]:
         beating.cancel()
 
 
-async def take_all(endpoint: str, log: Path, stack: AsyncExitStack) -> int:
+async def take_all(endpoint: str, job: str, log: Path, stack: AsyncExitStack) -> int:
     """Connect, call once, and keep quiet, until nobody is let in; return how many were."""
     port = endpoint.rpartition(":")[2]
     ways = [endpoint, f"localhost:{port}"]  # a name is never reached by a Unix socket
-    num_taken = 0
+    num_taken, secret = 0, secret_for(job)
     while b"open files are in use" not in log.read_bytes():  # noqa: ASYNC240 (it is short)
         assert num_taken < FEW
-        channel = Channel(ways[num_taken % 2], peer="pserver 0", clock=CLOCK)
+        channel = Channel(ways[num_taken % 2], peer="pserver 0", clock=CLOCK, secret=secret)
         stack.push_async_callback(channel.close)
         with suppress(PeerUnreachableError):  # closed at once: the log says why
             with suppress(ContractError):  # there is no such operation
@@ -120,12 +123,13 @@ async def test_a_server_without_descriptors_still_saves_and_answers(
     terms = {"tables": [FLAT.to_wire()], "mode": "async", "worker_num": 1}
     folder = str(tmp_path / "saved")
     async with AsyncExitStack() as stack:
-        worker = Channel(endpoint, peer="pserver 0", clock=CLOCK)
+        secret = secret_for(job_name)
+        worker = Channel(endpoint, peer="pserver 0", clock=CLOCK, secret=secret)
         stack.push_async_callback(worker.close)
         declaration = Message(fields={**member, **terms, "max_staleness": None})
         await worker.call("declare", declaration, timeout_s=LATE_S)
 
-        num_taken = await take_all(endpoint, tmp_path / "log", stack)
+        num_taken = await take_all(endpoint, job_name, tmp_path / "log", stack)
 
         saving = Message(fields={**member, "dirname": folder})
         saved = await worker.call("save", saving, timeout_s=LATE_S)

@@ -157,11 +157,17 @@ def command(
         (["launch", "--wroker_num=2", __file__], "No such option"),
         (["launch", "no-such.py"], "no-such.py: there is no such script"),
         (["launch"], "name a training script, or a model's YAML file"),
-        (["launch", "--worker_num=0", __file__], "worker_num = 0: must be 1 or more"),
+        (
+            ["launch", "--worker_num=0", __file__],
+            "worker_num = 0: must be a whole number from 1 to 65536",
+        ),
         (["launch", "--worker_num=two", __file__], "'two' is not a valid integer"),
         (["launch", "--servers=h1:1", __file__], "workers = '': must be given"),
         (["launch", "--redis=h1:6379", __file__], "must look like redis://"),
-        (["worker", "--lease_ttl_s=0", __file__], "lease_ttl_s = 0.0: must be more than 0"),
+        (
+            ["worker", "--lease_ttl_s=0", __file__],
+            "lease_ttl_s = 0.0: must be a number from 0.001 to 1e+07",
+        ),
         (["trian", __file__], "No such command 'trian'"),
     ],
 )

@@ -25,7 +25,9 @@ def test_an_argument_wins_over_the_environment() -> None:
 
 @pytest.mark.parametrize("name", ["server_num", "worker_num"])
 def test_no_server_or_no_worker_is_no_job(name: str) -> None:
-    with pytest.raises(SettingError, match=f"{name} = 0: must be 1 or more"):
+    with pytest.raises(
+        SettingError, match=f"{name} = 0: must be a whole number from 1 to 65536"
+    ):
         settings(**{name: 0})
 
 

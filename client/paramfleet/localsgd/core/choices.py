@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from paramfleet.localsgd.core.settings import LocalSgdSettings
+from paramfleet.localsgd.core.settings import LocalSgdSettings, LocalSgdSettingsError
 
 __all__ = ["settings_of"]
 
@@ -33,6 +33,9 @@ def settings_of(
     if flag == "diloco":
         chosen["begin_step"] = 0  # its outer steps are of whole periods
         chosen["mixing"] = values["mixing"]
+    if values["overlap"] and chosen.get("overlap_steps"):
+        rule = f"overlap_steps = {chosen['overlap_steps']} says it already: choose one"
+        raise LocalSgdSettingsError(key="overlap", value="True", rule=rule)
     if (overlaps or values["overlap"]) and not chosen.get("overlap_steps"):
         chosen["overlap_steps"] = max(chosen["k_steps"], chosen.get("max_k_steps", 1))
     return LocalSgdSettings(**chosen)

@@ -3,7 +3,9 @@
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from paramfleet_shared.bounds import MAX_LEARNING_RATE
 from paramfleet_shared.errors import ContractError
+from paramfleet_shared.texts import shown
 
 __all__ = [
     "FormatName",
@@ -18,6 +20,13 @@ IntervalRule = Literal["fixed", "paper", "fleet"]
 OuterName = Literal["none", "sgd", "nesterov"]
 StateRule = Literal["keep", "average", "reset"]
 FormatName = Literal["float32", "float16", "int8"]
+
+_MAX_STEPS = 2**31 - 1
+_MAX_FRAGMENTS = 4096
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 class LocalSgdSettingsError(ContractError):
@@ -96,20 +105,21 @@ class LocalSgdSettings:
                 raise self._error(key, f"one of {', '.join(get_args(kind))}")
 
     def _check_ranges(self) -> None:
-        for key, least in (
-            ("k_steps", 1),
-            ("begin_step", 0),
-            ("max_k_steps", 1),
-            ("fragments", 1),
-            ("overlap_steps", 0),
+        for key, least, most in (
+            ("k_steps", 1, _MAX_STEPS),
+            ("begin_step", 0, _MAX_STEPS),
+            ("max_k_steps", 1, _MAX_STEPS),
+            ("fragments", 1, _MAX_FRAGMENTS),
+            ("overlap_steps", 0, _MAX_STEPS),
         ):
-            if getattr(self, key) < least:
-                raise self._error(key, f"at least {least}")
-        if not self.outer_lr > 0:
-            raise self._error("outer_lr", "more than 0")
-        if not 0 <= self.outer_momentum < 1:
+            value = getattr(self, key)
+            if type(value) is not int or not least <= value <= most:
+                raise self._error(key, f"a whole number, at least {least} and at most {most}")
+        if not (_is_number(self.outer_lr) and 0 < self.outer_lr <= MAX_LEARNING_RATE):
+            raise self._error("outer_lr", f"more than 0 and at most {MAX_LEARNING_RATE:g}")
+        if not (_is_number(self.outer_momentum) and 0 <= self.outer_momentum < 1):
             raise self._error("outer_momentum", "at least 0 and less than 1")
-        if self.mixing is not None and not 0 <= self.mixing < 1:
+        if self.mixing is not None and not (_is_number(self.mixing) and 0 <= self.mixing < 1):
             raise self._error("mixing", "at least 0 and less than 1")
 
     def _check_together(self) -> None:
@@ -121,6 +131,10 @@ class LocalSgdSettings:
         ):
             key = "outer_lr" if self.outer_lr != 1.0 else "outer_momentum"
             raise self._error(key, "outer_optimizer = 'none' has neither rate nor momentum")
+        if self.outer_optimizer == "nesterov" and not self.outer_momentum:
+            raise self._error(
+                "outer_momentum", "outer_optimizer = 'nesterov' needs one above 0"
+            )
         if self.outer_optimizer != "none" and self.begin_step > 1:
             rule = f"outer_optimizer = {self.outer_optimizer!r} would step after each of them"
             raise self._error("begin_step", rule)
@@ -131,4 +145,4 @@ class LocalSgdSettings:
             raise self._error("mixing", "without overlap_steps there is nothing to mix")
 
     def _error(self, key: str, rule: str) -> LocalSgdSettingsError:
-        return LocalSgdSettingsError(key=key, value=repr(getattr(self, key)), rule=rule)
+        return LocalSgdSettingsError(key=key, value=shown(getattr(self, key)), rule=rule)

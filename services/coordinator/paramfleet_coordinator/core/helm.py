@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from paramfleet_shared.bounds import MAX_LEARNING_RATE
 from paramfleet_shared.discovery.orders import CheckpointOrder, Orders
 from paramfleet_shared.errors import ContractError
 
@@ -25,7 +26,6 @@ __all__ = [
     "resume",
 ]
 
-_MAX_LR = 1e6
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _MODES = {
     "lr": {"sync", "async", "geo"},
@@ -216,8 +216,8 @@ def _check(name: str, value: Any) -> None:
     is_integer = isinstance(value, int) and not isinstance(value, bool)
     if name == "lr":
         fits = is_integer or isinstance(value, float)
-        fits = fits and math.isfinite(value) and 0 < value <= _MAX_LR
-        rule = f"a number above 0, at most {_MAX_LR:g}"
+        fits = fits and math.isfinite(value) and 0 < value <= MAX_LEARNING_RATE
+        rule = f"a number above 0, at most {MAX_LEARNING_RATE:g}"
     elif name == "k_steps":
         fits, rule = is_integer and 1 <= value < 1 << 31, "a whole number of at least 1"
     else:

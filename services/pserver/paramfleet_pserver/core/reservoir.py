@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from paramfleet_pserver.core.membership import StepMembers
+from paramfleet_shared.bounds import MAX_WEIGHT
 from paramfleet_shared.ids import Rank, Step
 from paramfleet_shared.served_errors import (
     BadWeightError,
@@ -25,6 +26,7 @@ __all__ = [
     "CompleteStep",
     "Contribution",
     "StepReservoir",
+    "check_weight",
 ]
 
 MAX_AHEAD_STEPS = 4
@@ -84,10 +86,9 @@ class StepReservoir(Generic[Payload]):
             StepPassedError: if the step was taken out before.
             StepTooEarlyError: if the step is too far ahead.
             PushRepeatedError: if the worker pushed this step before.
-            BadWeightError: if the weight isn't finite or is negative.
+            BadWeightError: if no mean can use the weight.
         """
-        if not math.isfinite(weight) or weight < 0:
-            raise BadWeightError(rank=rank, step=step, weight=weight)
+        check_weight(rank, step, weight)
         self._members.expect(rank, step)
         if step < self._next:
             raise StepPassedError(rank=rank, step=step, next_step=self._next)
@@ -141,6 +142,16 @@ class StepReservoir(Generic[Payload]):
                 for rank in sorted(pushed)
             ),
         )
+
+
+def check_weight(rank: Rank, step: Step, weight: float) -> None:
+    """Pass if a mean can use a weight.
+
+    Raises:
+        BadWeightError: if it isn't finite, or is negative or too large.
+    """
+    if not 0 <= weight <= MAX_WEIGHT:
+        raise BadWeightError(rank=rank, step=step, weight=weight)
 
 
 def _share(weight: float, total: float) -> float:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from paramfleet_shared.cli import BoundedGroup, echo
 from paramfleet_shared.config import JobSettings
 from paramfleet_shared.discovery.access_list import REDIS_USERS, access_list
 from paramfleet_shared.errors import ContractError
@@ -36,7 +37,7 @@ HOST = click.option(
 POSITIVE = click.FloatRange(min=0, min_open=True)
 
 
-@click.group()
+@click.group(cls=BoundedGroup)
 def certs() -> None:
     """Make and show the certificates of a job's roles."""
 
@@ -102,8 +103,8 @@ def show(folder: Path) -> None:
             hosts = ", ".join(fact.hosts) or "no hosts"
             left = (fact.not_after - now).days
             ends = f"until {fact.not_after.date()} ({left} days)"
-            click.echo(f"{fact.role:12} job {fact.job or '-'}  {ends}  {hosts}")
-            click.echo(f"{'':12} {fact.path}  sha256 {fact.fingerprint}")
+            echo(f"{fact.role:12} job {fact.job or '-'}  {ends}  {hosts}")
+            echo(f"{'':12} {fact.path}  sha256 {fact.fingerprint}")
 
     _told(run)
 
@@ -135,7 +136,7 @@ def redis_acl(folder: Path, job: str) -> None:
 
 
 def _say(what: str, *, made: bool) -> None:
-    click.echo(f"{what}: {'made' if made else 'kept'}", err=True)
+    echo(f"{what}: {'made' if made else 'kept'}", err=True)
 
 
 def _told(run: Callable[[], object]) -> None:

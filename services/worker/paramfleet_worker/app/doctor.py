@@ -13,6 +13,7 @@ import click
 from paramfleet.settings import WorkerSettings
 from paramfleet_coordinator.config import CoordinatorSettings
 from paramfleet_pserver.config import PServerSettings
+from paramfleet_shared.cli import BoundedCommand, echo
 from paramfleet_shared.config import (
     JobSettings,
     SettingError,
@@ -160,7 +161,7 @@ def _look_at_ports(settings: JobSettings, wanted: Wanted) -> tuple[PortFacts, ..
     return tuple(look_at_port(host, port) for host, port in places)
 
 
-@click.command()
+@click.command(cls=BoundedCommand)
 @click.option(
     "--role",
     type=click.Choice(("coordinator", "pserver", "worker", "admin")),
@@ -227,12 +228,12 @@ def doctor(
     num_failures = sum(finding.severity == "failure" for finding in findings)
     if as_json:
         found = [asdict(finding) for finding in findings]
-        click.echo(json.dumps({"ok": not num_failures, "findings": found}))
+        echo(json.dumps({"ok": not num_failures, "findings": found}))
     else:
         for finding in findings:
             _say(finding)
         num_warnings = len(findings) - num_failures
-        click.echo(f"{num_failures} failures, {num_warnings} warnings")
+        echo(f"{num_failures} failures, {num_warnings} warnings")
     context.exit(1 if num_failures else 0)
 
 
@@ -252,6 +253,6 @@ def _examine_security(wanted: Wanted, job: str | None, logs: Path | None) -> lis
 
 
 def _say(finding: Finding) -> None:
-    click.echo(f"{finding.severity.upper()} {finding.name}: {finding.where}")
-    click.echo(f"    {finding.problem}")
-    click.echo(f"    -> {finding.remedy}")
+    echo(f"{finding.severity.upper()} {finding.name}: {finding.where}")
+    echo(f"    {finding.problem}")
+    echo(f"    -> {finding.remedy}")

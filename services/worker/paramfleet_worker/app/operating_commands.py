@@ -11,10 +11,12 @@ from typing import Any
 
 import click
 
+from paramfleet_shared.cli import BoundedCommand, echo
 from paramfleet_shared.clock import SystemClock
 from paramfleet_shared.config import read_environment
 from paramfleet_shared.discovery.errors import NoCoordinatorError
 from paramfleet_shared.errors import FleetError
+from paramfleet_shared.texts import printable, shown
 from paramfleet_worker.app.finding import Found, find_job
 from paramfleet_worker.app.operating import (
     Operator,
@@ -55,11 +57,12 @@ def _top(operator: Operator, options: dict[str, Any]) -> None:
     while True:
         status = operator.get("status")
         if options["json"]:
-            click.echo(json.dumps(status))
+            echo(json.dumps(status))
         else:
             width, height = _size()
             lines = board(status, width=width)[: height - 1]
-            click.echo(("" if options["once"] else _CLEAR) + "\n".join(lines))
+            clear = "" if options["once"] else _CLEAR
+            click.echo(clear + _printable(lines))
         if options["once"] or status["state"] in {"finished", "failed"}:
             return
         asyncio.run(clock.sleep(_TOP_PERIOD_S))
@@ -90,7 +93,7 @@ def _audit(operator: Operator, options: dict[str, Any]) -> None:
 
 def _audit_of_registry(options: dict[str, Any]) -> None:
     """Show what the registry keeps of a job that has no coordinator."""
-    click.echo("the coordinator is gone; this is what the registry keeps", err=True)
+    echo("the coordinator is gone; this is what the registry keeps", err=True)
     _list(read_audit(_find(options).settings), AUDIT_COLUMNS, options)
 
 
@@ -132,7 +135,7 @@ def _set(operator: Operator, options: dict[str, Any]) -> None:
     for word in options["settings"]:
         name, is_pair, text = word.partition("=")
         if not is_pair:
-            wrong = f"{word!r}: say NAME=VALUE, as k_steps=8"
+            wrong = f"{shown(word)}: say NAME=VALUE, as k_steps=8"
             raise click.UsageError(wrong)
         wanted[name.replace("-", "_")] = _value_of(text)
     answer = operator.post("settings", wanted)
@@ -161,7 +164,7 @@ def _checkpoint(operator: Operator, options: dict[str, Any]) -> None:
             raise click.ClickException(waited)
         asyncio.run(clock.sleep(_CHECKPOINT_POLL_S))
     if done["error"]:
-        raise click.ClickException(done["error"])
+        raise click.ClickException(str(done["error"]))
     _show(done, [f"{done['dirname']}, in {done['seconds']} s"], options)
 
 
@@ -180,7 +183,11 @@ def _list(items: list[dict[str, Any]], columns: tuple[str, ...], options: Any) -
 
 
 def _show(answer: Any, lines: list[str], options: dict[str, Any]) -> None:
-    click.echo(json.dumps(answer) if options["json"] else "\n".join(lines))
+    click.echo(json.dumps(answer) if options["json"] else _printable(lines))
+
+
+def _printable(lines: list[str]) -> str:
+    return "\n".join(printable(line, lines=False) for line in lines)
 
 
 def _size() -> tuple[int, int]:
@@ -240,7 +247,7 @@ def _command(
         try:
             ask(options)
         except FleetError as error:
-            click.echo(f"paramfleet {name}: {error}", err=True)
+            echo(f"paramfleet {name}: {error}", err=True)
             sys.exit(1)
         except KeyboardInterrupt:
             sys.exit(130)
@@ -259,7 +266,7 @@ def _command(
         click.Option(["--key"], type=_FILE, help="Its key."),
         click.Option(["--json"], is_flag=True, help="Answer with JSON."),
     ]  # fmt: skip
-    return click.Command(name, params=[*more, *where], callback=callback, help=run.__doc__)
+    return BoundedCommand(name, params=[*more, *where], callback=callback, help=run.__doc__)
 
 
 COMMANDS = (

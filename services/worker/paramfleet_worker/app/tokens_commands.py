@@ -6,6 +6,7 @@ from typing import cast, get_args
 
 import click
 
+from paramfleet_shared.cli import BoundedGroup, echo
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.job_folder import write_private
 from paramfleet_shared.tokens import TokenRole, new_token, read_tokens
@@ -22,7 +23,7 @@ FILE = click.option(
 )
 
 
-@click.group()
+@click.group(cls=BoundedGroup)
 def tokens() -> None:
     """Make, list and revoke the tokens that admin addresses accept."""
 
@@ -46,7 +47,7 @@ def new(path: Path, role: str, name: str, output: Path | None) -> None:
         kept = read_tokens(path) if path.exists() else []
         label = name or role
         if output is not None and output.exists() and label in [each.name for each in kept]:
-            click.echo(f"{label}: kept", err=True)
+            echo(f"{label}: kept", err=True)
             return
         if label in [each.name for each in kept] or len(label.split()) != 1:
             problem = f"{label!r}: names are one word, and each is used once"
@@ -55,7 +56,7 @@ def new(path: Path, role: str, name: str, output: Path | None) -> None:
         lines = "".join(each.to_line() for each in (*kept, entry))
         write_private(path, lines.encode())
         if output is None:
-            click.echo(token)
+            echo(token)
         else:
             write_private(output, token.encode())
 
@@ -69,7 +70,7 @@ def list_(path: Path) -> None:
 
     def run() -> None:
         for entry in read_tokens(path):
-            click.echo(f"{entry.role:8} {entry.name}")
+            echo(f"{entry.role:8} {entry.name}")
 
     _told(run)
 

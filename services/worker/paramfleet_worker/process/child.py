@@ -12,7 +12,7 @@ from typing import IO, Protocol
 from paramfleet_shared.processes.keeping import Keeper, behind_gate
 from paramfleet_worker.core.events import ProcessName
 from paramfleet_worker.process.console import LineSplitter
-from paramfleet_worker.process.log_tail import last_lines
+from paramfleet_worker.process.log_file import LogFile
 
 __all__ = ["Child", "Listener"]
 
@@ -21,6 +21,9 @@ READ_BYTES = 1 << 16
 
 class Listener(Protocol):
     """Takes what a process writes: the launcher's console, or what stands for it elsewhere."""
+
+    def say(self, text: str) -> None:
+        """Take a line of the launcher's own."""
 
     def line(self, name: ProcessName, line: bytes) -> None:
         """Take a line, without its end."""
@@ -59,7 +62,7 @@ class Child:
         self.name = name
         self.log = log
         self._keeper = keeper
-        self._log = log.open("wb", buffering=0)
+        self._log = LogFile(log, console.say)
         self._process = subprocess.Popen(  # noqa: S603 -- the user's own command
             behind_gate(command),
             stdin=subprocess.PIPE,
@@ -111,7 +114,7 @@ class Child:
 
     def tail(self, num_lines: int) -> list[str]:
         """Return the last lines of the log."""
-        return last_lines(self.log, num_lines)
+        return self._log.last_lines(num_lines)
 
     def close(self) -> None:
         """Stop following the output, even if some stranger still holds the pipe."""

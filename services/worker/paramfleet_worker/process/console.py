@@ -1,9 +1,11 @@
 """Where the lines of the processes go: worker 0's results to stdout, the rest labelled."""
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from typing import BinaryIO
 
+from paramfleet_shared.texts import printable
 from paramfleet_worker.core.events import ProcessName
 
 __all__ = ["Console", "LineSplitter"]
@@ -12,6 +14,9 @@ MAX_LINE_BYTES = 1 << 16
 """A longer line is broken: a process that never ends one must not fill our memory."""
 
 COLOURS = {"worker": 36, "pserver": 35, "coordinator": 34, "launcher": 31}
+
+
+_COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
 
 
 class LineSplitter:
@@ -65,18 +70,21 @@ class Console:
     def line(self, name: ProcessName, line: bytes) -> None:
         """Show a line of a process; of a progress bar only its last state.
 
-        What Redis says is for its log alone.
+        Colours are left out and other control characters escaped: a line may hold the text
+        of an exception, and that whatever a stranger sent. What Redis says is for its log
+        alone.
         """
         if name.role == "redis":
             return
         shown = line.removesuffix(b"\r").rpartition(b"\r")[2]
-        self._err = _write(self._err, self._label(name.role, name.label) + shown + b"\n")
+        line = _clean(shown.decode(errors="backslashreplace"))
+        self._err = _write(self._err, self._label(name.role, name.label) + line + b"\n")
 
     def say(self, text: str) -> None:
         """Show a line of the launcher itself."""
-        for line in text.splitlines():
+        for line in text.rstrip("\n").split("\n"):
             label = self._label("launcher", "launcher")
-            self._err = _write(self._err, label + line.encode() + b"\n")
+            self._err = _write(self._err, label + _clean(line) + b"\n")
 
     def terminal_environment(self) -> dict[str, str]:
         """Return what makes worker 0 draw for our terminal; nothing if there is none."""
@@ -89,6 +97,10 @@ class Console:
         if not self._colours:
             return f"[{text}] ".encode()
         return f"\x1b[{COLOURS[role]}m[{text}]\x1b[0m ".encode()
+
+
+def _clean(line: str) -> bytes:
+    return line.encode() if line.isprintable() else printable(_COLOUR.sub("", line)).encode()
 
 
 def _write(stream: BinaryIO | None, data: bytes) -> BinaryIO | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from paramfleet_worker.core.events import ProcessName
 from paramfleet_worker.process.console import Console
-from paramfleet_worker.process.log_tail import last_lines
+from paramfleet_worker.process.log_file import LogFile
 
 __all__ = ["RayChild"]
 
@@ -48,7 +48,7 @@ class RayChild:
         """Its id on its node; 0 until it runs."""
         self._hand = hand
         self._console = console
-        self._log = log.open("wb", buffering=0)
+        self._log = LogFile(log, console.say)
         self._started = hand.start.remote(
             (name.role, name.index), list(words), dict(given), str(Path.cwd())
         )
@@ -93,7 +93,7 @@ class RayChild:
 
     def tail(self, num_lines: int) -> list[str]:
         """Return the last lines of the log."""
-        return last_lines(self.log, num_lines)
+        return self._log.last_lines(num_lines)
 
     def close(self) -> None:
         """Write no more."""

@@ -91,6 +91,10 @@ class Hand:
         if self._child is not None:
             self._child.send(signal.Signals(number))
 
+    def say(self, text: str) -> None:
+        """Take a line about the process."""
+        self._news.append(("line", text.encode()))
+
     def line(self, name: ProcessName, line: bytes) -> None:
         """Take a line of the process."""
         del name

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from paramfleet_worker.core.events import ProcessName
 from paramfleet_worker.process.console import Console, LineSplitter
-from paramfleet_worker.process.log_tail import last_lines
+from paramfleet_worker.process.log_file import LogFile
 
 __all__ = ["Streams"]
 
@@ -33,8 +33,9 @@ class Streams:
 
     def __init__(self, names: Sequence[ProcessName], log_dir: Path, console: Console) -> None:
         self._console = console
-        self._logs = {name: log_dir / f"workerlog.{name.index}" for name in names}
-        self._files = {name: path.open("wb", buffering=0) for name, path in self._logs.items()}
+        self._logs = {
+            name: LogFile(log_dir / f"workerlog.{name.index}", console.say) for name in names
+        }
         self._selector = selectors.DefaultSelector()
         self._write_ends: list[int] = []
         self._paths = {name: (self._pipe(name, out=True), self._pipe(name)) for name in names}
@@ -47,11 +48,11 @@ class Streams:
 
     def log_of(self, name: ProcessName) -> Path:
         """Return the file that gets everything a worker writes."""
-        return self._logs[name]
+        return self._logs[name].path
 
     def tail(self, name: ProcessName, num_lines: int) -> list[str]:
         """Return the last lines of a worker's log."""
-        return last_lines(self._logs[name], num_lines)
+        return self._logs[name].last_lines(num_lines)
 
     def drain(self, timeout_s: float) -> None:
         """Read what the workers, which have ended, left; for ``timeout_s`` at most."""
@@ -66,7 +67,7 @@ class Streams:
         lines = LineSplitter(lambda line: self._console.line(name, line))
         is_result = out and name == ProcessName("worker", 0)
         feed = self._console.result if is_result else lines.feed
-        follow = _Stream(reading, self._files[name].write, feed, lines.end)
+        follow = _Stream(reading, self._logs[name].write, feed, lines.end)
         self._selector.register(reading, selectors.EVENT_READ, follow)
         return f"/dev/fd/{writing}"
 

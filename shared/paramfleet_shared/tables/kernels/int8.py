@@ -30,7 +30,7 @@ from paramfleet_shared.tables.kernels.compiled import inlined, kernel
 from paramfleet_shared.tables.kernels.lanes import LANES, load_lanes, store_lanes
 from paramfleet_shared.tables.kernels.rows import AHEAD, prefetch_row
 
-__all__ = ["NO_SCALE", "feed_back_int8", "from_int8", "to_int8"]
+__all__ = ["NO_SCALE", "feed_back_int8", "from_int8", "largest_of", "to_int8"]
 
 NO_SCALE = 255
 """The code of NaN."""
@@ -61,6 +61,11 @@ def _scales() -> NDArray[np.float32]:
 _SCALES = _scales()
 _FACTORS = np.divide(1, _SCALES, out=np.zeros_like(_SCALES), where=_SCALES > 0)
 """What values are multiplied by to become whole numbers; 0 where all are 0."""
+
+
+def largest_of(scales: NDArray[np.uint8]) -> NDArray[np.float64]:
+    """Return the most that rows of these scales can hold, NaN for ``NO_SCALE``."""
+    return _SCALES[scales].astype(np.float64) * float(_LEVELS)
 
 
 @inlined

@@ -23,6 +23,7 @@ __all__ = [
     "LANES",
     "LANES_TYPE",
     "LINE_LANES",
+    "cut",
     "declared",
     "element",
     "instruction",
@@ -246,6 +247,26 @@ def square_root(_typing: Any, lanes: Any) -> Any:
 
     kind = types.float32 if count is None else lanes
     return kind(kind), generate
+
+
+@instruction
+def cut(_typing: Any, lanes: Any, _limit: Any) -> Any:
+    """Return what lies within -limit..limit, and the nearer of both for what doesn't.
+
+    Lane by lane, or of one float; NaN becomes ``limit``.
+    """
+    count = lanes.count if isinstance(lanes, _Lanes) else None
+
+    def generate(_context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        number, most = args
+        least = builder.fneg(most)
+        if count is not None:
+            most, least = spread(builder, most, count), spread(builder, least, count)
+        number = builder.select(builder.fcmp_ordered("<", number, most), number, most)
+        return builder.select(builder.fcmp_ordered(">", number, least), number, least)
+
+    kind = types.float32 if count is None else lanes
+    return kind(kind, types.float32), generate
 
 
 @instruction

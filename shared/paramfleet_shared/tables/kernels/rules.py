@@ -11,10 +11,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from paramfleet_shared.bounds import LARGEST_GRADIENT
 from paramfleet_shared.tables.kernels.compiled import inlined, kernel
 from paramfleet_shared.tables.kernels.hashing import mix
 from paramfleet_shared.tables.kernels.lanes import (
     LANES,
+    cut,
     load_float,
     load_lanes,
     load_line,
@@ -43,6 +45,7 @@ __all__ = [
 SUM, SGD, MOMENTUM, NESTEROV, ADAGRAD, ADAM, LAZY_ADAM = range(7)
 
 _NO_DECAY = np.float32(0.0)
+_LARGEST = np.float32(LARGEST_GRADIENT)
 
 
 class Step(NamedTuple):
@@ -134,7 +137,7 @@ def _advance(step: Step, arrays: Any, at: Any, functions: Any, dither: Any) -> N
     noise, column = dither
     value, grad = take(values, at[0]), take(grads, at[3])
     if step.weight_decay != 0:
-        grad = grad + value * step.weight_decay
+        grad = cut(grad + value * step.weight_decay, _LARGEST)
     if step.rule == SUM:
         round_off(values, at[0], value + grad, noise, column)
     elif step.rule == SGD:
@@ -183,6 +186,13 @@ def plain_adam(step: Step) -> Step:
 
 
 @inlined
+def _undecayed(step: Step) -> Step:
+    """Return a step without weight decay, of which the compiler knows that."""
+    rule, rate, _, eps, keep, take, take_mean, correction, salt = step
+    return Step(rule, rate, _NO_DECAY, eps, keep, take, take_mean, correction, salt)
+
+
+@inlined
 def step_span(step: Step, table: Any, grads: Any, at: Any, count: int) -> None:
     """As ``step_row``, where values and states are floats of one array."""
     step_row(step, (table, table, grads), at, count, np.uint32(0))
@@ -200,4 +210,8 @@ def noise_of(step: Step, key: np.uint64) -> Any:
 def step_range(step: Step, table: NDArray[np.float32], grads: NDArray[np.float32]) -> None:
     """Step a whole range: ``table`` [1 + S, n] flat, value by value, then state by state."""
     count = grads.size
-    step_span(step, table, grads, (0, count, 2 * count, 0), count)
+    at = (0, count, 2 * count, 0)
+    if step.weight_decay == 0:
+        step_span(_undecayed(step), table, grads, at, count)
+    else:
+        step_span(step, table, grads, at, count)

@@ -68,8 +68,11 @@ def test_what_does_not_go_together_over_servers_names_both(
     changes: dict[str, Any], match: str
 ) -> None:
     strategy = DistributedStrategy()
-    for name, value in changes.items():
-        setattr(strategy, name, value)
+
+    def choose() -> None:
+        for name, value in changes.items():
+            setattr(strategy, name, value)
+        strategy.resolve()
 
     with pytest.raises(StrategyError, match=match):
-        strategy.resolve()
+        choose()

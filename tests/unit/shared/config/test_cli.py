@@ -122,3 +122,29 @@ def test_a_setting_that_must_be_given_says_so() -> None:
     assert "[required]" in CliRunner().invoke(command, ["--help"]).output
     with pytest.raises(AssertionError):
         assert CliRunner().invoke(command, []).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--size", "y" * 100_000),
+        ("--mode", "y" * 100_000),
+        ("y" * 100_000,),
+        ("--" + "y" * 100_000,),
+    ],
+    ids=lambda words: words[0][:9],
+)
+def test_a_command_line_is_not_repeated_at_length(words: tuple[str, ...]) -> None:
+    result, _ = invoke(*words)
+
+    assert result.exit_code == 2
+    assert len(result.output) < 3000
+    assert "characters)" in result.output
+
+
+def test_control_characters_of_a_command_line_reach_no_terminal() -> None:
+    result, _ = invoke("--size", "\x1b]0;owned\x07")
+
+    assert result.exit_code == 2
+    assert "\x1b" not in result.output
+    assert "\x07" not in result.output

@@ -115,3 +115,30 @@ def test_worker_0_is_told_of_the_terminal_that_will_show_its_output() -> None:
 
     assert found == {"COLUMNS": "132", "LINES": "40", "FORCE_COLOR": "1"}
     assert Console(io.BytesIO(), io.BytesIO(), {}).terminal_environment() == {}
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        (b"\x1b]0;owned\x07", rb"\x1b]0;owned\x07"),
+        (b"\x1b[31mred\x1b[0m", b"red"),
+        (b"\x1b[2Jgone\x08", rb"\x1b[2Jgone\x08"),
+        ("a\x9b31mb\u202ec".encode(), rb"a\x9b31mb\u202ec"),
+        (b"not utf-8: \x9b\xff", rb"not utf-8: \x9b\xff"),
+        ("tab\tand größe 🎉".encode(), "tab\tand größe 🎉".encode()),
+    ],
+)
+def test_control_characters_reach_no_terminal(line: bytes, shown: bytes) -> None:
+    err = io.BytesIO()
+    console = Console(io.BytesIO(), err, {})
+
+    console.line(BOB, line)
+    console.say(line.decode(errors="backslashreplace"))
+
+    assert err.getvalue() == b"[worker 1] " + shown + b"\n[launcher] " + shown + b"\n"
+
+
+def test_what_worker_0_writes_to_its_output_stays_its_own() -> None:
+    out = io.BytesIO()
+    Console(out, io.BytesIO(), {}).result(b"\x1b[31mraw\x07")
+    assert out.getvalue() == b"\x1b[31mraw\x07"

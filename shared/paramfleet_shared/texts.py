@@ -1,0 +1,90 @@
+"""Text from outside, made fit to be shown: bounded, and without control characters.
+
+A terminal takes control characters for commands, and a person may take the end of a very long
+text for all that there is to read. So what comes from a wire, a file or a user is shortened
+and escaped where it becomes a part of a sentence, a line of a log or a line on a terminal.
+"""
+
+import re
+from typing import Any
+
+__all__ = [
+    "MAX_NAME_LENGTH",
+    "MAX_SHOWN",
+    "NAME_RULE",
+    "is_name",
+    "is_printable",
+    "printable",
+    "shortened",
+    "shown",
+]
+
+MAX_SHOWN = 200
+"""Characters of a value that an error shows."""
+
+MAX_NAME_LENGTH = 256
+"""Characters of a name."""
+
+NAME_RULE = (
+    f"1 to {MAX_NAME_LENGTH} letters, digits, blanks or _ - . , : / @ + # = % & ( ) [ ], the "
+    "first a letter, a digit or _, the last no blank, and no '..'"
+)
+"""What ``is_name`` demands, for errors."""
+
+_PUNCTUATION = frozenset(" _-.,:/@+#=%&()[]")
+
+_CONTROL = re.compile(
+    "["
+    "\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 but tab and line feed, DEL, C1
+    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # that turn the direction of writing
+    "\u2028\u2029"  # that end lines
+    "\ud800-\udfff"  # halves that no encoding takes
+    "]"
+)
+
+
+def printable(text: str, *, lines: bool = True) -> str:
+    r"""Return text whose control characters are escaped, as ``\x1b``.
+
+    Args:
+        text: Any.
+        lines: Whether line feeds stay as they are.
+    """
+    if text.isprintable():
+        return text
+    escaped = _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
+    return escaped if lines else escaped.replace("\n", "\\n")
+
+
+def is_printable(text: str) -> bool:
+    """Return whether text holds nothing that ``printable`` would escape, and no line feed."""
+    return text.isprintable() or not (_CONTROL.search(text) or "\n" in text)
+
+
+def shortened(text: str, most: int = MAX_SHOWN) -> str:
+    """Return text of at most ``most`` characters and, behind them, how many there were."""
+    if len(text) <= most:
+        return text
+    return f"{text[:most]}... ({len(text)} characters)"
+
+
+def shown(value: object, most: int = MAX_SHOWN) -> str:
+    """Return what ``repr`` does, bounded and without control characters."""
+    if isinstance(value, str | bytes) and len(value) > most:
+        return f"{value[:most]!r}... ({len(value)} characters)"
+    if isinstance(value, int) and value.bit_length() > 512:
+        return f"a whole number of {value.bit_length()} bits"
+    try:
+        text = repr(value)
+    except Exception:  # noqa: BLE001 -- whatever a stranger's class raises
+        text = f"<{type(value).__name__}>"
+    return shortened(printable(text, lines=False), most)
+
+
+def is_name(text: Any) -> bool:
+    """Return whether a value can be the name of a table, a barrier or the like."""
+    if not isinstance(text, str) or not 1 <= len(text) <= MAX_NAME_LENGTH:
+        return False
+    ends_well = (text[0].isalnum() or text[0] == "_") and text[-1] != " "
+    known = all(char.isalnum() or char in _PUNCTUATION for char in text)
+    return ends_well and known and ".." not in text
