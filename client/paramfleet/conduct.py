@@ -10,11 +10,11 @@ import logging
 import sys
 from typing import Any
 
+from paramfleet.outcomes import saved
 from paramfleet.saving import Saving
 from paramfleet.session import Session
 from paramfleet_shared.clock import Clock, SystemClock
 from paramfleet_shared.discovery.orders import CheckpointOrder, Orders
-from paramfleet_shared.errors import FleetError
 
 __all__ = ["Conduct"]
 
@@ -108,13 +108,6 @@ class Conduct:
 
     def _save(self, order: CheckpointOrder) -> None:
         """Write a checkpoint; a failure is told, and ends nothing."""
-        began, error = self._clock.monotonic(), ""
-        try:
-            self._saving.save_persistables(order.dirname)
-        except FleetError as failure:
-            log.warning("worker.checkpoint_failed", extra={"reason": str(failure)})
-            error = str(failure)
-            self._session.raise_if_failed()
-        seconds = round(self._clock.monotonic() - began, 3)
-        done = {"number": order.number, "dirname": order.dirname, "seconds": seconds}
-        self._session.progress.note(checkpoint={**done, "error": error})
+        done = saved(self._saving, order.dirname, clock=self._clock)
+        self._session.raise_if_failed()
+        self._session.progress.note(checkpoint={"number": order.number, **done})

@@ -9,6 +9,10 @@ __all__ = ["SecuritySettings"]
 class SecuritySettings:
     """Passwords, certificates and tokens; without any, the network must be trusted."""
 
+    checkpoint_dirs: str = ""
+    """Folders below which a pserver saves and loads checkpoints for others, with ':' between
+    (os.pathsep); symbolic links are resolved. Empty is its working folder."""
+
     redis_user: str = ""
     """User of the registry's access list; empty takes that of the address."""
 

@@ -1,0 +1,126 @@
+"""A checkpoint that is written while workers train holds one set of pushes, everywhere."""
+
+import json
+import re
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from paramfleet_shared.checkpoint import read_manifest, read_part
+
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
+
+SCRIPT = "train_ledger.py"
+KINDS = [
+    ["--mode", "async"],
+    ["--mode", "async", "--pool", "3"],
+    ["--mode", "geo"],
+    ["--mode", "geo", "--message_values", "64"],
+    ["--mode", "sync"],
+    ["--mode", "localsgd"],
+    ["--mode", "localsgd", "--fragments", "3"],
+]
+
+
+def counts_of(folder: Path, *, workers: int) -> dict[int, dict[tuple[str, int], set[float]]]:
+    """Return the numbers in a checkpoint, by worker, and by table and pserver."""
+    manifest = read_manifest(folder)
+    specs = {table.spec.name: table.spec for table in manifest.tables}
+    found: dict[int, dict[tuple[str, int], set[float]]] = defaultdict(dict)
+    for file in manifest.files:
+        part = read_part(folder, file, specs[file.table])
+        place = re.search(r"\.server(\d+)", file.name)
+        assert place is not None, file.name
+        key = (file.table, int(place[1]))
+        owners = np.arange(part.start, part.start + part.num_rows)
+        if part.ids is not None:
+            owners = part.ids // 1000
+        for owner, values in zip(owners, part.values, strict=True):
+            worker = int(owner) % workers
+            found[worker].setdefault(key, set()).update(values.flatten().tolist())
+    return found
+
+
+def assert_whole(folder: Path, *, workers: int, servers: int = 2, mode: str = "") -> None:
+    """Assert that each worker's pushes are the same ones in every table on every pserver.
+
+    In GEO the worker that saves exchanges before, and sends of rows what it has used since
+    its last exchange, of dense parameters what was left over, too.
+    """
+    found = counts_of(folder, workers=workers)
+    specs = {table.spec.name for table in read_manifest(folder).tables}
+    assert set(found) == set(range(workers))
+    for worker, numbers in found.items():
+        assert {table for table, _ in numbers} == specs
+        assert {server for _, server in numbers} == set(range(servers))
+        # A fragment of LocalSGD is exchanged by itself: each is whole over the pservers.
+        groups = [set(numbers)]
+        if all(re.fullmatch(r"dense_\d+", table) for table in specs):
+            groups = [{key for key in numbers if key[0] == table} for table in specs]
+        elif mode == "geo" and worker == 0:
+            dense = {key for key in numbers if key[0].startswith("dense")}
+            groups = [dense, set(numbers) - dense]
+        for group in groups:
+            counts = set[float]().union(*(numbers[key] for key in group))
+            assert len(counts) == 1, f"worker {worker}: {numbers}"
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=" ".join)
+def test_a_checkpoint_by_command_holds_the_same_pushes_in_every_table_on_every_pserver(
+    jobs: Any, tmp_path: Path, kind: list[str]
+) -> None:
+    enough, folder = tmp_path / "enough", tmp_path / "kept"
+    running = jobs.start(
+        SCRIPT,
+        *kind,
+        "--until",
+        str(enough),
+        workers=3,
+        PARAMFLEET_COORDINATOR__CHECKPOINT_DIR=str(folder),
+    )
+    for rank in range(3):
+        running.wait_for(f"worker{rank}", "training as")
+    admin = running.admin()
+    admin.wait(lambda s: all((w["step"] or 0) > 5 for w in s["workers"]))
+    for number in (1, 2, 3):
+        assert admin.post("checkpoint", {"name": f"c{number}"})[0] == 200
+        at = number
+        status = admin.wait(lambda s: (s["checkpoint"] or {"number": 0})["number"] >= at)  # noqa: B023 - waits here
+        done = status["checkpoint"]
+        assert done["error"] == ""
+        assert_whole(folder / f"c{number}", workers=3, mode=kind[1])
+        assert done["consistent"] is True
+        assert done["reason"] == ""
+        assert 0 <= done["paused_s"] < 30
+        told = json.loads((folder / f"c{number}" / "manifest.json").read_text())["cut"]
+        assert told == {"consistent": True, "reason": "", "paused_s": done["paused_s"]}
+    went_on = admin.steps()
+    admin.wait(
+        lambda s: all(w["step"] > at + 5 for w, at in zip(s["workers"], went_on, strict=True))
+    )
+
+    enough.touch()
+    ended = running.end()
+    assert ended.codes == dict.fromkeys(running.pids, 0), ended.story()
+
+
+@pytest.mark.parametrize("mode", ["async", "geo"])
+def test_what_one_worker_saves_while_others_train_holds_the_same_pushes_everywhere(
+    jobs: Any, tmp_path: Path, mode: str
+) -> None:
+    enough, folder = tmp_path / "enough", tmp_path / "kept"
+    args = ["--mode", mode, "--until", str(enough), "--save", str(folder)]
+    running = jobs.start(SCRIPT, *args, workers=3)
+    running.wait_for("worker0", "saved")
+
+    assert_whole(folder, workers=3, mode=mode)
+    cut = read_manifest(folder).cut
+    assert cut is not None
+    assert cut.consistent
+
+    enough.touch()
+    ended = running.end()
+    assert ended.codes == dict.fromkeys(running.pids, 0), ended.story()
