@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from paramfleet_shared.config import JobSettings, SettingError
+from paramfleet_shared.folders import FolderNameError, check_folder_name
 
 __all__ = ["CoordinatorSettings"]
 
@@ -49,7 +50,8 @@ class CoordinatorSettings(JobSettings):
 
     checkpoint_dir: str = "checkpoints"
     """Folder of the checkpoints that an operator asks for; a relative one is below worker 0's
-    working folder. All pservers and worker 0 must share it."""
+    working folder. All pservers and worker 0 must share it, and it must be below one of the
+    pservers' checkpoint_dirs."""
 
     finish_grace_s: float = 10.0
     """Seconds a finished job's members get to leave before the coordinator ends."""
@@ -72,6 +74,12 @@ class CoordinatorSettings(JobSettings):
         _require(patient, "worker_grace_s", self.worker_grace_s, rule)
         _require(self.start_timeout_s >= 0, "start_timeout_s", self.start_timeout_s, ">= 0")
         _require(self.finish_grace_s >= 0, "finish_grace_s", self.finish_grace_s, ">= 0")
+        try:
+            check_folder_name(self.checkpoint_dir)
+        except FolderNameError as error:
+            raise SettingError(
+                name="checkpoint_dir", value=self.checkpoint_dir, rule=f"a folder: {error.rule}"
+            ) from error
         levels = ("ERROR", "WARNING", "INFO", "DEBUG")
         rule = f"one of {', '.join(levels)}"
         _require(self.log_level.upper() in levels, "log_level", self.log_level, rule)

@@ -219,7 +219,13 @@ class Cluster:
         self.routes: list[Routes] = []
 
     async def start(
-        self, num_servers: int, *, num_shards: int, faults: FaultHook, elastic: bool
+        self,
+        num_servers: int,
+        *,
+        num_shards: int,
+        faults: FaultHook,
+        elastic: bool,
+        dirs: CheckpointDirs,
     ) -> None:
         endpoints = []
         shards = Placement(endpoints=("",) * num_servers, num_shards=num_shards)
@@ -235,7 +241,7 @@ class Cluster:
                 server=index,
                 clock=CLOCK,
                 elastic=elastic,
-                dirs=CheckpointDirs.of(tempfile.gettempdir()),  # where tmp_path is
+                dirs=dirs,
             )
             self.routes.append(routes)
 
@@ -280,10 +286,15 @@ async def start_servers() -> AsyncIterator[Any]:
             num_shards: int = 8,
             faults: FaultHook = NO_FAULTS,
             elastic: bool = False,
+            dirs: CheckpointDirs | None = None,
         ) -> Cluster:
             cluster = Cluster(stack)
             await cluster.start(
-                num_servers, num_shards=num_shards, faults=faults, elastic=elastic
+                num_servers,
+                num_shards=num_shards,
+                faults=faults,
+                elastic=elastic,
+                dirs=dirs or CheckpointDirs.of(tempfile.gettempdir()),  # where tmp_path is
             )
             return cluster
 

@@ -201,6 +201,7 @@ def _plan(
         redis=redis,
         script=script,
         elastic=settings.elastic,
+        checkpoint_dirs=settings.checkpoint_dirs,
     )
 
 

@@ -12,6 +12,7 @@ import torch
 
 import paramfleet as fleet
 from paramfleet.modes import geo
+from paramfleet_shared.checkpoint import CheckpointWriteError
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--mode", default="async")
@@ -90,7 +91,11 @@ while not Path(args.until).exists():
     if step == 5:
         print(f"training as {rank}", flush=True)
     if step == args.save_at and args.save and not args.every_s and rank == 0:
-        fleet.save_persistables(args.save)
-        print("saved", flush=True)
+        try:
+            fleet.save_persistables(args.save)
+        except CheckpointWriteError as error:
+            print(f"not saved: {error}", flush=True)
+        else:
+            print("saved", flush=True)
 fleet.stop_worker()
 print(f"ended after {step}", flush=True)
