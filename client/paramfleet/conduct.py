@@ -11,6 +11,7 @@ import sys
 from typing import Any
 
 from paramfleet.outcomes import saved
+from paramfleet.periodic import PeriodicCheckpoints
 from paramfleet.saving import Saving
 from paramfleet.session import Session
 from paramfleet_shared.clock import Clock, SystemClock
@@ -41,7 +42,8 @@ class Conduct:
         self._settings: dict[str, Any] = {}
         self._saved = 0
         self._looks = False
-        session.between_steps = self.obey
+        self._periodic = PeriodicCheckpoints(session, saving, self._clock)
+        session.between_steps = self._between_steps
 
     def should_stop(self) -> bool:
         """Return whether an operator ended the job: leave the loop over batches then.
@@ -51,6 +53,10 @@ class Conduct:
         self._looks = True
         orders = self._orders()
         return orders is not None and orders.ends
+
+    def _between_steps(self) -> None:
+        self.obey()
+        self._periodic.look()
 
     def obey(self) -> None:
         """Do what newer orders ask for; costs next to nothing without any.

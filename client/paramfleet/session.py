@@ -199,8 +199,10 @@ class Session(Standing):
             return cast("DistributedOptimizer", collective)
         mode = chosen.resolve()
         if not self.role.distributed:
-            mode = TrainingMode(name="local", apart=mode.apart)
-        self.optimizer = DistributedOptimizer(optimizer, mode, self._examples.take, self.times)
+            mode = TrainingMode(name="local", apart=mode.apart, checkpoints=mode.checkpoints)
+        self.optimizer = DistributedOptimizer(
+            optimizer, mode, self._examples.take, self.times, self._end_step
+        )
         self.progress.watch(self.optimizer)
         return self.optimizer
 
@@ -238,7 +240,7 @@ class Session(Standing):
         mode.start()
         self._job = job
         self._departure.begin()
-        optimizer.bind(mode, job.staleness, self._end_step)
+        optimizer.bind(mode, job.staleness)
         self._draw(optimizer)
 
     def finish_training(self) -> None:

@@ -66,7 +66,9 @@ def _folders_of(path: Path, options: tuple[str, ...]) -> list[Path]:
         raw = read_config(path, options)
     except ContractError as error:
         raise click.UsageError(str(error)) from error
-    names = [raw.runner.model_save_path, raw.runner.model_init_path]
+    configs = raw.runner.checkpoint_configs
+    periodic = str(configs.get("dirname", "checkpoints")) if configs else ""
+    names = [raw.runner.model_save_path, raw.runner.model_init_path, periodic]
     return [raw.path_of(name) for name in names if name]
 
 

@@ -23,12 +23,18 @@ if TYPE_CHECKING:
 FLAT = TableSpec(name="flat", kind="dense", size=8)
 
 
+def plant(victim: Path, link: Path) -> None:
+    if not victim.exists():
+        victim.write_text("precious")
+    link.parent.mkdir()
+    link.symlink_to(victim)
+
+
 @pytest.mark.parametrize("operation", ["save", "load"])
 async def test_a_folder_elsewhere_is_refused_however_it_is_written(
     start_servers: Start, tmp_path: Path, operation: str
 ) -> None:
-    (tmp_path / "kept").mkdir()
-    (tmp_path / "kept" / "out").symlink_to(tmp_path, target_is_directory=True)
+    plant(tmp_path, tmp_path / "kept" / "out")
     cluster = await start_servers(1, dirs=CheckpointDirs.of(str(tmp_path / "kept")))
     worker = cluster.worker()
     await worker.declare(FLAT)
@@ -39,7 +45,7 @@ async def test_a_folder_elsewhere_is_refused_however_it_is_written(
     with pytest.raises(FolderNotAllowedError):
         await worker.ask(operation, dirname=str(tmp_path / "kept" / "out" / "x"))
 
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["kept"]
+    assert os.listdir(tmp_path) == ["kept"]
 
 
 @pytest.mark.parametrize("name", ["", "a\0b", "x" * 300, "x/" * 3000, "a\nb"])
@@ -65,9 +71,7 @@ async def test_a_link_in_place_of_a_table_s_file_is_not_written_through(
     (answer,) = await worker.ask("save", dirname=str(tmp_path / "one"))
     (file,) = answer.fields["files"]
     victim = tmp_path / "victim"
-    victim.write_text("precious")
-    (tmp_path / "two").mkdir()
-    (tmp_path / "two" / file["name"]).symlink_to(victim)
+    plant(victim, tmp_path / "two" / file["name"])
 
     with pytest.raises(CheckpointWriteError):
         await worker.ask("save", dirname=str(tmp_path / "two"))

@@ -124,3 +124,35 @@ def test_what_one_worker_saves_while_others_train_holds_the_same_pushes_everywhe
     enough.touch()
     ended = running.end()
     assert ended.codes == dict.fromkeys(running.pids, 0), ended.story()
+
+
+def number_of(done: dict[str, Any] | None) -> int:
+    return 0 if done is None else int(Path(done["dirname"]).name.partition("-")[0])
+
+
+@pytest.mark.parametrize("mode", ["sync", "async", "geo", "localsgd"])
+def test_periodic_checkpoints_are_whole_cuts_and_old_ones_go(
+    jobs: Any, tmp_path: Path, mode: str
+) -> None:
+    enough, folder = tmp_path / "enough", tmp_path / "kept"
+    args = ["--mode", mode, "--until", str(enough), "--save", str(folder), "--every_s", "0.3"]
+    running = jobs.start(SCRIPT, *args, workers=3)
+    running.wait_for("worker0", "training as")
+    admin = running.admin()
+    status = admin.wait(lambda s: number_of(s["periodic_checkpoint"]) >= 4)
+    told = status["periodic_checkpoint"]
+    assert told["consistent"], told
+    assert not told["error"]
+    events = " ".join(event["words"] for event in admin.get("events"))
+    assert "is written, in" in events
+    assert "pushes waited" in events
+
+    enough.touch()
+    ended = running.end()
+    assert ended.codes == dict.fromkeys(running.pids, 0), ended.story()
+    *kept, latest = sorted(path.name for path in folder.iterdir())
+    assert latest == "latest"
+    assert len(kept) == 2
+    assert (folder / "latest").resolve().name == kept[-1]
+    for name in kept:
+        assert_whole(folder / name, workers=3, mode=mode)

@@ -254,7 +254,8 @@ def _told_of(done: Mapping[str, Any]) -> tuple[str, str]:
     which = f"the checkpoint {done.get('dirname')}"
     if done.get("error"):
         return "checkpoint.failed", f"{which} was not written: {done['error']}"
-    words = f"{which} is written, in {done.get('seconds')} s; pushes waited {done.get('paused_s')} s"
+    paused = f"pushes waited {done.get('paused_s')} s"
+    words = f"{which} is written, in {done.get('seconds')} s; {paused}"
     if not done.get("consistent"):
         words += f"; it is not a consistent cut: {done.get('reason')}"
     return "checkpoint.written", words
