@@ -2,6 +2,7 @@
 
 import json
 import re
+import signal
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -156,3 +157,70 @@ def test_periodic_checkpoints_are_whole_cuts_and_old_ones_go(
     assert (folder / "latest").resolve().name == kept[-1]
     for name in kept:
         assert_whole(folder / name, workers=3, mode=mode)
+
+
+def test_a_frozen_worker_holds_a_checkpoint_up_for_seconds_and_is_named_if_it_tears_it(
+    jobs: Any, tmp_path: Path
+) -> None:
+    enough, folder = tmp_path / "enough", tmp_path / "kept"
+    running = jobs.start(
+        SCRIPT,
+        "--until",
+        str(enough),
+        workers=3,
+        PARAMFLEET_COORDINATOR__CHECKPOINT_DIR=str(folder),
+    )
+    for rank in range(3):
+        running.wait_for(f"worker{rank}", "training as")
+    admin = running.admin()
+    admin.wait(lambda s: all((w["step"] or 0) > 5 for w in s["workers"]))
+
+    running.send("worker2", signal.SIGSTOP)
+    try:
+        assert admin.post("checkpoint", {"name": "one"})[0] == 200
+        done = admin.wait(lambda s: s["checkpoint"] is not None)["checkpoint"]
+        at = admin.steps()[:2]
+        admin.wait(
+            lambda s: all(w["step"] > a + 5 for w, a in zip(s["workers"], at, strict=False))
+        )
+    finally:
+        running.send("worker2", signal.SIGCONT)
+
+    assert done["error"] == ""
+    assert done["seconds"] < 25
+    cut = read_manifest(folder / "one").cut
+    assert cut is not None
+    assert cut.consistent == done["consistent"]
+    if cut.consistent:
+        assert_whole(folder / "one", workers=3)
+    else:
+        assert "worker 2" in cut.reason
+    enough.touch()
+    ended = running.end()
+    assert ended.codes == dict.fromkeys(running.pids, 0), ended.story()
+
+
+def test_a_saver_that_dies_holds_the_others_up_no_longer_than_its_hold(
+    jobs: Any, tmp_path: Path
+) -> None:
+    enough = tmp_path / "enough"
+    running = jobs.start(
+        SCRIPT,
+        "--until",
+        str(enough),
+        "--hold_at",
+        "40",
+        workers=2,
+        PARAMFLEET_COORDINATOR__ELASTIC="true",
+        PARAMFLEET_COORDINATOR__WORKER_GRACE_S="31",
+    )
+    running.wait_for("worker0", "holding")
+    running.send("worker0", signal.SIGKILL)
+    running.wait_for("pserver0", "hold_expired")
+    running.wait_for("pserver1", "hold_expired")
+    admin = running.admin()
+    at = admin.steps()[1]
+    admin.wait(lambda s: s["workers"][1]["step"] > at + 20)
+
+    enough.touch()
+    assert running.code("worker1") == 0, running.log("worker1")

@@ -12,6 +12,7 @@ import torch
 
 import paramfleet as fleet
 from paramfleet.modes import geo
+from paramfleet.surface import session
 from paramfleet_shared.checkpoint import CheckpointWriteError
 
 parser = argparse.ArgumentParser()
@@ -23,6 +24,7 @@ parser.add_argument("--fragments", type=int, default=1)
 parser.add_argument("--message_values", type=int)
 parser.add_argument("--every_s", type=float, default=0.0, help="periodic checkpoints")
 parser.add_argument("--keep", type=int, default=2)
+parser.add_argument("--hold_at", type=int, default=0, help="worker 0 begins to save, no more")
 parser.add_argument("--pool", type=int, default=1, help="pushes in flight at once")
 args = parser.parse_args()
 
@@ -90,6 +92,13 @@ while not Path(args.until).exists():
     time.sleep(0.001)  # noqa: TID251 - leaves the cores to the other processes of the test
     if step == 5:
         print(f"training as {rank}", flush=True)
+    if step == args.hold_at and rank == 0:
+        job = session.job
+        assert job is not None
+        fields = {"cut": "mine", "for_s": 3.0, "targets": []}
+        job.communicator.wait(job.pservers.call_all("hold", {**job.author.fields(), **fields}))
+        print("holding", flush=True)
+        time.sleep(600)  # noqa: TID251 - until it is killed
     if step == args.save_at and args.save and not args.every_s and rank == 0:
         try:
             fleet.save_persistables(args.save)
