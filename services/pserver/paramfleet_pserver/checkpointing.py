@@ -22,6 +22,7 @@ from paramfleet_shared.checkpoint import SavedTable
 from paramfleet_shared.clock import Clock
 from paramfleet_shared.folders import CheckpointDirs
 from paramfleet_shared.rpc.server import Request
+from paramfleet_shared.served_errors import FencedError
 from paramfleet_shared.wire.message import MalformedMessageError, Message
 
 __all__ = ["Checkpointing"]
@@ -68,11 +69,13 @@ class Checkpointing:
 
         Raises:
             MalformedMessageError: if a field is wrong.
-            FencedError: if a newer incarnation of the worker is known.
+            FencedError: if this isn't the incarnation of the worker that declared last.
         """
         fields = Fields(request.message.fields, where="hold")
         rank, incarnation = fields.integer("rank"), fields.integer("incarnation")
-        training.identities.fence(rank, incarnation)
+        current = training.identities.incarnation(rank)
+        if incarnation != current:  # a hold makes no incarnation known
+            raise FencedError(worker=rank, incarnation=incarnation, current=current)
         name, for_s = _name_of(request.message.fields.get("cut")), fields.number("for_s")
         if not name or not 0 <= for_s <= MAX_HOLD_S:
             rule = f"needs a name, and a number of seconds from 0 to {MAX_HOLD_S:g}"

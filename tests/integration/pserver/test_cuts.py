@@ -266,6 +266,9 @@ async def test_nobody_holds_before_there_are_tables_or_for_a_former_self(
 
     with pytest.raises(FencedError):
         await hold(old)
+    with pytest.raises(FencedError):
+        await hold(cluster.worker(0, incarnation=1 << 62))
+    await new.push({"flat": np.ones(8, np.float32)})
 
 
 async def test_saving_everywhere_is_a_consistent_cut_while_others_push(
