@@ -10,7 +10,8 @@ pservers and the first worker share.
 import logging
 import secrets
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,7 +45,7 @@ from paramfleet_shared.checkpoint import (
 from paramfleet_shared.clock import Clock, SystemClock
 from paramfleet_shared.cuts import Cut
 from paramfleet_shared.errors import FleetError, error_from_wire, error_to_wire
-from paramfleet_shared.folders import check_folder_name
+from paramfleet_shared.folders import FolderNotAllowedError, check_folder_name
 from paramfleet_shared.wire.message import Message
 
 if TYPE_CHECKING:
@@ -98,7 +99,8 @@ class Saving:
         final = Path(dirname).absolute()
         temporary = _temporary_beside(final)
         try:
-            cut = self._write(temporary).cut
+            with _naming(final):
+                cut = self._write(temporary).cut
             _rename(temporary, final)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
@@ -170,7 +172,8 @@ class Saving:
         final = Path(dirname).absolute()
         parts, temporary = _temporary_beside(final), _temporary_beside(final)
         try:
-            manifest = self._write(parts)
+            with _naming(final):
+                manifest = self._write(parts)
             temporary.mkdir(parents=True)
             for saved in manifest.tables:
                 if saved.spec.kind == "sparse":
@@ -336,6 +339,19 @@ def _write_rows(folder: Path, manifest: Manifest, saved: SavedTable, target: Pat
         target / f"rows.{safe}.safetensors",
         metadata={"table": name},
     )
+
+
+@contextmanager
+def _naming(final: Path) -> Iterator[None]:
+    """Let a refusal name the folder that was asked for, not the temporary one beside it.
+
+    Raises:
+        FolderNotAllowedError: as the body did.
+    """
+    try:
+        yield
+    except FolderNotAllowedError as error:
+        raise FolderNotAllowedError(path=str(final), allowed=error.allowed) from error
 
 
 def _temporary_beside(final: Path) -> Path:

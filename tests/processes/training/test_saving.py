@@ -149,6 +149,7 @@ def test_pservers_save_and_load_below_their_folders_only_and_name_the_setting(
         assert "FolderNotAllowedError" in ended.logs[name]
         assert str(allowed) in ended.logs[name]
         assert "PARAMFLEET_CHECKPOINT_DIRS" in ended.logs[name]
+    assert f"folder '{tmp_path / 'new'}' is not below" in saving.logs["worker0"]
     assert not (tmp_path / "new").exists()
     assert not list(tmp_path.glob(".*"))
     assert sorted(elsewhere.iterdir()) == before
