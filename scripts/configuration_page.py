@@ -9,6 +9,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from paramfleet.checkpoint_plan import CHECKPOINT_KEYS
 from paramfleet.data.settings import DatasetSettings
 from paramfleet.features import CLASHES, FAMILY, FEATURES, SETTINGS
 from paramfleet.runner.not_here import NOT_HERE, SYNC_MODES_NOT_HERE
@@ -69,6 +70,14 @@ that is unknown, out of range, or without effect in the mode raises `StrategyErr
 With `a_sync = True` one of `localsgd`, `adaptive_localsgd` and `diloco` is
 [LocalSGD over the servers](localsgd.md#over-parameter-servers); its keys are below, and those
 of `a_sync_configs` then have no effect.
+"""
+
+CHECKPOINTS = """\
+Checkpoints while the job trains, in every mode and in one process alone:
+
+```python
+strategy.checkpoint_configs = {"every_s": 600, "keep": 3, "dirname": "checkpoints"}
+```
 """
 
 FEATURES_HEAD = """\
@@ -197,9 +206,18 @@ def _strategy() -> str:
     rows = [
         (f"`{option.name}`", _shown(configs[option.name]), option.help)
         for option in options_of(TrainingMode)
-        if option.name not in {"name", "apart"}
+        if option.name not in {"name", "apart", "checkpoints"}
     ]
-    return _table(("key of `a_sync_configs`", "default", "meaning"), rows)
+    periodic = [
+        (f"`{name}`", _shown(key.default), key.meaning) for name, key in CHECKPOINT_KEYS.items()
+    ]
+    return "\n".join(
+        [
+            _table(("key of `a_sync_configs`", "default", "meaning"), rows),
+            CHECKPOINTS,
+            _table(("key of `checkpoint_configs`", "default", "meaning"), periodic),
+        ]
+    )
 
 
 def _features() -> str:

@@ -10,11 +10,12 @@ import logging
 import sys
 from typing import Any
 
+from paramfleet.outcomes import saved
+from paramfleet.periodic import PeriodicCheckpoints
 from paramfleet.saving import Saving
 from paramfleet.session import Session
 from paramfleet_shared.clock import Clock, SystemClock
 from paramfleet_shared.discovery.orders import CheckpointOrder, Orders
-from paramfleet_shared.errors import FleetError
 
 __all__ = ["Conduct"]
 
@@ -41,7 +42,8 @@ class Conduct:
         self._settings: dict[str, Any] = {}
         self._saved = 0
         self._looks = False
-        session.between_steps = self.obey
+        self._periodic = PeriodicCheckpoints(session, saving, self._clock)
+        session.between_steps = self._between_steps
 
     def should_stop(self) -> bool:
         """Return whether an operator ended the job: leave the loop over batches then.
@@ -51,6 +53,10 @@ class Conduct:
         self._looks = True
         orders = self._orders()
         return orders is not None and orders.ends
+
+    def _between_steps(self) -> None:
+        self.obey()
+        self._periodic.look()
 
     def obey(self) -> None:
         """Do what newer orders ask for; costs next to nothing without any.
@@ -108,13 +114,6 @@ class Conduct:
 
     def _save(self, order: CheckpointOrder) -> None:
         """Write a checkpoint; a failure is told, and ends nothing."""
-        began, error = self._clock.monotonic(), ""
-        try:
-            self._saving.save_persistables(order.dirname)
-        except FleetError as failure:
-            log.warning("worker.checkpoint_failed", extra={"reason": str(failure)})
-            error = str(failure)
-            self._session.raise_if_failed()
-        seconds = round(self._clock.monotonic() - began, 3)
-        done = {"number": order.number, "dirname": order.dirname, "seconds": seconds}
-        self._session.progress.note(checkpoint={**done, "error": error})
+        done = saved(self._saving, order.dirname, clock=self._clock)
+        self._session.raise_if_failed()
+        self._session.progress.note(checkpoint={"number": order.number, **done})

@@ -79,6 +79,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         count_examples: Returns, and forgets, how many examples were forwarded since
             the last call.
         times: Where this worker's time goes.
+        between_steps: Called after each step.
 
     Raises:
         OptimizerOptionError: if an option is a number that no training can use.
@@ -90,6 +91,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         mode: TrainingMode,
         count_examples: Callable[[], int],
         times: StepTimes,
+        between_steps: Callable[[], None] = lambda: None,
     ) -> None:
         check_options(inner)
         super().__init__(inner.param_groups, inner.defaults)
@@ -107,16 +109,15 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._mode: Mode | None = None
         self._is_finished = False
         self._staleness = Staleness()
-        self._between_steps: Callable[[], None] = lambda: None
+        self._between_steps = between_steps
         if mode.name == "local":
             self._mode = self._local()
             times.begin()
 
-    def bind(self, mode: Mode, staleness: Staleness, between_steps: Callable[[], None]) -> None:
-        """Step through ``mode`` from now on, and call ``between_steps`` after each step."""
+    def bind(self, mode: Mode, staleness: Staleness) -> None:
+        """Step through ``mode`` from now on."""
         self._mode = mode
         self.tables = getattr(mode, "tables", self.tables)
-        self._between_steps = between_steps
         self._staleness = staleness
         self._is_finished = False
         freeze()

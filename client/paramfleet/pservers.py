@@ -8,6 +8,7 @@ from paramfleet.requests import ReadPlan
 from paramfleet.traffic import OF_TABLES, Traffic
 from paramfleet_shared import served_errors  # noqa: F401 - known by their codes
 from paramfleet_shared.clock import Clock
+from paramfleet_shared.cuts import PushesHeldError
 from paramfleet_shared.http2.stream import Held
 from paramfleet_shared.placement import Placement
 from paramfleet_shared.rpc.tracing import Tracing, open_channel
@@ -112,6 +113,21 @@ class PServers:
                 raise outcome
             answers.append(outcome)
         return answers
+
+    async def change(self, op: str, messages: Sequence[Message]) -> list[Message]:
+        """Call an operation that changes tables; repeat it while a checkpoint holds it up.
+
+        Raises:
+            PushesHeldError: if it was held up for longer than any checkpoint may take.
+            FleetError: as ``call``.
+        """
+        began = self._now()
+        while True:
+            try:
+                return await self.call(op, messages)
+            except PushesHeldError:
+                if self._now() - began > 2 * self.step_timeout_s:
+                    raise
 
     async def pull(self, plan: ReadPlan, *, rank: int, min_step: int) -> list[Message]:
         """Ask every pserver for its part of a plan.

@@ -7,9 +7,11 @@ or in the first worker only. ``dirname`` must be on a file system that all
 pservers and the first worker share.
 """
 
+import logging
 import secrets
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,9 +19,11 @@ from typing import TYPE_CHECKING, Any
 import msgpack
 import numpy as np
 import torch
+from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from paramfleet.call_order import CallOrderError
+from paramfleet.cuts import save_everywhere
 from paramfleet.job import Job, pull_dense
 from paramfleet.localstate import export_tables, install_table, join_parts
 from paramfleet.modes.local import LocalMode
@@ -38,7 +42,10 @@ from paramfleet_shared.checkpoint import (
     write_manifest,
     write_part,
 )
+from paramfleet_shared.clock import Clock, SystemClock
+from paramfleet_shared.cuts import Cut
 from paramfleet_shared.errors import FleetError, error_from_wire, error_to_wire
+from paramfleet_shared.folders import FolderNotAllowedError, check_folder_name
 from paramfleet_shared.wire.message import Message
 
 if TYPE_CHECKING:
@@ -48,39 +55,62 @@ if TYPE_CHECKING:
 
 __all__ = ["Saving"]
 
+log = logging.getLogger(__name__)
 
 _WITH_TORCH = "save model.state_dict() and optimizer.state_dict() with torch.save in worker 0"
 
 
 class Saving:
-    """The saving functions of one session."""
+    """The saving functions of one session.
 
-    def __init__(self, session: Session) -> None:
+    Args:
+        session: Whose tables.
+        clock: For how long that took.
+    """
+
+    def __init__(self, session: Session, clock: Clock | None = None) -> None:
         self._session = session
+        self._clock = clock or SystemClock()
 
-    def save_persistables(self, dirname: str | Path) -> None:
+    def save_persistables(self, dirname: str | Path) -> Cut | None:
         """Save every table with its optimizer state, so that training can go on from it.
 
-        What this worker has queued is pushed first; other workers go on training, so
-        for one consistent cut put ``fleet.barrier_worker()`` before and after.
+        What this worker has queued is pushed first. Other workers may go on training: the
+        pservers hold their pushes until all tables are written as of one moment.
 
         Args:
-            dirname: The checkpoint's folder; replaced if it exists.
+            dirname: The checkpoint's folder; replaced if it exists. In a job it must be below
+                one of the pservers' ``checkpoint_dirs``.
+
+        Returns:
+            Whether it is a consistent cut, why not, and for how long pushes were held: what
+            its manifest says, too. None in other workers than the first.
 
         Raises:
             CallOrderError: before ``init_worker`` or after ``stop_worker``.
+            FolderNameError: if no folder can have that name.
+            FolderNotAllowedError: if the pservers may not save there.
             CheckpointWriteError: if the system refuses; nothing of that name is changed.
         """
         self._session.check_served("save_persistables", remedy=_WITH_TORCH)
+        check_folder_name(str(dirname))
         if not self._session.is_first_worker():
-            return
+            return None
         final = Path(dirname).absolute()
         temporary = _temporary_beside(final)
         try:
-            self._write(temporary)
+            with _naming(final):
+                cut = self._write(temporary).cut
             _rename(temporary, final)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
+        assert cut is not None, "it was just written"
+        told = {"folder": str(final), "paused_s": cut.paused_s, "reason": cut.reason}
+        if cut.consistent:
+            log.info("worker.checkpoint_written", extra=told)
+        else:
+            log.warning("worker.checkpoint_not_a_consistent_cut", extra=told)
+        return cut
 
     def load_model(self, dirname: str | Path) -> None:
         """Take every table from a checkpoint, saved by any number of pservers.
@@ -91,11 +121,14 @@ class Saving:
         worker gets the error, and the job should end.
 
         Raises:
+            FolderNameError: if no folder can have that name.
+            FolderNotAllowedError: if it isn't below one of the pservers' ``checkpoint_dirs``.
             ManifestError: if the folder isn't a checkpoint.
             CheckpointDamagedError: if a file isn't what was saved.
             TableMismatchError: if a table of that name has another shape or optimizer.
         """
         self._session.check_served("load_model", remedy=_WITH_TORCH)
+        check_folder_name(str(dirname))
         folder = Path(dirname).absolute()
         job = self._session.job
         if job is None:
@@ -124,9 +157,12 @@ class Saving:
 
         Raises:
             CallOrderError: before ``distributed_model`` and ``init_worker``.
+            FolderNameError: if no folder can have that name.
+            FolderNotAllowedError: if the pservers may not save there.
             CheckpointWriteError: if the system refuses; nothing of that name is changed.
         """
         self._session.check_served("save_inference_model", remedy=_WITH_TORCH)
+        check_folder_name(str(dirname))
         if not self._session.is_first_worker():
             return
         model = self._session.model
@@ -136,13 +172,16 @@ class Saving:
         final = Path(dirname).absolute()
         parts, temporary = _temporary_beside(final), _temporary_beside(final)
         try:
-            manifest = self._write(parts)
+            with _naming(final):
+                manifest = self._write(parts)
             temporary.mkdir(parents=True)
             for saved in manifest.tables:
                 if saved.spec.kind == "sparse":
                     _write_rows(parts, manifest, saved, temporary)
             self._with_served_dense(model, temporary / "model.pt")
             _rename(temporary, final)
+        except (OSError, RuntimeError, SafetensorError) as error:  # torch's is a RuntimeError
+            raise CheckpointWriteError(path=str(final), reason=str(error)) from error
         finally:
             shutil.rmtree(parts, ignore_errors=True)
             shutil.rmtree(temporary, ignore_errors=True)
@@ -154,19 +193,32 @@ class Saving:
             manifest = self._write_locally(folder)
         else:
             self._running("save_persistables").flush()
-            manifest = _collect(_ask_to_save(job, folder))
+            optimizer = self._session.optimizer
+            assert optimizer is not None, "its mode runs"
+            in_sync = optimizer.mode.name == "sync"
+            saving = save_everywhere(
+                job.pservers,
+                job.author,
+                str(folder),
+                in_sync=in_sync,
+                clock=job.communicator.clock,
+            )
+            answers, cut = job.communicator.wait(saving)
+            manifest = replace(_collect(answers), cut=cut)
         write_manifest(folder, manifest)
         return manifest
 
     def _write_locally(self, folder: Path) -> Manifest:
         mode, optimizer = self._local("save_persistables")
+        began = self._clock.monotonic()
         tables, files = [], []
         for number, (spec, part) in enumerate(
             export_tables(optimizer.inner, optimizer.tables, mode.steppers)
         ):
             tables.append(SavedTable(spec=spec, version=optimizer.num_steps))
             files.append(write_part(folder, f"table{number:03d}.safetensors", spec, part))
-        return Manifest(tables=tuple(tables), files=tuple(files))
+        cut = Cut(consistent=True, paused_s=round(self._clock.monotonic() - began, 3))
+        return Manifest(tables=tuple(tables), files=tuple(files), cut=cut)
 
     def _load_locally(self, folder: Path) -> None:
         mode, optimizer = self._local("load_model")
@@ -240,12 +292,6 @@ class Saving:
         return mode, optimizer
 
 
-def _ask_to_save(job: Job, folder: Path) -> list[Message]:
-    fields = {"rank": job.author.rank, "dirname": str(folder)}
-    timeout_s = job.pservers.step_timeout_s
-    return job.communicator.wait(job.pservers.call_all("save", fields, timeout_s=timeout_s))
-
-
 def _ask_to_load(job: Job, folder: Path) -> bytes:
     """Have every pserver load; return nothing, or the first error as the wire has it."""
     work = job.pservers.call_all(
@@ -293,6 +339,19 @@ def _write_rows(folder: Path, manifest: Manifest, saved: SavedTable, target: Pat
         target / f"rows.{safe}.safetensors",
         metadata={"table": name},
     )
+
+
+@contextmanager
+def _naming(final: Path) -> Iterator[None]:
+    """Let a refusal name the folder that was asked for, not the temporary one beside it.
+
+    Raises:
+        FolderNotAllowedError: as the body did.
+    """
+    try:
+        yield
+    except FolderNotAllowedError as error:
+        raise FolderNotAllowedError(path=str(final), allowed=error.allowed) from error
 
 
 def _temporary_beside(final: Path) -> Path:

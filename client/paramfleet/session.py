@@ -40,7 +40,7 @@ from paramfleet_shared.errors import FleetError
 from paramfleet_shared.served_errors import ElasticModeError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from paramfleet.collective.optimizer import CollectiveOptimizer
     from paramfleet.modes.base import Mode
@@ -142,8 +142,12 @@ class Session(Standing):
             raise CallOrderError(function="init_server", remedy="only a server calls it")
         self._load = None if dirname is None else str(dirname)
 
-    def run_server(self) -> None:
+    def run_server(self, *, checkpoint_dirs: "Sequence[str | Path]" = ()) -> None:
         """Serve until the job is finished.
+
+        Args:
+            checkpoint_dirs: Folders below which workers may have checkpoints saved and loaded,
+                beside those of ``PARAMFLEET_CHECKPOINT_DIRS`` or the working folder.
 
         Raises:
             CallOrderError: in a worker.
@@ -152,7 +156,8 @@ class Session(Standing):
         self.check_served("run_server")
         if not self.is_server():
             raise CallOrderError(function="run_server", remedy="only a server calls it")
-        serve(self.role, load=self._load)
+        dirs = [Path(folder).absolute() for folder in checkpoint_dirs]
+        serve(self.role, load=self._load, checkpoint_dirs=dirs)
 
     def distributed_model(self, model: M) -> M:
         """Name the model's tables by their modules' paths, and count its examples.
@@ -194,8 +199,10 @@ class Session(Standing):
             return cast("DistributedOptimizer", collective)
         mode = chosen.resolve()
         if not self.role.distributed:
-            mode = TrainingMode(name="local", apart=mode.apart)
-        self.optimizer = DistributedOptimizer(optimizer, mode, self._examples.take, self.times)
+            mode = TrainingMode(name="local", apart=mode.apart, checkpoints=mode.checkpoints)
+        self.optimizer = DistributedOptimizer(
+            optimizer, mode, self._examples.take, self.times, self._end_step
+        )
         self.progress.watch(self.optimizer)
         return self.optimizer
 
@@ -233,7 +240,7 @@ class Session(Standing):
         mode.start()
         self._job = job
         self._departure.begin()
-        optimizer.bind(mode, job.staleness, self._end_step)
+        optimizer.bind(mode, job.staleness)
         self._draw(optimizer)
 
     def finish_training(self) -> None:

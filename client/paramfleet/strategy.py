@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal, cast, get_args
 
+from paramfleet.checkpoint_plan import CHECKPOINT_KEYS, CheckpointPlan, plan_of
 from paramfleet.features import FAMILY, FEATURES, SETTINGS, check_pairs
 from paramfleet.strategy_keys import MAX_STEPS, Configs, Key, StrategyError
 from paramfleet_shared.tables.encoding import WIRE_DTYPES, WireDtype
@@ -137,6 +138,9 @@ class TrainingMode:
     independent_recv_thread: bool = False
     """async: refresh dense parameters beside the pushes instead of after each."""
 
+    checkpoints: CheckpointPlan | None = None
+    """When checkpoints are written while it trains, and where."""
+
     apart: tuple[str, Mapping[str, Any]] | None = None
     """LocalSGD: ``localsgd``, ``adaptive_localsgd`` or ``diloco``, and all of its keys."""
 
@@ -173,6 +177,8 @@ class DistributedStrategy:
 
     ``a_sync_configs`` takes Fleet's keys, plus ``wire_dtype`` (every mode),
     ``max_staleness`` (async) and ``geo_merge`` (GEO). See ``TrainingMode`` for what each means.
+    ``checkpoint_configs`` has checkpoints written by time: ``{"every_s": 600, "keep": 3,
+    "dirname": "checkpoints"}``.
     In collective mode there are features instead: ``strategy.amp = True`` switches one on, and
     ``strategy.amp_configs`` has its keys; see ``FEATURES`` and ``SETTINGS``.
 
@@ -183,6 +189,7 @@ class DistributedStrategy:
 
     a_sync: bool
     a_sync_configs: MutableMapping[str, Any]
+    checkpoint_configs: MutableMapping[str, Any]
 
     def __init__(self) -> None:
         self._on: dict[str, bool] = {}
@@ -255,7 +262,8 @@ class DistributedStrategy:
             raise StrategyError(
                 key="max_staleness", value=shown(values["max_staleness"]), rule=rule
             )
-        return TrainingMode(name=name, **values)
+        checkpoints = plan_of(self.checkpoint_configs)
+        return TrainingMode(name=name, checkpoints=checkpoints, **values)
 
     def _resolve_apart(self) -> tuple[str, Mapping[str, Any]] | None:
         """Return which of the LocalSGD family is on, and its keys; None for none.
@@ -288,9 +296,10 @@ class DistributedStrategy:
         rule = "has no effect with is_collective = True: it belongs to parameter servers"
         if self._on.get("a_sync"):
             raise StrategyError(key="a_sync", value="True", rule=rule)
-        for key, value in self.a_sync_configs.items():
-            if value != _KEYS[key].default:
-                raise StrategyError(key=key, value=shown(value), rule=rule)
+        for name, known in (("a_sync_configs", _KEYS), ("checkpoint_configs", CHECKPOINT_KEYS)):
+            for key, value in getattr(self, name).items():
+                if value != known[key].default:
+                    raise StrategyError(key=key, value=shown(value), rule=rule)
         return CollectiveMode(features=self._features(), **self._settings)
 
     def _features(self) -> Mapping[str, Mapping[str, Any]]:
@@ -334,11 +343,13 @@ class DistributedStrategy:
         return values
 
 
-_CONFIGS = {f"{flag}_configs": flag for flag in ("a_sync", *FEATURES)}
+_CONFIGS = {f"{flag}_configs": flag for flag in ("a_sync", "checkpoint", *FEATURES)}
 
 
 def _configs_of(flag: str) -> Configs:
     name = f"{flag}_configs"
     if flag == "a_sync":
         return Configs(name, _KEYS)
+    if flag == "checkpoint":
+        return Configs(name, CHECKPOINT_KEYS, prefix=f"{name}.")
     return Configs(name, FEATURES[flag], prefix=f"{name}.")

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
+from paramfleet_shared.cuts import Cut
 from paramfleet_shared.errors import (
     ContractError,
     FleetError,
@@ -41,6 +42,9 @@ FORMAT = "paramfleet-checkpoint"
 VERSION = 1
 MANIFEST = "manifest.json"
 _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
+
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
+"""A link of a file's name is never written through."""
 
 
 class ManifestError(ContractError):
@@ -145,6 +149,8 @@ class Manifest:
 
     tables: tuple[SavedTable, ...]
     files: tuple[SavedFile, ...]
+    cut: Cut | None = None
+    """Of what moment it is; None if it doesn't say."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -223,6 +229,8 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
         "tables": [table.to_wire() for table in manifest.tables],
         "files": [file.to_wire() for file in manifest.files],
     }
+    if manifest.cut is not None:
+        document["cut"] = manifest.cut.to_wire()
     _write_through(directory / MANIFEST, json.dumps(document, indent=1).encode())
     sync_directory(directory)
 
@@ -244,6 +252,7 @@ def read_manifest(directory: Path) -> Manifest:
     try:
         tables = tuple(SavedTable.from_wire(wire) for wire in document["tables"])
         files = tuple(SavedFile.from_wire(wire) for wire in document["files"])
+        cut = Cut.from_wire(document["cut"]) if "cut" in document else None
     except (KeyError, TypeError, ValueError) as error:
         raise ManifestError(path=str(path), rule=f"is malformed: {error!r}") from error
     except FleetError as error:
@@ -253,7 +262,7 @@ def read_manifest(directory: Path) -> Manifest:
         if known.get(file.table) != file.kind:
             rule = f"file {file.name!r} belongs to no {file.kind} table {file.table!r}"
             raise ManifestError(path=str(path), rule=rule)
-    return Manifest(tables=tables, files=files)
+    return Manifest(tables=tables, files=files, cut=cut)
 
 
 def read_part(directory: Path, file: SavedFile, spec: TableSpec) -> FilePart:
@@ -284,7 +293,7 @@ def _write_through(path: Path, content: bytes) -> None:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("wb") as file:
+        with os.fdopen(os.open(path, _CREATE, 0o666), "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

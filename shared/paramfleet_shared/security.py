@@ -17,6 +17,10 @@ class SecuritySettings:
     """Start without secret and certificates all the same: whoever reaches the job's ports can
     read it, change it and end it."""
 
+    checkpoint_dirs: str = ""
+    """Folders below which a pserver saves and loads checkpoints for others, with ':' between
+    (os.pathsep); symbolic links are resolved. Empty is its working folder."""
+
     redis_user: str = ""
     """User of the registry's access list; empty takes that of the address."""
 

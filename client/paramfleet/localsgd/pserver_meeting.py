@@ -196,7 +196,7 @@ class PserverMeeting:
             part_fields=lambda _server, _write: about,
         )
         async with self._turn:
-            answers = await self.job.pservers.call("exchange", messages)
+            answers = await self.job.pservers.change("exchange", messages)
         fields = answers[0].fields
         return _Heard(
             np.concatenate([decoded_part(answer, 0, answer_wire) for answer in answers]),

@@ -329,6 +329,8 @@ class GeoMode:
         self._sequence += 1
         writes = [self._write(delta) for delta in deltas]
         fields = {**self._job.author.fields(), "step": max(step - 1, 0)}
+        if not listens:
+            fields["continues"] = True
         messages = write_messages(
             writes,
             self._job.placement,
@@ -336,7 +338,7 @@ class GeoMode:
             values_name="deltas",
             part_fields=partial(self._part_fields, listens=listens),
         )
-        answers = await self._job.pservers.call("exchange", messages)
+        answers = await self._job.pservers.change("exchange", messages)
         return self._collect(writes, answers, heard, listens=listens)
 
     def _write(self, delta: _Delta) -> Write:

@@ -261,13 +261,13 @@ class _ServedMode:
 
     async def _push(self, gradients: StepGradients, writes: list[Write]) -> None:
         """Push, and once more with all ids if a pserver doesn't keep those of a pull."""
-        call = self._job.pservers.call
+        change = self._job.pservers.change
         try:
-            await call("push", self._push_messages(gradients, writes))
+            await change("push", self._push_messages(gradients, writes))
         except PulledIdsGoneError as gone:
             self._outgoing.note_gone(gone)
             writes = [replace(write, pulled=None) for write in writes]
-            await call("push", self._push_messages(gradients, writes))
+            await change("push", self._push_messages(gradients, writes))
 
     def _push_messages(self, gradients: StepGradients, writes: list[Write]) -> list[Message]:
         fields = {

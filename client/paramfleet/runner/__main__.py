@@ -52,9 +52,25 @@ def _train(path: Path, options: tuple[str, ...], more: tuple[str, ...]) -> None:
     fleet.init()
     if fleet.is_server():
         fleet.init_server()
-        fleet.run_server()
+        fleet.run_server(checkpoint_dirs=_folders_of(path, (*options, *more)))
     else:
         _told("train", train, path, (*options, *more))
+
+
+def _folders_of(path: Path, options: tuple[str, ...]) -> list[Path]:
+    """Return where a model's checkpoints are: who starts a server with it trusts it.
+
+    Raises:
+        UsageError: if the configuration can't be what was meant.
+    """
+    try:
+        raw = read_config(path, options)
+    except ContractError as error:
+        raise click.UsageError(str(error)) from error
+    configs = raw.runner.checkpoint_configs
+    periodic = str(configs.get("dirname", "checkpoints")) if configs else ""
+    names = [raw.runner.model_save_path, raw.runner.model_init_path, periodic]
+    return [raw.path_of(name) for name in names if name]
 
 
 def _infer(path: Path, options: tuple[str, ...], more: tuple[str, ...]) -> None:

@@ -60,6 +60,10 @@ class RawConfig:
     entries: dict[str, Entry]
     """Of ``hyper_parameters``."""
 
+    def path_of(self, name: str) -> Path:
+        """Return a path of the configuration, made absolute."""
+        return (self.folder / Path(name).expanduser()).resolve()
+
     def read_as(self, cls: type[P]) -> Config[P]:
         """Return the whole configuration, with hyper parameters of the model's class.
 

@@ -160,6 +160,10 @@ class RunnerSettings:
     localsgd_configs: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     """localsgd, adaptive_localsgd and diloco: the keys of the strategy's, as k_steps."""
 
+    checkpoint_configs: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    """Checkpoints by time, beside those of the epochs: every_s, keep and dirname, as the
+    strategy's."""
+
     model_save_path: str = ""
     """Folder that gets a checkpoint after each epoch, named by its number; empty saves none."""
 

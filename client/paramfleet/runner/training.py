@@ -145,7 +145,12 @@ class Trainer:
         torch.manual_seed(runner.seed)
         self.net = fleet.distributed_model(model.create_model().to(self.device))
         inner = model.create_optimizer(self.net)
-        self._optimizer = fleet.distributed_optimizer(inner, strategy_of(runner))
+        strategy = strategy_of(runner)
+        if runner.checkpoint_configs:
+            strategy.checkpoint_configs = dict(runner.checkpoint_configs)
+            named = strategy.checkpoint_configs["dirname"]
+            strategy.checkpoint_configs["dirname"] = str(config.path_of(named))
+        self._optimizer = fleet.distributed_optimizer(inner, strategy)
         fleet.init_worker()
         if runner.model_init_path:
             fleet.load_model(config.path_of(runner.model_init_path))

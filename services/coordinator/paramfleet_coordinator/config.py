@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from paramfleet_shared.config import JobSettings, SettingError, check_ranges
+from paramfleet_shared.folders import FolderNameError, check_folder_name
 
 __all__ = ["CoordinatorSettings"]
 
@@ -62,7 +63,8 @@ class CoordinatorSettings(JobSettings):
 
     checkpoint_dir: str = "checkpoints"
     """Folder of the checkpoints that an operator asks for; a relative one is below worker 0's
-    working folder. All pservers and worker 0 must share it."""
+    working folder. All pservers and worker 0 must share it, and it must be below one of the
+    pservers' checkpoint_dirs."""
 
     finish_grace_s: float = 10.0
     """Seconds a finished job's members get to leave before the coordinator ends."""
@@ -78,6 +80,12 @@ class CoordinatorSettings(JobSettings):
         rule = f"at least lease_ttl_s ({self.lease_ttl_s})"
         patient = not self.elastic or self.worker_grace_s >= self.lease_ttl_s
         _require(patient, "worker_grace_s", self.worker_grace_s, rule)
+        try:
+            check_folder_name(self.checkpoint_dir)
+        except FolderNameError as error:
+            raise SettingError(
+                name="checkpoint_dir", value=self.checkpoint_dir, rule=f"a folder: {error.rule}"
+            ) from error
         levels = ("ERROR", "WARNING", "INFO", "DEBUG")
         rule = f"one of {', '.join(levels)}"
         _require(self.log_level.upper() in levels, "log_level", self.log_level, rule)

@@ -36,6 +36,7 @@ from paramfleet_shared.clock import Clock, SystemClock
 from paramfleet_shared.config import Resolved, read_environment, resolve
 from paramfleet_shared.discovery.session import JobSession
 from paramfleet_shared.errors import FleetError
+from paramfleet_shared.folders import CheckpointDirs
 from paramfleet_shared.ids import Rank
 from paramfleet_shared.machine import raise_open_files
 from paramfleet_shared.otel import tracing_of
@@ -87,6 +88,8 @@ BODY_GAUGES = {
     "sending": "Bytes of answers that haven't left as yet.",
 }
 """Of all workers together."""
+
+HELD = "Seconds for which pushes waited for checkpoints, in all."
 
 
 def run(arguments: Mapping[str, Any] | None = None) -> None:
@@ -304,6 +307,7 @@ class PServer:
             server=session.member.index,
             clock=self._clock,
             elastic=session.elastic,
+            dirs=CheckpointDirs.of(self._settings.checkpoint_dirs),
         )
         try:
             if self._settings.load:
@@ -334,6 +338,8 @@ class PServer:
             for operation in OPERATIONS:
                 measure = partial(self._service.measure, operation, which)
                 gauge.labels(operation).set_function(measure)
+        held = self._metrics.gauge("pserver_pushes_held_seconds", HELD)
+        held.set_function(lambda: self._routes.held_s if self._routes is not None else 0.0)
         for name, sentence in BODY_GAUGES.items():
             gauge = self._metrics.gauge(f"pserver_{name}_bytes", sentence)
             gauge.set_function(partial(_held_by, server, name))

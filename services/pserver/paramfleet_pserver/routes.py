@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from paramfleet_pserver.answers import telling
+from paramfleet_pserver.checkpointing import Checkpointing
 from paramfleet_pserver.fields import Fields
 from paramfleet_pserver.finite import check_change, check_values
 from paramfleet_pserver.geo import check_rule
@@ -30,13 +31,12 @@ from paramfleet_pserver.requests import (
     pull_request,
     push_request,
 )
-from paramfleet_pserver.storage import load_tables, save_tables
 from paramfleet_pserver.tablestore import SparseTable, TableStore
 from paramfleet_pserver.training import Terms, Training
-from paramfleet_shared.checkpoint import SavedTable
 from paramfleet_shared.clock import Clock
 from paramfleet_shared.discovery.orders import Orders
 from paramfleet_shared.errors import FleetError
+from paramfleet_shared.folders import CheckpointDirs
 from paramfleet_shared.ids import Rank, Step
 from paramfleet_shared.rpc.server import Request
 from paramfleet_shared.rpc.tasks import begun
@@ -55,8 +55,8 @@ __all__ = [
 ]
 
 OPERATIONS = (
-    "declare", "pull", "push", "exchange", "assign", "leave", "wait_turn", "save", "load",
-    "status",
+    "declare", "pull", "push", "exchange", "assign", "leave", "wait_turn", "hold", "save",
+    "load", "status",
 )  # fmt: skip
 """Methods of ``Routes``, by the names they have on the wire."""
 
@@ -80,6 +80,8 @@ class Routes:
         server: This server's index.
         clock: By whose time deadlines are meant.
         elastic: Whether the job's workers come and go.
+        dirs: Where requests may have checkpoints saved and loaded; if not given, below the
+            working folder.
     """
 
     def __init__(
@@ -90,13 +92,17 @@ class Routes:
         server: int,
         clock: Clock,
         elastic: bool = False,
+        dirs: CheckpointDirs | None = None,
     ) -> None:
         self._store = store
         self._elastic = elastic
         self._lost: dict[Rank, int] = {}
         self._owners = owners
-        self._server = server
         self._clock = clock
+        self._checkpoints = Checkpointing(
+            store, owners, server=server, clock=clock, dirs=dirs or CheckpointDirs.of("")
+        )
+        self._holding = self._checkpoints.holding
         self._training: Training | None = None
         self._failure: FleetError | None = None
 
@@ -108,8 +114,14 @@ class Routes:
     def fail(self, error: FleetError) -> None:
         """The job failed: answer every request that waits with its error."""
         self._failure = error
+        self._holding.fail(error)
         if self._training is not None:
             self._training.fail(error)
+
+    @property
+    def held_s(self) -> float:
+        """Return for how many seconds in all pushes were held for checkpoints."""
+        return self._holding.held_s
 
     def lose(self, rank: Rank, incarnation: int) -> bool:
         """Go on without a worker, now and in a training that is to begin.
@@ -196,6 +208,8 @@ class Routes:
         if training.steps is not None:
             fresh = self._keep(training, push)
         else:
+            if self._holding.is_held:
+                await self._holding.pass_through(push.parts, deadline=request.deadline)
             fresh = await self._apply(training, push, alone=request.is_alone)
         return Message(
             fields={
@@ -212,10 +226,15 @@ class Routes:
         assert geo is not None, "the mode is one of these"
         exchange = await self._read(exchange_request, request.message)
         await check_change(exchange)
+        continues = Fields(request.message.fields, where="exchange").flag("continues")
+        if self._holding.is_held:
+            await self._holding.pass_through(exchange.parts, deadline=request.deadline)
         new = [p for p in exchange.parts if training.identities.is_fresh(p.identity)]
         training.check_commit(exchange.rank, exchange.step)
         for part in new:
             training.identities.record(part.identity)
+        if new:
+            self._holding.note(exchange.rank, exchange.incarnation, continues=continues)
         is_mean = training.terms.mode == "localsgd"
         added = geo.begin(exchange, new, share=1.0 / training.num_members if is_mean else 1.0)
         losses = training.hear_loss(exchange.rank, exchange.loss)
@@ -267,30 +286,21 @@ class Routes:
         await training.wait_turn(rank, step, deadline=request.deadline)
         return Message(fields={"slowest": training.slowest_but(rank)})
 
+    async def hold(self, request: Request) -> Message:
+        """Keep pushes back for a checkpoint; may be repeated."""
+        return await self._checkpoints.hold(request, self._trained("hold"))
+
     async def save(self, request: Request) -> Message:
         """Write this server's part of a checkpoint."""
-        directory = Fields(request.message.fields, where="save").text("dirname")
-        tables = [
-            SavedTable(spec=table.spec, version=table.num_updates).to_wire()
-            for table in self._store
-        ]
-        files = await save_tables(
-            self._store, self._owners, Path(directory), server=self._server
-        )
-        return Message(fields={"files": [file.to_wire() for file in files], "tables": tables})
+        return await self._checkpoints.save(request, self._training)
 
     async def load(self, request: Request) -> Message:
         """Take this server's part of a checkpoint into the tables."""
-        directory = Fields(request.message.fields, where="load").text("dirname")
-        return Message(fields={"rows": await self.load_from(Path(directory))})
+        return await self._checkpoints.load(request, self._training)
 
     async def load_from(self, directory: Path) -> dict[str, int]:
         """Take this server's part of a checkpoint; returns the rows of each table."""
-        loaded = await load_tables(self._store, self._owners, directory)
-        self._store.put(loaded)
-        if self._training is not None and self._training.geo is not None:
-            await self._training.geo.announce_loaded()
-        return {table.spec.name: table.num_rows for table in loaded}
+        return await self._checkpoints.load_from(directory, self._training)
 
     async def status(self, request: Request) -> Message:
         """Answer what an operator may ask."""

@@ -64,6 +64,10 @@ class LaunchSettings(SecuritySettings):
     job: str = "default"
     """Name of the job; jobs that share a Redis need different names."""
 
+    checkpoint_dirs: str = ""
+    """Folders below which pservers save and load checkpoints, with ':' between (os.pathsep);
+    empty is the working folder, and the coordinator's checkpoint_dir if that is set."""
+
     nproc_per_node: int | None = None
     """Collective mode: workers on each machine; empty is one for each of --gpus."""
 
@@ -135,6 +139,7 @@ class LaunchSettings(SecuritySettings):
             raise SettingError(name="on", value=self.on, rule=rule)
         for name in (
             "server_num", "worker_num", "elastic", "servers", "workers", "coordinator", "redis",
+            "checkpoint_dirs",
         ):  # fmt: skip
             value = getattr(self, name)
             if value:

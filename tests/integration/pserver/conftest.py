@@ -1,6 +1,7 @@
 """Real servers on loopback in one process, and workers that talk to them."""
 
 import asyncio
+import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from paramfleet_pserver.owners import Owners
 from paramfleet_pserver.routes import OPERATIONS, Routes
 from paramfleet_pserver.tablestore import TableStore
 from paramfleet_shared.clock import SystemClock
+from paramfleet_shared.folders import CheckpointDirs
 from paramfleet_shared.placement import Placement, range_of_shard
 from paramfleet_shared.rpc.client import Channel
 from paramfleet_shared.rpc.faults import NO_FAULTS, FaultHook
@@ -42,6 +44,7 @@ class Worker:
     def __init__(
         self, cluster: "Cluster", rank: int, incarnation: int, faults: FaultHook
     ) -> None:
+        self.cluster = cluster
         self.rank = rank
         self.incarnation = incarnation
         self.placement = cluster.placement
@@ -216,7 +219,13 @@ class Cluster:
         self.routes: list[Routes] = []
 
     async def start(
-        self, num_servers: int, *, num_shards: int, faults: FaultHook, elastic: bool
+        self,
+        num_servers: int,
+        *,
+        num_shards: int,
+        faults: FaultHook,
+        elastic: bool,
+        dirs: CheckpointDirs,
     ) -> None:
         endpoints = []
         shards = Placement(endpoints=("",) * num_servers, num_shards=num_shards)
@@ -226,7 +235,14 @@ class Cluster:
             store = TableStore(
                 shards=shards.shards_of(index), num_shards=num_shards, num_owners=len(owners)
             )
-            routes = Routes(store, owners=owners, server=index, clock=CLOCK, elastic=elastic)
+            routes = Routes(
+                store,
+                owners=owners,
+                server=index,
+                clock=CLOCK,
+                elastic=elastic,
+                dirs=dirs,
+            )
             self.routes.append(routes)
 
             def handler(op: str, routes: Routes = routes) -> Any:
@@ -270,10 +286,15 @@ async def start_servers() -> AsyncIterator[Any]:
             num_shards: int = 8,
             faults: FaultHook = NO_FAULTS,
             elastic: bool = False,
+            dirs: CheckpointDirs | None = None,
         ) -> Cluster:
             cluster = Cluster(stack)
             await cluster.start(
-                num_servers, num_shards=num_shards, faults=faults, elastic=elastic
+                num_servers,
+                num_shards=num_shards,
+                faults=faults,
+                elastic=elastic,
+                dirs=dirs or CheckpointDirs.of(tempfile.gettempdir()),  # where tmp_path is
             )
             return cluster
 

@@ -306,7 +306,7 @@ async def test_a_checkpoint_that_can_not_be_read_ends_the_job_by_its_name(
 
 async def test_it_starts_from_a_checkpoint(job: Job, tmp_path: Path) -> None:
     coordinator = job.coordinator()
-    _, saving = job.pserver()
+    _, saving = job.pserver(checkpoint_dirs=str(tmp_path))
     session, _ = await job.worker()
     placement = await session.wait_placement()
     channel = Channel(placement.endpoints[0], peer="pserver 0", clock=CLOCK, secret=SHARED)

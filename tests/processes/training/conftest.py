@@ -291,6 +291,7 @@ class JobRunner:
             "PARAMFLEET_SECRET": SECRET,
             "PARAMFLEET_JOIN_TIMEOUT_S": "60",
             "PARAMFLEET_LEASE_TTL_S": "30",  # nine processes may share two cores
+            "PARAMFLEET_CHECKPOINT_DIRS": str(self._folder.resolve()),
             **env,
         }
         running = Running(self.zygote, env, folder, workers=workers, servers=servers)

@@ -130,3 +130,26 @@ def test_a_checkpoint_that_is_not_there_is_an_error_in_every_worker(
     for name in ("worker0", "worker1"):
         assert ended.codes[name] != 0
         assert "ManifestError" in ended.logs[name]
+
+
+def test_pservers_save_and_load_below_their_folders_only_and_name_the_setting(
+    jobs: Any, tmp_path: Path
+) -> None:
+    allowed, elsewhere = tmp_path / "allowed", tmp_path / "elsewhere"
+    options = {"PARAMFLEET_CHECKPOINT_DIRS": str(allowed), "servers": 1}
+    few = ["--mode", "sync", "--steps", "2"]
+    jobs.local(SCRIPT, *few, "--save", str(elsewhere))
+    before = sorted(elsewhere.iterdir())
+
+    saving = jobs.run(SCRIPT, *few, "--save", str(tmp_path / "new"), workers=1, **options)
+    loading = jobs.run(SCRIPT, *few, "--load", str(elsewhere), **options)
+
+    for ended, name in ((saving, "worker0"), (loading, "worker0"), (loading, "worker1")):
+        assert ended.codes[name] != 0
+        assert "FolderNotAllowedError" in ended.logs[name]
+        assert str(allowed) in ended.logs[name]
+        assert "PARAMFLEET_CHECKPOINT_DIRS" in ended.logs[name]
+    assert f"folder '{tmp_path / 'new'}' is not below" in saving.logs["worker0"]
+    assert not (tmp_path / "new").exists()
+    assert not list(tmp_path.glob(".*"))
+    assert sorted(elsewhere.iterdir()) == before

@@ -10,7 +10,8 @@ from paramfleet.call_order import CallOrderError
 from paramfleet.roles import RoleMaker
 from paramfleet.saving import Saving
 from paramfleet.session import Session
-from paramfleet_shared.checkpoint import CheckpointWriteError, ManifestError
+from paramfleet_shared.checkpoint import CheckpointWriteError, ManifestError, read_manifest
+from paramfleet_shared.folders import FolderNameError
 
 
 def trained(name: str) -> tuple[Session, Saving]:
@@ -75,3 +76,22 @@ def test_saving_needs_a_model() -> None:
         Saving(session).save_persistables("never")
     with pytest.raises(CallOrderError, match="distributed_model"):
         Saving(session).save_inference_model("never")
+
+
+@pytest.mark.parametrize("name", ["", "a\0b", "x" * 300])
+def test_a_name_that_no_folder_can_have_is_refused_alone_too(name: str) -> None:
+    _, saving = trained("names")
+
+    for act in (saving.save_persistables, saving.load_model, saving.save_inference_model):
+        with pytest.raises(FolderNameError):
+            act(name)
+
+
+def test_what_is_saved_alone_is_a_consistent_cut(tmp_path: Path) -> None:
+    _, saving = trained("cut")
+
+    cut = saving.save_persistables(tmp_path / "one")
+
+    assert cut is not None
+    assert cut.consistent
+    assert read_manifest(tmp_path / "one").cut == cut

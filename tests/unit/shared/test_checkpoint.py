@@ -24,6 +24,7 @@ from paramfleet_shared.checkpoint import (
     write_manifest,
     write_part,
 )
+from paramfleet_shared.cuts import Cut
 from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
 
 ROWS = TableSpec(name="rows", kind="sparse", dim=2, optimizer=OptimizerSpec(rule="adagrad"))
@@ -185,3 +186,23 @@ def test_a_folder_that_is_a_file_can_not_be_written(tmp_path: Path) -> None:
     with pytest.raises(CheckpointWriteError) as caught:
         sync_directory(tmp_path / "file")
     assert caught.value.path == str(tmp_path / "file")
+
+
+def test_a_manifest_says_of_what_moment_it_is(tmp_path: Path) -> None:
+    cut = Cut(consistent=False, reason="pserver 1 lacks a push", paused_s=1.5)
+    write_manifest(tmp_path / "one", Manifest(tables=(), files=(), cut=cut))
+    write_manifest(tmp_path / "two", Manifest(tables=(), files=()))
+
+    assert read_manifest(tmp_path / "one").cut == cut
+    assert read_manifest(tmp_path / "two").cut is None
+
+
+def test_a_link_of_a_file_s_name_is_not_written_through(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    (tmp_path / "manifest.json").symlink_to(victim)
+
+    with pytest.raises(CheckpointWriteError, match=r"manifest\.json"):
+        write_manifest(tmp_path, Manifest(tables=(), files=()))
+
+    assert victim.read_text() == "precious"

@@ -65,6 +65,7 @@ class Office:
             "settings": dict(self._standing(said).settings),
             "orders": _plain(orders),
             "checkpoint": dict(self.view.checkpoint) or None,
+            "periodic_checkpoint": dict(self.view.periodic_checkpoint) or None,
             "barriers": said["barriers"],
             "tables": said["tables"],
             "workers": workers,

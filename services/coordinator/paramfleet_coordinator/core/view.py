@@ -44,7 +44,7 @@ class JobView:
         self._servers: dict[int, _Server] = {}
         self._known: dict[MemberKey, tuple[int, str]] = {}
         self._lives: dict[int, int] = {}
-        self._checkpoint: Mapping[str, Any] = {}
+        self._saved: dict[str, Mapping[str, Any]] = {}
         self._watch = Watch()
         self._events: deque[dict[str, Any]] = deque(maxlen=MAX_EVENTS)
         self._num_events = 0
@@ -176,20 +176,22 @@ class JobView:
         sample = self._workers.setdefault(rank, History()).take(facts, now=now)
         if sample is not None:
             self._changes["workers"][str(rank)] = sample
-        done = facts.get("checkpoint")
-        if rank == 0 and isinstance(done, Mapping) and done != self._checkpoint:
-            self._checkpoint = dict(done)
-            if done["error"]:
-                words = f"the checkpoint {done['dirname']} was not written: {done['error']}"
-                self.note("checkpoint.failed", words, now=now, **done)
-            else:
-                words = f"the checkpoint {done['dirname']} is written, in {done['seconds']} s"
-                self.note("checkpoint.written", words, now=now, **done)
+        for kind in ("checkpoint", "periodic_checkpoint"):
+            done = facts.get(kind)
+            if rank == 0 and isinstance(done, Mapping) and done != self._saved.get(kind):
+                self._saved[kind] = dict(done)
+                event, words = _told_of(done)
+                self.note(event, words, now=now, **done)
 
     @property
     def checkpoint(self) -> Mapping[str, Any]:
         """Return how the last checkpoint went that an operator asked for; empty before."""
-        return self._checkpoint
+        return self._saved.get("checkpoint", {})
+
+    @property
+    def periodic_checkpoint(self) -> Mapping[str, Any]:
+        """Return how the last one went that the strategy asks for; empty before."""
+        return self._saved.get("periodic_checkpoint", {})
 
     def _take_server(self, index: int, facts: Mapping[str, Any], now: float) -> None:
         server = self._servers.setdefault(index, _Server())
@@ -245,6 +247,18 @@ class JobView:
             }
         )
         self._changes = {"workers": {}, "servers": {}}
+
+
+def _told_of(done: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the event that a checkpoint is, and a sentence about it."""
+    which = f"the checkpoint {done.get('dirname')}"
+    if done.get("error"):
+        return "checkpoint.failed", f"{which} was not written: {done['error']}"
+    paused = f"pushes waited {done.get('paused_s')} s"
+    words = f"{which} is written, in {done.get('seconds')} s; {paused}"
+    if not done.get("consistent"):
+        words += f"; it is not a consistent cut: {done.get('reason')}"
+    return "checkpoint.written", words
 
 
 def _served(after: Mapping[str, Any], before: Mapping[str, Any]) -> tuple[float, float]:

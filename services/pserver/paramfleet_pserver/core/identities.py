@@ -13,16 +13,33 @@ One task owns a window. ``check`` changes nothing, ``record`` can't fail after i
 """
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from paramfleet_shared.served_errors import FencedError, SequenceExpiredError
 from paramfleet_shared.wire.identity import PushIdentity
 
-__all__ = ["FIRST_SEQUENCE", "IdentityWindow"]
+__all__ = ["FIRST_SEQUENCE", "IdentityWindow", "Taken"]
 
 FIRST_SEQUENCE = 1
 
 MAX_LATER = 1024
 """Sequences held out of order for one (worker, table): far more than are ever in flight."""
+
+MAX_FORMER = 4096
+"""Sets of former incarnations' sequences that are kept, to compare servers by."""
+
+
+class Taken(NamedTuple):
+    """Which pushes of one incarnation were taken for a table."""
+
+    worker: int
+    incarnation: int
+    table: str
+    oldest: int
+    next: int
+    """All in [oldest, next) were taken."""
+    later: tuple[int, ...]
+    """And these."""
 
 
 @dataclass(slots=True)
@@ -58,6 +75,7 @@ class IdentityWindow:
         self._max_later = max_later
         self._incarnation: dict[int, int] = {}
         self._seen: dict[tuple[int, str], _Seen] = {}
+        self._former: dict[tuple[int, int, str], _Seen] = {}
 
     def fence(self, worker: int, incarnation: int) -> None:
         """Admit a worker's incarnation; a newer one forgets its former self's pushes.
@@ -70,7 +88,9 @@ class IdentityWindow:
             raise FencedError(worker=worker, incarnation=incarnation, current=current)
         if incarnation > current:
             for key in [key for key in self._seen if key[0] == worker]:
-                del self._seen[key]
+                self._former[worker, current, key[1]] = self._seen.pop(key)
+            while len(self._former) > MAX_FORMER:
+                del self._former[next(iter(self._former))]
         self._incarnation[worker] = incarnation
 
     def incarnation(self, worker: int) -> int:
@@ -110,6 +130,19 @@ class IdentityWindow:
         self.fence(identity.worker, identity.incarnation)
         key = (identity.worker, identity.table)
         self._seen.setdefault(key, _Seen()).add(identity.sequence, self._max_later)
+
+    def incarnations(self) -> dict[int, int]:
+        """Return the latest incarnation of each worker."""
+        return self._incarnation.copy()
+
+    def taken(self) -> list[Taken]:
+        """Return all pushes that were taken, those of former incarnations too."""
+        sets = [*self._former.items()]
+        for (worker, table), seen in self._seen.items():
+            sets.append(((worker, self._incarnation[worker], table), seen))
+        return [
+            Taken(*key, seen.oldest, seen.next, tuple(sorted(seen.later))) for key, seen in sets
+        ]
 
     def num_held(self) -> int:
         """Return how many sequences are held out of order, over all windows."""

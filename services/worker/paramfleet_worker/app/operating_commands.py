@@ -41,6 +41,8 @@ _CLEAR = "\x1b[H\x1b[2J"
 _TOP_PERIOD_S = 1.0
 _CHECKPOINT_POLL_S = 0.2
 _PLAIN_WIDTH = 200
+_NOT_CONSISTENT = 3
+"""Exit status: the checkpoint is written, but not as of one moment."""
 
 Run = Callable[[Operator, dict[str, Any]], None]
 
@@ -148,8 +150,11 @@ def _set(operator: Operator, options: dict[str, Any]) -> None:
 def _checkpoint(operator: Operator, options: dict[str, Any]) -> None:
     """Have a checkpoint written, and wait until it is.
 
+    Ends with 1 if it could not be written, with 3 if it is written but not a consistent cut.
+
     Raises:
         ClickException: if it could not be written.
+        Exit: with 3.
     """
     clock = SystemClock()
     name = options["name"]
@@ -165,7 +170,11 @@ def _checkpoint(operator: Operator, options: dict[str, Any]) -> None:
         asyncio.run(clock.sleep(_CHECKPOINT_POLL_S))
     if done["error"]:
         raise click.ClickException(str(done["error"]))
-    _show(done, [f"{done['dirname']}, in {done['seconds']} s"], options)
+    paused = f"pushes waited {done['paused_s']} s"
+    _show(done, [f"{done['dirname']}, in {done['seconds']} s; {paused}"], options)
+    if not done["consistent"]:
+        echo(f"not a consistent cut: {done['reason']}", err=True)
+        raise click.exceptions.Exit(_NOT_CONSISTENT)
 
 
 def _value_of(text: str) -> Any:

@@ -83,6 +83,8 @@ class LaunchPlan:
     """The training script and its arguments."""
     elastic: bool = False
     """Whether the job goes on without workers that die."""
+    checkpoint_dirs: str = ""
+    """The folders of checkpoints that were given."""
 
     @property
     def alone(self) -> bool:
@@ -140,7 +142,9 @@ class LaunchPlan:
         roles = sum(other.role in {"worker", "pserver"} for other in self.names)
         cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count()
         runtime = runtime_environment(inherited, num_cores=cores or 1, num_local_roles=roles)
-        return {**inherited, **runtime, **role_environment(name, self.facts)}
+        dirs = _checkpoint_dirs(self.checkpoint_dirs, inherited)
+        more = {"PARAMFLEET_CHECKPOINT_DIRS": dirs} if dirs else {}
+        return {**inherited, **runtime, **role_environment(name, self.facts), **more}
 
 
 def plan_launch(
@@ -183,8 +187,26 @@ def plan_launch(
         log_dir=str(settings.log_dir.absolute()),
     )
     return LaunchPlan(
-        facts=facts, names=names, redis=redis, script=script, elastic=settings.elastic
+        facts=facts,
+        names=names,
+        redis=redis,
+        script=script,
+        elastic=settings.elastic,
+        checkpoint_dirs=settings.checkpoint_dirs,
     )
+
+
+def _checkpoint_dirs(given: str, inherited: Mapping[str, str]) -> str:
+    """Return the setting of that name for every process; empty leaves it at its default.
+
+    Where an operator's checkpoints go is a folder of whoever launches, as the working folder.
+    """
+    given = given or inherited.get("PARAMFLEET_CHECKPOINT_DIRS", "")
+    names = [name for name in given.split(os.pathsep) if name]
+    own = inherited.get("PARAMFLEET_COORDINATOR__CHECKPOINT_DIR", "")
+    if not names and own:
+        names = [".", own]
+    return os.pathsep.join(str(Path(name).expanduser().absolute()) for name in names)
 
 
 def _sets_shards(environment: Mapping[str, str]) -> bool:

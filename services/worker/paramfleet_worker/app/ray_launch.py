@@ -200,6 +200,7 @@ def _plan(
         redis=redis,
         script=script,
         elastic=settings.elastic,
+        checkpoint_dirs=settings.checkpoint_dirs,
     )
 
 

@@ -117,7 +117,15 @@ def test_events_are_bounded() -> None:
 
 def test_a_checkpoint_is_told_once_and_its_failure_too() -> None:
     view = JobView()
-    done = {"number": 1, "dirname": "kept/one", "seconds": 0.5, "error": ""}
+    done = {
+        "number": 1,
+        "dirname": "kept/one",
+        "seconds": 0.5,
+        "error": "",
+        "consistent": True,
+        "reason": "",
+        "paused_s": 0.25,
+    }
     for second, said in ((0.0, done), (1.0, done), (2.0, {**done, "error": "disk full"})):
         facts = {("worker", 0): {**worker(second), "checkpoint": said}}
         view.observe(Snapshot(facts=facts), now=second)
@@ -127,7 +135,27 @@ def test_a_checkpoint_is_told_once_and_its_failure_too() -> None:
         "checkpoint.failed",
     ]
     assert "disk full" in view.events()[-1]["words"]
+    assert "pushes waited 0.25 s" in view.events()[0]["words"]
+    assert "consistent" not in view.events()[0]["words"]
     assert view.checkpoint["error"] == "disk full"
+
+    torn = {**done, "number": 2, "consistent": False, "reason": "a push is missing"}
+    facts = {("worker", 0): {**worker(3.0), "checkpoint": torn}}
+    view.observe(Snapshot(facts=facts), now=3.0)
+    assert "not a consistent cut: a push is missing" in view.events()[-1]["words"]
+
+
+def test_periodic_checkpoints_are_told_beside_those_by_command() -> None:
+    view = JobView()
+    done = {"dirname": "kept/000001-step-9", "seconds": 0.5, "error": "", "paused_s": 0.0}
+    facts = {
+        ("worker", 0): {**worker(0.0), "periodic_checkpoint": {**done, "consistent": True}}
+    }
+    view.observe(Snapshot(facts=facts), now=0.0)
+
+    assert [event["kind"] for event in view.events()] == ["checkpoint.written"]
+    assert view.checkpoint == {}
+    assert view.periodic_checkpoint["dirname"] == "kept/000001-step-9"
 
 
 def test_a_server_that_has_not_moved_on_makes_no_sample() -> None:

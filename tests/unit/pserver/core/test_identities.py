@@ -124,3 +124,17 @@ def test_any_order_with_any_repeats_takes_each_push_once(arrivals: list[int]) ->
 
     assert sorted(taken) == sorted(set(arrivals))
     assert window.num_held() == 0
+
+
+def test_all_pushes_that_were_taken_can_be_told_those_of_former_processes_too() -> None:
+    window = IdentityWindow()
+    for sequence in (1, 2, 5):
+        window.record(push(sequence))
+    window.fence(0, 2)
+    window.record(push(1, incarnation=2))
+
+    assert [tuple(taken) for taken in window.taken()] == [
+        (0, 1, "t", 1, 3, (5,)),
+        (0, 2, "t", 1, 2, ()),
+    ]
+    assert window.incarnations() == {0: 2}

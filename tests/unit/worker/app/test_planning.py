@@ -1,5 +1,6 @@
 """From settings to what one machine starts."""
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -157,3 +158,22 @@ def test_the_environment_adds_to_what_is_inherited(reservations: PortReservation
     assert found["HOME"] == "/root"
     assert found["POD_IP"] == "127.0.0.1"
     assert found["OMP_NUM_THREADS"].isdigit()
+
+
+def test_the_folders_of_checkpoints_are_handed_on_as_absolute_paths(
+    reservations: PortReservations, tmp_path: Path
+) -> None:
+    planned = plan(reservations, checkpoint_dirs=f"kept{os.pathsep}{tmp_path}")
+    for name in planned.names:
+        given = planned.environment_of(name, {})["PARAMFLEET_CHECKPOINT_DIRS"]
+        assert given == f"{Path.cwd() / 'kept'}{os.pathsep}{tmp_path}"
+
+    planned = plan(reservations)
+    server = planned.names[1]
+    assert "PARAMFLEET_CHECKPOINT_DIRS" not in planned.environment_of(server, {})
+    inherited = {"PARAMFLEET_COORDINATOR__CHECKPOINT_DIR": str(tmp_path)}
+    given = planned.environment_of(server, inherited)["PARAMFLEET_CHECKPOINT_DIRS"]
+    assert given == f"{Path.cwd()}{os.pathsep}{tmp_path}"
+    inherited["PARAMFLEET_CHECKPOINT_DIRS"] = "/elsewhere"
+    given = planned.environment_of(server, inherited)["PARAMFLEET_CHECKPOINT_DIRS"]
+    assert given == "/elsewhere"

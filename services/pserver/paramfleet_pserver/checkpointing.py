@@ -1,0 +1,174 @@
+"""The operations of the data plane that are about checkpoints: ``hold``, ``save``, ``load``.
+
+A save is of this server's part. What makes the parts of all servers one cut is a hold, which
+keeps pushes back from before the save until this server's part is written; in sync nothing is
+held, because no step is whole while worker 0 saves, and the answer says which step that was.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from paramfleet_pserver.core.holding import Source
+from paramfleet_pserver.fields import Fields
+from paramfleet_pserver.holding import Holding
+from paramfleet_pserver.owners import Owners
+from paramfleet_pserver.storage import load_tables, save_tables
+from paramfleet_pserver.tablestore import TableStore
+from paramfleet_pserver.training import Training
+from paramfleet_shared.checkpoint import SavedTable
+from paramfleet_shared.clock import Clock
+from paramfleet_shared.folders import CheckpointDirs
+from paramfleet_shared.rpc.server import Request
+from paramfleet_shared.served_errors import FencedError
+from paramfleet_shared.wire.message import MalformedMessageError, Message
+
+__all__ = ["Checkpointing"]
+
+MAX_HOLD_S = 60.0
+"""Most seconds that pushes are held for a save that doesn't begin."""
+
+_MAX_NAME = 64
+
+log = logging.getLogger(__name__)
+
+
+class Checkpointing:
+    """Saves and loads one server's tables, and holds pushes meanwhile.
+
+    Args:
+        store: The tables.
+        owners: Who works on them.
+        server: This server's index.
+        clock: For how long pushes are held.
+        dirs: Where requests may have checkpoints saved and loaded.
+    """
+
+    def __init__(
+        self,
+        store: TableStore,
+        owners: Owners,
+        *,
+        server: int,
+        clock: Clock,
+        dirs: CheckpointDirs,
+    ) -> None:
+        self._store = store
+        self._owners = owners
+        self._server = server
+        self._dirs = dirs
+        self.holding = Holding(clock)
+        """What pushes ask."""
+
+    async def hold(self, request: Request, training: Training) -> Message:
+        """Hold pushes, and answer which ones were applied; ``for_s`` 0 lets them go on.
+
+        May be repeated: then it names what other servers have applied, which is let through.
+
+        Raises:
+            MalformedMessageError: if a field is wrong.
+            FencedError: if this isn't the incarnation of the worker that declared last.
+        """
+        fields = Fields(request.message.fields, where="hold")
+        rank, incarnation = fields.integer("rank"), fields.integer("incarnation")
+        current = training.identities.incarnation(rank)
+        if incarnation != current:  # a hold makes no incarnation known
+            raise FencedError(worker=rank, incarnation=incarnation, current=current)
+        name, for_s = _name_of(request.message.fields.get("cut")), fields.number("for_s")
+        if not name or not 0 <= for_s <= MAX_HOLD_S:
+            rule = f"needs a name, and a number of seconds from 0 to {MAX_HOLD_S:g}"
+            raise MalformedMessageError(where="hold", rule=rule)
+        targets = _targets_of(request.message.fields.get("targets"))
+        if for_s:
+            self.holding.hold(name, for_s=for_s, targets=targets)
+        else:
+            self.holding.end(name)
+        return Message(
+            fields={
+                "taken": [
+                    [*each[:-1], list(each.later)] for each in training.identities.taken()
+                ],
+                "unfinished": [list(each) for each in self.holding.unfinished()],
+                "incarnations": [
+                    list(each) for each in training.identities.incarnations().items()
+                ],
+            }
+        )
+
+    async def save(self, request: Request, training: Training | None) -> Message:
+        """Write this server's part of a checkpoint; ends the hold that it names.
+
+        ``held`` says whether that was in force from its beginning until the last row was
+        copied; ``steps`` is how many steps of sync were applied before and after.
+        """
+        fields = Fields(request.message.fields, where="save")
+        name = _name_of(request.message.fields.get("cut", ""))
+        held = self.holding.begin_save(name)
+        paused_s = 0.0
+        try:
+            directory = await asyncio.to_thread(self._dirs.require, fields.text("dirname"))
+            steps = [_steps_of(training)]
+            tables = [
+                SavedTable(spec=table.spec, version=table.num_updates).to_wire()
+                for table in self._store
+            ]
+            files = await save_tables(self._store, self._owners, directory, server=self._server)
+            steps.append(_steps_of(training))
+        finally:
+            paused_s = self.holding.end(name)
+        if held:
+            log.info("pserver.pushes_held", extra={"seconds": round(paused_s, 3)})
+        return Message(
+            fields={
+                "files": [file.to_wire() for file in files],
+                "tables": tables,
+                "held": held,
+                "paused_s": paused_s,
+                "steps": steps,
+            }
+        )
+
+    async def load(self, request: Request, training: Training | None) -> Message:
+        """Take this server's part of a checkpoint into the tables."""
+        dirname = Fields(request.message.fields, where="load").text("dirname")
+        directory = await asyncio.to_thread(self._dirs.require, dirname)
+        return Message(fields={"rows": await self.load_from(directory, training)})
+
+    async def load_from(self, directory: Path, training: Training | None) -> dict[str, int]:
+        """Take this server's part of a checkpoint; returns the rows of each table."""
+        loaded = await load_tables(self._store, self._owners, directory)
+        self._store.put(loaded)
+        if training is not None and training.geo is not None:
+            await training.geo.announce_loaded()
+        return {table.spec.name: table.num_rows for table in loaded}
+
+
+def _steps_of(training: Training | None) -> int | None:
+    """Return the steps of sync that are applied; None in other modes."""
+    return None if training is None or training.steps is None else training.steps.version
+
+
+def _name_of(name: Any) -> str:
+    if type(name) is not str or len(name) > _MAX_NAME:
+        rule = f"must be a string of at most {_MAX_NAME} characters"
+        raise MalformedMessageError(where="field 'cut'", rule=rule)
+    return name
+
+
+def _targets_of(wire: Any) -> Mapping[Source, int]:
+    """Read ``[[worker, incarnation, table, sequence], ...]``.
+
+    Raises:
+        MalformedMessageError: if it is anything else.
+    """
+    targets: dict[Source, int] = {}
+    for each in wire if type(wire) is list else [None]:
+        match each:
+            case [int(worker), int(incarnation), str(table), int(sequence)]:
+                targets[worker, incarnation, table] = sequence
+            case _:
+                rule = "must be a list of [worker, incarnation, table, sequence]"
+                raise MalformedMessageError(where="hold field 'targets'", rule=rule)
+    return targets
