@@ -122,9 +122,12 @@ class JobSettings(SecuritySettings):
     """Seconds a running job goes on without Redis or the coordinator before it fails."""
 
     def __post_init__(self) -> None:
-        if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}", self.job):
-            rule = "1 to 128 letters, digits, dots, dashes or underscores, no dot or dash first"
-            raise SettingError(name="job", value=self.job, rule=rule)
+        for name, given in (("job", self.job), ("launch", self.launch or "none")):
+            if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}", given):
+                rule = (
+                    "1 to 128 letters, digits, dots, dashes, underscores, no dot or dash first"
+                )
+                raise SettingError(name=name, value=given, rule=rule)
         if not self.redis.startswith(("redis://", "rediss://", "unix://")):
             rule = "a redis://, rediss:// or unix:// address"
             raise SettingError(name="redis", value=without_password(self.redis), rule=rule)

@@ -17,6 +17,10 @@ class SecuritySettings:
     """Start without secret and certificates all the same: whoever reaches the job's ports can
     read it, change it and end it."""
 
+    launch: str = ""
+    """Launch that this process belongs to, as `paramfleet launch` sets it: a coordinator takes
+    members of its own launch alone. Empty is taken by any."""
+
     redis_user: str = ""
     """User of the registry's access list; empty takes that of the address."""
 

@@ -33,7 +33,11 @@ class CoordinatorSettings(JobSettings):
     """Whether workers of an async or GEO job may die, come late and leave while it goes on."""
 
     worker_grace_s: float = 30.0
-    """Elastic: seconds of a worker's silence after which the job goes on without it."""
+    """Seconds that a worker may be silent while its launcher sees it alive; if the job is
+    elastic, any worker. An elastic job then goes on without it, any other fails."""
+
+    server_grace_s: float = 30.0
+    """Seconds that a pserver may be silent while its launcher sees it alive."""
 
     bind: str = ""
     """Address to listen on; empty listens on host."""
@@ -68,6 +72,8 @@ class CoordinatorSettings(JobSettings):
             port = getattr(self, name)
             _require(0 <= port < 1 << 16, name, port, "0 to 65535")
         rule = f"at least lease_ttl_s ({self.lease_ttl_s})"
+        _require(self.worker_grace_s >= 0, "worker_grace_s", self.worker_grace_s, ">= 0")
+        _require(self.server_grace_s >= 0, "server_grace_s", self.server_grace_s, ">= 0")
         patient = not self.elastic or self.worker_grace_s >= self.lease_ttl_s
         _require(patient, "worker_grace_s", self.worker_grace_s, rule)
         _require(self.start_timeout_s >= 0, "start_timeout_s", self.start_timeout_s, ">= 0")

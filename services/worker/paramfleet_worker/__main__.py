@@ -23,6 +23,7 @@ from paramfleet_shared.errors import ContractError, FleetError
 from paramfleet_shared.telemetry import setup_logging
 from paramfleet_worker.app.exporting import ExportFormat, export_table
 from paramfleet_worker.app.launcher import Launcher
+from paramfleet_worker.app.naming import job_settings_of, with_name
 from paramfleet_worker.app.operating_commands import COMMANDS
 from paramfleet_worker.app.planning import plan_launch
 from paramfleet_worker.app.script import become_worker, script_of
@@ -76,16 +77,17 @@ def _launch(
         for line in resolved.lines():
             if not line.endswith("(default)"):
                 console.say(line)
-        if resolved.value.on == "ray":
+        settings = with_name(resolved.value, script=script, common=job_settings_of(environment))
+        if settings.on == "ray":
             from paramfleet_worker.app.ray_launch import launch_on_ray  # noqa: PLC0415 -- slow
 
             launching = launch_on_ray(
-                resolved.value, script=script, environment=environment, console=console
+                settings, script=script, environment=environment, console=console
             )
             return asyncio.run(launching)
         with PortReservations() as reservations:
             plan = plan_launch(
-                resolved.value,
+                settings,
                 script=script,
                 pod_ip=environment.get("POD_IP", ""),
                 reservations=reservations,

@@ -50,8 +50,9 @@ class LaunchSettings:
     redis: str = ""
     """Address of the registry; empty starts one on this machine for this job alone."""
 
-    job: str = "default"
-    """Name of the job; jobs that share a Redis need different names."""
+    job: str = ""
+    """Name of the job; jobs that share a Redis need different names. Empty makes one of the
+    script's name and random digits; on several machines they follow from the addresses."""
 
     nproc_per_node: int | None = None
     """Collective mode: workers on each machine; empty is one for each of --gpus."""

@@ -17,6 +17,7 @@ from typing_extensions import override
 from paramfleet_shared.clock import SystemClock
 from paramfleet_shared.errors import ContractError, UnavailableError
 from paramfleet_worker.app.launcher import Launcher
+from paramfleet_worker.app.naming import launch_of
 from paramfleet_worker.app.planning import LOOPBACK, REDIS, LaunchPlan, redis_to_start
 from paramfleet_worker.config import LaunchSettings
 from paramfleet_worker.core.environment import JobFacts
@@ -190,7 +191,11 @@ def _plan(
         coordinator=places[COORDINATOR],
     )
     facts = JobFacts(
-        job=settings.job, redis=url, topology=topology, log_dir=str(settings.log_dir.absolute())
+        job=settings.job,
+        redis=url,
+        topology=topology,
+        log_dir=str(settings.log_dir.absolute()),
+        launch=launch_of(settings),
     )
     address = parse_redis(url)
     mine = frozenset() if address is None else hosts_of_this_machine({address.host}, own=None)
