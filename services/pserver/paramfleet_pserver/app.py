@@ -25,6 +25,7 @@ from typing import Any
 
 import uvloop
 
+from paramfleet_pserver.access import IssuedIncarnations
 from paramfleet_pserver.config import PServerSettings
 from paramfleet_pserver.core.service import ServiceTimes
 from paramfleet_pserver.owners import Owners
@@ -295,6 +296,11 @@ class PServer:
             server=session.member.index,
             clock=self._clock,
             elastic=session.elastic,
+            issued=IssuedIncarnations(
+                partial(session.read_incarnation, "worker"),
+                clock=self._clock,
+                patience_s=2 * self._settings.lease_renew_s,
+            ),
         )
         try:
             if self._settings.load:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from paramfleet_pserver.access import IssuedIncarnations
 from paramfleet_pserver.answers import telling
 from paramfleet_pserver.fields import Fields
 from paramfleet_pserver.geo import check_rule
@@ -85,6 +86,7 @@ class Routes:
         server: This server's index.
         clock: By whose time deadlines are meant.
         elastic: Whether the job's workers come and go.
+        issued: Incarnations that workers may act under; None lets them act under any.
     """
 
     def __init__(
@@ -95,8 +97,10 @@ class Routes:
         server: int,
         clock: Clock,
         elastic: bool = False,
+        issued: IssuedIncarnations | None = None,
     ) -> None:
         self._store = store
+        self._issued = issued
         self._elastic = elastic
         self._lost: dict[Rank, int] = {}
         self._owners = owners
@@ -108,6 +112,8 @@ class Routes:
     def handle(self, operation: str, request: Request) -> Message | Awaitable[Message]:
         """Serve one of ``OPERATIONS``, at once if nothing has to be waited for."""
         handler: Callable[[Request], Coroutine[Any, Any, Message]] = getattr(self, operation)
+        if self._issued is not None and not self._issued.lets(operation, request):
+            return self._issued.admitted(operation, request, handler)
         return begun(handler(request))
 
     def fail(self, error: FleetError) -> None:
