@@ -5,8 +5,9 @@ the end, how many messages went from whom to whom are gathered over the coordina
 that every worker knows that it has all that was sent to it, each message once.
 """
 
+import asyncio
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import msgpack
@@ -38,6 +39,9 @@ receiver's own.
 """
 
 _OPERATION = "exchange"
+
+_MAX_MESSAGES = 1 << 32
+"""Messages of one worker in one exchange."""
 
 
 class ExchangeLostError(IntegrityError):
@@ -119,6 +123,8 @@ class _Running:
         self._channels: dict[int, Channel] = {}
         self._sent: Counter[int] = Counter()
         self._seen: set[tuple[int, int]] = set()
+        self._ranks: frozenset[int] = frozenset()
+        self._opened = asyncio.Event()
         self._server: RpcServer | None = None
 
     def open(self) -> list[int]:
@@ -135,6 +141,7 @@ class _Running:
                     tls=self._tls and self._tls.expects("worker"),
                     secret=self._secret,
                 )
+        self._communicator.wait(self._begin(endpoints))
         return sorted(endpoints)
 
     def send(self, outgoing: Iterator[tuple[int, Message]], *, in_flight: int) -> None:
@@ -173,6 +180,11 @@ class _Running:
         session = self._communicator.session
         return self._communicator.wait(session.gather(f"fleet.exchange.{what}", payload))
 
+    async def _begin(self, ranks: Iterable[int]) -> None:
+        """Take messages from now on, from the workers that take part."""
+        self._ranks = frozenset(ranks)
+        self._opened.set()
+
     async def _listen(self) -> str:
         server = RpcServer(
             {_OPERATION: self._take},
@@ -197,16 +209,24 @@ class _Running:
             timeout_s=self._settings.call_timeout_s,
         )
 
-    def _take(self, request: Request) -> Message:
-        """Keep a message that came.
+    async def _take(self, request: Request) -> Message:
+        """Keep a message that came; another worker may know sooner who takes part.
 
         Raises:
-            MalformedMessageError: if it doesn't say whose it is.
+            MalformedMessageError: if it doesn't say which it is of whom, or no other worker
+                that takes part has sent it.
         """
         fields = request.message.fields
         source, number = fields.get("source"), fields.get("number")
-        if not isinstance(source, int) or not isinstance(number, int):
+        if type(source) is not int or type(number) is not int:
             raise MalformedMessageError(where="fields", rule="need source and number")
+        if not 0 <= number < _MAX_MESSAGES:
+            rule = f"must be a number from 0 to {_MAX_MESSAGES - 1}"
+            raise MalformedMessageError(where="number", rule=rule)
+        await self._opened.wait()
+        if source == self._rank or source not in self._ranks:
+            rule = f"must be another worker that takes part, as {source} isn't"
+            raise MalformedMessageError(where="source", rule=rule)
         self._keep(source, number, request.message)
         return Message()
 

@@ -80,6 +80,10 @@ class JobSettings(SecuritySettings):
     redis: str = "redis://127.0.0.1:6379/0"
     """Where the registry is: a redis://, rediss:// or unix:// address."""
 
+    launch: str = ""
+    """Launch that this process belongs to, as `paramfleet launch` sets it: a coordinator takes
+    members of its own launch alone. Empty is taken by any."""
+
     host: str = "127.0.0.1"
     """Address under which other machines reach this process."""
 
@@ -179,9 +183,10 @@ def check_texts(settings: Any) -> None:
     """
     for field in fields(settings):
         value = getattr(settings, field.name)
-        if field.name == "job" and not _JOB.fullmatch(value):
+        is_name = field.name in {"job", "launch"} and value != field.default
+        if is_name and not _JOB.fullmatch(value):
             rule = "1 to 128 letters, digits, dots, dashes or underscores, no dot or dash first"
-            raise SettingError(name="job", value=value, rule=rule)
+            raise SettingError(name=field.name, value=value, rule=rule)
         if isinstance(value, str | Path) and not is_printable(str(value)):
             rule = "a text without control characters"
             raise SettingError(name=field.name, value=_hide(field, value), rule=rule)

@@ -27,7 +27,12 @@ from paramfleet_shared.access import gate_of
 from paramfleet_shared.admin import AdminServer
 from paramfleet_shared.clock import Clock, SystemClock
 from paramfleet_shared.config import Resolved
-from paramfleet_shared.discovery.errors import JobSizeError, NoRedisError, SeatTakenError
+from paramfleet_shared.discovery.errors import (
+    JobSizeError,
+    NoRedisError,
+    OtherLaunchError,
+    SeatTakenError,
+)
 from paramfleet_shared.discovery.openness import look_for_openness
 from paramfleet_shared.discovery.records import ROLES, JobSizes, Snapshot
 from paramfleet_shared.discovery.registry import CoordinatorSeat
@@ -58,7 +63,11 @@ _WORDS = {
 
 _DRAIN_S = 1.0
 
-_LEVELS = {"job.failed": logging.ERROR, "worker.lost": logging.WARNING}
+_LEVELS = {
+    "job.failed": logging.ERROR,
+    "worker.lost": logging.WARNING,
+    "member.silent": logging.WARNING,
+}
 """How much a decision matters; all others are INFO."""
 
 
@@ -82,7 +91,9 @@ class Coordinator:
         self._store = store_of(
             settings, clock=clock, timeout_s=min(1.0, settings.lease_ttl_s / 4)
         )
-        record = CoordinatorSeat(endpoint="", admin="", host=settings.host, pid=os.getpid())
+        record = CoordinatorSeat(
+            endpoint="", admin="", host=settings.host, pid=os.getpid(), launch=settings.launch
+        )
         self._seat = Seat(
             self._store, job=settings.job, record=record, lease_ttl_s=settings.lease_ttl_s
         )
@@ -105,10 +116,12 @@ class Coordinator:
         Raises:
             NoRedisError: if Redis stays away.
             SeatTakenError: if the job has a coordinator already.
+            OtherLaunchError: if the job runs as another launch.
             FencedError: if another coordinator has taken over.
             JobSizeError: if the running job was started for other sizes.
         """
         try:
+            await self._look_for_another_launch()
             await self._take_seat()
             for warning in (await look_for_openness(self._settings)).warnings():
                 log.warning(warning)
@@ -117,11 +130,36 @@ class Coordinator:
         finally:
             await self._store.close()
 
+    async def _look_for_another_launch(self) -> None:
+        """Look whether members of another launch's run live; nothing is written.
+
+        Its coordinator may just be stopped for a while; taking its lease would fence it.
+
+        Raises:
+            NoRedisError: if Redis stays away.
+            OtherLaunchError: if a heartbeat of it comes within half a lease.
+        """
+        settings, seat = self._settings, self._seat
+        patience_s = settings.join_timeout_s
+        epoch = await outlast(seat.read_epoch, clock=self._clock, patience_s=patience_s)
+        record, first = await seat.read_run(epoch)
+        own = not settings.launch or record is None or record.launch == settings.launch
+        if own or not first or record is None or record.state in {"finished", "failed"}:
+            return
+        deadline = self._clock.monotonic() + settings.lease_ttl_s / 2
+        while self._clock.monotonic() < deadline:
+            await self._clock.sleep(self._tick_s)
+            if (await seat.read_run(epoch))[1] != first:
+                name = f"launch {record.launch}" if record.launch else "it was started by hand"
+                holder = f"{name}, and members of its run {epoch} send heartbeats"
+                raise OtherLaunchError(job=settings.job, holder=holder)
+
     async def _take_seat(self) -> None:
         """Wait for Redis, and for the lease of a former coordinator to end.
 
         Raises:
             SeatTakenError: if its holder goes on renewing it.
+            OtherLaunchError: if its holder, or a launcher that lives, is of another launch.
         """
         settings = self._settings
         patience_s = settings.join_timeout_s
@@ -143,7 +181,7 @@ class Coordinator:
         """Resume the latest run if it hasn't ended and a member of it lives; else begin one."""
         seat = self._seat
         seat.epoch = await seat.read_epoch()
-        if seat.epoch and await self._is_running():
+        if seat.epoch and await self._is_own_run() and await self._is_running():
             arrivals = await seat.read_arrivals()
             snapshot = await seat.tick()
             log.info("job.resumed", extra={"job": self._settings.job, "epoch": seat.epoch})
@@ -160,8 +198,16 @@ class Coordinator:
             lease_renew_s=self._settings.lease_renew_s,
             start_timeout_s=self._settings.start_timeout_s,
             worker_grace_s=self._settings.worker_grace_s,
+            server_grace_s=self._settings.server_grace_s,
         )
-        return Job(self._sizes, rules=rules, barriers=barriers)
+        launch = self._settings.launch
+        return Job(self._sizes, rules=rules, barriers=barriers, launch=launch)
+
+    async def _is_own_run(self) -> bool:
+        """Return whether the latest run isn't what another launch left behind."""
+        record, _ = await self._seat.read_run(self._seat.epoch)
+        own = self._settings.launch
+        return not own or record is None or record.launch == own
 
     async def _is_running(self) -> bool:
         """Return whether a heartbeat of the latest run comes within a lease's length.

@@ -47,7 +47,11 @@ class CoordinatorSettings(JobSettings):
     """Whether workers of an async or GEO job may die, come late and leave while it goes on."""
 
     worker_grace_s: float = 30.0
-    """Elastic: seconds of a worker's silence after which the job goes on without it."""
+    """Seconds that a worker may be silent while its launcher sees it alive; if the job is
+    elastic, any worker. An elastic job then goes on without it, any other fails."""
+
+    server_grace_s: float = 30.0
+    """Seconds that a pserver may be silent while its launcher sees it alive."""
 
     bind: str = ""
     """Address to listen on; empty listens on host."""
@@ -78,6 +82,8 @@ class CoordinatorSettings(JobSettings):
         rule = f"at least server_num ({self.server_num})"
         _require(self.num_shards >= self.server_num, "num_shards", self.num_shards, rule)
         rule = f"at least lease_ttl_s ({self.lease_ttl_s})"
+        _require(self.worker_grace_s >= 0, "worker_grace_s", self.worker_grace_s, ">= 0")
+        _require(self.server_grace_s >= 0, "server_grace_s", self.server_grace_s, ">= 0")
         patient = not self.elastic or self.worker_grace_s >= self.lease_ttl_s
         _require(patient, "worker_grace_s", self.worker_grace_s, rule)
         try:

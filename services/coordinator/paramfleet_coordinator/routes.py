@@ -7,12 +7,12 @@ from typing import Any
 
 from paramfleet_coordinator.core.gathering import Gathering
 from paramfleet_coordinator.core.job import Decision, Job
-from paramfleet_coordinator.core.membership import Place
+from paramfleet_coordinator.core.place import Place
 from paramfleet_shared.clock import Clock
-from paramfleet_shared.discovery.errors import WrongJobError
+from paramfleet_shared.discovery.errors import OtherLaunchError, WrongJobError
 from paramfleet_shared.discovery.orders import Orders
 from paramfleet_shared.discovery.records import Member, Snapshot
-from paramfleet_shared.discovery.seat import Seat
+from paramfleet_shared.discovery.seat import Seat, coordinator_of
 from paramfleet_shared.rpc.server import Handler, Request
 from paramfleet_shared.texts import MAX_NAME_LENGTH, NAME_RULE, is_name, is_printable
 from paramfleet_shared.wire.message import MalformedMessageError, Message
@@ -150,7 +150,9 @@ class Desk:
             host=fields.text("host"),
             pid=fields.integer("pid"),
             nonce=fields.text("nonce"),
+            launch=fields.optional_text("launch"),
         )
+        self._require_launch(newcomer)
         await self._gather(newcomer)
         asked_at = self._clock.monotonic()
         while True:
@@ -265,6 +267,16 @@ class Desk:
         if asked != self._name:
             raise WrongJobError(asked=asked, served=self._name)
 
+    def _require_launch(self, newcomer: Member) -> None:
+        """Refuse a member of another launch; one that was started by hand is of none.
+
+        Raises:
+            OtherLaunchError: naming the launch that the job is of.
+        """
+        own = self._seat.member
+        if own.launch and newcomer.launch not in {"", own.launch}:
+            raise OtherLaunchError(job=self._name, holder=coordinator_of(own))
+
     def _describe(self, place: Place, now: float) -> dict[str, Any]:
         member = place.member
         return {
@@ -278,6 +290,10 @@ class Desk:
             "alive": place.end not in {"left", "lost"}
             and not self._job.members.is_silent(place),
             "last_seen_s": round(now - place.renewed_at, 3),
+            "silent_s": round(now - place.renewed_at, 3)
+            if place.may_die and self._job.members.is_silent(place)
+            else None,
+            "vouched": place.vouched,
             "done": place.end in {"done", "left"},
             "lost": place.why or "lost" if place.end == "lost" else None,
             "facts": dict(self._snapshot.facts.get(member.key, {})),
@@ -309,6 +325,9 @@ class _Fields:
         if not isinstance(value, str) or not is_name(value):
             raise self._malformed(name, f"a name: {NAME_RULE}")
         return value
+
+    def optional_text(self, name: str) -> str:
+        return "" if self._fields.get(name) is None else self.text(name)
 
     def integer(self, name: str) -> int:
         value = self._fields.get(name)

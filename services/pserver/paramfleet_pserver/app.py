@@ -25,8 +25,10 @@ from typing import Any
 
 import uvloop
 
+from paramfleet_pserver.access import IssuedIncarnations
 from paramfleet_pserver.config import PServerSettings
 from paramfleet_pserver.core.service import ServiceTimes
+from paramfleet_pserver.gauges import BODY_GAUGES, HELD, SERVICE_GAUGES, TABLE_GAUGES
 from paramfleet_pserver.owners import Owners
 from paramfleet_pserver.routes import OPERATIONS, Routes
 from paramfleet_pserver.tablestore import TableStore
@@ -68,28 +70,6 @@ STATES = {
     "serving": "serving",
 }
 """What a server does, by the name its status has for it."""
-
-TABLE_GAUGES = {
-    "rows": "Rows (dense: values) of a table on this server.",
-    "bytes": "Memory that a table takes on this server.",
-    "pulls": "Reads of a table.",
-    "pushes": "Gradients or differences taken for a table.",
-    "version": "Pushes (sync: steps) applied to a table in this job.",
-}
-"""Facts about each table that are measured, and what they say."""
-
-SERVICE_GAUGES = {
-    "requests": "Requests answered.",
-    "request_seconds": "Seconds between taking a request and its answer, waiting included.",
-}
-
-BODY_GAUGES = {
-    "receiving": "Memory of requests that are being received.",
-    "sending": "Bytes of answers that haven't left as yet.",
-}
-"""Of all workers together."""
-
-HELD = "Seconds for which pushes waited for checkpoints, in all."
 
 
 def run(arguments: Mapping[str, Any] | None = None) -> None:
@@ -308,6 +288,11 @@ class PServer:
             clock=self._clock,
             elastic=session.elastic,
             dirs=CheckpointDirs.of(self._settings.checkpoint_dirs),
+            issued=IssuedIncarnations(
+                partial(session.read_incarnation, "worker"),
+                clock=self._clock,
+                patience_s=2 * self._settings.lease_renew_s,
+            ),
         )
         try:
             if self._settings.load:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from paramfleet_pserver.access import IssuedIncarnations
 from paramfleet_pserver.answers import telling
 from paramfleet_pserver.checkpointing import Checkpointing
 from paramfleet_pserver.fields import Fields
@@ -82,9 +83,10 @@ class Routes:
         elastic: Whether the job's workers come and go.
         dirs: Where requests may have checkpoints saved and loaded; if not given, below the
             working folder.
+        issued: Incarnations that workers may act under; None lets them act under any.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (all but the first by keyword)
         self,
         store: TableStore,
         *,
@@ -93,8 +95,10 @@ class Routes:
         clock: Clock,
         elastic: bool = False,
         dirs: CheckpointDirs | None = None,
+        issued: IssuedIncarnations | None = None,
     ) -> None:
         self._store = store
+        self._issued = issued
         self._elastic = elastic
         self._lost: dict[Rank, int] = {}
         self._owners = owners
@@ -109,6 +113,8 @@ class Routes:
     def handle(self, operation: str, request: Request) -> Message | Awaitable[Message]:
         """Serve one of ``OPERATIONS``, at once if nothing has to be waited for."""
         handler: Callable[[Request], Coroutine[Any, Any, Message]] = getattr(self, operation)
+        if self._issued is not None and not self._issued.lets(operation, request):
+            return self._issued.admitted(operation, request, handler)
         return begun(handler(request))
 
     def fail(self, error: FleetError) -> None:

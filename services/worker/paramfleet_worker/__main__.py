@@ -4,6 +4,7 @@ import asyncio
 import logging
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -24,6 +25,7 @@ from paramfleet_shared.secret import new_secret, open_warnings, write_secret
 from paramfleet_shared.telemetry import setup_logging
 from paramfleet_worker.app.exporting import ExportFormat, export_table
 from paramfleet_worker.app.launcher import Launcher
+from paramfleet_worker.app.naming import with_name
 from paramfleet_worker.app.operating_commands import COMMANDS
 from paramfleet_worker.app.planning import plan_launch
 from paramfleet_worker.app.preparing import prepared_launch
@@ -80,6 +82,7 @@ def _launch(
             from paramfleet_worker.app.collective import launch_collective  # noqa: PLC0415 -- slow
 
             return launch_collective(resolved.value, script, environment, console)
+        resolved = replace(resolved, value=with_name(resolved.value, script=script))
         if resolved.value.on == "ray":
             from paramfleet_worker.app.ray_launch import launch_on_ray  # noqa: PLC0415 -- slow
 

@@ -10,6 +10,8 @@ from paramfleet_shared.security import SecuritySettings
 __all__ = ["LaunchSettings"]
 
 
+_USUAL_REDIS = "redis://127.0.0.1:6379/0"
+
 _RANGES: dict[str, tuple[float, float]] = {
     "server_num": (1, 65_536),
     "worker_num": (1, 65_536),
@@ -61,8 +63,9 @@ class LaunchSettings(SecuritySettings):
     redis: str = ""
     """Address of the registry; empty starts one on this machine for this job alone."""
 
-    job: str = "default"
-    """Name of the job; jobs that share a Redis need different names."""
+    job: str = ""
+    """Name of the job; jobs that share a Redis need different names. Empty makes one of the
+    script's name and random digits; on several machines they follow from the addresses."""
 
     checkpoint_dirs: str = ""
     """Folders below which pservers save and load checkpoints, with ':' between (os.pathsep);
@@ -120,7 +123,7 @@ class LaunchSettings(SecuritySettings):
         shared: dict[str, Any] = {
             field.name: getattr(self, field.name) for field in fields(SecuritySettings)
         }
-        return JobSettings(job=self.job, redis=redis or "redis://127.0.0.1:6379/0", **shared)
+        return JobSettings(job=self.job or "default", redis=redis or _USUAL_REDIS, **shared)
 
     @property
     def several_machines(self) -> bool:

@@ -1,14 +1,32 @@
-"""What a launcher reads and writes in the job's registry: how it and its workers ended."""
+"""What a launcher reads and writes in the job's registry.
+
+That it runs the job, which of its processes live, and how the job and its workers ended.
+"""
 
 import contextlib
-from collections.abc import Callable
+import json
+import os
+import secrets
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from paramfleet_shared.clock import Clock
 from paramfleet_shared.config import JobSettings
-from paramfleet_shared.discovery.errors import NoRedisError, RedisRefusedError
-from paramfleet_shared.discovery.records import Failure, end_to_text
-from paramfleet_shared.discovery.registry import RETENTION_MS, Registry, field_of
-from paramfleet_shared.discovery.scripts import FAIL, LOSE, Keys
+from paramfleet_shared.discovery.errors import (
+    NoRedisError,
+    OtherLaunchError,
+    RedisRefusedError,
+)
+from paramfleet_shared.discovery.records import Failure, Voucher, end_to_text
+from paramfleet_shared.discovery.registry import (
+    RETENTION_MS,
+    CoordinatorSeat,
+    Registry,
+    field_of,
+)
+from paramfleet_shared.discovery.scripts import FAIL, LOSE, VOUCH, WITHDRAW, Keys
+from paramfleet_shared.discovery.seat import coordinator_of, launcher_of
 from paramfleet_shared.discovery.store import store_of
 from paramfleet_worker.core.events import FailureRecord, ProcessName
 
@@ -30,17 +48,89 @@ class JobRecords:
 
     Args:
         settings: Where the registry is, and the job's account there.
-        writer: This launcher's name in the registry's fence, different on each machine.
+        writer: This launcher's name in the registry's fence: its first process, which no other
+            launcher of the job has.
         clock: Paces the waiting.
+        launch: The launch's name; empty looks at none.
+        lease_ttl_s: Seconds that what it vouches for holds.
     """
 
-    def __init__(self, settings: JobSettings, *, writer: str, clock: Clock) -> None:
+    def __init__(
+        self,
+        settings: JobSettings,
+        *,
+        writer: str,
+        clock: Clock,
+        launch: str = "",
+        lease_ttl_s: float = 4.0,
+    ) -> None:
         self._store = store_of(settings, clock=clock, timeout_s=CALL_TIMEOUT_S)
         self._registry = Registry(self._store, job=settings.job)
         self._keys = Keys(settings.job)
+        self._job = settings.job
         self._writer = writer
         self._clock = clock
+        self._launch = launch
+        self._lease_ttl_s = lease_ttl_s
+        self._nonce = secrets.token_hex(8)
         self._past_epoch = 0
+        self._silent_since: float | None = None
+
+    @property
+    def silent_s(self) -> float:
+        """Return for how long vouching has found no registry; 0 while it finds one.
+
+        It counts from the first call that failed: a launcher that was itself stopped for a
+        while has no reason to blame the registry.
+        """
+        since = self._silent_since
+        return 0.0 if since is None else self._clock.monotonic() - since
+
+    async def begin(self) -> None:
+        """Take the job's name for this launch, as soon as a former one's lease is over.
+
+        What a launch left that was killed ends within a lease. One that lives is known by the
+        renewal of its own.
+
+        Raises:
+            OtherLaunchError: if another launch runs the job.
+            NoRedisError: if the registry doesn't answer.
+            RedisRefusedError: if it asks for another password.
+        """
+        before: tuple[Any, int] = (None, 0)
+        while True:
+            answer = await self._vouch({}, is_start=True)
+            if answer[0] == b"ok":
+                return
+            left_ms = int(answer[2])
+            if answer[1] == before[0] and left_ms > before[1]:
+                raise OtherLaunchError(job=self._job, holder=_holder(answer))
+            before = (answer[1], left_ms)
+            await self._clock.sleep(min(POLL_S, 0.001 * max(1, left_ms)))
+
+    async def vouch(self, alive: Mapping[str, int]) -> str:
+        """Say which processes this launcher sees alive.
+
+        Args:
+            alive: Process ids by ``role:index``.
+
+        Returns:
+            Who has the job's name now if it isn't this launch, else an empty text.
+        """
+        try:
+            answer = await self._vouch(alive)
+        except (NoRedisError, RedisRefusedError):
+            if self._silent_since is None:
+                self._silent_since = self._clock.monotonic()
+            return ""
+        self._silent_since = None
+        return "" if answer[0] == b"ok" else _holder(answer)
+
+    async def withdraw(self) -> None:
+        """Give the job's name up: this launcher's processes have ended."""
+        with contextlib.suppress(NoRedisError, RedisRefusedError):
+            keys = self._keys.of_run(0)
+            await self._store.run(WITHDRAW, keys, (self._writer, self._nonce))
 
     async def close(self) -> None:
         """Close the connection."""
@@ -86,6 +176,8 @@ class JobRecords:
             record = await self._registry.read_job(epoch) if epoch > self._past_epoch else None
             if record is None or record.state == "finished":
                 return None
+            if self._launch and record.launch != self._launch:
+                return None  # how another launch ended is none of this one's business
             if record.failure is not None:
                 known = record.failure
                 return FailureRecord(ProcessName(known.role, known.index), known.reason)
@@ -109,14 +201,16 @@ class JobRecords:
             epoch = await self._epoch()
             fence = (epoch, f"launcher:{self._writer}", 0, RETENTION_MS)
             end = end_to_text("lost", reason)
-            arguments = (*fence, field_of(name.role, name.index), pid, end)
+            own = (self._launch,) if self._launch else ()
+            arguments = (*fence, field_of(name.role, name.index), pid, end, *own)
             await self._store.run(LOSE, self._keys.of_run(epoch), arguments)
 
     async def wait_members_left(self) -> None:
         """Return once the coordinator has given its seat back: it leaves last."""
         while True:
             try:
-                if not await self._store.command("EXISTS", self._keys.of_job("seat")):
+                record = await self._store.command("HGET", self._keys.of_job("seat"), "record")
+                if record is None or json.loads(record).get("launch") not in {"", self._launch}:
                     return
             except (NoRedisError, RedisRefusedError):
                 return
@@ -137,4 +231,27 @@ class JobRecords:
     async def _write_failure(self, epoch: int, name: ProcessName, reason: str) -> None:
         failure = Failure(role=name.role, index=name.index, reason=reason)
         fence = (epoch, f"launcher:{self._writer}", 0, RETENTION_MS)
-        await self._store.run(FAIL, self._keys.of_run(epoch), (*fence, failure.to_json()))
+        own = (self._launch,) if self._launch else ()
+        arguments = (*fence, failure.to_json(), *own)
+        await self._store.run(FAIL, self._keys.of_run(epoch), arguments)
+
+    async def _vouch(self, alive: Mapping[str, int], *, is_start: bool = False) -> list[Any]:
+        voucher = Voucher(
+            launch=self._launch,
+            part=self._writer,
+            nonce=self._nonce,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            alive=dict(alive),
+        )
+        lease_ms = max(1, round(self._lease_ttl_s * 1000))
+        own = (self._launch, self._writer, self._nonce, lease_ms)
+        arguments = (*own, voucher.to_json(), RETENTION_MS, int(is_start))
+        return await self._store.run(VOUCH, self._keys.of_run(0), arguments)
+
+
+def _holder(answer: Sequence[Any]) -> str:
+    """Return in words who refused a voucher."""
+    if answer[0] == b"launch":
+        return launcher_of(answer[1])
+    return coordinator_of(CoordinatorSeat(**json.loads(answer[1])))

@@ -16,11 +16,12 @@ _CONNECTION = ("ping", "hello", "select", "client|setname", "info", "time")
 
 _MEMBERS = (
     "evalsha",
-    "exists", "get", "hget", "hgetall", "hincrby", "hset", "hsetnx", "pexpire", "set",
+    "exists", "get", "hdel", "hget", "hgetall", "hincrby", "hset", "hsetnx", "pexpire", "pttl",
+    "set",
 )  # fmt: skip
 
 _COORDINATOR = (
-    "del", "hdel", "lindex", "lrange", "ltrim", "rpush", "sadd", "smembers", "srem",
+    "del", "lindex", "lrange", "ltrim", "rpush", "sadd", "smembers", "srem",
 )  # fmt: skip
 
 _LOAD = "script|load"

@@ -16,9 +16,11 @@ __all__ = [
     "NoCoordinatorError",
     "NoRedisError",
     "NotAMemberError",
+    "OtherLaunchError",
     "PlacementTimeoutError",
     "RedisRefusedError",
     "SeatTakenError",
+    "UnissuedIncarnationError",
     "UnknownRoleError",
     "WorkersOnlyError",
     "WrongJobError",
@@ -181,6 +183,37 @@ class FencedError(IntegrityError):
             index=index,
             incarnation=incarnation,
             newest=newest,
+        )
+
+
+class UnissuedIncarnationError(ContractError):
+    """A process acts for a member with an incarnation that the coordinator never gave out."""
+
+    code = "contract.unissued_incarnation"
+
+    def __init__(self, *, role: str, index: int, incarnation: int, newest: int) -> None:
+        given = f"the newest is {newest}" if newest else "it gave out none"
+        super().__init__(
+            f"{role} {index} incarnation {incarnation} isn't one that the coordinator gave "
+            f"out: {given}; join the job first",
+            role=role,
+            index=index,
+            incarnation=incarnation,
+            newest=newest,
+        )
+
+
+class OtherLaunchError(ContractError):
+    """A job of this name runs already, started by another launch."""
+
+    code = "contract.other_launch"
+
+    def __init__(self, *, job: str, holder: str) -> None:
+        super().__init__(
+            f"job {job!r} runs already: {holder}; end it first, or give this one another name "
+            "with --job",
+            job=job,
+            holder=holder,
         )
 
 

@@ -3,7 +3,7 @@
 import os
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from paramfleet_shared.clock import Clock
@@ -11,6 +11,7 @@ from paramfleet_shared.config import JobSettings
 from paramfleet_shared.discovery.errors import NoCoordinatorError, NoRedisError
 from paramfleet_shared.discovery.records import JobSizes, Member
 from paramfleet_shared.discovery.registry import Registry
+from paramfleet_shared.discovery.store import RedisStore, outlast, store_of
 from paramfleet_shared.errors import OutcomeUnknownError, UnavailableError
 from paramfleet_shared.rpc.client import Channel
 from paramfleet_shared.rpc.tracing import Tracing, open_channel
@@ -18,7 +19,15 @@ from paramfleet_shared.secret import secret_of
 from paramfleet_shared.tls import tls_of
 from paramfleet_shared.wire.message import Message
 
-__all__ = ["Admission", "ask_to_join", "coordinator_channel", "find_coordinator", "newcomer"]
+__all__ = [
+    "Admission",
+    "Entry",
+    "ask_to_join",
+    "coordinator_channel",
+    "enter",
+    "find_coordinator",
+    "newcomer",
+]
 
 _POLL_S = 0.1
 """Seconds between two looks for what isn't there yet."""
@@ -44,10 +53,62 @@ class Admission:
     """How often each barrier has let its workers go already."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Entry:
+    """A new member's place, and its connections to the registry and the coordinator."""
+
+    admission: Admission
+    store: RedisStore
+    channel: Channel
+
+
+async def enter(  # noqa: PLR0913 (all but the first by keyword)
+    settings: JobSettings,
+    *,
+    role: str,
+    index: int | None,
+    endpoint: str,
+    admin: str,
+    clock: Clock,
+    tracing: Tracing | None,
+) -> Entry:
+    """Get a place in the job: from Redis to the coordinator's answer.
+
+    Args and errors are those of ``JobSession.join``.
+    """
+    deadline = clock.monotonic() + settings.join_timeout_s
+    store = store_of(settings, clock=clock, timeout_s=min(1.0, settings.lease_ttl_s / 4))
+    registry = Registry(store, job=settings.job)
+    channel: Channel | None = None
+    try:
+        await outlast(registry.ping, clock=clock, patience_s=settings.join_timeout_s)
+        left_s = deadline - clock.monotonic()
+        channel = await coordinator_channel(
+            registry, settings, role=role, clock=clock, timeout_s=left_s, tracing=tracing
+        )
+        admission = await ask_to_join(
+            channel,
+            settings,
+            member=newcomer(settings, role=role, endpoint=endpoint, admin=admin),
+            index=index,
+            clock=clock,
+            timeout_s=deadline - clock.monotonic(),
+        )
+    except BaseException:
+        await store.close()
+        if channel is not None:
+            await channel.close()
+        raise
+    return Entry(admission=admission, store=store, channel=channel)
+
+
 async def find_coordinator(
-    registry: Registry, *, job: str, clock: Clock, timeout_s: float
+    registry: Registry, *, job: str, clock: Clock, timeout_s: float, launch: str = ""
 ) -> str:
     """Return the rpc address of the job's coordinator, when there is one.
+
+    The coordinator of another launch than the own isn't asked: either it has died, and its
+    lease is about to end, or the own coordinator is refused in a moment.
 
     Raises:
         NoCoordinatorError: if none announced itself in ``timeout_s``.
@@ -59,6 +120,9 @@ async def find_coordinator(
             seat = await registry.find_coordinator()
         except NoRedisError as error:
             seat, reason = None, str(error)
+        if seat is not None and launch and seat.launch not in {"", launch}:
+            reason = f"launch {seat.launch} has one, and this is {launch}"
+            seat = None
         if seat is not None:
             return seat.endpoint
         waited_s = clock.monotonic() - started
@@ -84,7 +148,8 @@ async def coordinator_channel(
         OpenJobError: if they name neither a certificate nor a secret.
     """
     tls, secret = tls_of(settings, role), secret_of(settings)
-    locate = partial(find_coordinator, registry, job=settings.job, clock=clock, timeout_s=0.0)
+    named = {"job": settings.job, "launch": settings.launch}
+    locate = partial(find_coordinator, registry, **named, clock=clock, timeout_s=0.0)
     endpoint = await locate(timeout_s=timeout_s)
     own = tls and tls.expects("coordinator")
     return open_channel(
@@ -121,6 +186,7 @@ async def ask_to_join(
         NoCoordinatorError: if no coordinator answered in time.
         JobFullError: if all places are held.
         IndexTakenError: if another live process has the index.
+        OtherLaunchError: if the job is another launch's.
         JobFailedError: if the job has failed already.
     """
     started = clock.monotonic()
@@ -133,6 +199,7 @@ async def ask_to_join(
         "host": member.host,
         "pid": member.pid,
         "nonce": member.nonce,
+        "launch": member.launch,
     }
     while True:
         left_s = timeout_s - (clock.monotonic() - started)
@@ -162,21 +229,15 @@ def newcomer(settings: JobSettings, *, role: str, endpoint: str, admin: str) -> 
         host=settings.host,
         pid=os.getpid(),
         nonce=secrets.token_hex(8),
+        launch=settings.launch,
     )
 
 
 def _admission(reply: Message, member: Member) -> Admission:
     facts = reply.fields
     return Admission(
-        member=Member(
-            role=member.role,
-            index=int(facts["index"]),
-            incarnation=int(facts["incarnation"]),
-            endpoint=member.endpoint,
-            admin=member.admin,
-            host=member.host,
-            pid=member.pid,
-            nonce=member.nonce,
+        member=replace(
+            member, index=int(facts["index"]), incarnation=int(facts["incarnation"])
         ),
         sizes=JobSizes(
             worker_num=int(facts["worker_num"]),

@@ -37,8 +37,12 @@ class Outages:
         if waited_s >= self._grace_s:
             self._life.end_badly(NoRedisError(**{**error.facts, "waited_s": waited_s}))
 
-    def note_answer(self, *, asked_at: float, has_coordinator: bool) -> None:
-        """Note that Redis answered a heartbeat of ``asked_at``, and whom it knew."""
+    def note_answer(self, *, asked_at: float, has_coordinator: bool) -> bool:
+        """Note that Redis answered a heartbeat of ``asked_at``, and whom it knew.
+
+        Returns:
+            True if the coordinator has stayed away for too long: the job has failed.
+        """
         self._redis_at = asked_at
         if self._misses_redis:
             log.info("job.redis_found")
@@ -49,3 +53,5 @@ class Outages:
         if waited_s >= self._grace_s:
             reason = f"gone for {waited_s:.0f} s, and nobody started it again"
             self._life.end_badly(JobFailedError(role="coordinator", index=0, reason=reason))
+            return True
+        return False

@@ -20,6 +20,7 @@ __all__ = [
     "Release",
     "Snapshot",
     "State",
+    "Voucher",
     "end_from_text",
     "end_to_text",
 ]
@@ -82,6 +83,9 @@ class Member:
 
     nonce: str = ""
     """Random name of this life: tells a retried join from a restarted process."""
+
+    launch: str = ""
+    """Launch it belongs to; empty for a process that was started by hand."""
 
     @property
     def key(self) -> MemberKey:
@@ -165,6 +169,9 @@ class JobRecord:
     orders: Orders = field(default_factory=Orders)
     """What an operator wants."""
 
+    launch: str = ""
+    """Launch that the run belongs to; empty for none."""
+
     def to_fields(self) -> dict[str, str]:
         """Return the record as the registry's hash keeps it."""
         fields: dict[str, str] = {"state": self.state}
@@ -178,6 +185,8 @@ class JobRecord:
             fields["lost"] = json.dumps([asdict(each) for each in self.lost])
         if self.orders.version:
             fields["orders"] = self.orders.to_json()
+        if self.launch:
+            fields["launch"] = self.launch
         return fields
 
     @classmethod
@@ -196,6 +205,7 @@ class JobRecord:
             placement=json.loads(placement) if placement else None,
             lost=tuple(Lost(**each) for each in json.loads(fields.get("lost", b"[]"))),
             orders=Orders.from_json(orders) if orders else Orders(),
+            launch=fields.get("launch", b"").decode(),
         )
 
 
@@ -207,6 +217,34 @@ class Release:
     generation: int
     ranks: tuple[int, ...]
     """Workers that took part; empty when that is forgotten."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Voucher:
+    """What a launcher says of its processes, again and again."""
+
+    launch: str
+    part: str
+    """Its first process, as ``coordinator:0``: each launcher of a launch has another."""
+
+    nonce: str
+    """Random name of the launcher's own life."""
+
+    host: str
+    pid: int
+    """The launcher's."""
+
+    alive: Mapping[str, int] = field(default_factory=dict)
+    """Process ids by ``role:index`` of the processes that it sees alive."""
+
+    def to_json(self) -> str:
+        """Return the record as the registry keeps it."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> "Voucher":
+        """Rebuild a voucher from ``to_json``'s text."""
+        return cls(**json.loads(text))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -227,3 +265,6 @@ class Snapshot:
     facts: Mapping[MemberKey, Mapping[str, Any]] = field(default_factory=dict)
     released: Mapping[str, Release] = field(default_factory=dict)
     """The latest release of each barrier, by name."""
+
+    vouchers: Mapping[str, tuple[int, Voucher]] = field(default_factory=dict)
+    """By the launcher's part. The number changes with each renewal, and means no more."""

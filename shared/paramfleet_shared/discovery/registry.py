@@ -5,8 +5,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from paramfleet_shared.discovery.errors import EpochEndedError, FencedError
-from paramfleet_shared.discovery.records import End, Failure, JobRecord, Member, end_to_text
+from paramfleet_shared.discovery.errors import (
+    EpochEndedError,
+    FencedError,
+    UnissuedIncarnationError,
+)
+from paramfleet_shared.discovery.records import (
+    End,
+    Failure,
+    JobRecord,
+    Member,
+    MemberKey,
+    end_to_text,
+)
 from paramfleet_shared.discovery.scripts import BEAT, FAIL, PUT, Keys
 from paramfleet_shared.discovery.store import RedisStore
 
@@ -40,6 +51,8 @@ class CoordinatorSeat:
     admin: str
     host: str
     pid: int
+    launch: str = ""
+    """Launch it belongs to; empty for none."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,6 +104,11 @@ class Registry:
         found = read_hash(await self._store.command("HGETALL", key))
         return [Member.from_json(text) for text in found.values()]
 
+    async def read_incarnation(self, role: str, index: int) -> int:
+        """Return the newest incarnation of a place that was given out; 0 for none."""
+        field = field_of(role, index)
+        return int(await self._store.command("HGET", self._keys.of_job("lives"), field) or 0)
+
     async def read_facts(self, epoch: int, role: str) -> dict[int, dict[str, Any]]:
         """Return what the members of a role published last, by index."""
         key = self._keys.of_run(epoch)[7]
@@ -128,9 +146,12 @@ class Registry:
         _, job, seats = await self._fenced(BEAT, member, epoch=epoch, arguments=arguments)
         return JobView(job=JobRecord.from_fields(read_hash(job)), has_coordinator=bool(seats))
 
-    async def fail(self, member: Member, *, epoch: int, reason: str) -> None:
-        """End the job with this member's failure, unless it has ended already."""
-        failure = Failure(role=member.role, index=member.index, reason=reason)
+    async def fail(
+        self, member: Member, *, epoch: int, reason: str, of: MemberKey | None = None
+    ) -> None:
+        """End the job with a failure, this member's or that ``of`` another; the first stays."""
+        role, index = of or member.key
+        failure = Failure(role=role, index=index, reason=reason)
         await self._fenced(FAIL, member, epoch=epoch, arguments=(failure.to_json(),))
 
     async def put(self, member: Member, *, epoch: int, use: str, payload: bytes) -> None:
@@ -174,7 +195,15 @@ def raise_if_fenced(answer: list[Any], member: Member, *, job: str, epoch: int) 
     Raises:
         FencedError: if a newer process has this role and index.
         EpochEndedError: if another run of the job has begun.
+        UnissuedIncarnationError: if nobody gave this incarnation out.
     """
+    if answer[0] == b"unissued":
+        raise UnissuedIncarnationError(
+            role=member.role,
+            index=member.index,
+            incarnation=member.incarnation,
+            newest=int(answer[1]),
+        )
     if answer[0] == b"fenced":
         raise FencedError(
             role=member.role,

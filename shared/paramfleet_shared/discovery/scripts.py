@@ -3,7 +3,8 @@
 Every script gets the keys of one run of a job in the order of ``Keys.of_run`` and
 refuses a writer that is not the newest: one of an older run (``epoch``), or one whose
 role and index a newer process has (``fenced``). A writer that is newer than what Redis
-knows restores it, because then Redis came back empty or with old data.
+knows restores it, because then Redis came back empty or with old data; one that is newer by
+more than old data explain is refused, too (``unissued``).
 """
 
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ __all__ = [
     "RESIGN",
     "SCRIPTS",
     "TICK",
+    "VOUCH",
+    "WITHDRAW",
     "WRITE_JOB",
     "Keys",
 ]
@@ -32,8 +35,8 @@ class Keys:
     """Names of a job's keys.
 
     ``epoch`` counts the runs of the job, ``seat`` is the coordinator's lease, ``lives``
-    the incarnation counters, ``audit`` what operators changed; the other keys belong to one
-    run.
+    the incarnation counters, ``audit`` what operators changed, ``launchers`` who runs it; the
+    other keys belong to one run.
     """
 
     job: str
@@ -46,17 +49,43 @@ class Keys:
         """Return the keys a script gets, and after them those of ``more``."""
         own = ("job", "members", "beats", "ends", "facts", "released", "open", *more)
         job = [self.of_job(name) for name in ("epoch", "seat", "lives")]
-        return job + [f"paramfleet:{self.job}:{epoch}:{name}" for name in own]
+        runs = [f"paramfleet:{self.job}:{epoch}:{name}" for name in own]
+        return [*job, *runs[:7], self.of_job("launchers"), *runs[7:]]
 
 
 _NAMES = """
-local EPOCH, SEAT, LIVES, JOB, MEMBERS, BEATS, ENDS, FACTS, RELEASED, OPEN, EXTRA =
+local EPOCH, SEAT, LIVES, JOB, MEMBERS, BEATS, ENDS, FACTS, RELEASED, OPEN, LAUNCHERS, EXTRA =
   KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10],
-  KEYS[11]
+  KEYS[11], KEYS[12]
 """
+
+_RIVAL = """
+local time = redis.call('TIME')
+local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
+local function rival(launch, part, nonce)
+  local all = redis.call('HGETALL', LAUNCHERS)
+  for i = 1, #all, 2 do
+    local cut = string.find(all[i + 1], ' ', 1, true)
+    local left_ms = tonumber(string.sub(all[i + 1], 1, cut - 1)) - now_ms
+    local text = string.sub(all[i + 1], cut + 1)
+    local other = cjson.decode(text)
+    local same = all[i] == part and other.nonce ~= nonce
+    if left_ms > 0 and (other.launch ~= launch or same) then return text, left_ms end
+  end
+end
+"""
+"""Finds a launcher that lives, of another launch or of the same part of this one. ``launchers``
+holds for each part until when, in ms of Redis's own clock, and its voucher behind a space."""
+
+_MOST_NEWER = 1000
+"""Lives of one place that old data may lack."""
+
+_MOST_INCARNATIONS = 1 << 31
+"""The newest that is restored where Redis knows none."""
 
 _FENCE = (
     _NAMES
+    + f"local MOST_NEWER, MOST = {_MOST_NEWER}, {_MOST_INCARNATIONS}"
     + """
 local epoch, field, incarnation = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3])
 local retention = ARGV[4]
@@ -64,6 +93,8 @@ local newest_epoch = tonumber(redis.call('GET', EPOCH) or '0')
 if newest_epoch > epoch then return {'epoch', newest_epoch} end
 local newest = tonumber(redis.call('HGET', LIVES, field) or '0')
 if newest > incarnation then return {'fenced', newest} end
+local most = newest > 0 and newest + MOST_NEWER or MOST
+if incarnation > most then return {'unissued', newest} end
 if newest_epoch < epoch then redis.call('SET', EPOCH, epoch) end
 if newest < incarnation then redis.call('HSET', LIVES, field, incarnation) end
 for _, key in ipairs(KEYS) do
@@ -90,6 +121,7 @@ return {'ok', redis.call('HGETALL', JOB), redis.call('EXISTS', SEAT)}
 FAIL = (
     _FENCE
     + """
+if ARGV[6] and redis.call('HGET', JOB, 'launch') ~= ARGV[6] then return {'ok'} end
 local state = redis.call('HGET', JOB, 'state')
 if state ~= 'finished' and redis.call('HSETNX', JOB, 'failure', ARGV[5]) == 1 then
   redis.call('HSET', JOB, 'state', 'failed')
@@ -97,13 +129,15 @@ end
 return {'ok'}
 """
 )
-"""A member ends the job; the first failure stays. 5: the failure."""
+"""A member ends the job; the first failure stays. 5: the failure, 6: the launch that the run
+must be of, if it matters."""
 
 LOSE = (
     _FENCE
     + """
 local member = redis.call('HGET', MEMBERS, ARGV[5])
 if not member or cjson.decode(member).pid ~= tonumber(ARGV[6]) then return {'ok'} end
+if ARGV[8] and cjson.decode(member).launch ~= ARGV[8] then return {'ok'} end
 if (redis.call('HGET', ENDS, ARGV[5]) or '') == '' then
   redis.call('HSET', ENDS, ARGV[5], ARGV[7])
 end
@@ -111,7 +145,7 @@ return {'ok'}
 """
 )
 """A launcher saw a worker's process end, unless another has its place or it said how it ended
-itself. 5: ``role:index``, 6: the process's id, 7: its end."""
+itself. 5: ``role:index``, 6: the process's id, 7: its end, 8: its launch, if it matters."""
 
 PUT = (
     _FENCE
@@ -125,7 +159,12 @@ return {'ok'}
 
 CLAIM = (
     _NAMES
+    + _RIVAL
     + """
+if ARGV[3] ~= '' then
+  local text = rival(ARGV[3], '', '')
+  if text then return {'launch', text} end
+end
 if redis.call('EXISTS', SEAT) == 1 then return {'taken', redis.call('HGET', SEAT, 'record')} end
 local incarnation = redis.call('HINCRBY', LIVES, 'coordinator:0', 1)
 redis.call('HSET', SEAT, 'incarnation', incarnation, 'record', ARGV[2])
@@ -133,7 +172,40 @@ redis.call('PEXPIRE', SEAT, ARGV[1])
 return {'ok', incarnation}
 """
 )
-"""A coordinator takes the free seat. 1: ms of its lease, 2: its record."""
+"""A coordinator takes the free seat. 1: ms of its lease, 2: its record, 3: its launch: while a
+launcher of another one lives, the job is that one's."""
+
+VOUCH = (
+    _NAMES
+    + _RIVAL
+    + """
+local launch, part, nonce = ARGV[1], ARGV[2], ARGV[3]
+local text, left_ms = rival(launch, part, nonce)
+if text then return {'launch', text, left_ms} end
+local seat = redis.call('HGET', SEAT, 'record')
+if ARGV[7] == '1' and seat and cjson.decode(seat).launch ~= launch then
+  return {'seat', seat, redis.call('PTTL', SEAT)}
+end
+redis.call('HSET', LAUNCHERS, part, string.format('%.0f ', now_ms + ARGV[4]) .. ARGV[5])
+redis.call('PEXPIRE', LAUNCHERS, ARGV[6])
+return {'ok'}
+"""
+)
+"""A launcher says which of its processes live. 1: launch, 2: its part, 3: its nonce, 4: ms of
+its lease, 5: the voucher, 6: ms to keep, 7: 1 to start, when a coordinator of another launch
+refuses it as well. What refuses it comes with the ms that its lease still runs."""
+
+WITHDRAW = (
+    _NAMES
+    + """
+local held = redis.call('HGET', LAUNCHERS, ARGV[1])
+if held and cjson.decode(string.match(held, ' (.*)')).nonce == ARGV[2] then
+  redis.call('HDEL', LAUNCHERS, ARGV[1])
+end
+return {'ok'}
+"""
+)
+"""A launcher has ended. 1: its part, 2: its nonce."""
 
 _RENEW = """
 redis.call('HSET', SEAT, 'incarnation', incarnation, 'record', ARGV[6])
@@ -146,7 +218,7 @@ TICK = (
     + """
 return {'ok', redis.call('HGETALL', JOB), redis.call('HGETALL', MEMBERS),
   redis.call('HGETALL', BEATS), redis.call('HGETALL', ENDS), redis.call('HGETALL', FACTS),
-  redis.call('HGETALL', RELEASED)}
+  redis.call('HGETALL', RELEASED), redis.call('HGETALL', LAUNCHERS)}
 """
 )
 """The coordinator renews its seat (5: ms of its lease, 6: its record) and reads the run."""
@@ -182,7 +254,7 @@ if life <= gone then redis.call('HSET', LIVES, key, gone + 1) end
 local member = redis.call('HGET', MEMBERS, key)
 if member and cjson.decode(member).incarnation > gone then return {'ok'} end
 redis.call('HSET', ENDS, key, ARGV[7])
-for i = 11, #KEYS do redis.call('SREM', KEYS[i], ARGV[8]) end
+for i = 12, #KEYS do redis.call('SREM', KEYS[i], ARGV[8]) end
 return {'ok'}
 """
 )
@@ -258,6 +330,6 @@ return {'ok'}
 
 SCRIPTS = (
     ARRIVE, AUDIT, BEAT, CLAIM, EVICT, FAIL, LOSE, PUT, REGISTER, RELEASE, RESIGN, TICK,
-    WRITE_JOB,
+    VOUCH, WITHDRAW, WRITE_JOB,
 )  # fmt: skip
 """All of them."""

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
+from paramfleet_shared.discovery.errors import OtherLaunchError
 from paramfleet_shared.discovery.records import (
     JobRecord,
     Lost,
@@ -12,6 +13,7 @@ from paramfleet_shared.discovery.records import (
     MemberKey,
     Release,
     Snapshot,
+    Voucher,
     end_from_text,
     end_to_text,
 )
@@ -36,7 +38,7 @@ from paramfleet_shared.discovery.scripts import (
 )
 from paramfleet_shared.discovery.store import RedisStore
 
-__all__ = ["AUDIT_ENTRIES", "Seat"]
+__all__ = ["AUDIT_ENTRIES", "Seat", "coordinator_of", "launcher_of"]
 
 AUDIT_ENTRIES = 1000
 """Changes by operators that are kept; the oldest goes first."""
@@ -73,6 +75,7 @@ class Seat:
             admin=record.admin,
             host=record.host,
             pid=record.pid,
+            launch=record.launch,
         )
         self.epoch = 0
 
@@ -89,12 +92,18 @@ class Seat:
 
         Raises:
             NoRedisError: if Redis doesn't answer.
+            OtherLaunchError: if the job is another launch's.
         """
-        answer = await self._store.run(
-            CLAIM, self._keys.of_run(0), (self._lease_ms, self._record_text())
-        )
+        own = self._record.launch
+        arguments = (self._lease_ms, self._record_text(), own)
+        answer = await self._store.run(CLAIM, self._keys.of_run(0), arguments)
+        if answer[0] == b"launch":
+            raise OtherLaunchError(job=self._job, holder=launcher_of(answer[1]))
         if answer[0] == b"taken":
-            return CoordinatorSeat(**json.loads(answer[1]))
+            holder = CoordinatorSeat(**json.loads(answer[1]))
+            if own and holder.launch not in {"", own}:
+                raise OtherLaunchError(job=self._job, holder=coordinator_of(holder))
+            return holder
         self._member = replace(self._member, incarnation=int(answer[1]))
         return None
 
@@ -107,6 +116,12 @@ class Seat:
         """Return the latest run of the job; 0 if Redis knows none."""
         return int(await self._store.command("GET", self._keys.of_job("epoch")) or 0)
 
+    async def read_run(self, epoch: int) -> tuple[JobRecord | None, dict[str, bytes]]:
+        """Return the decisions about a run, and its members' counts of heartbeats."""
+        keys = self._keys.of_run(epoch)
+        record = JobRecord.from_fields(read_hash(await self._store.command("HGETALL", keys[3])))
+        return record, read_hash(await self._store.command("HGETALL", keys[5]))
+
     async def tick(self) -> Snapshot:
         """Renew the seat and read the run.
 
@@ -116,7 +131,7 @@ class Seat:
             NoRedisError: if Redis doesn't answer.
         """
         answer = await self._fenced(TICK, self._lease_ms, self._record_text())
-        job, members, beats, ends, facts, released = map(read_hash, answer[1:])
+        job, members, beats, ends, facts, released, launchers = map(read_hash, answer[1:])
         found = [Member.from_json(text) for text in members.values()]
         ended = {_key(name): end_from_text(text.decode()) for name, text in ends.items()}
         return Snapshot(
@@ -127,6 +142,7 @@ class Seat:
             last_words={key: why for key, (_, why) in ended.items() if why},
             facts={_key(name): json.loads(text) for name, text in facts.items()},
             released={name: _release(name, text) for name, text in released.items()},
+            vouchers={part: _voucher(text) for part, text in launchers.items()},
         )
 
     async def register(self, member: Member, *, after: int = 0) -> int:
@@ -223,6 +239,24 @@ class Seat:
         answer = await self._store.run(script, keys, (*own, *arguments))
         raise_if_fenced(answer, self._member, job=self._job, epoch=self.epoch)
         return answer
+
+
+def coordinator_of(seat: CoordinatorSeat | Member) -> str:
+    """Return in words who coordinates a job."""
+    where = f" ({seat.endpoint})" if seat.endpoint else ""
+    launch = f" of launch {seat.launch}" if seat.launch else ""
+    return f"its coordinator{launch} is process {seat.pid} on {seat.host}{where}"
+
+
+def launcher_of(text: str | bytes) -> str:
+    """Return in words whose voucher this is."""
+    found = Voucher.from_json(text)
+    return f"launch {found.launch}, its launcher is process {found.pid} on {found.host}"
+
+
+def _voucher(text: bytes) -> tuple[int, Voucher]:
+    until_ms, _, voucher = text.partition(b" ")
+    return int(until_ms), Voucher.from_json(voucher)
 
 
 def _key(name: str) -> MemberKey:

@@ -6,6 +6,7 @@ member of the job dies or gives up, every wait of every session ends within a
 heartbeat's time with ``JobFailedError``.
 """
 
+import contextlib
 import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -21,22 +22,17 @@ from paramfleet_shared.discovery.errors import (
     NoRedisError,
     PlacementTimeoutError,
     RedisRefusedError,
+    UnissuedIncarnationError,
     WorkersOnlyError,
 )
-from paramfleet_shared.discovery.joining import (
-    Admission,
-    ask_to_join,
-    coordinator_channel,
-    newcomer,
-)
+from paramfleet_shared.discovery.joining import Entry, enter
 from paramfleet_shared.discovery.life import JobLife
 from paramfleet_shared.discovery.outages import Outages
 from paramfleet_shared.discovery.records import End, JobRecord, Lost, Member
 from paramfleet_shared.discovery.registry import Registry
-from paramfleet_shared.discovery.store import RedisStore, outlast, store_of
+from paramfleet_shared.discovery.store import outlast
 from paramfleet_shared.errors import FleetError, JobFailedError
 from paramfleet_shared.placement import Placement
-from paramfleet_shared.rpc.client import Channel
 from paramfleet_shared.rpc.tracing import Tracing
 
 __all__ = ["JobSession"]
@@ -55,23 +51,16 @@ _MAX_REASON = 500
 class JobSession:
     """One process's membership of a job; made by ``join``."""
 
-    def __init__(
-        self,
-        admission: Admission,
-        *,
-        settings: JobSettings,
-        store: RedisStore,
-        channel: Channel,
-        clock: Clock,
-    ) -> None:
+    def __init__(self, entry: Entry, *, settings: JobSettings, clock: Clock) -> None:
+        admission = entry.admission
         self._settings = settings
-        self._store = store
-        self._registry = Registry(store, job=settings.job)
-        self._channel = channel
+        self._store = entry.store
+        self._registry = Registry(entry.store, job=settings.job)
+        self._channel = entry.channel
         self._clock = clock
         self._epoch = admission.epoch
         self._barriers = BarrierCaller(
-            channel,
+            entry.channel,
             member=admission.member,
             job=settings.job,
             clock=clock,
@@ -119,38 +108,26 @@ class JobSession:
             NoCoordinatorError: if no coordinator answers within ``join_timeout_s``.
             JobFullError: if all places of the role are held.
             IndexTakenError: if another live process has the index.
+            OtherLaunchError: if the job is another launch's.
             JobFailedError: if the job has failed already.
             JobFinishedError: if it has finished.
             CallerRefusedError: if the coordinator doesn't accept this one's certificate.
             PeerUnprovenError: if the coordinator knows another secret.
             OpenJobError: if the settings name neither a certificate nor a secret.
         """
-        deadline = clock.monotonic() + settings.join_timeout_s
-        store = store_of(settings, clock=clock, timeout_s=min(1.0, settings.lease_ttl_s / 4))
-        registry = Registry(store, job=settings.job)
-        channel: Channel | None = None
-        try:
-            await outlast(registry.ping, clock=clock, patience_s=settings.join_timeout_s)
-            left_s = deadline - clock.monotonic()
-            channel = await coordinator_channel(
-                registry, settings, role=role, clock=clock, timeout_s=left_s, tracing=tracing
-            )
-            admission = await ask_to_join(
-                channel,
-                settings,
-                member=newcomer(settings, role=role, endpoint=endpoint, admin=admin),
-                index=index,
-                clock=clock,
-                timeout_s=deadline - clock.monotonic(),
-            )
-        except BaseException:
-            await store.close()
-            if channel is not None:
-                await channel.close()
-            raise
+        entry = await enter(
+            settings,
+            role=role,
+            index=index,
+            endpoint=endpoint,
+            admin=admin,
+            clock=clock,
+            tracing=tracing,
+        )
+        admission = entry.admission
         facts = {"role": role, "index": admission.member.index, "epoch": admission.epoch}
         log.info("job.joined", extra={"job": settings.job, "late": admission.late, **facts})
-        return cls(admission, settings=settings, store=store, channel=channel, clock=clock)
+        return cls(entry, settings=settings, clock=clock)
 
     @property
     def finished(self) -> bool:
@@ -184,6 +161,7 @@ class JobSession:
             NoRedisError: if Redis stayed away.
             FencedError: if a newer process has taken this one's place.
             EpochEndedError: if another run of the job has begun.
+            UnissuedIncarnationError: if Redis has too old data to know of this life.
         """
         grace_s = self._settings.outage_grace_s
         outages = Outages(self._life, clock=self._clock, grace_s=grace_s)
@@ -196,7 +174,8 @@ class JobSession:
             else:
                 if after_beat is not None:
                     after_beat()
-                outages.note_answer(asked_at=now, has_coordinator=has_coordinator)
+                if outages.note_answer(asked_at=now, has_coordinator=has_coordinator):
+                    await self._blame_coordinator()
             self._life.raise_failure()
             if not self._life.finished:
                 await self._clock.sleep(self._settings.lease_renew_s)
@@ -219,6 +198,14 @@ class JobSession:
                     missing = await self._missing_pservers()
                     raise PlacementTimeoutError(missing=missing, waited_s=waited_s)
                 await self._clock.sleep(_POLL_S)
+
+    async def read_incarnation(self, role: str, index: int) -> int:
+        """Return the newest incarnation of a place that was given out; 0 for none.
+
+        Raises:
+            NoRedisError: if Redis doesn't answer.
+        """
+        return await self._registry.read_incarnation(role, index)
 
     async def barrier(self, name: str, *, timeout_s: float | None = None) -> None:
         """Return when every worker that still trains has called it as often as this one.
@@ -360,6 +347,7 @@ class JobSession:
             FencedError: if a newer process has taken this one's place.
             EpochEndedError: if another run of the job has begun.
             RedisRefusedError: if Redis asks for another password by now.
+            UnissuedIncarnationError: if Redis has too old data to know of this life.
         """
         try:
             view = await self._registry.beat(
@@ -369,11 +357,22 @@ class JobSession:
                 why=self._why if self._end == "lost" else "",
                 facts=self._facts,
             )
-        except (FencedError, EpochEndedError, RedisRefusedError) as error:
+        except (
+            FencedError, EpochEndedError, RedisRefusedError, UnissuedIncarnationError
+        ) as error:  # fmt: skip
             self._life.end_badly(error)
             raise
         self._life.note(view.job)
         return view.has_coordinator
+
+    async def _blame_coordinator(self) -> None:
+        """Write that the coordinator is gone, or a launcher would blame the first who ends."""
+        gone = self._life.failure
+        if isinstance(gone, JobFailedError):
+            with contextlib.suppress(FleetError):
+                await self._registry.fail(
+                    self.member, epoch=self._epoch, reason=gone.reason, of=("coordinator", 0)
+                )
 
     async def _read_job(self) -> JobRecord | None:
         """Return the decisions; None also when Redis is away, because a wait goes on then."""

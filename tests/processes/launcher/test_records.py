@@ -3,6 +3,7 @@
 import asyncio
 import os
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,10 +12,12 @@ import pytest
 from paramfleet_shared.clock import SystemClock
 from paramfleet_shared.config import JobSettings
 from paramfleet_shared.discovery.embedded import EmbeddedRedis
+from paramfleet_shared.discovery.errors import OtherLaunchError
 from paramfleet_shared.discovery.records import Failure, JobRecord, JobSizes, Member
 from paramfleet_shared.discovery.registry import CoordinatorSeat, Registry
 from paramfleet_shared.discovery.seat import Seat
 from paramfleet_shared.discovery.store import RedisStore
+from paramfleet_shared.testing.patience import LATE_S
 from paramfleet_worker.core.events import FailureRecord, ProcessName
 from paramfleet_worker.storage import JobRecords
 
@@ -143,3 +146,155 @@ async def test_a_worker_that_was_killed_is_lost_at_once_but_no_other_in_its_plac
     await job.registry.beat(done, epoch=job.seat.epoch, end="done")
     await job.records.lose(BOB, 78, "exited with code 3")
     assert (await job.seat.tick()).ends[key] == "done"
+
+
+class Launches:
+    """Launchers of one job on one registry."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.made: list[JobRecords] = []
+
+    def one(self, launch: str, part: str = "coordinator:0", ttl_s: float = 0.6) -> JobRecords:
+        records = JobRecords(
+            JobSettings(redis=self.url, job="day3"),
+            writer=part,
+            clock=SystemClock(),
+            launch=launch,
+            lease_ttl_s=ttl_s,
+        )
+        self.made.append(records)
+        return records
+
+
+@pytest.fixture
+async def launches(job: Job) -> AsyncIterator[Launches]:
+    launches = Launches(job.store.url)
+    yield launches
+    for each in launches.made:
+        await each.close()
+
+
+@asynccontextmanager
+async def vouching(records: JobRecords) -> AsyncIterator[None]:
+    """Renew a launcher's lease as it does while it lives."""
+
+    async def renew() -> None:
+        while True:
+            await records.vouch({})
+            await asyncio.sleep(0.1)
+
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(renew())
+        yield
+        task.cancel()
+
+
+async def test_a_second_launch_is_refused_while_a_launcher_of_the_first_lives(
+    job: Job, launches: Launches
+) -> None:
+    await job.seat.resign()
+    first = launches.one("aa")
+    await first.begin()
+
+    async with vouching(first):
+        for second in (launches.one("bb"), launches.one("aa")):
+            with pytest.raises(
+                OtherLaunchError, match=r"'day3' runs already: launch aa, .*--job"
+            ):
+                await second.begin()
+            assert "launch aa" in await second.vouch({})
+        other_machine = launches.one("aa", "worker:1")
+        await other_machine.begin()
+
+
+async def test_a_second_launch_is_refused_while_a_coordinator_of_another_lives(
+    job: Job, launches: Launches
+) -> None:
+    async with asyncio.TaskGroup() as group:
+
+        async def renew() -> None:
+            while True:
+                await job.seat.tick()
+                await asyncio.sleep(0.1)
+
+        await job.open_run()
+        task = group.create_task(renew())
+        with pytest.raises(
+            OtherLaunchError, match=f"coordinator is process {os.getpid()} on h1"
+        ):
+            await launches.one("bb").begin()
+        task.cancel()
+
+
+async def test_what_a_dead_launch_left_blocks_the_next_for_a_lease_and_an_ended_one_not_at_all(
+    job: Job, launches: Launches
+) -> None:
+    await job.seat.resign()
+    loop = asyncio.get_running_loop()
+    dead, ended = launches.one("aa"), launches.one("bb", ttl_s=60.0)
+    await dead.begin()
+    died_at = loop.time()
+
+    await ended.begin()
+    waited_s = loop.time() - died_at
+    await ended.withdraw()
+    async with asyncio.timeout(5.0):
+        await launches.one("cc").begin()
+
+    assert 0.5 < waited_s < 0.6 + LATE_S
+
+
+async def test_a_dead_launchers_lease_and_then_its_coordinators_are_no_renewal(
+    job: Job, launches: Launches
+) -> None:
+    await job.seat.resign()
+    dead = launches.one("aa", ttl_s=0.4)
+    await dead.begin()
+    place = CoordinatorSeat(endpoint="h1:7000", admin="", host="h1", pid=9, launch="aa")
+    seat = Seat(job.store, job="day3", record=place, lease_ttl_s=2.0)
+    await seat.try_claim()
+
+    async with asyncio.timeout(10.0):
+        await launches.one("bb").begin()
+
+
+async def test_a_launcher_says_nothing_about_the_run_of_another_launch(
+    job: Job, launches: Launches
+) -> None:
+    await job.open_run()
+    dead = Member(role="worker", index=1, incarnation=0, endpoint="", admin="", host="h1",
+                  pid=77, nonce="a")  # fmt: skip
+    await job.seat.register(dead)
+    stranger = launches.one("bb")
+    before = await job.seat.tick()
+
+    known = await stranger.failure_or(BOB, "exited with code 1")
+    await stranger.lose(BOB, 77, "exited with code 1")
+
+    assert known is None
+    assert await job.failure() is None
+    assert await job.seat.tick() == before
+
+
+async def test_what_launchers_vouch_for_reaches_the_coordinator(
+    job: Job, launches: Launches
+) -> None:
+    await job.seat.resign()
+    await launches.one("aa").begin()
+    await launches.one("aa", "worker:1").begin()
+    second = launches.one("aa", "worker:1")
+    await asyncio.sleep(0.7)  # its former self's lease
+    await second.vouch({"worker:1": 44})
+    await job.seat.try_claim()
+    await job.open_run()
+
+    vouchers = (await job.seat.tick()).vouchers
+
+    assert {part: voucher.alive for part, (_, voucher) in vouchers.items()} == {
+        "coordinator:0": {},
+        "worker:1": {"worker:1": 44},
+    }
+    renewal = vouchers["worker:1"][0]
+    await second.vouch({})
+    assert (await job.seat.tick()).vouchers["worker:1"][0] != renewal

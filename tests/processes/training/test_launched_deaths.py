@@ -1,5 +1,6 @@
-"""Under the launcher, a process of any role is killed while the job trains."""
+"""Under the launcher, a process of any role is killed, or stopped, while the job trains."""
 
+import json
 import os
 import re
 import select
@@ -7,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -139,6 +141,165 @@ def test_a_script_that_raises_is_shown_with_its_last_lines(launch: Any) -> None:
     assert launched.failures[0].startswith("the job failed: worker 1 ")
     shown = launched.said[launched.said.index(launched.failures[0]) :]
     assert any("ZeroDivisionError: the script's own mistake" in line for line in shown)
+
+
+LEASE_TTL_S = 3.0
+"""A busy machine takes a heartbeat of half a second's period for a second and more."""
+
+
+@pytest.fixture
+def short_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PARAMFLEET_LEASE_TTL_S", str(LEASE_TTL_S))
+    monkeypatch.setenv("PARAMFLEET_LEASE_RENEW_S", "0.3")
+
+
+def status_of(launched: Launched) -> dict[str, Any]:
+    found = re.search(r"coordinator\.serving .*admin=(\S+)", launched.text)
+    assert found, launched.text
+    with urllib.request.urlopen(f"{found[1]}/status", timeout=10) as answer:
+        status = json.loads(answer.read())
+    assert isinstance(status, dict)
+    return status
+
+
+def member_of(launched: Launched, role: str, index: int) -> dict[str, Any]:
+    (found,) = [
+        member
+        for member in status_of(launched)["members"]
+        if (member["role"], member["index"]) == (role, index)
+    ]
+    assert isinstance(found, dict)
+    return found
+
+
+def until(holds: Callable[[], bool], *, within_s: float, launched: Launched) -> None:
+    deadline = time.perf_counter() + within_s
+    while not holds():
+        assert launched.process.poll() is None, launched.text
+        assert time.perf_counter() < deadline, launched.text
+        time.sleep(0.05)  # noqa: TID251 -- polls a process
+
+
+@pytest.mark.usefixtures("short_lease")
+@pytest.mark.parametrize(("role", "mode"), [("pserver 0", "sync"), ("worker 1", "async")])
+def test_a_process_that_stood_still_for_two_leases_goes_on_and_was_named_silent(
+    launch: Any, tmp_path: Path, role: str, mode: str
+) -> None:
+    enough = tmp_path / "enough"
+    launched = launch("--mode", mode, "--until", str(enough))
+    launched.wait_for("training as 0", "training as 1")
+    frozen = launched.find(role)
+    name, index = role.split()
+
+    os.kill(frozen, signal.SIGSTOP)
+    frozen_at = time.perf_counter()
+    until(
+        lambda: member_of(launched, name, int(index))["silent_s"] is not None,
+        within_s=4 * LEASE_TTL_S,
+        launched=launched,
+    )
+    launched.wait_for(f"member.silent role={name} index={index}")
+    left_s = 2 * LEASE_TTL_S - (time.perf_counter() - frozen_at)
+    time.sleep(max(0.0, left_s))  # noqa: TID251 -- the freeze itself
+    os.kill(frozen, signal.SIGCONT)
+    until(
+        lambda: member_of(launched, name, int(index))["silent_s"] is None,
+        within_s=10.0,
+        launched=launched,
+    )
+    enough.touch()
+
+    assert launched.process.wait(60) == 0, launched.text
+    assert launched.failures == []
+    learned = re.findall(r"left with (\[.*\])", launched.text)
+    assert len(learned) == 2
+    if mode == "sync":
+        assert learned[0] == learned[1]
+
+
+@pytest.mark.usefixtures("short_lease")
+def test_a_frozen_process_that_is_killed_is_named_at_once(launch: Any) -> None:
+    launched = launch()
+    launched.wait_for("training as 0", "training as 1")
+    frozen = launched.find("worker 1")
+    os.kill(frozen, signal.SIGSTOP)
+    launched.wait_for("member.silent role=worker index=1")
+
+    os.kill(frozen, signal.SIGKILL)
+
+    assert launched.end() == 128 + signal.SIGKILL
+    assert launched.failures[0].startswith("the job failed: worker 1 was killed by SIGKILL")
+
+
+@pytest.mark.usefixtures("short_lease")
+@pytest.mark.parametrize("role", ["coordinator 0", "redis 0"])
+def test_a_coordinator_or_redis_that_stood_still_costs_nobody_the_job(
+    launch: Any, tmp_path: Path, role: str
+) -> None:
+    enough = tmp_path / "enough"
+    launched = launch("--until", str(enough))
+    launched.wait_for("training as 0", "training as 1")
+    frozen = launched.find(role)
+
+    os.kill(frozen, signal.SIGSTOP)
+    time.sleep(2 * LEASE_TTL_S)  # noqa: TID251 -- the freeze itself
+    os.kill(frozen, signal.SIGCONT)
+    time.sleep(LEASE_TTL_S)  # noqa: TID251 -- who is blamed for it would be by now
+    enough.touch()
+
+    assert launched.process.wait(60) == 0, launched.text
+
+
+@pytest.mark.usefixtures("short_lease")
+def test_a_launcher_that_stood_still_costs_nobody_the_job(launch: Any, tmp_path: Path) -> None:
+    enough = tmp_path / "enough"
+    launched = launch("--until", str(enough))
+    launched.wait_for("training as 0", "training as 1")
+
+    launched.process.send_signal(signal.SIGSTOP)
+    time.sleep(2 * LEASE_TTL_S)  # noqa: TID251 -- the freeze itself
+    launched.process.send_signal(signal.SIGCONT)
+    enough.touch()
+
+    assert launched.process.wait(60) == 0, launched.text
+
+
+@pytest.mark.usefixtures("short_lease")
+@pytest.mark.parametrize(
+    ("role", "words"), [("coordinator 0", "gone for "), ("redis 0", "hasn't answered for ")]
+)
+def test_who_stays_away_for_long_is_blamed_and_not_who_gave_up_because_of_it(
+    launch: Any, monkeypatch: pytest.MonkeyPatch, role: str, words: str
+) -> None:
+    monkeypatch.setenv("PARAMFLEET_OUTAGE_GRACE_S", "6")
+    launched = launch()
+    launched.wait_for("training as 0", "training as 1")
+
+    os.kill(launched.find(role), signal.SIGSTOP)
+
+    assert launched.process.wait(60) == 1, launched.text
+    assert launched.failures[0].startswith(f"the job failed: {role} ({words}"), (
+        launched.failures
+    )
+    assert launched.survivors() == []
+
+
+@pytest.mark.usefixtures("short_lease")
+@pytest.mark.parametrize("role", ["pserver 0", "worker 1"])
+def test_a_process_that_stands_still_for_longer_than_its_grace_is_blamed_itself(
+    launch: Any, monkeypatch: pytest.MonkeyPatch, role: str
+) -> None:
+    monkeypatch.setenv("PARAMFLEET_COORDINATOR__SERVER_GRACE_S", "5")
+    monkeypatch.setenv("PARAMFLEET_COORDINATOR__WORKER_GRACE_S", "5")
+    launched = launch()
+    launched.wait_for("training as 0", "training as 1")
+
+    os.kill(launched.find(role), signal.SIGSTOP)
+
+    assert launched.process.wait(40) == 1, launched.text
+    assert launched.failures[0].startswith(f"the job failed: {role} (")
+    assert "its launcher sees it alive" in launched.failures[0]
+    assert launched.survivors() == []
 
 
 def descendants(pid: int) -> Iterator[int]:

@@ -19,7 +19,8 @@ from typing import Any
 
 from paramfleet_coordinator.core.barriers import Barriers
 from paramfleet_coordinator.core.losses import Losses
-from paramfleet_coordinator.core.membership import Membership, Place
+from paramfleet_coordinator.core.membership import Membership
+from paramfleet_coordinator.core.place import Place
 from paramfleet_shared.discovery.errors import JobFinishedError
 from paramfleet_shared.discovery.orders import Orders
 from paramfleet_shared.discovery.records import (
@@ -28,6 +29,7 @@ from paramfleet_shared.discovery.records import (
     JobSizes,
     Lost,
     Member,
+    MemberKey,
     Snapshot,
     State,
 )
@@ -56,7 +58,11 @@ class JobRules:
     """From the first member's joining to the last's; 0 waits without end."""
 
     worker_grace_s: float = 30.0
-    """Elastic: silence after which the job goes on without a worker."""
+    """Silence after which an elastic job goes on without a worker, and any other fails although
+    the worker's launcher sees it alive."""
+
+    server_grace_s: float = 30.0
+    """Silence after which the job fails although a pserver's launcher sees it alive."""
 
 
 class Job:
@@ -66,11 +72,18 @@ class Job:
         sizes: What the job was started for.
         rules: Its times.
         barriers: Those of a former coordinator; None for a new run.
+        launch: Launch that the run belongs to; empty for none.
     """
 
     def __init__(
-        self, sizes: JobSizes, *, rules: JobRules, barriers: Barriers | None = None
+        self,
+        sizes: JobSizes,
+        *,
+        rules: JobRules,
+        barriers: Barriers | None = None,
+        launch: str = "",
     ) -> None:
+        self.launch = launch
         self._rules = rules
         self._first_joined_at: float | None = None
         self.sizes = sizes
@@ -78,8 +91,10 @@ class Job:
             {"pserver": sizes.server_num, "worker": sizes.worker_num},
             lease_ttl_s=rules.lease_ttl_s,
             lease_renew_s=rules.lease_renew_s,
+            grace_s={"worker": rules.worker_grace_s, "pserver": rules.server_grace_s},
             elastic=sizes.elastic,
         )
+        self._named_silent: dict[MemberKey, float] = {}
         self.barriers = barriers or Barriers()
         self.losses = Losses()
         self._deserted_at: float | None = None
@@ -100,6 +115,7 @@ class Job:
             placement=placement,
             lost=self.losses.record,
             orders=self.orders,
+            launch=self.launch,
         )
 
     @property
@@ -204,7 +220,8 @@ class Job:
             return []
         if recorded is not None and recorded.state == "finished":
             return self._finish()
-        losses = self._find_lost(now) if self.sizes.elastic else []
+        losses = self._find_silent(now)
+        losses += self._find_lost(now) if self.sizes.elastic else []
         failure = recorded.failure if recorded is not None else None
         if failure is None:
             if self._all_workers_ended():
@@ -220,6 +237,7 @@ class Job:
             self.placement = Placement.from_wire(dict(recorded.placement))
         if self.state == "waiting" and recorded.state == "training":
             self.state = "training"
+        self.launch = self.launch or recorded.launch
         self.losses.resume(recorded.lost)
         if recorded.orders.version > self.orders.version:
             self.orders = recorded.orders
@@ -250,6 +268,30 @@ class Job:
         self.failure = failure
         facts = {"role": failure.role, "index": failure.index, "reason": failure.reason}
         return [Decision(event="job.failed", facts=facts)]
+
+    def _find_silent(self, now: float) -> list[Decision]:
+        """Name those who are silent and waited for, and those who are back."""
+        decisions = []
+        silent = {place.member.key: place for place in self.members.silent()}
+        for (role, index), since in list(self._named_silent.items()):
+            if (role, index) not in silent:
+                del self._named_silent[role, index]
+                if self.members.is_silent(self.members.places[role, index]):
+                    continue  # it has ended instead
+                facts = {"role": role, "index": index, "silent_s": round(now - since, 1)}
+                facts["reason"] = f"{role} {index} is back after {now - since:.1f} s"
+                decisions.append(Decision(event="member.back", facts=facts))
+        for (role, index), place in silent.items():
+            if (role, index) not in self._named_silent and self.members.is_awaited(place):
+                self._named_silent[role, index] = place.renewed_at
+                silent_s = now - place.renewed_at
+                facts = {"role": role, "index": index, "silent_s": round(silent_s, 1)}
+                facts["reason"] = (
+                    f"{role} {index} has been silent for {silent_s:.1f} s; its launcher sees "
+                    "it alive, and it is waited for"
+                )
+                decisions.append(Decision(event="member.silent", facts=facts))
+        return decisions
 
     def _find_lost(self, now: float) -> list[Decision]:
         """Count workers as lost that fell silent for long, or said that they give up."""
@@ -327,7 +369,8 @@ def _failure_of(place: Place, reason: str) -> Failure:
 def _death(place: Place, now: float) -> str:
     member = place.member
     at = f", {member.endpoint}" if member.endpoint else ""
+    state = "is silent, though its launcher sees it alive" if place.vouched else "is dead"
     return (
-        f"process {member.pid} on {member.host}{at} is dead: "
+        f"process {member.pid} on {member.host}{at} {state}: "
         f"last heartbeat {now - place.renewed_at:.1f} s ago"
     )

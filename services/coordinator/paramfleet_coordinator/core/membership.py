@@ -6,6 +6,11 @@ that is silent for ``lease_ttl_s`` is dead. Only time in which the coordinator l
 counts as silence: when it was itself paused, or couldn't reach the registry, nobody is
 judged for it.
 
+A launcher renews, in the same way, which of its processes it sees alive. A member that is
+silent while its launcher sees its process alive is waited for, up to a grace: it may have
+been stopped, or be paging, and goes on. Where the launcher is silent as well, as when a
+machine is lost, the member's lease counts alone.
+
 In an elastic job a worker isn't dead but, after more patience, lost: its place goes to the
 next that comes, and ranks beyond those that the job was started for are given out.
 
@@ -13,8 +18,10 @@ Nothing here waits, logs or reads a clock: ``now`` is an argument, in seconds.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from paramfleet_coordinator.core.launchers import Launchers
+from paramfleet_coordinator.core.place import Place
 from paramfleet_shared.discovery.errors import (
     FencedError,
     IndexTakenError,
@@ -22,9 +29,9 @@ from paramfleet_shared.discovery.errors import (
     NotAMemberError,
     UnknownRoleError,
 )
-from paramfleet_shared.discovery.records import End, Member, MemberKey, Snapshot
+from paramfleet_shared.discovery.records import Member, MemberKey, Snapshot
 
-__all__ = ["MAX_WORKERS", "Membership", "Place"]
+__all__ = ["MAX_WORKERS", "Membership"]
 
 _GAP_FRACTION = 0.25
 """Part of ``lease_ttl_s`` that one interval between two looks counts as silence at most."""
@@ -36,39 +43,6 @@ MAX_WORKERS = 4096
 """Ranks that an elastic job gives out at most."""
 
 
-@dataclass(kw_only=True, slots=True)
-class Place:
-    """One role and index, and the process that holds it."""
-
-    member: Member
-    """Its incarnation is 0 until the registry has counted it."""
-
-    renewed_at: float
-    """When its heartbeat count last changed under the coordinator's eyes."""
-
-    beats: int = -1
-    silence_s: float = 0.0
-    """Seconds looked at without a heartbeat."""
-
-    end: End = ""
-    why: str = ""
-    """What its end says of its reason."""
-
-    former: "Place | None" = None
-    """Who held it before, while it is reserved."""
-
-    @property
-    def may_die(self) -> bool:
-        """Return whether the job needs this member's heartbeats."""
-        return self.end == "" and self.member.incarnation > 0
-
-    @property
-    def incarnation(self) -> int:
-        """Return the latest incarnation that held it."""
-        held = self.member.incarnation
-        return held if held or self.former is None else self.former.incarnation
-
-
 class Membership:
     """The places of a job.
 
@@ -76,6 +50,8 @@ class Membership:
         limits: How many places each role has.
         lease_ttl_s: Seconds of silence that mean death.
         lease_renew_s: Seconds between two heartbeats of a live member.
+        grace_s: By role, the seconds that a silent member is waited for while its launcher
+            sees its process alive.
         elastic: Whether workers may come and go.
     """
 
@@ -85,12 +61,15 @@ class Membership:
         *,
         lease_ttl_s: float,
         lease_renew_s: float,
+        grace_s: Mapping[str, float] | None = None,
         elastic: bool = False,
     ) -> None:
         self._limits = dict(limits)
         self._elastic = elastic
         self._lease_ttl_s = lease_ttl_s
         self._lease_renew_s = lease_renew_s
+        self._grace_s = dict(grace_s or {})
+        self._launchers = Launchers(lease_ttl_s=lease_ttl_s)
         self._places: dict[MemberKey, Place] = {}
         self._observed_at: float | None = None
 
@@ -260,10 +239,14 @@ class Membership:
                 place.beats, place.silence_s, place.renewed_at = beats, 0.0, now
             else:
                 place.silence_s += counted_s
+        self._launchers.observe(snapshot, counted_s=counted_s)
+        for place in self._places.values():
+            place.vouched = self._launchers.sees(place.member)
 
     def dead(self) -> list[Place]:
         """Return the members whose silence ends the job, the longest silent first."""
-        dead = (p for p in self._places.values() if p.may_die and self.is_silent(p))
+        silent = (p for p in self._places.values() if p.may_die and self.is_silent(p))
+        dead = (p for p in silent if not self.is_awaited(p))
         fatal = (p for p in dead if not self._elastic or p.member.role != "worker")
         return sorted(fatal, key=lambda place: (place.renewed_at, place.member.key))
 
@@ -274,6 +257,15 @@ class Membership:
     def is_silent(self, place: Place) -> bool:
         """Return whether the lease of a place has ended."""
         return place.silence_s >= self._lease_ttl_s
+
+    def is_awaited(self, place: Place) -> bool:
+        """Return whether a member may be silent for now: its launcher sees it alive."""
+        return place.vouched and place.silence_s < self._grace_s.get(place.member.role, 0.0)
+
+    def silent(self) -> list[Place]:
+        """Return the members that are needed and silent, by role and index."""
+        silent = (p for p in self._places.values() if p.may_die and self.is_silent(p))
+        return sorted(silent, key=lambda place: place.member.key)
 
     def require(self, role: str, index: int, *, incarnation: int) -> Place:
         """Return the place of a member that asks for something.
@@ -326,6 +318,7 @@ class Membership:
         if interval_s > self._lease_ttl_s:
             for place in self._places.values():
                 place.silence_s = 0.0
+            self._launchers.forgive()
             return 0.0
         return min(interval_s, self._lease_ttl_s * _GAP_FRACTION)
 
@@ -366,14 +359,16 @@ class Membership:
         return member
 
     def _fell_silent(self, place: Place) -> bool:
-        return place.may_die and place.silence_s >= self._lease_ttl_s * _TAKEOVER_FRACTION
+        short = place.silence_s >= self._lease_ttl_s * _TAKEOVER_FRACTION
+        return place.may_die and short and not self.is_awaited(place)
 
     def _may_be_dead(self, place: Place, asked_at: float) -> bool:
         """Return whether a holder hasn't shown a heartbeat made after the question.
 
         One made just before is seen up to a heartbeat's time after.
         """
-        return place.end == "" and place.renewed_at <= asked_at + self._lease_renew_s
+        unseen = place.renewed_at <= asked_at + self._lease_renew_s
+        return place.end == "" and unseen and not place.vouched
 
 
 def _holder(place: Place) -> str:

@@ -261,12 +261,17 @@ function chosenMetric(status) {
   return select.value || "loss";
 }
 
+function stateOf(member) {
+  if (member.alive) return "alive";
+  return member.silent_s === null ? "silent" : `silent for ${Math.round(member.silent_s)} s`;
+}
+
 function drawTables(status) {
   charts.table(
     at("workers"), "one row a worker",
     ["rank", "host", "state", "step", "samples/s", "loss", "staleness", "step p50 ms", "seen s ago", "why it lags"],
     status.workers.map((w) => [
-      w.rank, w.host, w.done ? "done" : w.alive ? "alive" : "silent", w.step, w.samples_per_s,
+      w.rank, w.host, w.done ? "done" : stateOf(w), w.step, w.samples_per_s,
       w.loss, w.staleness, w.step_ms.p50 ?? null, w.last_seen_s, w.lag_reason,
     ]),
   );
@@ -274,7 +279,7 @@ function drawTables(status) {
     at("servers"), "one row a server",
     ["index", "host", "state", "requests/s", "ms a request", "rows", "bytes", "waits for workers"],
     status.servers.map((s) => [
-      s.index, s.host, s.alive ? "alive" : "silent", s.requests_per_s, s.request_ms, s.rows,
+      s.index, s.host, stateOf(s), s.requests_per_s, s.request_ms, s.rows,
       s.bytes, s.waiting_for.join(", "),
     ]),
   );

@@ -9,17 +9,19 @@ keeper. ``Launcher.run`` returns when all that it started has ended.
 import asyncio
 import contextlib
 import signal
-import socket
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paramfleet_shared.clock import Clock
 from paramfleet_shared.config import without_password
+from paramfleet_shared.discovery.errors import NoRedisError, OtherLaunchError
 from paramfleet_shared.discovery.openness import look_for_openness
+from paramfleet_shared.discovery.registry import field_of
 from paramfleet_shared.discovery.serving import find_redis_server, require_access_lists
 from paramfleet_shared.machine import raise_open_files
 from paramfleet_shared.processes.keeping import Keeper
+from paramfleet_worker.app.naming import job_settings_of
 from paramfleet_worker.app.own_redis import OwnRedis
 from paramfleet_worker.app.page_link import tell_page
 from paramfleet_worker.app.planning import COORDINATOR, REDIS
@@ -91,10 +93,13 @@ class Launcher:
         self._children: dict[ProcessName, Child | RayChild] = {}
         self._events: asyncio.Queue[Event] = asyncio.Queue()
         self._verdict = ""
+        self._lease = job_settings_of(prepared.environment)
         self._records = JobRecords(
             prepared.job,
-            writer=socket.gethostname(),
+            writer=field_of(plan.names[0].role, plan.names[0].index),
             clock=clock,
+            launch=plan.facts.launch,
+            lease_ttl_s=self._lease.lease_ttl_s,
         )
 
     async def run(self) -> int:
@@ -106,6 +111,7 @@ class Launcher:
         Raises:
             NoRedisServerError: if Redis must be started and there is no ``redis-server``.
             OldRedisServerError: if the one there is has no access lists.
+            OtherLaunchError: if another launch runs the job.
             OSError: if a log can't be written or a process can't be started.
         """
         raise_open_files()  # Redis and the members inherit it
@@ -120,6 +126,7 @@ class Launcher:
                 await self._compile()
                 if await self._start_redis(keeper):
                     await self._records.note_past()
+                    await self._take_name()
                     self._start_members(keeper)
                 supervisor = Supervisor(
                     self._children,
@@ -129,9 +136,21 @@ class Launcher:
                 )
                 return await self._supervise(supervisor)
             finally:
+                await self._records.withdraw()
                 await self._records.close()
 
     # -- the start
+
+    async def _take_name(self) -> None:
+        """Take the job's name for this launch before anything is started that could use it.
+
+        A Redis that isn't there yet, as on another machine, has no other launch in it.
+
+        Raises:
+            OtherLaunchError: if another launch runs the job.
+        """
+        with contextlib.suppress(NoRedisError):
+            await self._records.begin()
 
     async def _compile(self) -> None:
         """Compile the kernels once, where every member would; an interrupt ends it."""
@@ -225,7 +244,7 @@ class Launcher:
 
     async def _supervise(self, supervisor: Supervisor) -> int:
         async with asyncio.TaskGroup() as group:
-            questions: set[asyncio.Task[None]] = set()
+            questions = {group.create_task(self._vouch(supervisor))}
             coordinator = self._children.get(COORDINATOR)
             if coordinator is not None:
                 prepared = self._prepared
@@ -253,6 +272,21 @@ class Launcher:
         await self._last_words()
         return code
 
+    async def _vouch(self, supervisor: Supervisor) -> None:
+        """Say again and again which processes are alive, until it is cancelled."""
+        said = ""
+        while True:
+            alive = {
+                field_of(name.role, name.index): self._children[name].pid
+                for name in supervisor.alive
+            }
+            other = await self._records.vouch(alive)
+            if other and other != said:
+                error = OtherLaunchError(job=self._plan.facts.job, holder=other)
+                self._console.say(str(error))
+            said = other or said
+            await self._clock.sleep(self._lease.lease_renew_s)
+
     async def _next_event(self, due: float | None) -> Event:
         wait_s = None if due is None else max(0.0, due - self._clock.monotonic())
         try:
@@ -264,6 +298,10 @@ class Launcher:
     async def _ask(self, question: Consult | WatchMembers) -> None:
         """Carry a question to the registry, and its answer back."""
         if isinstance(question, Consult):
+            silent_s = self._records.silent_s
+            if silent_s >= self._lease.lease_ttl_s:  # nobody to ask
+                self._events.put_nowait(RecordRead(None, silent_s))
+                return
             record = await self._records.failure_or(question.name, question.reason)
             self._events.put_nowait(RecordRead(record))
         else:
@@ -282,7 +320,7 @@ class Launcher:
                 await self._report(action, num_alive=len(supervisor.alive))
 
     async def _report(self, cause: Report, *, num_alive: int) -> None:
-        where = "" if cause.local else " on another machine"
+        where = "" if cause.local or cause.name == REDIS else " on another machine"
         self._verdict = f"the job failed: {cause.name.label}{where} {cause.how}"
         stopping = f"; stopping the other {num_alive} processes" if num_alive else ""
         self._console.say(self._verdict + stopping)

@@ -10,6 +10,7 @@ from pathlib import Path
 from paramfleet_coordinator.config import CoordinatorSettings
 from paramfleet_shared.config import resolve
 from paramfleet_shared.errors import ContractError
+from paramfleet_worker.app.naming import launch_of
 from paramfleet_worker.config import LaunchSettings
 from paramfleet_worker.core.environment import JobFacts, role_environment, runtime_environment
 from paramfleet_worker.core.events import ProcessName
@@ -185,6 +186,7 @@ def plan_launch(
         redis=url,
         topology=topology,
         log_dir=str(settings.log_dir.absolute()),
+        launch=launch_of(settings),
     )
     return LaunchPlan(
         facts=facts,

@@ -1,7 +1,6 @@
 """What a launcher has before it starts anything: the job's folder, its secret, its warnings."""
 
 import os
-import secrets
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -176,7 +175,7 @@ def _write_facts(prepared: PreparedLaunch) -> None:
         url = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
     facts = JobFacts(
         job=prepared.job.job,
-        launch=secrets.token_hex(3),
+        launch=prepared.plan.facts.launch,
         redis=url,
         pid=os.getpid(),
         tls_dir=prepared.job.tls_dir,

@@ -19,6 +19,7 @@ from paramfleet_shared.config import Resolved
 from paramfleet_shared.errors import ContractError, UnavailableError
 from paramfleet_shared.processes.keeping import Keeper
 from paramfleet_worker.app.launcher import Launcher
+from paramfleet_worker.app.naming import launch_of
 from paramfleet_worker.app.planning import COORDINATOR, REDIS, LaunchPlan, redis_to_start
 from paramfleet_worker.app.preparing import prepared_launch
 from paramfleet_worker.config import LaunchSettings
@@ -190,6 +191,7 @@ def _plan(
         redis=settings.redis,
         topology=topology,
         log_dir=str(settings.log_dir.absolute()),
+        launch=launch_of(settings),
     )
     address = parse_redis(settings.redis) if settings.redis else None
     mine = frozenset() if address is None else hosts_of_this_machine({address.host}, own=None)

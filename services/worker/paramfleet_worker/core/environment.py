@@ -27,6 +27,8 @@ class JobFacts:
     topology: Topology
     log_dir: str
     """Absolute path of the folder of the logs."""
+    launch: str = ""
+    """Name of this launch."""
 
 
 def role_environment(name: ProcessName, facts: JobFacts) -> dict[str, str]:
@@ -41,6 +43,7 @@ def role_environment(name: ProcessName, facts: JobFacts) -> dict[str, str]:
         "POD_IP": endpoint.host,
         "PADDLE_PORT": str(endpoint.port),
         "PARAMFLEET_JOB": facts.job,
+        "PARAMFLEET_LAUNCH": facts.launch,
         "PARAMFLEET_REDIS": facts.redis,
         "PARAMFLEET_COORDINATOR": topology.coordinator.text,
         "PARAMFLEET_HOST": endpoint.host,

@@ -63,6 +63,8 @@ class RecordRead:
     """The answer to ``Consult``; None when there is no record, or no registry."""
 
     record: FailureRecord | None
+    silent_s: float = 0.0
+    """For how long the registry hasn't answered, if that is for longer than a lease."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,6 +67,10 @@ PART_WITHIN_S = 30.0
 """How long the registry of a finished job waits for the members of other machines."""
 
 
+REGISTRY = ProcessName("redis", 0)
+"""What a registry is called that no launcher started."""
+
+
 class Phase(Enum):
     """Where a launch stands."""
 
@@ -153,8 +157,8 @@ class Supervisor:
         match event:
             case Exited(name, code):
                 actions += self._exited(name, code, now)
-            case RecordRead(record):
-                actions += self._read(record)
+            case RecordRead(record, silent_s):
+                actions += self._read(record, silent_s)
             case MembersLeft():
                 self._members_left = True
             case Interrupted(number):
@@ -209,13 +213,27 @@ class Supervisor:
             return self._blame()
         return [Consult(name, how)]
 
-    def _read(self, record: FailureRecord | None) -> list[Action]:
+    def _read(self, record: FailureRecord | None, silent_s: float) -> list[Action]:
         if self._phase is not Phase.BLAMING:
             return []
+        if record is None and silent_s and self._suspected is not None:
+            record = self._silent_registry(*self._suspected, silent_s)
         self._record = record
         if self._suspected is not None and record is not None and record.name in self._alive:
             return []  # it may still say its last words
         return self._blame()
+
+    def _silent_registry(
+        self, name: ProcessName, how: str, silent_s: float
+    ) -> FailureRecord | None:
+        """Return that the registry is to blame: it doesn't answer, and so the others gave up.
+
+        Not for a process that a signal killed, which had no say in it.
+        """
+        if self._exits.get(name, 0) < 0:
+            return None
+        reason = f"hasn't answered for {silent_s:.0f} s; {name.label} {how}"
+        return FailureRecord(self._registry or REGISTRY, reason)
 
     def _interrupted(self, number: signal.Signals, now: float) -> list[Action]:
         match self._phase:

@@ -8,7 +8,13 @@ import pytest
 
 from paramfleet_shared.clock import SystemClock
 from paramfleet_shared.discovery.embedded import EmbeddedRedis
-from paramfleet_shared.discovery.errors import EpochEndedError, FencedError, NoRedisError
+from paramfleet_shared.discovery.errors import (
+    EpochEndedError,
+    FencedError,
+    NoRedisError,
+    OtherLaunchError,
+    UnissuedIncarnationError,
+)
 from paramfleet_shared.discovery.records import Failure, JobRecord, JobSizes, Member, Release
 from paramfleet_shared.discovery.registry import CoordinatorSeat, Registry
 from paramfleet_shared.discovery.seat import Seat
@@ -126,6 +132,46 @@ async def test_a_registry_that_came_back_empty_is_filled_by_its_members(
     assert await seat.read_epoch() == 5
     with pytest.raises(FencedError):
         await beat(registry, replace(ADA, incarnation=2), epoch=5)
+
+
+async def test_a_restored_incarnation_is_one_that_old_data_may_lack(
+    registry: Registry, seat: Seat, store: RedisStore, job_name: str
+) -> None:
+    ada = await admit(seat, ADA)
+    before = await dump(store, job_name)
+
+    for far in (ada.incarnation + 1001, 1 << 62):
+        with pytest.raises(UnissuedIncarnationError, match=f"{far} isn't one .* newest is 1"):
+            await beat(registry, replace(ada, incarnation=far))
+    with pytest.raises(UnissuedIncarnationError, match="it gave out none"):
+        await beat(registry, replace(BOB, index=7, incarnation=1 << 62))
+
+    assert await dump(store, job_name) == before
+    await beat(registry, replace(ada, incarnation=3))
+    assert await registry.read_incarnation("worker", 0) == 3
+
+
+async def dump(store: RedisStore, job: str) -> dict[bytes, bytes]:
+    keys = await store.command("KEYS", f"paramfleet:{job}:*")
+    return {key: await store.command("DUMP", key) for key in keys}
+
+
+async def test_a_coordinator_of_another_launch_is_refused_at_once_and_changes_nothing(
+    store: RedisStore, job_name: str
+) -> None:
+    first = Seat(store, job=job_name, record=replace(WHERE, launch="aa"), lease_ttl_s=60.0)
+    second = Seat(store, job=job_name, record=replace(WHERE, launch="bb"), lease_ttl_s=60.0)
+    by_hand = Seat(store, job=job_name, record=WHERE, lease_ttl_s=60.0)
+    assert await first.try_claim() is None
+    before = await dump(store, job_name)
+
+    with pytest.raises(OtherLaunchError) as refused:
+        await second.try_claim()
+
+    for word in (repr(job_name), "launch aa", "process 9 on h", "h:1", "--job"):
+        assert word in str(refused.value)
+    assert await by_hand.try_claim() == replace(WHERE, launch="aa")
+    assert await dump(store, job_name) == before
 
 
 async def test_a_member_that_left_does_not_come_back_by_a_late_heartbeat(

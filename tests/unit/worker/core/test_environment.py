@@ -10,6 +10,7 @@ from paramfleet_worker.core.topology import Endpoint, Host, Topology
 
 FACTS = JobFacts(
     job="day3",
+    launch="ab12",
     redis="redis://h1:6379/0",
     topology=Topology(
         servers=(Endpoint(Host("h1"), 6000), Endpoint(Host("h2"), 6001)),
@@ -30,6 +31,7 @@ def test_a_worker_finds_the_names_that_fleet_users_know() -> None:
         "POD_IP": "h2",
         "PADDLE_PORT": "6170",
         "PARAMFLEET_JOB": "day3",
+        "PARAMFLEET_LAUNCH": "ab12",
         "PARAMFLEET_REDIS": "redis://h1:6379/0",
         "PARAMFLEET_COORDINATOR": "h1:7000",
         "PARAMFLEET_HOST": "h2",

@@ -64,6 +64,29 @@ def test_an_elastic_job_goes_on_without_a_worker_and_ends_with_zero() -> None:
     assert end == [Finish(0)]
 
 
+@pytest.mark.parametrize("registry", [REDIS, None])
+def test_a_registry_that_stopped_answering_is_blamed_and_not_who_gave_up_because_of_it(
+    registry: ProcessName | None,
+) -> None:
+    supervisor = launched(registry=registry)
+    supervisor.handle(Exited(ADA, 1), 10.0)
+
+    told = supervisor.handle(RecordRead(None, 61.0), 10.1) or supervisor.handle(Tick(), 10.5)
+
+    how = "(hasn't answered for 61 s; worker 0 exited with code 1)"
+    assert told[0] == Report(REDIS, how, local=registry is not None)
+    assert all_end(supervisor, ALL if registry else MEMBERS, -15) == [Finish(1)]
+
+
+def test_a_process_that_was_killed_is_blamed_though_the_registry_does_not_answer() -> None:
+    supervisor = launched()
+    supervisor.handle(Exited(ADA, -9), 10.0)
+
+    told = supervisor.handle(RecordRead(None, 61.0), 10.1)
+
+    assert told[0] == Report(ADA, "was killed by SIGKILL", local=True)
+
+
 def test_an_elastic_job_whose_last_worker_dies_after_another_ended_well_ends_well() -> None:
     supervisor = elastic()
 

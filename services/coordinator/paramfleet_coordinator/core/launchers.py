@@ -1,0 +1,60 @@
+"""Which processes the launchers of a job see alive.
+
+Each launcher renews its voucher in the registry. One whose voucher doesn't change for a lease
+is silent, and says nothing any more: it was killed or stopped, or its machine is gone.
+
+Nothing here waits or knows the time.
+"""
+
+from dataclasses import dataclass
+
+from paramfleet_shared.discovery.records import Member, Snapshot, Voucher
+
+__all__ = ["Launchers"]
+
+
+@dataclass(kw_only=True, slots=True)
+class _Launcher:
+    """One launcher, as its renewals show it."""
+
+    renewal: int
+    voucher: Voucher
+    silence_s: float = 0.0
+
+
+class Launchers:
+    """The launchers that were seen.
+
+    Args:
+        lease_ttl_s: Seconds of silence after which what one said counts no more.
+    """
+
+    def __init__(self, *, lease_ttl_s: float) -> None:
+        self._lease_ttl_s = lease_ttl_s
+        self._launchers: dict[str, _Launcher] = {}
+        self._alive: dict[tuple[str, str], int] = {}
+
+    def observe(self, snapshot: Snapshot, *, counted_s: float) -> None:
+        """Take in what the registry holds, ``counted_s`` after the last time."""
+        for launcher in self._launchers.values():
+            launcher.silence_s += counted_s
+        for part, (renewal, voucher) in snapshot.vouchers.items():
+            known = self._launchers.get(part)
+            if known is None or known.renewal != renewal:
+                self._launchers[part] = _Launcher(renewal=renewal, voucher=voucher)
+        self._alive = {
+            (each.voucher.launch, name): pid
+            for each in self._launchers.values()
+            if each.silence_s < self._lease_ttl_s
+            for name, pid in each.voucher.alive.items()
+        }
+
+    def forgive(self) -> None:
+        """Count no silence so far: nobody looked."""
+        for launcher in self._launchers.values():
+            launcher.silence_s = 0.0
+
+    def sees(self, member: Member) -> bool:
+        """Return whether a launcher that lives sees a member's process alive."""
+        name = f"{member.role}:{member.index}"
+        return bool(member.launch) and self._alive.get((member.launch, name)) == member.pid

@@ -1,0 +1,43 @@
+"""One place of a job: a role and index, and the process that holds it."""
+
+from dataclasses import dataclass
+
+from paramfleet_shared.discovery.records import End, Member
+
+__all__ = ["Place"]
+
+
+@dataclass(kw_only=True, slots=True)
+class Place:
+    """One role and index, and the process that holds it."""
+
+    member: Member
+    """Its incarnation is 0 until the registry has counted it."""
+
+    renewed_at: float
+    """When its heartbeat count last changed under the coordinator's eyes."""
+
+    beats: int = -1
+    silence_s: float = 0.0
+    """Seconds looked at without a heartbeat."""
+
+    end: End = ""
+    why: str = ""
+    """What its end says of its reason."""
+
+    former: "Place | None" = None
+    """Who held it before, while it is reserved."""
+
+    vouched: bool = False
+    """Whether a launcher that lives sees its process alive."""
+
+    @property
+    def may_die(self) -> bool:
+        """Return whether the job needs this member's heartbeats."""
+        return self.end == "" and self.member.incarnation > 0
+
+    @property
+    def incarnation(self) -> int:
+        """Return the latest incarnation that held it."""
+        held = self.member.incarnation
+        return held if held or self.former is None else self.former.incarnation

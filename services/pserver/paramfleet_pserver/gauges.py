@@ -1,0 +1,25 @@
+"""What a pserver measures of itself, and what each gauge says."""
+
+__all__ = ["BODY_GAUGES", "HELD", "SERVICE_GAUGES", "TABLE_GAUGES"]
+
+TABLE_GAUGES = {
+    "rows": "Rows (dense: values) of a table on this server.",
+    "bytes": "Memory that a table takes on this server.",
+    "pulls": "Reads of a table.",
+    "pushes": "Gradients or differences taken for a table.",
+    "version": "Pushes (sync: steps) applied to a table in this job.",
+}
+"""Facts about each table that are measured, and what they say."""
+
+SERVICE_GAUGES = {
+    "requests": "Requests answered.",
+    "request_seconds": "Seconds between taking a request and its answer, waiting included.",
+}
+
+BODY_GAUGES = {
+    "receiving": "Memory of requests that are being received.",
+    "sending": "Bytes of answers that haven't left as yet.",
+}
+"""Of all workers together."""
+
+HELD = "Seconds for which pushes waited for checkpoints, in all."
