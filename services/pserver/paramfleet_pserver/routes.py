@@ -15,23 +15,25 @@ from typing import Any, TypeVar
 import numpy as np
 
 from paramfleet_pserver.answers import telling
+from paramfleet_pserver.dense_requests import assign_request, stage_request
 from paramfleet_pserver.fields import Fields
+from paramfleet_pserver.finite import check_finite
 from paramfleet_pserver.geo import check_rule
 from paramfleet_pserver.owners import Job, Owners, when_done
 from paramfleet_pserver.reading import reading
 from paramfleet_pserver.requests import (
     DeclareRequest,
-    ExchangePart,
     PushPart,
     PushRequest,
-    assign_request,
     declare_request,
     exchange_request,
     pull_request,
     push_request,
 )
+from paramfleet_pserver.staging import Staging
 from paramfleet_pserver.storage import load_tables, save_tables
-from paramfleet_pserver.tablestore import SparseTable, TableStore
+from paramfleet_pserver.tables import SparseTable, Table
+from paramfleet_pserver.tablestore import TableStore
 from paramfleet_pserver.training import Terms, Training
 from paramfleet_shared.checkpoint import SavedTable
 from paramfleet_shared.clock import Clock
@@ -42,11 +44,9 @@ from paramfleet_shared.rpc.server import Request
 from paramfleet_shared.rpc.tasks import begun
 from paramfleet_shared.served_errors import (
     ElasticModeError,
-    NonFiniteGradientError,
     OperationModeError,
     TablesNotDeclaredError,
 )
-from paramfleet_shared.tables.encoding import is_finite, num_nonfinite
 from paramfleet_shared.tables.spec import TableSpec
 from paramfleet_shared.tables.warm import warm
 from paramfleet_shared.wire.message import Message
@@ -57,17 +57,14 @@ __all__ = [
 ]
 
 OPERATIONS = (
-    "declare", "pull", "push", "exchange", "assign", "leave", "wait_turn", "save", "load",
-    "status",
+    "declare", "pull", "stage", "push", "exchange", "assign", "leave", "wait_turn", "save",
+    "load", "status",
 )  # fmt: skip
 """Methods of ``Routes``, by the names they have on the wire."""
 
 _Read = TypeVar("_Read")
 
 ANY_MODE = frozenset({"sync", "async", "geo", "localsgd"})
-
-INLINE_VALUES = 1 << 19
-"""Floats that are looked through on the event loop: some 50 microseconds."""
 
 INLINE_PACKED_BYTES = 1 << 16
 """Packed ids that are unpacked on the event loop: some 50,000, in as few microseconds."""
@@ -104,6 +101,9 @@ class Routes:
         self._clock = clock
         self._training: Training | None = None
         self._failure: FleetError | None = None
+        self._staging = Staging(store.check_memory)
+        self._making = asyncio.Lock()
+        """Held while tables are made, which takes a while: others would make them, too."""
 
     def handle(self, operation: str, request: Request) -> Message | Awaitable[Message]:
         """Serve one of ``OPERATIONS``, at once if nothing has to be waited for."""
@@ -125,7 +125,7 @@ class Routes:
         self._lost[rank] = incarnation
         if self._training is None or not self._training.lose(rank, incarnation):
             return False
-        self._forget_pulled(rank)
+        self._forget(rank)
         return True
 
     def obey(self, orders: Orders) -> None:
@@ -150,33 +150,20 @@ class Routes:
     async def declare(self, request: Request) -> Message:
         """Make the tables that are missing; may be repeated."""
         declared = declare_request(request.message)
-        new = self._check_declared(declared)
-        for spec in new:
-            await self._owners.run([Job(0, COMPILING_ROWS, partial(warm, spec))])
-        new = self._check_declared(declared)
-        built = [self._store.build(spec) for spec in new]
-        if self._training is None:
-            terms = Terms.of(declared)
-            self._training = Training(
-                terms,
-                elastic=self._elastic,
-                store=self._store,
-                owners=self._owners,
-                clock=self._clock,
-            )
-            for rank, incarnation in self._lost.items():
-                self._training.lose(rank, incarnation)
-            if self._failure is not None:
-                self._training.fail(self._failure)
-        step = self._training.join(declared.rank, declared.incarnation)
-        for table in built:
-            table.version = self._training.steps.version if self._training.steps else 0
-        self._store.put(built)
-        if self._training.geo is not None:
-            await self._training.geo.announce_loaded()
-            await self._training.geo.tell_all(declared.rank)
+        async with self._making:
+            built = await self._build(declared)
+            if self._training is None:
+                self._training = self._begin(Terms.of(declared))
+            training = self._training
+            step = training.join(declared.rank, declared.incarnation)
+            for table in built:
+                table.version = training.steps.version if training.steps else 0
+            self._store.put(built)
+        if training.geo is not None:
+            await training.geo.announce_loaded()
+            await training.geo.tell_all(declared.rank)
         loaded = [s.name for s in declared.specs if self._store.find(s.name).is_loaded]
-        created = [spec.name for spec in new]
+        created = [table.spec.name for table in built]
         return Message(fields={"created": created, "loaded": loaded, "step": step})
 
     async def pull(self, request: Request) -> Message:
@@ -193,12 +180,21 @@ class Routes:
         slowest = training.slowest_but(pull.rank)
         return Message(fields={"versions": versions, "slowest": slowest}, tensors=tensors)
 
+    async def stage(self, request: Request) -> Message:
+        """Keep a piece of a dense table's numbers for the request that will name it."""
+        training = self._trained("stage")
+        piece = stage_request(request.message, self._store)
+        training.check_rank(piece.rank)
+        training.identities.fence(piece.rank, piece.incarnation)
+        await self._staging.put(piece)
+        return Message()
+
     async def push(self, request: Request) -> Message:
         """Apply gradients (async), or keep them until their step is whole (sync)."""
         training = self._trained("push", {"sync", "async"})
-        push = await self._read(push_request, request.message)
+        push = await self._read(push_request, self._staging.fill(request.message))
         for part in push.parts:
-            await self._check_finite(part, rank=push.rank, step=push.step)
+            await check_finite(part, rank=push.rank, step=push.step)
         if training.steps is not None:
             fresh = self._keep(training, push)
         else:
@@ -216,9 +212,9 @@ class Routes:
         training = self._trained("exchange", {"geo", "localsgd"})
         geo = training.geo
         assert geo is not None, "the mode is one of these"
-        exchange = await self._read(exchange_request, request.message)
+        exchange = await self._read(exchange_request, self._staging.fill(request.message))
         for part in exchange.parts:
-            await self._check_finite(part, rank=exchange.rank, step=exchange.step)
+            await check_finite(part, rank=exchange.rank, step=exchange.step)
         new = [p for p in exchange.parts if training.identities.is_fresh(p.identity)]
         training.check_commit(exchange.rank, exchange.step)
         for part in new:
@@ -245,7 +241,7 @@ class Routes:
     async def assign(self, request: Request) -> Message:
         """Overwrite the range of a dense table, unless it holds more than first values."""
         training = self._trained("assign")
-        assign = assign_request(request.message, self._store)
+        assign = assign_request(self._staging.fill(request.message), self._store)
         training.identities.fence(assign.rank, assign.incarnation)
         table = assign.table
         if assign.only_if_new and (table.is_loaded or table.is_assigned or table.num_updates):
@@ -261,7 +257,7 @@ class Routes:
         rank = Rank(fields.integer("rank"))
         training.identities.fence(rank, fields.integer("incarnation"))
         training.leave(rank, Step(fields.integer("step")))
-        self._forget_pulled(rank)
+        self._forget(rank)
         return Message()
 
     async def wait_turn(self, request: Request) -> Message:
@@ -292,8 +288,9 @@ class Routes:
 
     async def load_from(self, directory: Path) -> dict[str, int]:
         """Take this server's part of a checkpoint; returns the rows of each table."""
-        loaded = await load_tables(self._store, self._owners, directory)
-        self._store.put(loaded)
+        async with self._making:
+            loaded = await load_tables(self._store, self._owners, directory)
+            self._store.put(loaded)
         if self._training is not None and self._training.geo is not None:
             await self._training.geo.announce_loaded()
         return {table.spec.name: table.num_rows for table in loaded}
@@ -314,7 +311,9 @@ class Routes:
             return reader(message, self._store)
         return await asyncio.to_thread(reader, message, self._store)
 
-    def _forget_pulled(self, rank: Rank) -> None:
+    def _forget(self, rank: Rank) -> None:
+        """Keep nothing of a worker's any more."""
+        self._staging.forget(rank)
         for table in self._store:
             if isinstance(table, SparseTable):
                 table.pulled.forget(rank)
@@ -328,6 +327,28 @@ class Routes:
             raise OperationModeError(operation=operation, mode=mode)
         return self._training
 
+    async def _build(self, declared: DeclareRequest) -> list[Table]:
+        """Return the tables that are missing, made beside the event loop."""
+        new = self._check_declared(declared)
+        for spec in new:
+            await self._owners.run([Job(0, COMPILING_ROWS, partial(warm, spec))])
+        return [await asyncio.to_thread(self._store.build, spec) for spec in new]
+
+    def _begin(self, terms: Terms) -> Training:
+        """Return a training, and tell it what is known of the job already."""
+        training = Training(
+            terms,
+            elastic=self._elastic,
+            store=self._store,
+            owners=self._owners,
+            clock=self._clock,
+        )
+        for rank, incarnation in self._lost.items():
+            training.lose(rank, incarnation)
+        if self._failure is not None:
+            training.fail(self._failure)
+        return training
+
     def _check_declared(self, declared: DeclareRequest) -> list[TableSpec]:
         if self._elastic and declared.mode == "sync":
             raise ElasticModeError(mode=declared.mode)
@@ -335,7 +356,9 @@ class Routes:
             self._training.terms.check_same(Terms.of(declared), elastic=self._elastic)
         for spec in declared.specs:
             check_rule(spec, declared.mode)
-        return self._store.check(declared.specs)
+        new = self._store.check(declared.specs)
+        self._store.check_limits(new)
+        return new
 
     def _keep(self, training: Training, push: PushRequest) -> list[bool]:
         steps = training.steps
@@ -366,20 +389,6 @@ class Routes:
         if len(new) < len(fresh):
             await self._owners.settle()  # the original may still be on its way
         return fresh
-
-    async def _check_finite(
-        self, part: PushPart | ExchangePart, *, rank: int, step: int
-    ) -> None:
-        numbers = part.content.numbers
-        finite = (
-            is_finite(numbers)
-            if numbers.rows.size <= INLINE_VALUES
-            else await asyncio.to_thread(is_finite, numbers)
-        )
-        if not finite:
-            count = num_nonfinite(numbers)
-            name = part.table.spec.name
-            raise NonFiniteGradientError(table=name, rank=rank, step=step, count=count)
 
 
 def _count(parts: list[PushPart], applied: asyncio.Future[None]) -> None:
