@@ -21,6 +21,10 @@ class WorkerSettings(JobSettings):
     admin_port: int = 0
     """Port of the admin address; 0 picks a free one."""
 
+    dense_request_bytes: int = 64 << 20
+    """Bytes of dense values that one request to a pserver carries; more go in pieces of a
+    fourth of it, which take longer but hold nobody up."""
+
     visual_path: str = ""
     """Folder of TensorBoard files about LocalSGD's exchanges, with one for each worker; empty
     writes none."""
@@ -29,6 +33,10 @@ class WorkerSettings(JobSettings):
         JobSettings.__post_init__(self)
         if not 0 <= self.admin_port < 1 << 16:
             raise SettingError(name="admin_port", value=self.admin_port, rule="0 to 65535")
+        if not 1 << 12 <= self.dense_request_bytes <= 128 << 20:
+            rule = "4096 to 134217728"
+            value = self.dense_request_bytes
+            raise SettingError(name="dense_request_bytes", value=value, rule=rule)
 
 
 def read_settings(*, host: str | None) -> WorkerSettings:

@@ -6,21 +6,13 @@ kernel just so. Groups of both versions are read, and every group above them.
 
 import os
 from pathlib import Path
-from typing import NamedTuple
 
-__all__ = ["Memory", "gigabytes", "machine_memory"]
+from paramfleet_shared.amounts import Memory
+
+__all__ = ["machine_memory"]
 
 PROC = Path("/proc")
 GROUPS = Path("/sys/fs/cgroup")
-
-
-class Memory(NamedTuple):
-    """Bytes of memory."""
-
-    total: int
-    """What the machine has, or the limit of a group that this process is in."""
-    free: int
-    """What can be taken of it now, the system's caches included."""
 
 
 def machine_memory(*, proc: Path = PROC, groups: Path = GROUPS) -> Memory:
@@ -34,11 +26,6 @@ def machine_memory(*, proc: Path = PROC, groups: Path = GROUPS) -> Memory:
     for limit, used in _of_groups(proc, groups):
         total, free = min(total, limit), min(free, max(0, limit - used))
     return Memory(total, free)
-
-
-def gigabytes(num_bytes: float) -> str:
-    """Return a number of bytes as people read it, in GB of 10^9 bytes."""
-    return f"{num_bytes / 1e9:.1f} GB"
 
 
 def _of_system(proc: Path) -> tuple[int, int]:

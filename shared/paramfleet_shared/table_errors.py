@@ -1,7 +1,7 @@
 """Errors about tables that a pserver has no room for, and about what it lacks of them."""
 
+from paramfleet_shared.amounts import gigabytes
 from paramfleet_shared.errors import ContractError, UnavailableError
-from paramfleet_shared.memory import gigabytes
 
 __all__ = ["StagedGoneError", "TableLimitError", "TableMemoryError"]
 

@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ __all__ = ["TensorFile", "Written", "read_tensors", "write_tensors"]
 
 PIECE_BYTES = 4 << 20
 
-_DTYPES = {"F32": np.dtype("<f4"), "I64": np.dtype("<i8")}
+_DTYPES: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "I64": np.dtype("<i8")}
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 _LENGTH_BYTES = 8
 _ALIGNMENT_BYTES = 8
@@ -58,7 +59,7 @@ def write_tensors(
     names = sorted(arrays, key=lambda name: (-arrays[name].itemsize, name))
     digest, num_bytes = hashlib.sha256(), 0
     with path.open("wb") as file:
-        for piece in (_header(arrays, names, metadata), *_pieces(arrays, names)):
+        for piece in chain([_header(arrays, names, metadata)], _pieces(arrays, names)):
             file.write(piece)
             digest.update(piece)
             num_bytes += len(piece)
@@ -89,7 +90,7 @@ def read_tensors(path: Path, *, num_bytes: int, sha256: str) -> TensorFile:
 
 def _header(
     arrays: Mapping[str, NDArray[Any]], names: list[str], metadata: Mapping[str, str]
-) -> bytes:
+) -> memoryview:
     described: dict[str, Any] = {"__metadata__": dict(metadata)}
     position = 0
     for name in names:
@@ -103,7 +104,7 @@ def _header(
         position = end
     header = json.dumps(described, separators=(",", ":")).encode()
     header += b" " * (-len(header) % _ALIGNMENT_BYTES)
-    return len(header).to_bytes(_LENGTH_BYTES, "little") + header
+    return memoryview(len(header).to_bytes(_LENGTH_BYTES, "little") + header)
 
 
 def _pieces(arrays: Mapping[str, NDArray[Any]], names: list[str]) -> Iterator[memoryview]:
@@ -143,8 +144,6 @@ def _parsed(content: NDArray[np.uint8]) -> TensorFile:
         if stop - first != count * dtype.itemsize:
             problem = f"tensor {name!r} has another length than its shape"
             raise ValueError(problem)
-        array = content[first:stop].view(np.uint8)
-        if array.ctypes.data % dtype.itemsize:
-            array = array.copy()
-        tensors[name] = array.view(dtype).reshape(shape)
+        array: NDArray[Any] = np.frombuffer(content, dtype, count, first)
+        tensors[name] = np.require(array, requirements="A").reshape(shape)
     return TensorFile(tensors, metadata)

@@ -4,6 +4,7 @@ import os
 from dataclasses import dataclass
 from typing import Literal
 
+from paramfleet_pserver.core.limits import TableLimits
 from paramfleet_shared.config import JobSettings, SettingError
 from paramfleet_shared.rpc.endpoint import MalformedEndpointError, split_endpoint
 
@@ -44,6 +45,16 @@ class PServerSettings(JobSettings):
     owner_threads: int = 0
     """Threads that work on the tables; 0 takes half of the machine's cores, at most 8."""
 
+    max_tables: int = 1024
+    """Tables that are taken of a job."""
+
+    max_dim: int = 65_536
+    """Values in a row of a table that is taken."""
+
+    memory_share: float = 0.9
+    """Share of the machine's memory, or of the container's limit, that may be in use when a
+    table is made or grows; what would go beyond is refused by name."""
+
     load: str = ""
     """Folder of a checkpoint to start from; empty starts afresh."""
 
@@ -66,10 +77,26 @@ class PServerSettings(JobSettings):
             except MalformedEndpointError as error:
                 rule = "host:port, or [address]:port for IPv6"
                 raise SettingError(name="advertise", value=self.advertise, rule=rule) from error
+        self._check_limits()
         if self.owner_threads < 0:
             raise SettingError(name="owner_threads", value=self.owner_threads, rule=">= 0")
         if self.drain_timeout_s < 0:
             raise SettingError(name="drain_timeout_s", value=self.drain_timeout_s, rule=">= 0")
+
+    def _check_limits(self) -> None:
+        for name, value in (("max_tables", self.max_tables), ("max_dim", self.max_dim)):
+            if value < 1:
+                raise SettingError(name=name, value=value, rule=">= 1")
+        if not 0.0 < self.memory_share <= 1.0:
+            rule = "more than 0, at most 1"
+            raise SettingError(name="memory_share", value=self.memory_share, rule=rule)
+
+    @property
+    def table_limits(self) -> TableLimits:
+        """Return what tables are taken."""
+        return TableLimits(
+            max_tables=self.max_tables, max_dim=self.max_dim, memory_share=self.memory_share
+        )
 
     @property
     def num_owners(self) -> int:

@@ -132,14 +132,25 @@ class SparseTable(Table):
         spec: The table.
         hosted: This server's shards, by the numbers they have in the job.
         shards: For each owner the shards it owns, counted from this server's first.
+        check_memory: Refuses a table's bytes that there is no memory for, given how they are
+            computed; the owners call it.
     """
 
-    def __init__(self, spec: TableSpec, hosted: range, shards: Sequence[range]) -> None:
+    def __init__(
+        self,
+        spec: TableSpec,
+        hosted: range,
+        shards: Sequence[range],
+        *,
+        check_memory: Callable[[str, str, int], None],
+    ) -> None:
         super().__init__(spec, hosted)
         self.pulled = PulledIds(spec.name)
         self.known = KnownIds(spec.name)
+        check = partial(check_memory, spec.name)
         self.blocks = tuple(
-            Block(owner, own, SparseShard(spec)) for owner, own in enumerate(shards)
+            Block(owner, own, SparseShard(spec, check_memory=check))
+            for owner, own in enumerate(shards)
         )
         self._counters = self._new_counters()
 

@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterable, Iterator
 
 from paramfleet_pserver.core.limits import TableLimits, check_bytes, check_tables
 from paramfleet_pserver.tables import DenseTable, SparseTable, Table
-from paramfleet_shared.memory import Memory, machine_memory
+from paramfleet_shared.amounts import Memory
+from paramfleet_shared.memory import machine_memory
 from paramfleet_shared.placement import range_of_shard
 from paramfleet_shared.served_errors import UnknownTableError
 from paramfleet_shared.tables.spec import TableMismatchError, TableSpec
@@ -121,7 +122,8 @@ class TableStore:
         All memory of a dense one is written to: build it on a thread that nobody waits for.
         """
         if spec.kind == "sparse":
-            return SparseTable(spec, self.shards, self._owned)
+            owned = self._owned
+            return SparseTable(spec, self.shards, owned, check_memory=self.check_memory)
         return DenseTable(spec, self.shards, owner=len(self._tables) % len(self._owned))
 
     def _num_values(self, spec: TableSpec) -> int:

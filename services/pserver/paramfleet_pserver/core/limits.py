@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from paramfleet_shared.memory import Memory
+from paramfleet_shared.amounts import Memory
 from paramfleet_shared.table_errors import TableLimitError, TableMemoryError
 from paramfleet_shared.tables.spec import TableSpec
 
