@@ -6,12 +6,12 @@ no core for it is taken off, as far as Linux counts it: others' load isn't this 
 """
 
 import asyncio
-import os
 import threading
-import time
 from pathlib import Path
 
 __all__ = ["LoopWatch"]
+
+TASKS = Path("/proc/self/task")
 
 _PERIOD_S = 0.005
 
@@ -24,10 +24,11 @@ class LoopWatch:
 
     async def run(self) -> None:
         """Watch the loop that this runs on, until cancelled."""
+        now = asyncio.get_running_loop().time
         while True:
-            waited, began = _waited_s(), time.monotonic()
+            waited, began = _waited_s(), now()
             await asyncio.sleep(_PERIOD_S)
-            late = time.monotonic() - began - _PERIOD_S
+            late = now() - began - _PERIOD_S
             if late > self.longest_s:
                 self.longest_s = max(self.longest_s, late - _longest_wait_s(waited))
 
@@ -35,12 +36,12 @@ class LoopWatch:
 def _waited_s() -> dict[str, float]:
     """Return how long each thread has waited for a core."""
     waited = {}
-    for thread in os.listdir("/proc/self/task"):
+    for thread in TASKS.iterdir():
         try:
-            text = Path(f"/proc/self/task/{thread}/schedstat").read_text()
+            text = (thread / "schedstat").read_text(encoding="ascii")
         except OSError:
             continue  # it ended
-        waited[thread] = int(text.split()[1]) / 1e9
+        waited[thread.name] = int(text.split()[1]) / 1e9
     return waited
 
 

@@ -216,7 +216,13 @@ class Cluster:
         self.routes: list[Routes] = []
 
     async def start(
-        self, num_servers: int, *, num_shards: int, faults: FaultHook, elastic: bool
+        self,
+        num_servers: int,
+        *,
+        num_shards: int,
+        faults: FaultHook,
+        elastic: bool,
+        **of_store: Any,
     ) -> None:
         endpoints = []
         shards = Placement(endpoints=("",) * num_servers, num_shards=num_shards)
@@ -224,7 +230,10 @@ class Cluster:
             owners = Owners(2)
             self._stack.push_async_callback(owners.close)
             store = TableStore(
-                shards=shards.shards_of(index), num_shards=num_shards, num_owners=len(owners)
+                shards=shards.shards_of(index),
+                num_shards=num_shards,
+                num_owners=len(owners),
+                **of_store,
             )
             routes = Routes(store, owners=owners, server=index, clock=CLOCK, elastic=elastic)
             self.routes.append(routes)
@@ -270,10 +279,11 @@ async def start_servers() -> AsyncIterator[Any]:
             num_shards: int = 8,
             faults: FaultHook = NO_FAULTS,
             elastic: bool = False,
+            **of_store: Any,
         ) -> Cluster:
             cluster = Cluster(stack)
             await cluster.start(
-                num_servers, num_shards=num_shards, faults=faults, elastic=elastic
+                num_servers, num_shards=num_shards, faults=faults, elastic=elastic, **of_store
             )
             return cluster
 

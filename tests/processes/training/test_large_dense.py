@@ -46,7 +46,7 @@ def test_a_divided_model_with_state_is_saved_and_loaded(jobs: Any, tmp_path: Pat
 
 def test_no_event_loop_waits_for_a_table_beyond_any_request(jobs: Any, tmp_path: Path) -> None:
     """80 million values of one pserver: 320 MB, of which a body carries 256 MiB."""
-    args = ["--values", "80000000", "--steps", "2", "--watch", "--save", str(tmp_path / "save")]
+    args = ["--values", "80000000", "--steps", "2", "--save", str(tmp_path / "save")]
 
     ended = jobs.run(SCRIPT, *args, workers=1, servers=1, PARAMFLEET_LEASE_TTL_S="4")
 

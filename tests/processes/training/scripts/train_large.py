@@ -17,6 +17,8 @@ import torch
 import paramfleet as fleet
 from paramfleet.surface import session
 from paramfleet_pserver.app import PServer
+from paramfleet_pserver.owners import Owners
+from paramfleet_shared.discovery.session import JobSession
 from paramfleet_shared.testing.loop_watch import LoopWatch
 
 parser = argparse.ArgumentParser()
@@ -26,7 +28,6 @@ parser.add_argument("--steps", type=int, default=3)
 parser.add_argument("--wire_dtype", default="float32")
 parser.add_argument("--optimizer", default="sgd")
 parser.add_argument("--save", default="")
-parser.add_argument("--watch", action="store_true")
 args = parser.parse_args()
 
 
@@ -54,17 +55,15 @@ def serve() -> None:
     watch = LoopWatch()
     live = PServer._live
 
-    async def watched(self: PServer, *of: Any) -> None:
+    async def watched(self: PServer, session: JobSession, owners: Owners) -> None:
         """Watch from joining on: before, no lease runs."""
-        watching = asyncio.create_task(watch.run())
-        try:
-            await live(self, *of)
-        finally:
+        async with asyncio.TaskGroup() as tasks:
+            watching = tasks.create_task(watch.run())
+            await live(self, session, owners)
             watching.cancel()
-            say(longest_pause_s=watch.longest_s, peak_bytes=peak_bytes())
+        say(longest_pause_s=watch.longest_s, peak_bytes=peak_bytes())
 
-    if args.watch:
-        PServer._live = watched  # type: ignore[method-assign]
+    PServer._live = watched  # type: ignore[method-assign]
     fleet.init_server()
     fleet.run_server()
 
@@ -99,8 +98,7 @@ make: dict[str, Any] = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}
 optimizer = fleet.distributed_optimizer(make[args.optimizer](groups, lr=0.25), strategy)
 watch = LoopWatch()
 assert session.communicator is not None
-if args.watch:
-    watching = session.communicator.submit(watch.run())
+watching = session.communicator.submit(watch.run())
 fleet.init_worker()
 for step in range(args.steps):
     for parameter in model.parameters():
@@ -113,8 +111,7 @@ if args.save:
     fleet.load_model(args.save)
     assert digest(model.long) == before, "what was saved was loaded"
 fleet.finish_training()
-if args.watch:
-    watching.cancel()
+watching.cancel()
 job = session.job
 assert job is not None
 say(
