@@ -6,10 +6,9 @@ nothing but room in a bounded queue.
 """
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TypeVar
 
 import numpy as np
 import torch
@@ -43,8 +42,6 @@ from paramfleet_shared.tables.encoding import WireDtype
 from paramfleet_shared.wire.message import Message
 
 __all__ = ["AsyncMode", "SyncMode"]
-
-T = TypeVar("T")
 
 
 class _ServedMode:
@@ -285,17 +282,22 @@ class SyncMode(_ServedMode):
         """
         gradients = self._gradients(examples=examples)
         writes = self._writes(gradients)
-        step = self._step + 1
-        push, job = self._push_alone(gradients, writes), self._job
+        step, job = self._step + 1, self._job
+        push = self._push_alone(gradients, writes)
         with job.times.during("push"):
             if job.pservers.divides:
+                job.communicator.wait(push)
+                del gradients, writes, push  # gigabytes, and as many are about to come
+                self.ahead.send_next(step=step)
                 fetch = fetch_dense(
                     job, self._blocks, min_step=step, wire=self._wire, ask=self._pull
                 )
-                values = self._both(push, fetch, step=step)
+                values = job.communicator.wait(fetch)
             else:
                 plan = dense_plan(job, self._blocks, wire=self._wire)
-                values = plan.join(self._both(push, self._pull(plan, step), step=step))
+                stepping = job.communicator.submit(both(push, self._pull(plan, step)))
+                self.ahead.send_next(step=step)
+                values = plan.join(stepping.result())
         self._step = step
         self._install(values)
 
@@ -303,14 +305,6 @@ class SyncMode(_ServedMode):
         """Push; what the training thread waits for after that is the others' pushes."""
         await self._push(gradients, writes)
         self._job.times.switch("barrier")
-
-    def _both(
-        self, push: Coroutine[None, None, None], pull: Coroutine[None, None, T], *, step: int
-    ) -> T:
-        """Push and pull at once, and the rows of the next batch; return what was pulled."""
-        stepping = self._job.communicator.submit(both(push, pull))
-        self.ahead.send_next(step=step)
-        return stepping.result()
 
     def _min_step(self) -> int:
         return self._step
