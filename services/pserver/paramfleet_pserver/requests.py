@@ -163,12 +163,14 @@ def _spec_of(wire: Mapping[str, Any]) -> TableSpec:
     """Read a table's description.
 
     Raises:
-        MalformedMessageError: if a size isn't a whole number.
+        MalformedMessageError: if a size or the seed isn't a whole number.
         TableSpecError: if it breaks another rule.
     """
     fields = Fields(wire, where="declare table")
     for size in ("dim", "size", "num_shards"):
         fields.optional_integer(size)
+    if "seed" in wire:
+        fields.integer("seed", least=-(1 << 63))
     return TableSpec.from_wire(wire)
 
 

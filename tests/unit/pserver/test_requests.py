@@ -57,8 +57,8 @@ def test_a_table_described_wrongly_is_refused() -> None:
         declare_request(Message(fields={**GOOD, "tables": [wrong]}))
 
 
-@pytest.mark.parametrize("field", ["dim", "size", "num_shards"])
-@pytest.mark.parametrize("value", [1 << 63, -1, 1.0, float("nan"), True, "8"])
+@pytest.mark.parametrize("field", ["dim", "size", "num_shards", "seed"])
+@pytest.mark.parametrize("value", [1 << 63, -(1 << 63) - 1, 1.0, float("nan"), True, "8"])
 def test_a_size_of_a_table_that_is_no_whole_number_is_named(field: str, value: Any) -> None:
     wrong = {**GOOD["tables"][0], field: value}  # type: ignore[index]  # plain values
 
