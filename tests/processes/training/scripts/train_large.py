@@ -23,7 +23,7 @@ from paramfleet_shared.testing.loop_watch import LoopWatch
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--mode", default="sync")
-parser.add_argument("--values", type=int, default=5001)
+parser.add_argument("--values", type=int, default=20_001)
 parser.add_argument("--steps", type=int, default=3)
 parser.add_argument("--wire_dtype", default="float32")
 parser.add_argument("--optimizer", default="sgd")
