@@ -29,6 +29,7 @@ from paramfleet_shared.errors import FleetError, IntegrityError, UnavailableErro
 from paramfleet_shared.otel import OtelTracing, tracing_of
 from paramfleet_shared.rpc.endpoint import join_endpoint
 from paramfleet_shared.telemetry import setup_logging
+from paramfleet_shared.upkeep import freeze
 from paramfleet_shared.versions import versions
 
 __all__ = ["BackgroundError", "Communicator", "CommunicatorClosedError"]
@@ -162,6 +163,7 @@ class Communicator:
             setup_logging("worker", index, log_format="json")
 
         self.tracing = tracing_of(settings, "worker")
+        freeze()  # here: it holds all threads up, and from joining on the lease runs
 
         async def join() -> None:
             session = await JobSession.join(

@@ -1,8 +1,10 @@
 """What a mode knows of the job it runs in, and the start that all modes share."""
 
+import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,11 +12,12 @@ from numpy.typing import NDArray
 from paramfleet.communicator import Communicator
 from paramfleet.dense import DenseBlock
 from paramfleet.leaving import Departure
-from paramfleet.pservers import PServers
-from paramfleet.requests import Author, Read, ReadPlan, dense_slice
+from paramfleet.pservers import PIECES_AT_ONCE, PServers, ends_of
+from paramfleet.requests import Author, Read, ReadPlan, decoded_part, dense_slice
+from paramfleet.settings import WorkerSettings
+from paramfleet.staging import DenseLimits
 from paramfleet.step_times import StepTimes
 from paramfleet.strategy import TrainingMode
-from paramfleet_shared.config import JobSettings
 from paramfleet_shared.placement import Placement
 from paramfleet_shared.secret import secret_of
 from paramfleet_shared.tables.encoding import WireDtype
@@ -30,11 +33,15 @@ __all__ = [
     "declare",
     "dense_plan",
     "fetch_dense",
+    "fetch_exchanged",
     "open_job",
     "pull_dense",
     "slowest_of",
 ]
 
+
+Ask = Callable[[ReadPlan, int], Awaitable[list[Message]]]
+"""Pulls a plan when so many steps are applied."""
 
 FINISH_TIMEOUT_S = 86_400.0
 """How long a worker that is done waits for the slowest; a dead one ends the wait at once."""
@@ -110,7 +117,11 @@ class Job:
 
 
 def open_job(
-    communicator: Communicator, settings: JobSettings, *, times: StepTimes, departure: Departure
+    communicator: Communicator,
+    settings: WorkerSettings,
+    *,
+    times: StepTimes,
+    departure: Departure,
 ) -> Job:
     """Connect a worker to the pservers, as soon as all of them serve.
 
@@ -132,9 +143,11 @@ def open_job(
         )
 
     member = session.member
+    pservers = communicator.wait(connect())
+    pservers.dense = DenseLimits(request_bytes=settings.dense_request_bytes)
     return Job(
         communicator=communicator,
-        pservers=communicator.wait(connect()),
+        pservers=pservers,
         author=Author(rank=member.index, incarnation=member.incarnation),
         worker_num=session.worker_num,
         times=times,
@@ -155,6 +168,7 @@ def declare(job: Job, specs: Sequence[TableSpec], mode: TrainingMode) -> int:
         "worker_num": job.worker_num,
         "max_staleness": mode.max_staleness,
     }
+    job.pservers.divides = _num_dense(job, specs) * 4 > job.pservers.dense.request_bytes
     answers = job.communicator.wait(
         job.pservers.call_all("declare", fields, timeout_s=job.pservers.step_timeout_s)
     )
@@ -169,13 +183,11 @@ def agree_on_dense(job: Job, blocks: Sequence[DenseBlock]) -> None:
     """
     session = job.communicator.session
     if job.author.rank == 0:
-        for block in blocks:
-            job.communicator.wait(_assign(job, block))
+        _assign(job, blocks)
     if not session.has_passed(_DENSE):
         job.barrier(_DENSE)
     if session.elastic:
-        for block in blocks:
-            job.communicator.wait(_assign(job, block))
+        _assign(job, blocks)
     for block, values in zip(blocks, pull_dense(job, blocks), strict=True):
         block.install(values)
 
@@ -204,10 +216,48 @@ async def fetch_dense(
     *,
     min_step: int = 0,
     wire: WireDtype = "float32",
+    ask: Ask | None = None,
 ) -> list[NDArray[np.float32]]:
-    """Do what ``pull_dense`` does, on the communicator's loop."""
-    plan = dense_plan(job, blocks, wire=wire)
-    return plan.join(await job.pservers.pull(plan, rank=job.author.rank, min_step=min_step))
+    """Do what ``pull_dense`` does, on the communicator's loop.
+
+    Args:
+        job: Whose pservers.
+        blocks: The tables.
+        min_step: Sync: steps that must be applied before.
+        wire: How the values travel.
+        ask: Pulls a plan once so many steps are applied; None asks the pservers.
+    """
+    if ask is None:
+        ask = partial(_ask, job)
+    if not job.pservers.divides:
+        plan = dense_plan(job, blocks, wire=wire)
+        return plan.join(await ask(plan, min_step))
+    into = {block.name: np.empty(block.size, np.float32) for block in blocks}
+    reading = (_read_piece(ask, plan, min_step, into) for plan in _divided(job, blocks, wire))
+    await ends_of(reading, at_once=PIECES_AT_ONCE)
+    return list(into.values())
+
+
+async def fetch_exchanged(
+    job: Job, block: DenseBlock, answers: Sequence[Message], index: int, *, wire: WireDtype
+) -> NDArray[np.float32]:
+    """Return a dense table's values after an exchange, float32 [P].
+
+    Args:
+        job: Whose pservers.
+        block: The table.
+        answers: Of the pservers; they hold the values unless there are too many.
+        index: Which part of the exchange it was.
+        wire: How the values travel.
+    """
+    if sum(len(answer.tensors[f"{index}.rows"]) for answer in answers) != block.size:
+        (values,) = await fetch_dense(job, [block], wire=wire)
+        return values
+
+    def join() -> NDArray[np.float32]:
+        return np.concatenate([decoded_part(answer, index, wire) for answer in answers])
+
+    return await asyncio.to_thread(join) if job.pservers.divides else join()
 
 
 def dense_plan(
@@ -224,14 +274,55 @@ def slowest_of(answers: Sequence[Message]) -> int | None:
     return min((int(lead) for lead in leads if lead is not None), default=None)
 
 
-async def _assign(job: Job, block: DenseBlock) -> None:
-    values = block.values()
-    fields = {**job.author.fields(), "table": block.name, "only_if_new": True}
-    messages = [
-        Message(
-            fields=fields,
-            tensors={"rows": values[dense_slice(block.size, job.placement, server)]},
-        )
-        for server in range(job.placement.num_servers)
-    ]
-    await job.pservers.call("assign", messages)
+def _assign(job: Job, blocks: Sequence[DenseBlock]) -> None:
+    """Give the pservers first values of their tables."""
+    for block in blocks:
+        values = block.values()
+        fields = {**job.author.fields(), "table": block.name, "only_if_new": True}
+        messages = [
+            Message(
+                fields=fields,
+                tensors={"rows": values[dense_slice(block.size, job.placement, server)]},
+            )
+            for server in range(job.placement.num_servers)
+        ]
+        job.communicator.wait(job.pservers.call("assign", messages))
+
+
+async def _ask(job: Job, plan: ReadPlan, min_step: int) -> list[Message]:
+    return await job.pservers.pull(plan, rank=job.author.rank, min_step=min_step)
+
+
+async def _read_piece(
+    ask: Ask, plan: ReadPlan, min_step: int, into: Mapping[str, NDArray[np.float32]]
+) -> None:
+    answers = await ask(plan, min_step)
+    await asyncio.to_thread(plan.put, answers, into)
+
+
+def _divided(job: Job, blocks: Sequence[DenseBlock], wire: WireDtype) -> Iterator[ReadPlan]:
+    """Yield plans that pull the tables, none with more values of a pserver than a piece."""
+    most = job.pservers.dense.piece_values
+    reads: list[Read] = []
+    left = most
+    for block in blocks:
+        longest = _num_held(job, block.size)
+        for start in range(0, longest, most):
+            piece = slice(start, min(start + most, longest))
+            if reads and piece.stop - start > left:
+                yield ReadPlan(reads, job.placement)
+                reads, left = [], most
+            reads.append(Read(table=block.name, size=block.size, wire=wire, piece=piece))
+            left -= piece.stop - start
+    yield ReadPlan(reads, job.placement)
+
+
+def _num_dense(job: Job, specs: Sequence[TableSpec]) -> int:
+    """Return how many dense values there are on the pserver that has most."""
+    return sum(_num_held(job, spec.size) for spec in specs if spec.kind == "dense")
+
+
+def _num_held(job: Job, size: int) -> int:
+    """Return how many values of a dense table there are on the pserver that has most."""
+    slices = [dense_slice(size, job.placement, s) for s in range(job.placement.num_servers)]
+    return max(int(each.stop) - int(each.start) for each in slices)

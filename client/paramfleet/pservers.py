@@ -1,22 +1,66 @@
 """The pservers of a job, as one: every operation goes to all of them at once."""
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Coroutine, Iterator, Sequence
+from itertools import count
+from typing import Any, TypeVar
 
 from paramfleet.requests import ReadPlan
+from paramfleet.staging import Ahead, DenseLimits
 from paramfleet.traffic import OF_TABLES, Traffic
-from paramfleet_shared import served_errors  # noqa: F401 - known by their codes
+from paramfleet_shared import served_errors, table_errors  # noqa: F401 - known by their codes
 from paramfleet_shared.clock import Clock
 from paramfleet_shared.cuts import PushesHeldError
 from paramfleet_shared.http2.stream import Held
 from paramfleet_shared.placement import Placement
 from paramfleet_shared.rpc.tracing import Tracing, open_channel
 from paramfleet_shared.secret import JobSecret
+from paramfleet_shared.table_errors import StagedGoneError
 from paramfleet_shared.tls import Tls
 from paramfleet_shared.wire.message import Message
 
-__all__ = ["PServers"]
+__all__ = ["PIECES_AT_ONCE", "PServers", "both", "ends_of"]
+
+T = TypeVar("T")
+
+PIECES_AT_ONCE = 2
+"""Pieces of dense tables that are on their way at once, to or from each pserver."""
+
+
+async def both(first: Coroutine[None, None, None], second: Coroutine[None, None, T]) -> T:
+    """Run two coroutines at once, and return what the second returns.
+
+    Raises:
+        Exception: the first that one raises; the other is cancelled.
+    """
+    try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(first)
+            task = group.create_task(second)
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    return task.result()
+
+
+async def ends_of(works: Iterator[Coroutine[None, None, None]], *, at_once: int) -> None:
+    """Run coroutines, so many at once, and wait for the end of all.
+
+    Cancellation, and an error of one, cancel the others.
+
+    Raises:
+        Exception: the first that one raises.
+    """
+
+    async def work_off() -> None:
+        for work in works:
+            await work
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(at_once):
+                group.create_task(work_off())
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
 
 
 class PServers:
@@ -47,6 +91,12 @@ class PServers:
         tracing: Tracing | None = None,
     ) -> None:
         self._now = clock.monotonic
+        self.dense = DenseLimits()
+        """How much of dense tables travels in one request."""
+        self.divides = False
+        """Whether the job's dense tables are larger than one request carries."""
+        self._numbers = count(1)
+        self._going_ahead = asyncio.Lock()
         self.placement = placement
         self.call_timeout_s = call_timeout_s
         self.step_timeout_s = step_timeout_s
@@ -86,6 +136,10 @@ class PServers:
         Raises:
             FleetError: the first error of a pserver, once all have answered or failed.
         """
+        if self.divides:
+            ahead = Ahead(op, messages, self.dense, self._numbers)
+            if ahead:
+                return await self._call_after(ahead, op, timeout_s)
         began = self._now()
         answers = await self._call(op, messages, timeout_s)
         if op in OF_TABLES:
@@ -93,6 +147,49 @@ class PServers:
                 self.traffic.count_time(op, self._now() - began)
             self.traffic.count_tables(messages, answers)
         return answers
+
+    async def _call_after(
+        self, ahead: Ahead, op: str, timeout_s: float | None
+    ) -> list[Message]:
+        """Send what is too large in pieces, then the messages that name it.
+
+        One call at a time: a pserver keeps no more of a worker.
+        """
+        began, answers = self._now(), None
+        async with self._going_ahead:
+            for is_last in (False, False, True):
+                await ends_of(self._send_pieces(ahead), at_once=PIECES_AT_ONCE)
+                answers = await self._call_naming(ahead, op, timeout_s, insists=is_last)
+                if answers is not None:
+                    break
+        assert answers is not None, "the last one insisted"
+        if op in OF_TABLES:
+            self.traffic.count_time(op, self._now() - began)
+            self.traffic.count_tables(ahead.messages(), answers)
+        return answers
+
+    async def _call_naming(
+        self, ahead: Ahead, op: str, timeout_s: float | None, *, insists: bool
+    ) -> list[Message] | None:
+        """Return the answers; None if a pserver lacks the pieces, as when it was asked twice.
+
+        Raises:
+            StagedGoneError: in that case, if the call insists.
+        """
+        try:
+            return await self._call(op, ahead.messages(), timeout_s)
+        except StagedGoneError:
+            if insists:
+                raise
+            return None
+
+    def _send_pieces(self, ahead: Ahead) -> Iterator[Coroutine[None, None, None]]:
+        for table, messages in ahead.pieces():
+            yield self._send_piece(table, messages)
+
+    async def _send_piece(self, table: str, messages: list[Message]) -> None:
+        await self._call("stage", messages, None)
+        self.traffic.count_pieces(table, messages)
 
     async def _call(
         self, op: str, messages: Sequence[Message], timeout_s: float | None

@@ -28,6 +28,7 @@ from paramfleet_shared.tables.encoding import (
     decode_rows,
     pack_ids,
     sort_within_shards,
+    stored_dtype,
     unpack_ids,
 )
 from paramfleet_shared.tables.rowstore import check_array, scatter_rows
@@ -93,6 +94,9 @@ class Read:
     create: bool = False
     wire: WireDtype = "float32"
     """How the answer travels."""
+    piece: slice | None = None
+    """Of a dense table: which values of each pserver's range, as far as it has them; None
+    for all."""
     order: NDArray[np.int64] | None = None
     """Where each of ``rows`` was asked for, int64 [U], if they were sorted inside their
     shard since; None if they stand as they were asked for."""
@@ -180,6 +184,33 @@ class ReadPlan:
             for index, (read, order) in enumerate(zip(self._reads, self._orders, strict=True))
         ]
 
+    def put(self, answers: Sequence[Message], into: Mapping[str, NDArray[np.float32]]) -> None:
+        """Put the values of pieces of dense tables in their places.
+
+        Args:
+            answers: One of each pserver.
+            into: By table float32 [P].
+
+        Raises:
+            RowShapeError: if an answer isn't what was asked for.
+        """
+        for index, read in enumerate(self._reads):
+            for server, answer in enumerate(answers):
+                piece = self._piece_of(read, server)
+                start = dense_slice(read.size, self._placement, server).start
+                values = into[read.table][start + piece.start : start + piece.stop]
+                encoded = _encoded_part(answer, index)
+                expected = np.dtype(stored_dtype(read.wire)).type
+                check_array(encoded.rows, expected, values.shape, table=read.table)
+                decode_rows(encoded, read.wire, out=values)
+
+    def _piece_of(self, read: Read, server: int) -> slice:
+        """Return which values of a pserver's range are read."""
+        where = dense_slice(read.size, self._placement, server)
+        length = where.stop - where.start
+        piece = slice(0, length) if read.piece is None else read.piece
+        return slice(min(piece.start, length), min(piece.stop, length))
+
     @property
     def _servers(self) -> range:
         return range(self._placement.num_servers)
@@ -202,6 +233,9 @@ class ReadPlan:
                     about |= _put_ids(tensors, index, ids, offsets, pack=pack)
                 if read.keep is not None:
                     about["keep"] = read.keep
+            elif read.piece is not None:
+                where = self._piece_of(read, server)
+                about |= {"start": where.start, "stop": where.stop}
             parts.append(about)
         fields = {"rank": rank, "min_version": min_step, "parts": parts}
         return Message(fields=fields, tensors=tensors)
@@ -270,8 +304,11 @@ def write_messages(
 
 def decoded_part(answer: Message, index: int, wire: WireDtype) -> NDArray[np.float32]:
     """Return the rows [n, D] or values [n] of part ``index`` of an answer."""
-    encoded = Encoded(answer.tensors[f"{index}.rows"], answer.tensors.get(f"{index}.scales"))
-    return decode_rows(encoded, wire)
+    return decode_rows(_encoded_part(answer, index), wire)
+
+
+def _encoded_part(answer: Message, index: int) -> Encoded:
+    return Encoded(answer.tensors[f"{index}.rows"], answer.tensors.get(f"{index}.scales"))
 
 
 def heard_ids(answer: Message, index: int) -> NDArray[np.int64]:

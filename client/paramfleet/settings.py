@@ -25,13 +25,21 @@ class WorkerSettings(JobSettings):
     admin_port: int = 0
     """Port of the admin address; 0 picks a free one."""
 
+    dense_request_bytes: int = 64 << 20
+    """Bytes of dense values that one request to a pserver carries; more go in pieces of a
+    fourth of it, which take longer but hold nobody up."""
+
     visual_path: str = ""
     """Folder of TensorBoard files about LocalSGD's exchanges, with one for each worker; empty
     writes none."""
 
     def __post_init__(self) -> None:
         JobSettings.__post_init__(self)
-        check_ranges(self, {"admin_port": (0, 65_535)})
+        ranges: dict[str, tuple[float, float]] = {
+            "admin_port": (0, 65_535),
+            "dense_request_bytes": (1 << 12, 128 << 20),
+        }
+        check_ranges(self, ranges)
 
 
 def read_settings(*, host: str | None) -> WorkerSettings:

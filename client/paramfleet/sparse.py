@@ -28,6 +28,7 @@ __all__ = [
     "SparseTable",
     "TableInUseError",
     "merge_pending",
+    "nothing_pending",
     "table_of",
     "tables_of",
 ]
@@ -88,6 +89,15 @@ class Pending(NamedTuple):
     """float32 [U, D]"""
     offsets: NDArray[np.int64]
     """int64 [S + 1]: the shards' bounds in ``ids_U``."""
+
+
+def nothing_pending(dim: int, num_shards: int) -> Pending:
+    """Return the gradients of a step that didn't use a table."""
+    return Pending(
+        np.empty(0, np.int64),
+        np.empty((0, dim), np.float32),
+        np.zeros(num_shards + 1, np.int64),
+    )
 
 
 def merge_pending(parts: Sequence[Pending], *, by_id: bool = False) -> Pending:

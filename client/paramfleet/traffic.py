@@ -52,6 +52,11 @@ class Traffic:
                     table = parts[int(name[: name.index(".")])]["table"]
                     _add(self.table_bytes, table, array.nbytes)
 
+    def count_pieces(self, table: str, messages: Sequence[Message]) -> None:
+        """Count pieces of a table that went ahead of a request."""
+        for message in messages:
+            _add(self.table_bytes, table, message.tensors["piece"].nbytes)
+
 
 def _add(counts: dict[str, int], key: str, more: int) -> None:
     counts[key] = counts.get(key, 0) + more

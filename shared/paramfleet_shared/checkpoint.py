@@ -7,7 +7,6 @@ table holds ``ids`` int64 [n], ``values`` float32 [n, D] and ``states`` float32
 its metadata the range ``start`` and ``stop``. Nothing in a file is ever evaluated.
 """
 
-import hashlib
 import json
 import os
 import re
@@ -18,8 +17,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.numpy import load, save
 
 from paramfleet_shared.cuts import Cut
 from paramfleet_shared.errors import (
@@ -30,6 +27,7 @@ from paramfleet_shared.errors import (
 )
 from paramfleet_shared.tables.spec import TableSpec
 from paramfleet_shared.tables.states import check_rows
+from paramfleet_shared.tensorfile import CREATE, read_tensors, write_tensors
 from paramfleet_shared.texts import shown
 
 __all__ = [
@@ -42,9 +40,6 @@ FORMAT = "paramfleet-checkpoint"
 VERSION = 1
 MANIFEST = "manifest.json"
 _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
-
-_CREATE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
-"""A link of a file's name is never written through."""
 
 
 class ManifestError(ContractError):
@@ -188,12 +183,16 @@ def write_part(directory: Path, name: str, spec: TableSpec, part: FilePart) -> S
         tensors["ids"] = part.ids
     else:
         metadata |= {"start": str(part.start), "stop": str(part.start + part.num_rows)}
-    content = save(tensors, metadata=metadata)
-    _write_through(directory / name, content)
+    path = directory / name
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        written = write_tensors(path, tensors, metadata)
+    except OSError as error:
+        raise CheckpointWriteError(path=str(path), reason=str(error)) from error
     return SavedFile(
         name=name,
-        sha256=hashlib.sha256(content).hexdigest(),
-        bytes=len(content),
+        sha256=written.sha256,
+        bytes=written.num_bytes,
         rows=part.num_rows,
         table=spec.name,
         kind=spec.kind,
@@ -274,15 +273,13 @@ def read_part(directory: Path, file: SavedFile, spec: TableSpec) -> FilePart:
     """
     path = directory / file.name
     try:
-        content = path.read_bytes()
+        found = read_tensors(path, num_bytes=file.bytes, sha256=file.sha256)
+        return _checked_part(found.tensors, found.metadata, file, spec)
     except OSError as error:
         raise CheckpointDamagedError(path=str(path), reason=str(error)) from error
-    if len(content) != file.bytes or hashlib.sha256(content).hexdigest() != file.sha256:
-        raise CheckpointDamagedError(path=str(path), reason="its SHA-256 is another")
-    try:
-        return _checked_part(load(content), _metadata_of(content), file, spec)
-    except (SafetensorError, KeyError, ValueError) as error:
-        raise CheckpointDamagedError(path=str(path), reason=f"{error!r}") from error
+    except (KeyError, ValueError) as error:
+        reason = str(error) if type(error) is ValueError else f"{error!r}"
+        raise CheckpointDamagedError(path=str(path), reason=reason) from error
 
 
 def _write_through(path: Path, content: bytes) -> None:
@@ -293,18 +290,12 @@ def _write_through(path: Path, content: bytes) -> None:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with os.fdopen(os.open(path, _CREATE, 0o666), "wb") as file:
+        with os.fdopen(os.open(path, CREATE, 0o666), "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
         raise CheckpointWriteError(path=str(path), reason=str(error)) from error
-
-
-def _metadata_of(content: bytes) -> Mapping[str, str]:
-    """Return what a safetensors file says of itself: u64 length, then JSON."""
-    length = int.from_bytes(content[:8], "little")
-    return dict(json.loads(content[8 : 8 + length]).get("__metadata__", {}))
 
 
 def _checked_part(

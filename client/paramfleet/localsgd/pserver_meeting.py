@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 
 from paramfleet.dense import DenseBlock
 from paramfleet.devices import to_device, to_host
-from paramfleet.job import Job, slowest_of
+from paramfleet.job import Job, fetch_exchanged, slowest_of
 from paramfleet.localsgd.core.ledger import Ledger
 from paramfleet.localsgd.core.settings import LocalSgdSettings
-from paramfleet.requests import Write, decoded_part, dense_slice, write_messages
+from paramfleet.requests import Write, dense_slice, write_messages
 from paramfleet_shared.tables.encoding import WireDtype, decode_rows, encode_rows
 from paramfleet_shared.tables.spec import OptimizerSpec
 
@@ -141,7 +141,7 @@ class PserverMeeting:
         if self._settings.outer_optimizer == "none":  # whose table adds up
             learned = np.negative(learned)
         write = self._write(fragment, learned)
-        work = self._exchange(write, max(self.step - 1, 0), self._loss)
+        work = self._exchange(fragment, write, max(self.step - 1, 0), self._loss)
         future = self.job.communicator.submit(work)
         return _Exchanging(self, future, delta_F.device)
 
@@ -185,7 +185,9 @@ class PserverMeeting:
             encoded=None if wire == "float32" else parts,
         )
 
-    async def _exchange(self, write: Write, step: int, loss: float | None) -> _Heard:
+    async def _exchange(
+        self, fragment: int, write: Write, step: int, loss: float | None
+    ) -> _Heard:
         answer_wire = _ANSWERS.get(write.wire, write.wire)
         about = {"ack": 0, "max_rows": 1, "answer_wire": answer_wire}
         messages = write_messages(
@@ -197,9 +199,12 @@ class PserverMeeting:
         )
         async with self._turn:
             answers = await self.job.pservers.change("exchange", messages)
+            values_F = await fetch_exchanged(
+                self.job, self._blocks[fragment], answers, 0, wire=answer_wire
+            )
         fields = answers[0].fields
         return _Heard(
-            np.concatenate([decoded_part(answer, 0, answer_wire) for answer in answers]),
+            values_F,
             slowest_of(answers),
             int(fields["workers"]),
             [float(loss) for loss in fields["losses"]],

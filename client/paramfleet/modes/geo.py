@@ -6,22 +6,23 @@ the first step boundary after the answer. One exchange is in flight at most; one
 that comes due meanwhile starts at the boundary where the former is taken in.
 """
 
-from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from paramfleet.job import (
     Job,
     agree_on_dense,
     declare,
+    fetch_dense,
+    fetch_exchanged,
     pull_dense,
     slowest_of,
 )
 from paramfleet.modes.base import ModelTables, check_gradients
+from paramfleet.modes.deltas import Delta, Heard, part_of
 from paramfleet.modes.rowstep import RowStepper, step_rows
 from paramfleet.replica import DenseReplica, RowReplica
 from paramfleet.requests import (
@@ -59,31 +60,6 @@ _MESSAGE_VALUES = 1 << 23
 more goes with further messages of the same exchange."""
 
 
-@dataclass(slots=True)
-class _Heard:
-    """What one exchange brought."""
-
-    step: int
-    rows: dict[str, list[tuple[NDArray[np.int64], NDArray[np.float32]]]] = field(
-        default_factory=dict
-    )
-    dense: dict[str, NDArray[np.float32]] = field(default_factory=dict)
-    slowest: int | None = None
-
-
-class _Delta(NamedTuple):
-    """What is sent of one table: differences of rows by id, or of a dense table."""
-
-    table: str
-    values: NDArray[np.float32]
-    rows: Rows | None = None
-    wire: WireDtype = "float32"
-    """How it travels, and what is answered."""
-    encoded: tuple[Encoded, ...] = ()
-    """What travels instead of ``values`` if that isn't float32: all rows, or each
-    pserver's part of a dense table."""
-
-
 class GeoMode:
     """Any torch optimizer runs locally; the servers add up differences."""
 
@@ -119,7 +95,7 @@ class GeoMode:
         self._due = False
         self._sequence = 0
         self._acks: dict[tuple[int, str], int] = {}
-        self._flying: Future[_Heard] | None = None
+        self._flying: Future[Heard] | None = None
         self._slices = {
             block.name: [
                 dense_slice(block.size, job.placement, server)
@@ -242,7 +218,7 @@ class GeoMode:
                 )
                 replica.install(some, plan.join(answers)[0])
 
-    def _narrowed(self, delta: _Delta) -> _Delta:
+    def _narrowed(self, delta: Delta) -> Delta:
         """Return a delta as it travels; what that loses of it counts as unsent again."""
         name, wire = delta.table, self._mode.wire_dtype
         if delta.rows is None:
@@ -256,60 +232,70 @@ class GeoMode:
         values = delta.values if order is None else delta.values[order]
         encoded = encode_rows(values, wire)
         replica.give_back(rows.ids_U, values - decode_rows(encoded, wire))
-        return _Delta(name, values, rows, wire, (encoded,))
+        return Delta(name, values, rows, wire, (encoded,))
 
-    def _take_deltas(self, *, rest: bool = False) -> list[_Delta]:
+    def _take_deltas(self, *, rest: bool = False) -> list[Delta]:
         """Return what this worker has to send; with ``rest``, all of it."""
         deltas = []
         for name, replica in self._rows.items():
             ids, values, offsets = replica.take_rest() if rest else replica.take_delta()
-            deltas.append(_Delta(name, values, Rows(ids, offsets)))
+            deltas.append(Delta(name, values, Rows(ids, offsets)))
         for block in self._blocks:
             dense = self._dense[block.name]
             take = dense.take_rest if rest else dense.take_delta
             values, cur = take(block.values())
             block.install(cur)
-            deltas.append(_Delta(block.name, values))
+            deltas.append(Delta(block.name, values))
         return deltas
 
-    def _no_deltas(self) -> list[_Delta]:
+    def _no_deltas(self) -> list[Delta]:
         """Return an exchange that only listens."""
-        dense = [_Delta(block.name, np.zeros(block.size, np.float32)) for block in self._blocks]
-        return [self._listening(name) for name in self._rows] + dense
+        listening = [self._listening(name) for name in self._rows]
+        if self._job.pservers.divides:
+            return listening  # and what nothing is sent of is pulled
+        return listening + [
+            Delta(block.name, np.zeros(block.size, np.float32)) for block in self._blocks
+        ]
 
-    def _listening(self, name: str, wire: WireDtype = "float32") -> _Delta:
+    def _listening(self, name: str, wire: WireDtype = "float32") -> Delta:
         dim = self._rows[name].store.spec.dim
         offsets = np.zeros(self._job.placement.num_shards + 1, np.int64)
         rows = Rows(np.empty(0, np.int64), offsets)
         nothing = np.empty((0, dim), np.float32)
-        return _Delta(name, nothing, rows, wire, (encode_rows(nothing, wire),))
+        return Delta(name, nothing, rows, wire, (encode_rows(nothing, wire),))
 
     def _max_rows(self, name: str) -> int:
         """Rows of a table in one message."""
         dim = self._rows[name].store.spec.dim
         return max(1, _MESSAGE_VALUES // (dim * len(self._rows)))
 
-    def _send(self, deltas: list[_Delta]) -> None:
+    def _send(self, deltas: list[Delta]) -> None:
         self._flying = self._job.communicator.submit(self._exchange(deltas, self._step))
 
-    async def _exchange(self, deltas: list[_Delta], step: int) -> _Heard:
+    async def _exchange(self, deltas: list[Delta], step: int) -> Heard:
         """Push differences, then collect everything that others changed.
 
         Rows are heard only when all of this worker's differences are added: a row that
         came earlier would lack what is still to be sent of it. What a pserver answers
         before isn't acknowledged, so it is told again.
         """
-        heard = _Heard(step=step)
-        while deltas:
+        heard = Heard(step=step)
+        while True:
             now, later = self._divide(deltas)
             more = await self._exchange_once(now, step, heard, listens=not later)
             sending = {delta.table for delta in later}
             listening = (self._rows.keys() if later else more) - sending
             wires = {delta.table: delta.wire for delta in now}
             deltas = later + [self._listening(n, wires[n]) for n in sorted(listening)]
+            if not deltas:
+                break
+        unheard = [block for block in self._blocks if block.name not in heard.dense]
+        if unheard:
+            pulled = await fetch_dense(self._job, unheard)
+            heard.dense |= {b.name: v for b, v in zip(unheard, pulled, strict=True)}
         return heard
 
-    def _divide(self, deltas: list[_Delta]) -> tuple[list[_Delta], list[_Delta]]:
+    def _divide(self, deltas: list[Delta]) -> tuple[list[Delta], list[Delta]]:
         """Return what fits into one message, and the rest."""
         now, later = [], []
         for delta in deltas:
@@ -317,13 +303,13 @@ class GeoMode:
                 now.append(delta)
                 continue
             limit = self._max_rows(delta.table)
-            now.append(_part_of(delta, slice(0, limit)))
+            now.append(part_of(delta, slice(0, limit)))
             if len(delta.values) > limit:
-                later.append(_part_of(delta, slice(limit, len(delta.values))))
+                later.append(part_of(delta, slice(limit, len(delta.values))))
         return now, later
 
     async def _exchange_once(
-        self, deltas: list[_Delta], step: int, heard: _Heard, *, listens: bool
+        self, deltas: list[Delta], step: int, heard: Heard, *, listens: bool
     ) -> set[str]:
         """Send one message to each pserver; return the tables that have more to tell."""
         self._sequence += 1
@@ -339,9 +325,15 @@ class GeoMode:
             part_fields=partial(self._part_fields, listens=listens),
         )
         answers = await self._job.pservers.change("exchange", messages)
+        for block in self._blocks:
+            for index, write in enumerate(writes):
+                if write.table == block.name:
+                    heard.dense[block.name] = await fetch_exchanged(
+                        self._job, block, answers, index, wire=write.wire
+                    )
         return self._collect(writes, answers, heard, listens=listens)
 
-    def _write(self, delta: _Delta) -> Write:
+    def _write(self, delta: Delta) -> Write:
         encoded: Sequence[Encoded] | None = None
         if delta.wire != "float32":
             encoded = delta.encoded
@@ -359,21 +351,18 @@ class GeoMode:
         )
 
     def _collect(
-        self, writes: list[Write], answers: list[Message], heard: _Heard, *, listens: bool
+        self, writes: list[Write], answers: list[Message], heard: Heard, *, listens: bool
     ) -> set[str]:
-        """Add the answers to ``heard``; return the tables that have more to tell.
+        """Add the answers' rows to ``heard``; return the tables that have more to tell.
 
         Without ``listens`` rows are left with the pservers.
         """
         heard.slowest = slowest_of(answers)
         more: set[str] = set()
         for index, write in enumerate(writes):
+            if write.rows is None or not listens:
+                continue
             rows = [decoded_part(answer, index, write.wire) for answer in answers]
-            if write.rows is None:
-                heard.dense[write.table] = np.concatenate(rows)
-                continue
-            if not listens:
-                continue
             for server, answer in enumerate(answers):
                 facts = answer.fields["parts"][index]
                 self._acks[server, write.table] = int(facts["batch"])
@@ -387,13 +376,3 @@ class GeoMode:
         """Say what was heard, and how much the pserver may tell: little if nobody listens."""
         max_rows = self._max_rows(write.table) if listens and write.rows is not None else 1
         return {"ack": self._acks.get((server, write.table), 0), "max_rows": max_rows}
-
-
-def _part_of(delta: _Delta, part: slice) -> _Delta:
-    """Return some of the rows of a delta; they stay sorted by shard."""
-    assert delta.rows is not None, "only rows are divided"
-    ids, offsets = delta.rows
-    bounds = np.clip(offsets, part.start, part.stop) - part.start
-    rows = Rows(ids[part], np.minimum(bounds, len(ids[part])))
-    encoded = tuple(each.part(part) for each in delta.encoded)
-    return delta._replace(values=delta.values[part], rows=rows, encoded=encoded)

@@ -8,6 +8,7 @@ that runs ahead of the network by ``send_queue_size`` steps waits.
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,9 @@ __all__ = ["Sender", "StepGradients", "TableGradient", "merge"]
 
 _POLL_S = 0.01
 """Seconds of one of ``send_wait_times`` waits; Fleet's value."""
+
+_LARGE_QUEUE = 2
+"""Steps that wait at most where one may take gigabytes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,6 +90,8 @@ class Sender:
         mode: Queue size, merge width, waits, pushes in flight, refresh cadence.
         push: Sends one merged gradient and returns when it is applied.
         refresh: Pulls the dense values.
+        large: Whether a step's gradients are so large that few of them may wait, and that they
+            are merged on a thread of its own.
     """
 
     def __init__(
@@ -94,11 +100,15 @@ class Sender:
         mode: TrainingMode,
         push: Callable[[StepGradients], Awaitable[None]],
         refresh: Callable[[], Awaitable[list[NDArray[np.float32]]]],
+        large: bool = False,
     ) -> None:
         self._mode = mode
+        self._large = large
         self._push = push
         self._refresh = refresh
-        self._queue: asyncio.Queue[StepGradients] = asyncio.Queue(mode.send_queue_size)
+        self._queue: asyncio.Queue[StepGradients] = asyncio.Queue(
+            min(mode.send_queue_size, _LARGE_QUEUE) if large else mode.send_queue_size
+        )
         self._held: StepGradients | None = None
         self._pushed = 0
         self._pulled_at = 0
@@ -135,7 +145,8 @@ class Sender:
     async def _send_forever(self) -> None:
         while True:
             steps = await self._take()
-            await self._push(merge(steps, by_id=self._mode.wire_dtype != "float32"))
+            combine = partial(merge, steps, by_id=self._mode.wire_dtype != "float32")
+            await self._push(await asyncio.to_thread(combine) if self._large else combine())
             self._pushed += 1
             for _ in steps:
                 self._queue.task_done()

@@ -6,7 +6,7 @@ nothing but room in a bounded queue.
 """
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -27,10 +27,11 @@ from paramfleet.modes.ahead import Ahead, Wanted, When
 from paramfleet.modes.base import ModelTables, check_gradients, learning_rate
 from paramfleet.modes.outgoing import Outgoing
 from paramfleet.modes.sender import Sender, StepGradients, TableGradient
+from paramfleet.pservers import both
 from paramfleet.requests import Read, ReadPlan, Rows, Write, write_messages
 from paramfleet.rowstore import spec_of
 from paramfleet.rules import RuleChangedError, server_rule
-from paramfleet.sparse import Pending, SparseTable
+from paramfleet.sparse import SparseTable, nothing_pending
 from paramfleet.strategy import TrainingMode
 from paramfleet_shared.served_errors import (
     KnownIdsGoneError,
@@ -238,21 +239,13 @@ class _ServedMode:
         self._check_rules()
         parts = []
         for table, group in self._tables.sparse:
-            ids, grads, offsets = table.pending() or self._nothing(table)
+            ids, grads, offsets = table.pending() or nothing_pending(table.dim, self.num_shards)
             rows, lr = Rows(ids, offsets), learning_rate(group)
             parts.append(TableGradient(name=table.name, rows=rows, grads=grads, lr=lr))
         for block, group in self._tables.dense:
             grads, lr = block.gradients(), learning_rate(group)
             parts.append(TableGradient(name=block.name, rows=None, grads=grads, lr=lr))
         return StepGradients(step=self._step, examples=examples, parts=tuple(parts))
-
-    def _nothing(self, table: SparseTable) -> Pending:
-        """Return the gradients of a step that didn't use a table."""
-        return Pending(
-            np.empty(0, np.int64),
-            np.empty((0, table.dim), np.float32),
-            np.zeros(self.num_shards + 1, np.int64),
-        )
 
     def _writes(self, gradients: StepGradients) -> list[Write]:
         """Return what a step pushes; each call is a new push with a new identity."""
@@ -289,32 +282,29 @@ class SyncMode(_ServedMode):
         """
         gradients = self._gradients(examples=examples)
         writes = self._writes(gradients)
-        plan = dense_plan(self._job, self._blocks, wire=self._wire)
-        step = self._step + 1
-        with self._job.times.during("push"):
-            stepping = self._job.communicator.submit(
-                self._push_and_pull(self._push_alone(gradients, writes), plan, step)
-            )
-            self.ahead.send_next(step=step)
-            answers = stepping.result()
+        step, job = self._step + 1, self._job
+        push = self._push_alone(gradients, writes)
+        with job.times.during("push"):
+            if job.pservers.divides:
+                job.communicator.wait(push)
+                del gradients, writes, push  # gigabytes, and as many are about to come
+                self.ahead.send_next(step=step)
+                fetch = fetch_dense(
+                    job, self._blocks, min_step=step, wire=self._wire, ask=self._pull
+                )
+                values = job.communicator.wait(fetch)
+            else:
+                plan = dense_plan(job, self._blocks, wire=self._wire)
+                stepping = job.communicator.submit(both(push, self._pull(plan, step)))
+                self.ahead.send_next(step=step)
+                values = plan.join(stepping.result())
         self._step = step
-        self._install(plan.join(answers))
+        self._install(values)
 
     async def _push_alone(self, gradients: StepGradients, writes: list[Write]) -> None:
         """Push; what the training thread waits for after that is the others' pushes."""
         await self._push(gradients, writes)
         self._job.times.switch("barrier")
-
-    async def _push_and_pull(
-        self, push: Coroutine[None, None, None], plan: ReadPlan, step: int
-    ) -> list[Message]:
-        try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(push)
-                pulling = group.create_task(self._pull(plan, step))
-        except BaseExceptionGroup as errors:
-            raise errors.exceptions[0] from None
-        return pulling.result()
 
     def _min_step(self) -> int:
         return self._step
@@ -326,8 +316,10 @@ class AsyncMode(_ServedMode):
     def start(self) -> None:
         """Start as every served mode, and start the sender."""
         super().start()
+        self._writing = asyncio.Lock()
         self._sender = Sender(
             mode=self._mode,
+            large=self._job.pservers.divides,
             push=self._send,
             refresh=partial(fetch_dense, self._job, self._blocks, wire=self._wire),
         )
@@ -381,7 +373,12 @@ class AsyncMode(_ServedMode):
         return await self._pull(plan, 0)
 
     async def _send(self, gradients: StepGradients) -> None:
-        await self._push(gradients, self._writes(gradients))
+        if self._job.pservers.divides:
+            async with self._writing:
+                writes = await asyncio.to_thread(self._writes, gradients)
+        else:
+            writes = self._writes(gradients)
+        await self._push(gradients, writes)
 
     async def _push_rest(self) -> None:
         for gradient in self._outgoing.take_rest():

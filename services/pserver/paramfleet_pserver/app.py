@@ -1,7 +1,7 @@
 """One pserver, from its start to the end of its job.
 
-Start, in this order: the owner threads; the admin address; the tables' kernels, where this
-machine lacks them; the data plane, whose requests wait; the job (join, then heartbeats
+Start, in this order: the owner threads; the admin address; the tables' kernels, compiled where
+this machine lacks them; the data plane, whose requests wait; the job (join, then heartbeats
 without a pause); the tables' shards, known from the index; the checkpoint, if one is asked
 for; then the requests go on.
 
@@ -47,6 +47,7 @@ from paramfleet_shared.rpc.endpoint import join_endpoint
 from paramfleet_shared.rpc.server import Handler, Request, RpcServer
 from paramfleet_shared.secret import open_warnings, secret_of
 from paramfleet_shared.tables.readiness import COMPILING, compiling, is_cold
+from paramfleet_shared.tables.warm import warm_all
 from paramfleet_shared.telemetry import MetricRegistry, setup_logging
 from paramfleet_shared.tls import MEMBER_ROLES, tls_of
 from paramfleet_shared.upkeep import freeze, keep_tidy
@@ -221,6 +222,7 @@ class PServer:
             admin_port = await admin.start(bind, settings.admin_port)
             if is_cold():
                 await self._compile()
+            await asyncio.to_thread(warm_all)  # as freeze, below
             port = await server.start(bind, settings.port)
             freeze()  # here: it holds the loop up, and from joining on the lease runs
             self._session = await JobSession.join(
@@ -280,6 +282,7 @@ class PServer:
             shards=_shards_of(session),
             num_shards=session.num_shards,
             num_owners=len(owners),
+            limits=self._settings.table_limits,
         )
         routes = Routes(
             store,

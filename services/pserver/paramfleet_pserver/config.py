@@ -4,6 +4,7 @@ import os
 from dataclasses import dataclass
 from typing import Literal
 
+from paramfleet_pserver.core.limits import TableLimits
 from paramfleet_shared.config import JobSettings, SettingError, check_ranges
 from paramfleet_shared.rpc.endpoint import MalformedEndpointError, split_endpoint
 from paramfleet_shared.wire.limits import Limits
@@ -21,6 +22,9 @@ _RANGES: dict[str, tuple[float, float]] = {
     "max_connections": (0, 1_000_000),
     "body_budget_bytes": (0, 1 << 50),
     "owner_threads": (0, 1024),
+    "max_tables": (1, 1 << 20),
+    "max_dim": (1, 1 << 31),
+    "memory_share": (0.01, 1.0),
     "drain_timeout_s": (0.0, 1e6),
 }
 
@@ -64,6 +68,16 @@ class PServerSettings(JobSettings):
     owner_threads: int = 0
     """Threads that work on the tables; 0 takes half of the machine's cores, at most 8."""
 
+    max_tables: int = 1024
+    """Tables that are taken of a job."""
+
+    max_dim: int = 65_536
+    """Values in a row of a table that is taken."""
+
+    memory_share: float = 0.9
+    """Share of the machine's memory, or of the container's limit, that may be in use when a
+    table is made or grows; what would go beyond is refused by name."""
+
     load: str = ""
     """Folder of a checkpoint to start from; empty starts afresh."""
 
@@ -88,6 +102,13 @@ class PServerSettings(JobSettings):
         """Return what clients of the data plane may not pass."""
         return Limits(
             max_connections=self.max_connections, server_budget_bytes=self.body_budget_bytes
+        )
+
+    @property
+    def table_limits(self) -> TableLimits:
+        """Return what tables are taken."""
+        return TableLimits(
+            max_tables=self.max_tables, max_dim=self.max_dim, memory_share=self.memory_share
         )
 
     @property

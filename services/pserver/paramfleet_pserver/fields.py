@@ -8,6 +8,9 @@ from paramfleet_shared.wire.message import MalformedMessageError
 
 __all__ = ["Fields"]
 
+MOST = (1 << 63) - 1
+"""Of whole numbers: what fits into 64 bits with a sign."""
+
 _Choice = TypeVar("_Choice", bound=str)
 _Default = TypeVar("_Default", float, None)
 
@@ -25,10 +28,10 @@ class Fields:
         self._where = where
 
     def integer(self, name: str, *, least: int = 0) -> int:
-        """Return a whole number of at least ``least``."""
+        """Return a whole number of at least ``least``, below 2^63."""
         value = self._values.get(name)
-        if type(value) is not int or value < least:
-            raise self._wrong(name, f"must be a whole number >= {least}")
+        if type(value) is not int or not least <= value <= MOST:
+            raise self._wrong(name, f"must be a whole number >= {least}, below 2^63")
         return value
 
     def optional_integer(self, name: str) -> int | None:

@@ -6,8 +6,9 @@ Looked at before anything is changed.
 import asyncio
 
 from paramfleet_pserver.core.reservoir import check_weight
+from paramfleet_pserver.dense_requests import AssignRequest
 from paramfleet_pserver.parts import DensePart, SparsePart
-from paramfleet_pserver.requests import AssignRequest, ExchangeRequest, PushRequest
+from paramfleet_pserver.requests import ExchangeRequest, PushRequest
 from paramfleet_shared.bounds import GRADIENT_LOG2, MAX_LEARNING_RATE
 from paramfleet_shared.served_errors import (
     LearningRateRefusedError,

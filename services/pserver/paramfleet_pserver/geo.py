@@ -26,7 +26,8 @@ from paramfleet_pserver.core.geo_recorder import GeoRecorder, Reply
 from paramfleet_pserver.owners import Job, Owners, when_done
 from paramfleet_pserver.parts import DensePart, SparsePart
 from paramfleet_pserver.requests import ExchangePart, ExchangeRequest, Mode
-from paramfleet_pserver.tablestore import Block, DenseTable, SparseTable, Table, TableStore
+from paramfleet_pserver.tables import Block, DenseTable, SparseTable, Table
+from paramfleet_pserver.tablestore import TableStore
 from paramfleet_shared.ids import Rank
 from paramfleet_shared.served_errors import GeoRuleError
 from paramfleet_shared.tables.encoding import (
@@ -178,8 +179,9 @@ class GeoExchange:
         table.num_pulls += 1
         if isinstance(table, DenseTable):
             wire = part.answer_wire
-            reply = PartReply(rows=room_for((table.num_rows,), wire))
-            await self._owners.run([table.pull_job(reply.rows, wire)])
+            where = slice(0, 0 if part.quiet else table.num_rows)
+            reply = PartReply(rows=room_for((where.stop,), wire))
+            await self._owners.run([table.pull_job(reply.rows, wire, where)])
             return reply
         assert isinstance(table, SparseTable), "a table is sparse or dense"
         wire = part.content.wire

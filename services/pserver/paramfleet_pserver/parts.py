@@ -6,11 +6,17 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from paramfleet_shared.tables.dense import DenseRange
-from paramfleet_shared.tables.encoding import Encoded, WireDtype, decode_rows, encode_rows
+from paramfleet_shared.tables.dense import DenseRange, pieces_of
+from paramfleet_shared.tables.encoding import (
+    DENSE_WIDTH,
+    Encoded,
+    WireDtype,
+    decode_rows,
+    encode_rows,
+)
 from paramfleet_shared.tables.sparse import SparseShard
 
-__all__ = ["DensePart", "SparsePart", "pull_rows", "push_rows", "push_values"]
+__all__ = ["DensePart", "SparsePart", "pull_rows", "push_rows", "push_values", "read_values"]
 
 CODED_VALUES = 1 << 15
 """Floats that are read and then encoded at a time: they stay near."""
@@ -63,6 +69,10 @@ class DensePart(NamedTuple):
         """Return the numbers, whatever the kind of table."""
         return self.values
 
+    def part(self, piece: slice) -> "DensePart":
+        """Return a piece of the range, as views."""
+        return self._replace(values=_part_of(self.values, piece))
+
 
 def pull_rows(block: SparseShard, part: SparsePart, *, create: bool) -> None:
     """Read rows into ``part.rows``, as they are to travel."""
@@ -93,10 +103,29 @@ def push_rows(block: SparseShard, parts: list[SparsePart], lr: float, step: int)
 
 def push_values(dense: DenseRange, parts: Sequence[DensePart], lr: float, step: int) -> None:
     """Let a range's values step by the sum of parts, in this order."""
-    total = _numbers(parts[0])
-    for part in parts[1:]:
-        total = total + _numbers(part)
-    dense.push(total, lr=lr, step=step)
+
+    def sum_of(piece: slice) -> NDArray[np.float32]:
+        total = _numbers(parts[0].part(piece))
+        for part in parts[1:]:
+            total = total + _numbers(part.part(piece))
+        return total
+
+    dense.push_pieces(sum_of, lr=lr, step=step)
+
+
+def read_values(dense: DenseRange, where: slice, wire: WireDtype, out: Encoded) -> None:
+    """Copy some of a range's values to ``out``, as they are to travel."""
+    values = dense.values[where]
+    for piece in pieces_of(len(values)):
+        encode_rows(values[piece], wire, out=_part_of(out, piece))
+
+
+def _part_of(values: Encoded, piece: slice) -> Encoded:
+    """Return a piece of a vector, which begins where a scale does, as views."""
+    if values.scales is None:
+        return Encoded(values.rows[piece])
+    first, stop = piece.start // DENSE_WIDTH, -(-piece.stop // DENSE_WIDTH)
+    return Encoded(values.rows[piece], values.scales[first:stop])
 
 
 def _numbers(part: SparsePart | DensePart) -> NDArray[np.float32]:

@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 
 from paramfleet_pserver.owners import Job
 from paramfleet_pserver.requests import PullRequest
-from paramfleet_pserver.tablestore import DenseTable, SparseTable
+from paramfleet_pserver.tables import DenseTable, SparseTable
 from paramfleet_shared.tables.encoding import Encoded, room_for
 
 __all__ = ["reading", "tensors_of"]
@@ -25,8 +25,9 @@ def reading(pull: PullRequest) -> tuple[list[Job], dict[str, NDArray[Any]]]:
                 ids, offsets = part.rows.ids, part.rows.offsets
                 part.table.pulled.keep(pull.rank, part.keep, ids, offsets)
         elif isinstance(part.table, DenseTable):
-            room = room_for((part.table.num_rows,), part.wire)
-            jobs.append(part.table.pull_job(room, part.wire))
+            assert part.where is not None, "a dense part says which values"
+            room = room_for((part.where.stop - part.where.start,), part.wire)
+            jobs.append(part.table.pull_job(room, part.wire, part.where))
             tensors |= tensors_of(index, room)
     return jobs, tensors
 

@@ -4,9 +4,9 @@ Every function takes a message apart and returns plain records, or raises the er
 that says what is wrong with it. Tensors stay views of the message.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from paramfleet_pserver.core.identities import FIRST_SEQUENCE
 from paramfleet_pserver.fields import Fields
 from paramfleet_pserver.parts import DensePart, SparsePart
-from paramfleet_pserver.tablestore import DenseTable, SparseTable, Table, TableStore
-from paramfleet_pserver.tensors import PartIds, change_of, tensor_of
+from paramfleet_pserver.tables import SparseTable, Table
+from paramfleet_pserver.tablestore import TableStore
+from paramfleet_pserver.tensors import PartIds, change_of
 from paramfleet_shared.ids import Rank, Step
 from paramfleet_shared.served_errors import AnswerTooLargeError
 from paramfleet_shared.tables.encoding import WIRE_DTYPES, WireDtype, room_bytes, room_for
@@ -25,7 +26,6 @@ from paramfleet_shared.wire.limits import DEFAULT_LIMITS
 from paramfleet_shared.wire.message import MalformedMessageError, Message
 
 __all__ = [
-    "AssignRequest",
     "DeclareRequest",
     "ExchangePart",
     "ExchangeRequest",
@@ -34,7 +34,6 @@ __all__ = [
     "PullRequest",
     "PushPart",
     "PushRequest",
-    "assign_request",
     "declare_request",
     "exchange_request",
     "pull_request",
@@ -75,6 +74,8 @@ class PullPart(NamedTuple):
     rows: SparsePart | None
     """Ids and bounds, and room for the rows; None reads a dense table's range."""
     create: bool
+    where: slice | None = None
+    """Which values of a dense table's range."""
     wire: WireDtype = "float32"
     """How the numbers of the answer travel."""
     keep: int | None = None
@@ -121,6 +122,8 @@ class ExchangePart(NamedTuple):
     """Of the optimizer that takes a dense table's differences in LocalSGD."""
     answer_wire: WireDtype
     """How a dense table's values are answered."""
+    quiet: bool
+    """Whether a dense table's values aren't answered: the worker pulls them."""
 
 
 class ExchangeRequest(NamedTuple):
@@ -132,17 +135,6 @@ class ExchangeRequest(NamedTuple):
     loss: float | None
     """What the worker says of itself, for the mean of all; None says nothing."""
     parts: tuple[ExchangePart, ...]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AssignRequest:
-    """First values of this server's range of a dense table."""
-
-    rank: Rank
-    incarnation: int
-    table: DenseTable
-    only_if_new: bool
-    values: NDArray[np.float32]
 
 
 def declare_request(message: Message) -> DeclareRequest:
@@ -158,13 +150,28 @@ def declare_request(message: Message) -> DeclareRequest:
     if known is None:
         raise MalformedMessageError(where="declare field 'mode'", rule=f"must be in {MODES}")
     return DeclareRequest(
-        specs=tuple(TableSpec.from_wire(wire) for wire in fields.parts("tables")),
+        specs=tuple(_spec_of(wire) for wire in fields.parts("tables")),
         mode=known,
         worker_num=fields.integer("worker_num", least=1),
         max_staleness=fields.optional_integer("max_staleness"),
         rank=Rank(fields.integer("rank")),
         incarnation=fields.integer("incarnation"),
     )
+
+
+def _spec_of(wire: Mapping[str, Any]) -> TableSpec:
+    """Read a table's description.
+
+    Raises:
+        MalformedMessageError: if a size or the seed isn't a whole number.
+        TableSpecError: if it breaks another rule.
+    """
+    fields = Fields(wire, where="declare table")
+    for size in ("dim", "size", "num_shards"):
+        fields.optional_integer(size)
+    if "seed" in wire:
+        fields.integer("seed", least=-(1 << 63))
+    return TableSpec.from_wire(wire)
 
 
 def pull_request(message: Message, store: TableStore) -> PullRequest:
@@ -187,7 +194,7 @@ def pull_request(message: Message, store: TableStore) -> PullRequest:
         part = Fields(about, where=f"pull part {index}")
         table = store.find(part.text("table"))
         wire = part.choice("wire", WIRE_DTYPES, "float32")
-        rows = None
+        rows, where = None, None
         if isinstance(table, SparseTable):
             coded = part.choice("ids", _PULL_IDS, "plain")
             if coded == "pulled":
@@ -206,12 +213,14 @@ def pull_request(message: Message, store: TableStore) -> PullRequest:
             num_bytes = _answer_bytes(num_bytes, table, shape, wire)
             rows = SparsePart(ids, offsets, room_for(shape, wire), wire)
         else:
-            num_bytes = _answer_bytes(num_bytes, table, (table.num_rows,), wire)
+            where = _values_of(part, table)
+            num_bytes = _answer_bytes(num_bytes, table, (where.stop - where.start,), wire)
         parts.append(
             PullPart(
                 table=table,
                 rows=rows,
                 create=part.flag("create"),
+                where=where,
                 wire=wire,
                 keep=part.optional_integer("keep"),
             )
@@ -221,6 +230,20 @@ def pull_request(message: Message, store: TableStore) -> PullRequest:
         min_version=fields.integer("min_version"),
         parts=tuple(parts),
     )
+
+
+def _values_of(part: Fields, table: Table) -> slice:
+    """Return which values of a dense table's range a part asks for: all, unless it says.
+
+    Raises:
+        MalformedMessageError: if there are no such values.
+    """
+    start, stop = part.optional_integer("start"), part.optional_integer("stop")
+    where = slice(0 if start is None else start, table.num_rows if stop is None else stop)
+    if not where.start <= where.stop <= table.num_rows:
+        rule = f"must be in order and at most {table.num_rows}, the values held here"
+        raise MalformedMessageError(where="pull fields 'start' and 'stop'", rule=rule)
+    return where
 
 
 def _pulled_before(
@@ -284,34 +307,10 @@ def exchange_request(message: Message, store: TableStore) -> ExchangeRequest:
                 max_rows=part.integer("max_rows", least=1),
                 lr=part.optional_number("lr", 1.0),
                 answer_wire=part.choice("answer_wire", WIRE_DTYPES, content.wire),
+                quiet=part.flag("quiet"),
             )
             for identity, table, content, part in changes
         ),
-    )
-
-
-def assign_request(message: Message, store: TableStore) -> AssignRequest:
-    """Read an ``assign``.
-
-    Raises:
-        MalformedMessageError: if a field is wrong, the values are missing, or the
-            table is sparse.
-        UnknownTableError: if the table wasn't declared.
-        RowShapeError: if the values' dtype or number is wrong.
-    """
-    fields = Fields(message.fields, where="assign")
-    table = store.find(fields.text("table"))
-    if not isinstance(table, DenseTable):
-        raise MalformedMessageError(
-            where="assign field 'table'", rule="must name a dense table"
-        )
-    shape = (table.num_rows,)
-    return AssignRequest(
-        rank=Rank(fields.integer("rank")),
-        incarnation=fields.integer("incarnation"),
-        table=table,
-        only_if_new=fields.flag("only_if_new"),
-        values=tensor_of(message, "rows", table, dtype="float32", shape=shape),
     )
 
 

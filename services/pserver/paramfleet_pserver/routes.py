@@ -17,22 +17,23 @@ import numpy as np
 from paramfleet_pserver.access import IssuedIncarnations
 from paramfleet_pserver.answers import telling
 from paramfleet_pserver.checkpointing import Checkpointing
+from paramfleet_pserver.dense_requests import assign_request, stage_request
 from paramfleet_pserver.fields import Fields
 from paramfleet_pserver.finite import check_change, check_values
 from paramfleet_pserver.geo import check_rule
-from paramfleet_pserver.owners import Job, Owners, when_done
+from paramfleet_pserver.owners import Job, Owners
+from paramfleet_pserver.pushing import apply_push, keep_push
 from paramfleet_pserver.reading import reading
 from paramfleet_pserver.requests import (
     DeclareRequest,
-    PushPart,
-    PushRequest,
-    assign_request,
     declare_request,
     exchange_request,
     pull_request,
     push_request,
 )
-from paramfleet_pserver.tablestore import SparseTable, TableStore
+from paramfleet_pserver.staging import Staging
+from paramfleet_pserver.tables import SparseTable, Table
+from paramfleet_pserver.tablestore import TableStore
 from paramfleet_pserver.training import Terms, Training
 from paramfleet_shared.clock import Clock
 from paramfleet_shared.discovery.orders import Orders
@@ -56,7 +57,8 @@ __all__ = [
 ]
 
 OPERATIONS = (
-    "declare", "pull", "push", "exchange", "assign", "leave", "wait_turn", "hold", "save",
+    "declare", "pull", "stage", "push", "exchange", "assign", "leave", "wait_turn", "hold",
+    "save",
     "load", "status",
 )  # fmt: skip
 """Methods of ``Routes``, by the names they have on the wire."""
@@ -109,6 +111,9 @@ class Routes:
         self._holding = self._checkpoints.holding
         self._training: Training | None = None
         self._failure: FleetError | None = None
+        self._staging = Staging(store.check_memory)
+        self._making = asyncio.Lock()
+        """Held while tables are made, which takes a while: others would make them, too."""
 
     def handle(self, operation: str, request: Request) -> Message | Awaitable[Message]:
         """Serve one of ``OPERATIONS``, at once if nothing has to be waited for."""
@@ -138,7 +143,7 @@ class Routes:
         self._lost[rank] = incarnation
         if self._training is None or not self._training.lose(rank, incarnation):
             return False
-        self._forget_pulled(rank)
+        self._forget(rank)
         return True
 
     def obey(self, orders: Orders) -> None:
@@ -163,33 +168,20 @@ class Routes:
     async def declare(self, request: Request) -> Message:
         """Make the tables that are missing; may be repeated."""
         declared = declare_request(request.message)
-        new = self._check_declared(declared)
-        for spec in new:
-            await self._owners.run([Job(0, COMPILING_ROWS, partial(warm, spec))])
-        new = self._check_declared(declared)
-        built = [self._store.build(spec) for spec in new]
-        if self._training is None:
-            terms = Terms.of(declared)
-            self._training = Training(
-                terms,
-                elastic=self._elastic,
-                store=self._store,
-                owners=self._owners,
-                clock=self._clock,
-            )
-            for rank, incarnation in self._lost.items():
-                self._training.lose(rank, incarnation)
-            if self._failure is not None:
-                self._training.fail(self._failure)
-        step = self._training.join(declared.rank, declared.incarnation)
-        for table in built:
-            table.version = self._training.steps.version if self._training.steps else 0
-        self._store.put(built)
-        if self._training.geo is not None:
-            await self._training.geo.announce_loaded()
-            await self._training.geo.tell_all(declared.rank)
+        async with self._making:
+            built = await self._build(declared)
+            if self._training is None:
+                self._training = self._begin(Terms.of(declared))
+            training = self._training
+            step = training.join(declared.rank, declared.incarnation)
+            for table in built:
+                table.version = training.steps.version if training.steps else 0
+            self._store.put(built)
+        if training.geo is not None:
+            await training.geo.announce_loaded()
+            await training.geo.tell_all(declared.rank)
         loaded = [s.name for s in declared.specs if self._store.find(s.name).is_loaded]
-        created = [spec.name for spec in new]
+        created = [table.spec.name for table in built]
         return Message(fields={"created": created, "loaded": loaded, "step": step})
 
     async def pull(self, request: Request) -> Message:
@@ -206,17 +198,26 @@ class Routes:
         slowest = training.slowest_but(pull.rank)
         return Message(fields={"versions": versions, "slowest": slowest}, tensors=tensors)
 
+    async def stage(self, request: Request) -> Message:
+        """Keep a piece of a dense table's numbers for the request that will name it."""
+        training = self._trained("stage")
+        piece = stage_request(request.message, self._store)
+        training.check_rank(piece.rank)
+        training.identities.fence(piece.rank, piece.incarnation)
+        await self._staging.put(piece)
+        return Message()
+
     async def push(self, request: Request) -> Message:
         """Apply gradients (async), or keep them until their step is whole (sync)."""
         training = self._trained("push", {"sync", "async"})
-        push = await self._read(push_request, request.message)
+        push = await self._read(push_request, self._staging.fill(request.message))
         await check_change(push)
         if training.steps is not None:
-            fresh = self._keep(training, push)
+            fresh = keep_push(training, push)
         else:
             if self._holding.is_held:
                 await self._holding.pass_through(push.parts, deadline=request.deadline)
-            fresh = await self._apply(training, push, alone=request.is_alone)
+            fresh = await apply_push(training, self._owners, push, alone=request.is_alone)
         return Message(
             fields={
                 "versions": [part.table.version for part in push.parts],
@@ -230,7 +231,7 @@ class Routes:
         training = self._trained("exchange", {"geo", "localsgd"})
         geo = training.geo
         assert geo is not None, "the mode is one of these"
-        exchange = await self._read(exchange_request, request.message)
+        exchange = await self._read(exchange_request, self._staging.fill(request.message))
         await check_change(exchange)
         continues = Fields(request.message.fields, where="exchange").flag("continues")
         if self._holding.is_held:
@@ -263,7 +264,7 @@ class Routes:
     async def assign(self, request: Request) -> Message:
         """Overwrite the range of a dense table, unless it holds more than first values."""
         training = self._trained("assign")
-        assign = assign_request(request.message, self._store)
+        assign = assign_request(self._staging.fill(request.message), self._store)
         await check_values(assign)
         training.identities.fence(assign.rank, assign.incarnation)
         table = assign.table
@@ -280,7 +281,7 @@ class Routes:
         rank = Rank(fields.integer("rank"))
         training.identities.fence(rank, fields.integer("incarnation"))
         training.leave(rank, Step(fields.integer("step")))
-        self._forget_pulled(rank)
+        self._forget(rank)
         return Message()
 
     async def wait_turn(self, request: Request) -> Message:
@@ -302,11 +303,13 @@ class Routes:
 
     async def load(self, request: Request) -> Message:
         """Take this server's part of a checkpoint into the tables."""
-        return await self._checkpoints.load(request, self._training)
+        async with self._making:
+            return await self._checkpoints.load(request, self._training)
 
     async def load_from(self, directory: Path) -> dict[str, int]:
         """Take this server's part of a checkpoint; returns the rows of each table."""
-        return await self._checkpoints.load_from(directory, self._training)
+        async with self._making:
+            return await self._checkpoints.load_from(directory, self._training)
 
     async def status(self, request: Request) -> Message:
         """Answer what an operator may ask."""
@@ -324,7 +327,9 @@ class Routes:
             return reader(message, self._store)
         return await asyncio.to_thread(reader, message, self._store)
 
-    def _forget_pulled(self, rank: Rank) -> None:
+    def _forget(self, rank: Rank) -> None:
+        """Keep nothing of a worker's any more."""
+        self._staging.forget(rank)
         for table in self._store:
             if isinstance(table, SparseTable):
                 table.pulled.forget(rank)
@@ -338,6 +343,28 @@ class Routes:
             raise OperationModeError(operation=operation, mode=mode)
         return self._training
 
+    async def _build(self, declared: DeclareRequest) -> list[Table]:
+        """Return the tables that are missing, made beside the event loop."""
+        new = self._check_declared(declared)
+        for spec in new:
+            await self._owners.run([Job(0, COMPILING_ROWS, partial(warm, spec))])
+        return [await asyncio.to_thread(self._store.build, spec) for spec in new]
+
+    def _begin(self, terms: Terms) -> Training:
+        """Return a training, and tell it what is known of the job already."""
+        training = Training(
+            terms,
+            elastic=self._elastic,
+            store=self._store,
+            owners=self._owners,
+            clock=self._clock,
+        )
+        for rank, incarnation in self._lost.items():
+            training.lose(rank, incarnation)
+        if self._failure is not None:
+            training.fail(self._failure)
+        return training
+
     def _check_declared(self, declared: DeclareRequest) -> list[TableSpec]:
         if self._elastic and declared.mode == "sync":
             raise ElasticModeError(mode=declared.mode)
@@ -345,40 +372,6 @@ class Routes:
             self._training.terms.check_same(Terms.of(declared), elastic=self._elastic)
         for spec in declared.specs:
             check_rule(spec, declared.mode)
-        return self._store.check(declared.specs)
-
-    def _keep(self, training: Training, push: PushRequest) -> list[bool]:
-        steps = training.steps
-        assert steps is not None, "only in sync"
-        fresh = [training.identities.is_fresh(part.identity) for part in push.parts]
-        if not any(fresh) and (push.parts or steps.holds(push.rank, push.step)):
-            return fresh
-        steps.check(push.rank, push.step, push.weight)
-        for part in push.parts:
-            training.identities.record(part.identity)
-        training.commit(push.rank, push.step)
-        steps.keep(push.rank, push.step, push.weight, push.parts)
-        return fresh
-
-    async def _apply(self, training: Training, push: PushRequest, *, alone: bool) -> list[bool]:
-        fresh = [training.identities.is_fresh(part.identity) for part in push.parts]
-        new = [part for part, is_fresh in zip(push.parts, fresh, strict=True) if is_fresh]
-        training.check_commit(push.rank, push.step)
-        jobs: list[Job] = []
-        for part in new:
-            training.identities.record(part.identity)
-            step = part.table.next_update()
-            jobs += part.table.update_jobs([part.content], lr=part.lr, step=step)
-        applied = self._owners.start(jobs, alone=alone)
-        when_done(applied, partial(_count, new))
-        training.commit(push.rank, push.step)
-        await asyncio.shield(applied)
-        if len(new) < len(fresh):
-            await self._owners.settle()  # the original may still be on its way
-        return fresh
-
-
-def _count(parts: list[PushPart], applied: asyncio.Future[None]) -> None:
-    if applied.exception() is None:
-        for part in parts:
-            part.table.version += 1
+        new = self._store.check(declared.specs)
+        self._store.check_limits(new)
+        return new

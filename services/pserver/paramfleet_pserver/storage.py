@@ -24,7 +24,8 @@ from numpy.typing import NDArray
 
 from paramfleet_pserver.owners import Job, Owners
 from paramfleet_pserver.parts import SparsePart
-from paramfleet_pserver.tablestore import Block, DenseTable, SparseTable, Table, TableStore
+from paramfleet_pserver.tables import Block, DenseTable, SparseTable, Table
+from paramfleet_pserver.tablestore import TableStore
 from paramfleet_shared.checkpoint import (
     MANIFEST,
     FilePart,
@@ -103,9 +104,12 @@ async def save_tables(
                 part = await _export(table, chunk, owners)
                 name = f"{stem}.{number:05d}.safetensors"
                 files.append(await _write(directory, name, table.spec, part))
-        elif isinstance(table, DenseTable) and table.num_rows:
-            part = await _copy_range(table, owners)
-            files.append(await _write(directory, f"{stem}.safetensors", table.spec, part))
+        elif isinstance(table, DenseTable):
+            parts = _parts_of(table)
+            for number, where in enumerate(parts):
+                part = await _copy_values(table, where, owners)
+                name = f"{stem}.{number:05d}" if len(parts) > 1 else stem
+                files.append(await _write(directory, f"{name}.safetensors", table.spec, part))
     await asyncio.to_thread(sync_directory, directory)
     return files
 
@@ -115,15 +119,18 @@ async def load_tables(store: TableStore, owners: Owners, directory: Path) -> lis
 
     Raises:
         ManifestError: if the folder is no readable checkpoint, or lacks values.
+        TableLimitError: if there are too many tables, or one is too wide.
+        TableMemoryError: if there is no memory for one, beside what is in use.
         CheckpointDamagedError: if a file is not what was saved.
         TableMismatchError: if a table differs from the one of its name.
     """
     manifest = await asyncio.to_thread(read_manifest, directory)
     saved = [_for_this_job(table, store) for table in manifest.tables]
     store.check(table.spec for table in saved)
+    store.check_limits((table.spec for table in saved), anew=True)
     loaded: list[Table] = []
     for each in saved:
-        table = store.build(each.spec)
+        table = await asyncio.to_thread(store.build, each.spec)
         table.num_updates = each.version
         table.is_loaded = True
         files = [file for file in manifest.files if file.table == each.spec.name]
@@ -172,16 +179,22 @@ def _joined(
     )
 
 
-async def _copy_range(table: DenseTable, owners: Owners) -> FilePart:
+def _parts_of(table: DenseTable) -> list[slice]:
+    """Return which values of a range go into each file."""
+    most = CHUNK_BYTES // (4 * (1 + table.spec.optimizer.num_state_columns))
+    starts = range(0, table.num_rows, most)
+    return [slice(start, min(start + most, table.num_rows)) for start in starts]
+
+
+async def _copy_values(table: DenseTable, where: slice, owners: Owners) -> FilePart:
     found: list[FilePart] = []
 
     def copy() -> None:
         held = table.range
-        found.append(
-            FilePart(values=held.values.copy(), states=held.states.copy(), start=table.start)
-        )
+        values, states = held.values[where].copy(), held.states[:, where].copy()
+        found.append(FilePart(values=values, states=states, start=table.start + where.start))
 
-    await owners.run([table.job(copy)])
+    await owners.run([table.job(copy, num_values=where.stop - where.start)])
     return found[0]
 
 
@@ -218,22 +231,27 @@ async def _take_range(
     Raises:
         ManifestError: if the files leave a part of the range open.
     """
-    spec = table.spec
-    values = np.empty(table.num_rows, np.float32)
-    states = np.empty((spec.optimizer.num_state_columns, table.num_rows), np.float32)
-    is_given = np.zeros(table.num_rows, np.bool_)
+    given: list[tuple[int, int]] = []
     for file in files:
-        part = await asyncio.to_thread(read_part, directory, file, spec)
+        part = await asyncio.to_thread(read_part, directory, file, table.spec)
         first = max(part.start, table.start)
-        last = max(first, min(part.start + part.num_rows, table.stop))
-        to, source = (
-            slice(first - table.start, last - table.start),
-            slice(first - part.start, last - part.start),
-        )
-        values[to] = part.values[source]
-        states[:, to] = part.states[:, source]
-        is_given[to] = True
-    if not is_given.all():
-        rule = f"the files of table {spec.name!r} lack {int((~is_given).sum())} values"
+        last = min(part.start + part.num_rows, table.stop)
+        if first < last:
+            source = slice(first - part.start, last - part.start)
+            values, states = part.values[source], part.states[:, source]
+            put = partial(table.range.assign_part, first - table.start, values, states)
+            await owners.run([table.job(put, num_values=last - first)])
+            given.append((first, last))
+    lacking = _num_lacking(given, table.start, table.stop)
+    if lacking:
+        rule = f"the files of table {table.spec.name!r} lack {lacking} values"
         raise ManifestError(path=str(directory / MANIFEST), rule=rule)
-    await owners.run([table.job(partial(table.range.assign, values, states))])
+
+
+def _num_lacking(given: list[tuple[int, int]], start: int, stop: int) -> int:
+    """Return how many of the values [start, stop) are in none of some ranges of them."""
+    lacking = 0
+    for first, last in sorted(given):
+        lacking += max(0, first - start)
+        start = max(start, last)
+    return lacking + stop - start

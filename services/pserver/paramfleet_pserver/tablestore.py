@@ -1,288 +1,18 @@
-"""The tables of this server: its shards of each, and who owns them.
+"""The tables of this server, by name."""
 
-Nothing here waits: a table says which jobs an operation takes, one for each owner, and
-the caller hands them over.
-"""
+from collections.abc import Callable, Iterable, Iterator
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
-from typing import Any, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
-from typing_extensions import override
-
-from paramfleet_pserver.core.pulled import PulledIds
-from paramfleet_pserver.known import KnownIds
-from paramfleet_pserver.owners import Job
-from paramfleet_pserver.parts import DensePart, SparsePart, pull_rows, push_rows, push_values
-from paramfleet_pserver.shardloads import COUNTED_ROWS, RowCounter, ShardUse, busiest
+from paramfleet_pserver.core.limits import TableLimits, check_bytes, check_tables
+from paramfleet_pserver.tables import DenseTable, SparseTable, Table
+from paramfleet_shared.amounts import Memory
+from paramfleet_shared.memory import machine_memory
 from paramfleet_shared.placement import range_of_shard
 from paramfleet_shared.served_errors import UnknownTableError
-from paramfleet_shared.tables.dense import DenseRange
-from paramfleet_shared.tables.encoding import Encoded, WireDtype, encode_rows
-from paramfleet_shared.tables.sparse import SparseShard
 from paramfleet_shared.tables.spec import TableMismatchError, TableSpec
 
-__all__ = ["DenseTable", "SparseTable", "Table", "TableStore"]
+__all__ = ["TableStore"]
 
-VALUES_PER_ROW = 64
-"""Dense values that cost about as much as one sparse row: what a cache miss streams."""
-TIER = "memory"
-"""Where a table's rows live: there is no other place as yet that holds any."""
-
-
-class Table(ABC):
-    """What sparse and dense tables have in common.
-
-    Args:
-        spec: The table.
-        hosted: This server's shards, by the numbers they have in the job.
-    """
-
-    def __init__(self, spec: TableSpec, hosted: range) -> None:
-        self.spec = spec
-        self.hosted = hosted
-        self.use = ShardUse(len(hosted))
-        self.version = 0
-        """Pushes (sync: steps) applied in this job."""
-        self.num_updates = 0
-        """Pushes or steps begun in all, those before a checkpoint included."""
-        self.num_pulls = 0
-        self.num_pushes = 0
-        self.is_loaded = False
-        """Whether the rows came from a checkpoint."""
-        self.is_assigned = False
-        """Whether a worker gave the values."""
-
-    @property
-    @abstractmethod
-    def num_rows(self) -> int:
-        """Return the rows (dense: values) that this server holds."""
-
-    @property
-    @abstractmethod
-    def num_bytes(self) -> int:
-        """Return the memory they take."""
-
-    @abstractmethod
-    def update_jobs(
-        self, parts: "Sequence[SparsePart | DensePart]", *, lr: float, step: int
-    ) -> list[Job]:
-        """Apply one update made of workers' parts, in this order.
-
-        Args:
-            parts: Of the table's kind; at least one.
-            lr: Learning rate.
-            step: The update's number, from 1.
-        """
-
-    @abstractmethod
-    def busiest_shards(self) -> list[dict[str, Any]]:
-        """Return the shards here that are used most, the busiest first."""
-
-    def adopt(self, other: "Table") -> None:
-        """Take the rows and the age of a table of the same spec, as after a load."""
-        self.num_updates = other.num_updates
-        self.is_loaded = other.is_loaded
-
-    def next_update(self) -> int:
-        """Count an update, and return its number from 1."""
-        self.num_updates += 1
-        return self.num_updates
-
-    def facts(self) -> dict[str, Any]:
-        """Return what an operator may ask."""
-        return {
-            "name": self.spec.name,
-            "kind": self.spec.kind,
-            "rows": self.num_rows,
-            "bytes": self.num_bytes,
-            "pulls": self.num_pulls,
-            "pushes": self.num_pushes,
-            "version": self.version,
-            "tier": TIER,
-            "shards": self.busiest_shards(),
-        }
-
-
-class Block(NamedTuple):
-    """Neighbouring shards with one owner, and their rows in one place.
-
-    A request is sorted by shard, so that a block's part of it is one slice and one call.
-    """
-
-    owner: int
-    shards: range
-    """Counted from this server's first."""
-    rows: SparseShard
-
-
-class SparseTable(Table):
-    """This server's shards of a sparse table.
-
-    Args:
-        spec: The table.
-        hosted: This server's shards, by the numbers they have in the job.
-        shards: For each owner the shards it owns, counted from this server's first.
-    """
-
-    def __init__(self, spec: TableSpec, hosted: range, shards: Sequence[range]) -> None:
-        super().__init__(spec, hosted)
-        self.pulled = PulledIds(spec.name)
-        self.known = KnownIds(spec.name)
-        self.blocks = tuple(
-            Block(owner, own, SparseShard(spec)) for owner, own in enumerate(shards)
-        )
-        self._counters = self._new_counters()
-
-    @property
-    @override
-    def num_rows(self) -> int:
-        return sum(block.rows.num_rows for block in self.blocks)
-
-    @property
-    @override
-    def num_bytes(self) -> int:
-        return sum(block.rows.num_bytes for block in self.blocks)
-
-    @override
-    def adopt(self, other: Table) -> None:
-        super().adopt(other)
-        assert isinstance(other, SparseTable), "of one spec"
-        self.blocks = other.blocks
-        self._counters = self._new_counters()
-
-    @override
-    def busiest_shards(self) -> list[dict[str, Any]]:
-        rows = np.concatenate([counter.rows for counter in self._counters])
-        sizes = [
-            counter.rows * (block.rows.num_bytes / max(1, block.rows.num_rows))
-            for block, counter in zip(self.blocks, self._counters, strict=True)
-        ]
-        return busiest(
-            self.hosted.start, rows, np.concatenate(sizes).astype(np.int64), self.use
-        )
-
-    def count_jobs(self) -> list[Job]:
-        """Count new rows by shard, some at a time; there is none left where no job is."""
-        jobs = []
-        for (owner, _, rows), counter in zip(self.blocks, self._counters, strict=True):
-            if fresh := rows.num_rows - counter.num_counted:
-                count = partial(counter.count, rows)
-                jobs.append(Job(owner, min(fresh, COUNTED_ROWS), count))
-        return jobs
-
-    def pull_jobs(self, part: SparsePart, *, create: bool) -> list[Job]:
-        """Read rows into ``part.rows``, as they are to travel.
-
-        With ``create``, unknown ids become rows.
-        """
-        self.use.pull(part.offsets)
-        jobs = []
-        for owner, shards, rows in self.blocks:
-            where = part.within(shards)
-            if count := where.stop - where.start:
-                read = partial(pull_rows, rows, part.part(where), create=create)
-                jobs.append(Job(owner, count, read))
-        return jobs
-
-    @override
-    def update_jobs(
-        self, parts: Sequence[SparsePart | DensePart], *, lr: float, step: int
-    ) -> list[Job]:
-        self.num_pushes += len(parts)
-        for part in parts:
-            assert isinstance(part, SparsePart), "the request's reader sees to it"
-            self.use.push(part.offsets)
-        jobs = []
-        for owner, shards, rows in self.blocks:
-            mine = []
-            for part in parts:
-                assert isinstance(part, SparsePart), "as above"
-                where = part.within(shards)
-                if where.stop > where.start:
-                    mine.append(part.part(where))
-            if mine:
-                count = sum(len(part.ids) for part in mine)
-                jobs.append(Job(owner, count, partial(push_rows, rows, mine, lr, step)))
-        return jobs
-
-    def _new_counters(self) -> tuple[RowCounter, ...]:
-        first, num_shards = self.hosted.start, self.spec.num_shards
-        return tuple(
-            RowCounter(range(first + own.start, first + own.stop), num_shards)
-            for _, own, _ in self.blocks
-        )
-
-
-class DenseTable(Table):
-    """This server's range of a dense table.
-
-    Args:
-        spec: The table.
-        hosted: This server's shards, by the numbers they have in the job; together a range.
-        owner: Its owner.
-    """
-
-    def __init__(self, spec: TableSpec, hosted: range, *, owner: int) -> None:
-        super().__init__(spec, hosted)
-        bounds = [range_of_shard(spec.size, spec.num_shards, shard) for shard in hosted]
-        start, stop = bounds[0][0], bounds[-1][1]
-        self._lengths = np.array([last - first for first, last in bounds], np.int64)
-        self.start = start
-        self.stop = stop
-        self.owner = owner
-        self.range = DenseRange(spec, start, stop)
-
-    @property
-    @override
-    def num_rows(self) -> int:
-        return self.stop - self.start
-
-    @property
-    @override
-    def num_bytes(self) -> int:
-        return self.range.num_bytes
-
-    def pull_job(self, out: Encoded, wire: WireDtype) -> Job:
-        """Copy the range's values to ``out``, as they are to travel."""
-
-        def copy() -> None:
-            encode_rows(self.range.values, wire, out=out)
-
-        return self.job(copy)
-
-    @override
-    def update_jobs(
-        self, parts: Sequence[SparsePart | DensePart], *, lr: float, step: int
-    ) -> list[Job]:
-        self.num_pushes += len(parts)
-        dense = [part for part in parts if isinstance(part, DensePart)]
-        return [self.job(partial(push_values, self.range, dense, lr, step))]
-
-    def assign_job(self, values: NDArray[np.float32]) -> Job:
-        """Overwrite the range's values."""
-        return self.job(partial(self.range.assign, values))
-
-    def job(self, act: Callable[[], None]) -> Job:
-        """Return work on the range, for its owner."""
-        return Job(self.owner, self.num_rows // VALUES_PER_ROW, act)
-
-    @override
-    def adopt(self, other: Table) -> None:
-        super().adopt(other)
-        assert isinstance(other, DenseTable), "their specs are the same"
-        self.range = other.range
-
-    @override
-    def busiest_shards(self) -> list[dict[str, Any]]:
-        lengths, use = self._lengths, ShardUse(len(self.hosted))
-        use.pulled += self.num_pulls * lengths  # a request is for the whole range
-        use.pushed += self.num_pushes * lengths
-        sizes = lengths * self.num_bytes // max(1, self.num_rows)
-        return busiest(self.hosted.start, lengths, sizes, use)
+DEFAULT_LIMITS = TableLimits()
 
 
 class TableStore:
@@ -292,9 +22,21 @@ class TableStore:
         shards: The shards this server hosts, of every table.
         num_shards: Shards of every table of the job.
         num_owners: Owner threads; each owns a block of the shards.
+        limits: What tables are taken.
+        memory: Returns what memory there is; any thread may ask.
     """
 
-    def __init__(self, *, shards: range, num_shards: int, num_owners: int) -> None:
+    def __init__(
+        self,
+        *,
+        shards: range,
+        num_shards: int,
+        num_owners: int,
+        limits: TableLimits = DEFAULT_LIMITS,
+        memory: Callable[[], Memory] = machine_memory,
+    ) -> None:
+        self._limits = limits
+        self._memory = memory
         self.shards = shards
         self.num_shards = num_shards
         num_owners = min(num_owners, len(shards))
@@ -346,11 +88,50 @@ class TableStore:
                 new[spec.name] = spec
         return list(new.values())
 
+    def check_limits(self, specs: Iterable[TableSpec], *, anew: bool = False) -> None:
+        """Refuse new tables that this server can't hold, and change nothing.
+
+        Args:
+            specs: The tables, each of another name.
+            anew: Whether those of a name that is there are built a second time.
+
+        Raises:
+            TableLimitError: if there are too many, or one is too wide.
+            TableMemoryError: if there is no memory for them, with the arithmetic.
+        """
+        known = self._tables.keys()
+        new = [spec for spec in specs if anew or spec.name not in known]
+        check_tables(
+            [(spec, self._num_values(spec)) for spec in new],
+            num_tables=len(known - {spec.name for spec in new}),
+            limits=self._limits,
+            memory=self._memory(),
+        )
+
+    def check_memory(self, table: str, arithmetic: str, num_bytes: int) -> None:
+        """Refuse bytes that there is no memory for; any thread may ask.
+
+        Raises:
+            TableMemoryError: with the arithmetic.
+        """
+        check_bytes(table, arithmetic, num_bytes, limits=self._limits, memory=self._memory())
+
     def build(self, spec: TableSpec) -> SparseTable | DenseTable:
-        """Return a new table with this server's shards, not yet in the store."""
+        """Return a new table with this server's shards, not yet in the store.
+
+        All memory of a dense one is written to: build it on a thread that nobody waits for.
+        """
         if spec.kind == "sparse":
-            return SparseTable(spec, self.shards, self._owned)
+            owned = self._owned
+            return SparseTable(spec, self.shards, owned, check_memory=self.check_memory)
         return DenseTable(spec, self.shards, owner=len(self._tables) % len(self._owned))
+
+    def _num_values(self, spec: TableSpec) -> int:
+        """Return how many values of a dense table this server holds."""
+        first, last = self.shards.start, self.shards.stop - 1
+        start, _ = range_of_shard(spec.size, self.num_shards, first)
+        _, stop = range_of_shard(spec.size, self.num_shards, last)
+        return stop - start
 
     def put(self, tables: Iterable[Table]) -> None:
         """Add tables; one of a name that is there gives its rows to the one there."""

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paramfleet_pserver.tablestore import SparseTable, Table
+from paramfleet_pserver.tables import SparseTable, Table
 from paramfleet_shared.tables.encoding import (
     Encoded,
     WireDtype,

@@ -17,7 +17,8 @@ from paramfleet_shared.errors import ContractError
 from paramfleet_shared.http2.budget import BodyBudget
 from paramfleet_shared.http2.pace import look_period_s
 from paramfleet_shared.http2.stream import Held
-from paramfleet_shared.machine import memory_bytes, num_open_files
+from paramfleet_shared.machine import num_open_files
+from paramfleet_shared.memory import machine_memory
 from paramfleet_shared.rpc.connections import Admission, ConnectionTable, Repeats, quota_of
 from paramfleet_shared.rpc.faults import NO_FAULTS, FaultHook
 from paramfleet_shared.rpc.listener import Listener
@@ -290,4 +291,4 @@ class RpcServer:
 
 
 def _default_budget(limits: Limits) -> int:
-    return max(memory_bytes() // _BUDGET_PART, _MIN_BODIES * limits.max_body_bytes)
+    return max(machine_memory().total // _BUDGET_PART, _MIN_BODIES * limits.max_body_bytes)

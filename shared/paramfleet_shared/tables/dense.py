@@ -1,4 +1,10 @@
-"""A pserver's part of a dense table: a contiguous range of a flat vector."""
+"""A pserver's part of a dense table: a contiguous range of a flat vector.
+
+A range may be gigabytes long. Whatever is done to all of it is done in pieces of
+``PIECE_VALUES``, so that nothing besides the range itself takes as much memory.
+"""
+
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,13 +14,24 @@ from paramfleet_shared.tables.kernels.rules import step_of, step_range
 from paramfleet_shared.tables.rowstore import check_array, initial_rows
 from paramfleet_shared.tables.spec import TableSpec
 
-__all__ = ["DenseRange"]
+__all__ = ["PIECE_VALUES", "DenseRange", "pieces_of"]
+
+PIECE_VALUES = 1 << 18
+"""Values that are worked on at a time: 1 MiB, a multiple of every vector and of the values
+that share a scale."""
+
+
+def pieces_of(num_values: int) -> Iterator[slice]:
+    """Yield where the pieces of a range are, in order."""
+    for start in range(0, num_values, PIECE_VALUES):
+        yield slice(start, min(start + PIECE_VALUES, num_values))
 
 
 class DenseRange:
     """The values [start, stop) of a dense table. One thread owns it.
 
-    Value ``i`` starts as the initializer makes the first column of id ``i``.
+    Value ``i`` starts as the initializer makes the first column of id ``i``. To make a
+    range is to write to all of its memory: make a long one where nobody waits.
 
     Args:
         spec: The table, of kind ``dense``.
@@ -22,7 +39,7 @@ class DenseRange:
         stop: The one after the last.
     """
 
-    # n = stop - start, S = columns of state
+    # n = stop - start, S = columns of state, m = values of one piece
 
     def __init__(self, spec: TableSpec, start: int, stop: int) -> None:
         assert spec.kind == "dense", spec
@@ -36,9 +53,10 @@ class DenseRange:
         """float32 [n]"""
         self.states: NDArray[np.float32] = self._block[1:]
         """float32 [S, n]"""
-        ids = np.arange(start, stop, dtype=np.int64)
-        self.values[:] = initial_rows(spec, ids).reshape(-1)
-        self.states[:] = optimizer.initial_state
+        for piece in pieces_of(num):
+            ids = np.arange(start + piece.start, start + piece.stop, dtype=np.int64)
+            self.values[piece] = initial_rows(spec, ids).reshape(-1)
+            self.states[:, piece] = optimizer.initial_state
         self._untouched = True
 
     @property
@@ -58,10 +76,25 @@ class DenseRange:
             RowShapeError: if ``grads`` has the wrong shape or type.
         """
         check_array(grads, np.float32, self.values.shape, table=self.spec.name)
+        self.push_pieces(lambda piece: grads[piece], lr=lr, step=step)
+
+    def push_pieces(
+        self, read: Callable[[slice], NDArray[np.float32]], *, lr: float, step: int
+    ) -> None:
+        """Let the optimizer step every value, as ``push`` does, by gradients made in pieces.
+
+        Args:
+            read: Returns the gradients of a piece, float32 [m]; it must not fail.
+            lr: As in ``push``.
+            step: As in ``push``.
+        """
         numbers = step_of(
             self.spec.optimizer, sparse=False, lr=lr, step=step, first=self._untouched
         )
-        step_range(numbers, self._block.reshape(-1), as_input(grads, np.float32))
+        table, length = self._block.reshape(-1), len(self.values)
+        for piece in pieces_of(length):
+            grads = as_input(read(piece), np.float32)
+            step_range(numbers, table, grads, piece.start, length)
         self._untouched = False
 
     def assign(
@@ -79,9 +112,30 @@ class DenseRange:
         check_array(values, np.float32, self.values.shape, table=self.spec.name)
         if states is not None:
             check_array(states, np.float32, self.states.shape, table=self.spec.name)
-            self.states[:] = states
-            self._untouched = not states.any()
-        self.values[:] = values
+            self._untouched = True
+            self.assign_part(0, values, states)
+        else:
+            self.values[:] = values
+
+    def assign_part(
+        self, at: int, values: NDArray[np.float32], states: NDArray[np.float32]
+    ) -> None:
+        """Overwrite some values and their state, in a range that hasn't stepped as yet.
+
+        Args:
+            at: The first one's place in the range.
+            values: float32 [m].
+            states: float32 [S, m]. Momentum that is zero in all parts counts as not begun.
+
+        Raises:
+            RowShapeError: if an array has the wrong shape or type; nothing was changed.
+        """
+        where = slice(at, at + len(values))
+        check_array(values, np.float32, self.values[where].shape, table=self.spec.name)
+        check_array(states, np.float32, self.states[:, where].shape, table=self.spec.name)
+        self.values[where] = values
+        self.states[:, where] = states
+        self._untouched = self._untouched and not states.any()
 
     def add(self, deltas: NDArray[np.float32]) -> None:
         """Add to the values, past the optimizer.

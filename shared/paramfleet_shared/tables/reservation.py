@@ -54,7 +54,7 @@ class CapacityError(ContractError):
     def __init__(self, *, table: str, shard: int, rows: int, max_rows: int) -> None:
         super().__init__(
             f"table {table!r}, shard {shard}: no room beside its {rows} rows "
-            f"(max_rows = {max_rows}): raise max_rows, or use more shards and pservers",
+            f"of at most {max_rows}: use more pservers",
             table=table,
             shard=shard,
             rows=rows,

@@ -5,12 +5,14 @@ A ``SlotIndex`` numbers ids in order of creation; columns of rows beside it
 owner keeps by slot.
 """
 
-from typing import Any
+import contextlib
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from paramfleet_shared.errors import ContractError
+from paramfleet_shared.table_errors import TableMemoryError
 from paramfleet_shared.tables.kernels import rows as row_kernels
 from paramfleet_shared.tables.kernels.compiled import as_input
 from paramfleet_shared.tables.kernels.firsts import fill_firsts, firsts_of
@@ -38,6 +40,7 @@ from paramfleet_shared.tables.spec import TableSpec
 
 __all__ = [
     "STORAGE_TYPES",
+    "Growth",
     "RowColumn",
     "RowShapeError",
     "SlotIndex",
@@ -59,6 +62,25 @@ STORAGE_TYPES: dict[str, np.dtype[Any]] = {
 
 LINE_BYTES = 64
 """Of the index."""
+
+SHARE_AHEAD, LEAST_AHEAD_BYTES = 32, 16 << 20
+"""How much a table may grow between two questions for memory: a part of what it has, and so
+many bytes at least."""
+
+
+class Growth(Protocol):
+    """Says whether there is memory for more rows."""
+
+    row_bytes: int
+    """What a row takes, its part of the index included."""
+
+    def check(self, num_rows: int) -> None:
+        """Pass if so many more rows may come.
+
+        Raises:
+            TableMemoryError: if there is no memory for them.
+        """
+        ...
 
 
 class RowShapeError(ContractError):
@@ -124,10 +146,21 @@ class SlotIndex:
         max_rows: Most ids it may hold; None for ``DEFAULT_MAX_ROWS``.
         table: Named by errors.
         shard: Named by errors.
+        growth: Asked before there are more ids; None lets all come.
     """
 
-    def __init__(self, *, max_rows: int | None = None, table: str = "", shard: int = 0) -> None:
+    def __init__(
+        self,
+        *,
+        max_rows: int | None = None,
+        table: str = "",
+        shard: int = 0,
+        growth: Growth | None = None,
+    ) -> None:
+        self._growth = growth
         self.max_rows = DEFAULT_MAX_ROWS if max_rows is None else max_rows
+        self._sure_rows = self.max_rows if growth is None else 0
+        """So many ids may come without a question."""
         self._table = table
         self._shard = shard
         num_lines = pages_for(self.max_rows) * PAGE_LINES
@@ -205,15 +238,36 @@ class SlotIndex:
         Raises:
             RowShapeError: if ``ids`` are not int64 [n].
             CapacityError: if there is no room for the new ids.
+            TableMemoryError: if there is no memory for them.
         """
         check_array(ids, np.int64, (-1,), table=self._table)
         keys = as_input(ids, np.int64).view(np.uint64)
-        if create and self.num_rows + keys.size > self.max_rows:
-            slots = np.empty(keys.size, np.int64)
-            find_slots(self.arrays, keys, slots, False)  # noqa: FBT003  # kernels take no keywords
-            if self.num_rows + np.unique(keys[slots < 0]).size > self.max_rows:
-                raise self.full()
+        if create and self.num_rows + keys.size > self._sure_rows:
+            self._make_sure(keys)
         return keys
+
+    def _make_sure(self, keys: NDArray[np.uint64]) -> None:
+        """Pass if the new ones of some ids may come.
+
+        Raises:
+            CapacityError: if there is no room for them.
+            TableMemoryError: if there is no memory for them.
+        """
+        growth, wanted = self._growth, self.num_rows + keys.size
+        if growth is not None and wanted <= self.max_rows:
+            ahead = max(self.num_rows // SHARE_AHEAD, LEAST_AHEAD_BYTES // growth.row_bytes)
+            more = min(self.max_rows, wanted + ahead) - self.num_rows
+            with contextlib.suppress(TableMemoryError):  # few of these ids may be new
+                growth.check(more)
+                self._sure_rows = self.num_rows + more
+                return
+        slots = np.empty(keys.size, np.int64)
+        find_slots(self.arrays, keys, slots, False)  # noqa: FBT003  # kernels take no keywords
+        num_new = np.unique(keys[slots < 0]).size
+        if self.num_rows + num_new > self.max_rows:
+            raise self.full()
+        if growth is not None and num_new:
+            growth.check(num_new)
 
     def full(self) -> CapacityError:
         """Return the error of an id that found no place."""

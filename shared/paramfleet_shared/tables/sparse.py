@@ -5,6 +5,7 @@ creation; the index says where each id's row lies. Values may be kept in 16 bits
 computing is in float32: what is read is exactly what is kept.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,9 @@ from paramfleet_shared.tables.spec import TableSpec
 
 __all__ = ["SparseShard"]
 
+INDEX_BYTES = 24
+"""What the index takes of a row: its id, and its part of a line."""
+
 
 class SparseShard:
     """The rows of one shard. One thread owns it; its calls release the GIL.
@@ -32,11 +36,20 @@ class SparseShard:
         spec: The table, of kind ``sparse``.
         shard: Which shard, for errors.
         max_rows: Most rows it may hold; None for as many as ``reservation`` allows.
+        check_memory: Refuses bytes that there is no memory for, given how they are computed;
+            asked before the shard grows. None lets it grow.
     """
 
     # n = ids of a call, D = width of a row, S = columns of state
 
-    def __init__(self, spec: TableSpec, *, shard: int = 0, max_rows: int | None = None) -> None:
+    def __init__(
+        self,
+        spec: TableSpec,
+        *,
+        shard: int = 0,
+        max_rows: int | None = None,
+        check_memory: Callable[[str, int], None] | None = None,
+    ) -> None:
         assert spec.kind == "sparse", spec
         self.spec = spec
         self._dim = spec.dim
@@ -45,7 +58,8 @@ class SparseShard:
         pitch = value_floats + spec.dim * num_states
         value_pitch = pitch * 4 // value_type.itemsize
         limit = default_max_rows(4 * pitch) if max_rows is None else max_rows
-        self._index = SlotIndex(max_rows=limit, table=spec.name, shard=shard)
+        growth = None if check_memory is None else _Growth(4 * pitch, check_memory)
+        self._index = SlotIndex(max_rows=limit, table=spec.name, shard=shard, growth=growth)
         floats = reserve(limit * pitch, np.float32)
         self._rows = Table(
             self._index.arrays,
@@ -238,6 +252,23 @@ class SparseShard:
         """Have the pages made that the next rows will need."""
         self._index.look_ahead()
         self._lookahead.reach(4 * self._rows.layout.pitch * self.num_rows)
+
+
+class _Growth:
+    """Implements ``Growth`` for a shard.
+
+    Args:
+        num_bytes: What a row takes beside the index.
+        check_memory: As of the shard.
+    """
+
+    def __init__(self, num_bytes: int, check_memory: Callable[[str, int], None]) -> None:
+        self.row_bytes = num_bytes + INDEX_BYTES
+        self._check_memory = check_memory
+
+    def check(self, num_rows: int) -> None:
+        arithmetic = f"{num_rows:,} more rows x {self.row_bytes:,} bytes"
+        self._check_memory(arithmetic, num_rows * self.row_bytes)
 
 
 def _type_of(array: NDArray[Any]) -> type[np.generic]:

@@ -29,7 +29,7 @@ from paramfleet_shared.tables.rowstore import gather_rows, scatter_rows
 from paramfleet_shared.tables.sparse import SparseShard
 from paramfleet_shared.tables.spec import OptimizerSpec, Storage, TableSpec
 
-__all__ = ["main", "warm"]
+__all__ = ["main", "warm", "warm_all"]
 
 
 def warm(spec: TableSpec) -> None:
@@ -73,12 +73,17 @@ def _warm_replica(rows: NDArray[np.float32], slots: NDArray[np.int64]) -> None:
     forget_told(queue, (0, 1, 1), marks, np.uint32(1))
 
 
+def warm_all() -> None:
+    """Load what tables of any kind need, or compile it; idempotent."""
+    warm(TableSpec(name="warm", kind="dense", size=1))
+    for storage in get_args(Storage):
+        warm(TableSpec(name="warm", kind="sparse", storage=storage))
+
+
 def main() -> None:
     """Compile every kernel that this machine lacks, and load them all."""
     with alone() if is_cold() else contextlib.nullcontext():
-        warm(TableSpec(name="warm", kind="dense", size=1))
-        for storage in get_args(Storage):
-            warm(TableSpec(name="warm", kind="sparse", storage=storage))
+        warm_all()
         note_compiled()
     sys.stdout.write("the table kernels are compiled\n")
 

@@ -19,7 +19,7 @@ class BodyTooLargeError(ContractError):
     def __init__(self, *, limit_bytes: int, got_bytes: int) -> None:
         super().__init__(
             f"the body has {got_bytes} bytes or more; the receiver accepts {limit_bytes}: "
-            "send less in one message, or raise Limits.max_body_bytes on the receiver",
+            "send less in one message, as by smaller batches",
             limit_bytes=limit_bytes,
             got_bytes=got_bytes,
         )

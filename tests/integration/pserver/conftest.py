@@ -226,6 +226,7 @@ class Cluster:
         faults: FaultHook,
         elastic: bool,
         dirs: CheckpointDirs,
+        **of_store: Any,
     ) -> None:
         endpoints = []
         shards = Placement(endpoints=("",) * num_servers, num_shards=num_shards)
@@ -233,7 +234,10 @@ class Cluster:
             owners = Owners(2)
             self._stack.push_async_callback(owners.close)
             store = TableStore(
-                shards=shards.shards_of(index), num_shards=num_shards, num_owners=len(owners)
+                shards=shards.shards_of(index),
+                num_shards=num_shards,
+                num_owners=len(owners),
+                **of_store,
             )
             routes = Routes(
                 store,
@@ -287,6 +291,7 @@ async def start_servers() -> AsyncIterator[Any]:
             faults: FaultHook = NO_FAULTS,
             elastic: bool = False,
             dirs: CheckpointDirs | None = None,
+            **of_store: Any,
         ) -> Cluster:
             cluster = Cluster(stack)
             await cluster.start(
@@ -295,6 +300,7 @@ async def start_servers() -> AsyncIterator[Any]:
                 faults=faults,
                 elastic=elastic,
                 dirs=dirs or CheckpointDirs.of(tempfile.gettempdir()),  # where tmp_path is
+                **of_store,
             )
             return cluster
 

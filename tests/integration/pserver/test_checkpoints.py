@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from paramfleet_pserver import storage
 from paramfleet_shared.checkpoint import (
     CheckpointDamagedError,
     CheckpointWriteError,
@@ -243,6 +244,23 @@ async def test_a_damaged_file_is_refused_and_nothing_is_loaded(
     got = await values_of(worker)
     np.testing.assert_array_equal(got[0], expected[0])
     np.testing.assert_array_equal(got[1], expected[1])
+
+
+async def test_a_dense_range_saved_in_many_files_goes_on_anywhere(
+    start_servers: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage, "CHUNK_BYTES", 60)  # five values with their state
+    worker = await trained(await start_servers(2), 2)
+    manifest = await save(worker, tmp_path)
+    assert sorted(f.rows for f in manifest.files if f.table == "flat") == [3, 4] + [5] * 6
+
+    other = (await start_servers(3)).worker()
+    await other.ask("load", dirname=str(tmp_path))
+    await other.declare(ROWS, FLAT, EMPTY)
+
+    for each in (worker, other):
+        await each.push(pushed(2), step=2, lr=0.1)
+    np.testing.assert_array_equal(await other.pull("flat"), await worker.pull("flat"))
 
 
 async def test_a_checkpoint_that_lacks_a_part_of_a_dense_table_is_refused(

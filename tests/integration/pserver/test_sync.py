@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from paramfleet_pserver.tablestore import SparseTable
+from paramfleet_pserver.tables import SparseTable
 from paramfleet_shared.errors import JobFailedError
 from paramfleet_shared.served_errors import (
     BadWeightError,

@@ -88,6 +88,10 @@ class Ended:
         workers = sorted(name for name in self.logs if name.startswith("worker"))
         return [_last_json(self.logs[name]) for name in workers]
 
+    def last_json(self, name: str) -> dict[str, Any]:
+        """Return what a process said last as JSON."""
+        return _last_json(self.logs[name])
+
     def story(self) -> str:
         tails = {name: text[-2500:] for name, text in self.logs.items()}
         return f"{self.codes}\n" + "\n".join(f"--- {n}\n{t}" for n, t in tails.items())

@@ -37,6 +37,9 @@ def test_a_declaration_is_read_as_it_was_meant() -> None:
         ("max_staleness", -1),
         ("rank", -1),
         ("incarnation", True),
+        ("incarnation", 1 << 63),
+        ("rank", float("nan")),
+        ("worker_num", (1 << 64) - 1),
         ("tables", {}),
         ("tables", [3]),
     ],
@@ -51,6 +54,15 @@ def test_a_table_described_wrongly_is_refused() -> None:
     wrong = {**GOOD["tables"][0], "dim": 0}  # type: ignore[index]  # plain values
 
     with pytest.raises(TableSpecError):
+        declare_request(Message(fields={**GOOD, "tables": [wrong]}))
+
+
+@pytest.mark.parametrize("field", ["dim", "size", "num_shards", "seed"])
+@pytest.mark.parametrize("value", [1 << 63, -(1 << 63) - 1, 1.0, float("nan"), True, "8"])
+def test_a_size_of_a_table_that_is_no_whole_number_is_named(field: str, value: Any) -> None:
+    wrong = {**GOOD["tables"][0], field: value}  # type: ignore[index]  # plain values
+
+    with pytest.raises(MalformedMessageError, match=f"'{field}'"):
         declare_request(Message(fields={**GOOD, "tables": [wrong]}))
 
 

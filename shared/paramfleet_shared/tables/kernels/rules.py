@@ -207,10 +207,15 @@ def noise_of(step: Step, key: np.uint64) -> Any:
 
 
 @kernel
-def step_range(step: Step, table: NDArray[np.float32], grads: NDArray[np.float32]) -> None:
-    """Step a whole range: ``table`` [1 + S, n] flat, value by value, then state by state."""
+def step_range(
+    step: Step, table: NDArray[np.float32], grads: NDArray[np.float32], start: int, length: int
+) -> None:
+    """Step some values of a range: those from ``start`` on, as many as ``grads``.
+
+    ``table`` [1 + S, length] is flat, value by value, then state by state.
+    """
     count = grads.size
-    at = (0, count, 2 * count, 0)
+    at = (start, length + start, 2 * length + start, 0)
     if step.weight_decay == 0:
         step_span(_undecayed(step), table, grads, at, count)
     else:

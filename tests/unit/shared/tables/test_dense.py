@@ -1,11 +1,13 @@
 """A contiguous part of a dense vector."""
 
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
 
-from paramfleet_shared.tables.dense import DenseRange
+from paramfleet_shared.tables.dense import PIECE_VALUES, DenseRange
 from paramfleet_shared.tables.rowstore import RowShapeError
 from paramfleet_shared.tables.spec import InitializerSpec, OptimizerSpec, TableSpec
 
@@ -89,3 +91,41 @@ def test_arrays_of_another_length_or_type_are_refused_and_change_nothing() -> No
         part.assign(numbers(10), numbers(10).reshape(1, 10))
 
     np.testing.assert_array_equal(part.values, before)
+
+
+@pytest.mark.parametrize("rule", ["sum", "momentum", "adam"])
+def test_a_range_of_several_pieces_steps_as_short_ones_do(rule: str) -> None:
+    size = 2 * PIECE_VALUES + 77
+    spec = replace(vector(rule), size=size)
+    whole = DenseRange(spec, 0, size)
+    bounds = [0, 1000, PIECE_VALUES + 3, size]
+    parts = [DenseRange(spec, a, b) for a, b in pairwise(bounds)]
+
+    for step in (1, 2):
+        grads = numbers(size, step)
+        whole.push(grads, lr=0.1, step=step)
+        for part in parts:
+            part.push(grads[part.start : part.stop], lr=0.1, step=step)
+
+    for which in ("values", "states"):
+        joined = np.concatenate([getattr(part, which) for part in parts], axis=-1)
+        np.testing.assert_array_equal(joined, getattr(whole, which))
+
+
+@pytest.mark.parametrize("dampening", [0.0, 0.5])
+def test_a_state_put_in_part_by_part_goes_on_as_one_put_in_whole(dampening: float) -> None:
+    spec = vector("momentum", dampening=dampening)
+    began = DenseRange(spec, 0, 100)
+    began.push(numbers(100), lr=0.1, step=1)
+    whole, parts = DenseRange(spec, 0, 100), DenseRange(spec, 0, 100)
+
+    whole.assign(began.values, began.states)
+    for a, b in ((40, 100), (0, 40)):
+        parts.assign_part(a, began.values[a:b], began.states[:, a:b])
+    for each in (began, whole, parts):
+        each.push(numbers(100, 2), lr=0.1, step=2)
+
+    np.testing.assert_array_equal(whole.values, began.values)
+    np.testing.assert_array_equal(parts.values, began.values)
+    with pytest.raises(RowShapeError):
+        parts.assign_part(90, began.values[:20], began.states[:, :20])

@@ -1,0 +1,152 @@
+"""safetensors files, written and read in pieces.
+
+The library builds a whole file in memory while it holds the interpreter up: 128 MiB of that
+delay every other thread, heartbeats among them. Here a file is copied, hashed and moved in
+pieces of ``PIECE_BYTES``, each without the interpreter's lock. The format is
+safetensors': u64 length of the header, the header (JSON), then the tensors' bytes.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["CREATE", "TensorFile", "Written", "read_tensors", "write_tensors"]
+
+CREATE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
+"""A link of a file's name is never written through."""
+
+PIECE_BYTES = 4 << 20
+
+_DTYPES: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "I64": np.dtype("<i8")}
+_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+_LENGTH_BYTES = 8
+_ALIGNMENT_BYTES = 8
+
+
+class Written(NamedTuple):
+    """What was written."""
+
+    num_bytes: int
+    sha256: str
+
+
+class TensorFile(NamedTuple):
+    """What a file holds."""
+
+    tensors: dict[str, NDArray[Any]]
+    metadata: dict[str, str]
+
+
+def write_tensors(
+    path: Path, tensors: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]
+) -> Written:
+    """Write a file, and wait until it is on the disk.
+
+    Args:
+        path: The file; replaced if it is there.
+        tensors: float32 or int64 arrays by name.
+        metadata: What the file says of itself.
+
+    Raises:
+        OSError: if the system refuses.
+    """
+    arrays = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
+    # As the library has them: the widest first, so that each starts at a multiple of its size.
+    names = sorted(arrays, key=lambda name: (-arrays[name].itemsize, name))
+    digest, num_bytes = hashlib.sha256(), 0
+    with os.fdopen(os.open(path, CREATE, 0o666), "wb") as file:
+        for piece in chain([_header(arrays, names, metadata)], _pieces(arrays, names)):
+            file.write(piece)
+            digest.update(piece)
+            num_bytes += len(piece)
+        file.flush()
+        os.fsync(file.fileno())
+    return Written(num_bytes, digest.hexdigest())
+
+
+def read_tensors(path: Path, *, num_bytes: int, sha256: str) -> TensorFile:
+    """Read a file and prove that it is the one that was written.
+
+    Raises:
+        OSError: if the system refuses.
+        ValueError: if length, SHA-256 or contents aren't as they must be.
+    """
+    with path.open("rb") as file:
+        if os.fstat(file.fileno()).st_size != num_bytes:
+            raise ValueError("its length is another")
+        content = np.empty(num_bytes, np.uint8)
+        view, digest, position = content.data, hashlib.sha256(), 0
+        while count := file.readinto(view[position : position + PIECE_BYTES]):
+            digest.update(view[position : position + count])
+            position += count
+    if position != num_bytes or digest.hexdigest() != sha256:
+        raise ValueError("its SHA-256 is another")
+    return _parsed(content)
+
+
+def _header(
+    arrays: Mapping[str, NDArray[Any]], names: list[str], metadata: Mapping[str, str]
+) -> memoryview:
+    described: dict[str, Any] = {"__metadata__": dict(metadata)}
+    position = 0
+    for name in names:
+        array = arrays[name]
+        end = position + array.nbytes
+        described[name] = {
+            "dtype": _NAMES[array.dtype],
+            "shape": list(array.shape),
+            "data_offsets": [position, end],
+        }
+        position = end
+    header = json.dumps(described, separators=(",", ":")).encode()
+    header += b" " * (-len(header) % _ALIGNMENT_BYTES)
+    return memoryview(len(header).to_bytes(_LENGTH_BYTES, "little") + header)
+
+
+def _pieces(arrays: Mapping[str, NDArray[Any]], names: list[str]) -> Iterator[memoryview]:
+    for name in names:
+        array = arrays[name]
+        view = array.data.cast("B") if array.nbytes else memoryview(b"")
+        for start in range(0, len(view), PIECE_BYTES):
+            yield view[start : start + PIECE_BYTES]
+
+
+def _parsed(content: NDArray[np.uint8]) -> TensorFile:
+    """Return the tensors of a file as views of it.
+
+    Raises:
+        ValueError: if it isn't one.
+    """
+    begin = _LENGTH_BYTES + int.from_bytes(content[:_LENGTH_BYTES].tobytes(), "little")
+    if not _LENGTH_BYTES <= begin <= len(content):
+        raise ValueError("its header is longer than the file")
+    described = json.loads(content[_LENGTH_BYTES:begin].tobytes())
+    if type(described) is not dict:
+        raise ValueError("its header is no map")
+    metadata = {str(k): str(v) for k, v in dict(described.pop("__metadata__", {})).items()}
+    tensors: dict[str, NDArray[Any]] = {}
+    for name, facts in described.items():
+        try:
+            dtype = _DTYPES[facts["dtype"]]
+            shape = [int(length) for length in facts["shape"]]
+            first, stop = (begin + int(place) for place in facts["data_offsets"])
+        except (KeyError, TypeError) as error:
+            problem = f"tensor {name!r} is described wrongly: {error!r}"
+            raise ValueError(problem) from error
+        count = int(np.prod(shape, dtype=object))
+        if min(shape, default=0) < 0 or not begin <= first <= stop <= len(content):
+            problem = f"tensor {name!r} lies outside the file"
+            raise ValueError(problem)
+        if stop - first != count * dtype.itemsize:
+            problem = f"tensor {name!r} has another length than its shape"
+            raise ValueError(problem)
+        array: NDArray[Any] = np.frombuffer(content, dtype, count, first)
+        tensors[name] = np.require(array, requirements="A").reshape(shape)
+    return TensorFile(tensors, metadata)
