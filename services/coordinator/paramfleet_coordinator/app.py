@@ -12,10 +12,10 @@ import os
 import signal
 from contextlib import AsyncExitStack
 from dataclasses import asdict
-from functools import partial
 
 from paramfleet_coordinator.access import AuditLog
 from paramfleet_coordinator.api import routes as api
+from paramfleet_coordinator.api.metrics import metrics_of
 from paramfleet_coordinator.api.office import Office
 from paramfleet_coordinator.config import CoordinatorSettings
 from paramfleet_coordinator.core.barriers import Barriers
@@ -34,7 +34,7 @@ from paramfleet_shared.discovery.errors import (
     SeatTakenError,
 )
 from paramfleet_shared.discovery.openness import look_for_openness
-from paramfleet_shared.discovery.records import ROLES, JobSizes, Snapshot
+from paramfleet_shared.discovery.records import JobSizes, Snapshot
 from paramfleet_shared.discovery.registry import CoordinatorSeat
 from paramfleet_shared.discovery.seat import Seat
 from paramfleet_shared.discovery.store import outlast, store_of
@@ -44,10 +44,10 @@ from paramfleet_shared.otel import tracing_of
 from paramfleet_shared.rpc.endpoint import join_endpoint
 from paramfleet_shared.rpc.server import RpcServer
 from paramfleet_shared.secret import open_warnings, secret_of
-from paramfleet_shared.telemetry import MetricRegistry, setup_logging
+from paramfleet_shared.telemetry import setup_logging
 from paramfleet_shared.tls import MEMBER_ROLES, tls_of
 
-__all__ = ["Coordinator", "metrics_of", "run"]
+__all__ = ["Coordinator", "run"]
 
 log = logging.getLogger(__name__)
 
@@ -386,25 +386,3 @@ async def _serve_until_signal(coordinator: Coordinator) -> int:
     except asyncio.CancelledError as cancelled:
         log.warning("coordinator.stopped", extra={"why": str(cancelled)})
         return 1
-
-
-def metrics_of(desk: Desk, office: Office) -> MetricRegistry:
-    """Return what the coordinator's ``/metrics`` shows."""
-    metrics = MetricRegistry()
-    straggler = metrics.gauge(
-        "job_straggler", "Whether a worker is named that holds the others up."
-    )
-    straggler.set_function(lambda: float(office.view.straggler is not None))
-    paused = metrics.gauge("job_paused", "Whether an operator paused the job.")
-    paused.set_function(lambda: float(desk.orders.paused))
-    speed = metrics.gauge("job_samples_per_s", "Examples a second of all workers.")
-    speed.set_function(lambda: float(office.status()["samples_per_s"]))
-    members = metrics.gauge("members", "Members whose lease runs, by role.", ["role"])
-    for role in ROLES:
-        members.labels(role).set_function(partial(_num_alive, desk, role))
-    return metrics
-
-
-def _num_alive(desk: Desk, role: str) -> float:
-    members = desk.status()["members"]
-    return float(sum(member["alive"] and member["role"] == role for member in members))

@@ -1,4 +1,4 @@
-"""What becomes of a push: kept until its step is whole, or applied on arrival; once for each part."""
+"""What becomes of a push: kept until its step is whole, or applied on arrival."""
 
 import asyncio
 from functools import partial
