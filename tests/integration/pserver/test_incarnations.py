@@ -18,6 +18,7 @@ from paramfleet_shared.discovery.errors import UnissuedIncarnationError
 from paramfleet_shared.discovery.session import JobSession
 from paramfleet_shared.rpc.client import Channel
 from paramfleet_shared.tables.spec import TableSpec
+from paramfleet_shared.testing.secrets import SECRET, secret_for
 from paramfleet_shared.wire.message import MalformedMessageError, Message
 
 pytestmark = pytest.mark.slow
@@ -55,7 +56,7 @@ class Scene:
 async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
     redis = EmbeddedRedis(tmp_path, clock=CLOCK)
     await redis.start()
-    common: dict[str, Any] = {**FAST, "redis": redis.url, "job": "test"}
+    common: dict[str, Any] = {**FAST, "redis": redis.url, "job": "test", "secret": SECRET}
     sizes = {"server_num": 1, "worker_num": 2}
     resolved = resolve(
         CoordinatorSettings, section="coordinator", arguments=common | sizes, environment={}
@@ -69,7 +70,8 @@ async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
         )
         tasks.append(group.create_task(beat(session)))
         placement = await session.wait_placement()
-        channel = Channel(placement.endpoints[0], peer="pserver 0", clock=CLOCK)
+        secret = secret_for("test")
+        channel = Channel(placement.endpoints[0], peer="pserver 0", clock=CLOCK, secret=secret)
         yield Scene(redis, session, channel)
         await channel.close()
         for task in reversed(tasks):
