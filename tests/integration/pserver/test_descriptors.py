@@ -43,7 +43,11 @@ def short_of_descriptors(
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (FEW // 2, FEW))
 
-    environment = {**read_environment(), "PARAMFLEET_SECRET": SECRET}
+    environment = {
+        **read_environment(),
+        "PARAMFLEET_SECRET": SECRET,
+        "PARAMFLEET_CHECKPOINT_DIRS": str(tmp_path),
+    }
     command = ["paramfleet_pserver", "--redis", redis_url, "--job", job_name]
     with (tmp_path / "log").open("wb") as log:
         process = subprocess.Popen(
