@@ -28,7 +28,7 @@ from paramfleet_shared.discovery.session import JobSession
 from paramfleet_shared.errors import FleetError, IntegrityError, UnavailableError
 from paramfleet_shared.otel import OtelTracing, tracing_of
 from paramfleet_shared.rpc.endpoint import join_endpoint
-from paramfleet_shared.telemetry import setup_logging
+from paramfleet_shared.telemetry import setup_logging, show_warnings
 from paramfleet_shared.upkeep import freeze
 from paramfleet_shared.versions import versions
 
@@ -159,8 +159,7 @@ class Communicator:
         Raises:
             FleetError: as ``JobSession.join`` does.
         """
-        if settings.log_format == "json":  # for people a script sets up its own log
-            setup_logging("worker", index, log_format="json")
+        _log_as(settings, index)
 
         self.tracing = tracing_of(settings, "worker")
         freeze()  # here: it holds all threads up, and from joining on the lease runs
@@ -181,8 +180,7 @@ class Communicator:
 
         self.wait(join())
         member = self.session.member
-        if settings.log_format == "json":
-            setup_logging("worker", member.index, log_format="json")
+        _log_as(settings, member.index)
         log.info("worker.joined", extra={"incarnation": member.incarnation})
 
     def wait(
@@ -345,3 +343,11 @@ class Communicator:
         except Exception as error:  # the boundary of the thread's tasks
             log.exception("worker.background_failed")
             self.fail(BackgroundError(reason=f"{type(error).__name__}: {error}"))
+
+
+def _log_as(settings: WorkerSettings, index: int | None) -> None:
+    """Log for programs if that is asked for; for people a script sets up its own log."""
+    if settings.log_format == "json":
+        setup_logging("worker", index, log_format="json")
+    else:
+        show_warnings("worker", index)

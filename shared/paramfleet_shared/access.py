@@ -11,6 +11,7 @@ open is refused, on this machine, too, where other users are callers like any.
 """
 
 import logging
+import os
 import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
@@ -27,7 +28,7 @@ from paramfleet_shared.secret import MIN_SECRET_LENGTH, JobSecret
 from paramfleet_shared.sessions import SESSION_LIFE_S, Attempts, Sessions
 from paramfleet_shared.texts import printable, shortened
 from paramfleet_shared.tls import TlsEnd, member_of
-from paramfleet_shared.tokens import KnownTokens, Tokens, entry_of
+from paramfleet_shared.tokens import KnownTokens, SeveralTokens, Tokens, entry_of
 
 __all__ = [
     "GATE",
@@ -325,7 +326,8 @@ def _tokens_of(settings: JobSettings) -> KnownTokens | None:
         TokensFileError: if the file of tokens can't be read.
     """
     if settings.tokens_file:
-        return Tokens(Path(settings.tokens_file))
+        names = [name for name in settings.tokens_file.split(os.pathsep) if name]
+        return SeveralTokens([Tokens(Path(name)) for name in names])
     if len(settings.secret) < MIN_SECRET_LENGTH:
         return None
     secret, name = JobSecret(settings.secret, settings.job), "of-the-job's-secret"

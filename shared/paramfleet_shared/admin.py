@@ -7,7 +7,7 @@ from typing import Any
 
 from aiohttp import web
 
-from paramfleet_shared.access import GATE, Gate, require_marks, requires
+from paramfleet_shared.access import GATE, NOBODY, Gate, identity_of, require_marks, requires
 from paramfleet_shared.clock import Clock, SystemClock
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.machine import num_open_files
@@ -238,6 +238,9 @@ async def _watch(request: web.Request, handler: Handler) -> web.StreamResponse:
         return await handler(request)
     guarded.began()
     try:
-        return await handler(request)
+        answer = await handler(request)
+        if identity_of(request) is NOBODY:  # a place is for who has shown something
+            answer.force_close()
+        return answer
     finally:
         guarded.ended()

@@ -15,6 +15,7 @@ __all__ = ["CheckpointDirs", "FolderNameError", "FolderNotAllowedError", "check_
 _SETTING = "PARAMFLEET_CHECKPOINT_DIRS"
 _MAX_PATH_BYTES = 4095
 _MAX_NAME_BYTES = 255
+_MAX_DEPTH = 100
 _SHOWN = 200
 """Characters of a wrong path that an error repeats."""
 
@@ -64,6 +65,8 @@ def check_folder_name(path: str) -> None:
         rule = f"must have at most {_MAX_PATH_BYTES} bytes"
     elif any(len(part) > _MAX_NAME_BYTES for part in parts):
         rule = f"each name in it must have at most {_MAX_NAME_BYTES} bytes"
+    elif len(parts) > _MAX_DEPTH:
+        rule = f"must be at most {_MAX_DEPTH} folders deep"
     elif not path.strip() and not rule:
         rule = "must not be empty"
     if rule:

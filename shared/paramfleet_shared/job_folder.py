@@ -108,6 +108,7 @@ def runtime_dir(given: str) -> Path:
     except OSError as error:
         raise UnsafeFolderError(path=str(path), reason=str(error)) from error
     _require_private(path)
+    _require_own_way(path)
     return path
 
 
@@ -274,6 +275,19 @@ def _require_private(path: Path) -> None:
         reason = f"others may look into it (mode {stat.S_IMODE(fact.st_mode):04o})"
     if reason:
         raise UnsafeFolderError(path=str(path), reason=reason)
+
+
+def _require_own_way(path: Path) -> None:
+    """Look whether nobody else can put another folder in a folder's place.
+
+    Raises:
+        UnsafeFolderError: if somebody can rename one above it.
+    """
+    for above in path.resolve().parents:
+        fact = above.stat()
+        if fact.st_mode & 0o022 and not fact.st_mode & stat.S_ISVTX:
+            reason = f"others may rename what is in {above} (mode {fact.st_mode & 0o7777:04o})"
+            raise UnsafeFolderError(path=str(path), reason=reason)
 
 
 def _is_same(descriptor: int, path: Path) -> bool:

@@ -45,8 +45,9 @@ class SecuritySettings:
     """File of this process's key, where it isn't in tls_dir."""
 
     tokens_file: str = ""
-    """File of the hashes of the tokens that admin addresses accept, as `paramfleet tokens`
-    writes it; empty accepts those that the job's secret stands for, if it has one."""
+    """Files of the hashes of the tokens that admin addresses accept, as `paramfleet tokens`
+    writes them, with ':' between (os.pathsep); empty accepts those that the job's secret stands
+    for, if it has one."""
 
     admin_hosts: str = ""
     """Names, with commas between, by which browsers and programs may ask admin addresses,

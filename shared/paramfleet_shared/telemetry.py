@@ -41,6 +41,7 @@ __all__ = [
     "event_formatter",
     "finite",
     "setup_logging",
+    "show_warnings",
 ]
 
 LogFormat = Literal["text", "json"]
@@ -164,6 +165,34 @@ def setup_logging(
         logger.handlers[:] = [handler]
         logger.propagate = False
         logger.setLevel(level.upper())
+
+
+class _WhereNobodyShows(logging.StreamHandler[Any]):
+    """Shows what nobody else does: a script that sets up a log of its own has its own way."""
+
+    @override
+    def emit(self, record: logging.LogRecord) -> None:
+        if not logging.getLogger().handlers:
+            super().emit(record)
+
+
+def show_warnings(role: str, index: int | None) -> None:
+    """Show warnings with all their facts on standard error, unless the program has a log.
+
+    Python would show the event's name alone.
+
+    Args:
+        role: As of ``setup_logging``.
+        index: The same.
+    """
+    handler = _WhereNobodyShows(sys.stderr)
+    handler.setLevel(logging.WARNING)
+    handler.addFilter(add_pairs)
+    handler.setFormatter(event_formatter(role if index is None else f"{role}/{index}"))
+    for name in ("paramfleet", "paramfleet_shared"):
+        logger = logging.getLogger(name)
+        others = [h for h in logger.handlers if not isinstance(h, _WhereNobodyShows)]
+        logger.handlers[:] = [*others, *([] if others else [handler])]
 
 
 class MetricRegistry:

@@ -20,6 +20,7 @@ from paramfleet_shared.errors import ContractError
 
 __all__ = [
     "KnownTokens",
+    "SeveralTokens",
     "TokenEntry",
     "TokenRole",
     "Tokens",
@@ -155,6 +156,28 @@ class Tokens(KnownTokens):
         except OSError:
             return None
         return fact.st_mtime_ns, fact.st_size, fact.st_ino
+
+
+@final
+class SeveralTokens(KnownTokens):
+    """The tokens of several files.
+
+    Args:
+        files: Those of each.
+    """
+
+    def __init__(self, files: Iterable[KnownTokens]) -> None:
+        super().__init__([])
+        self._files = list(files)
+
+    @override
+    def find(self, token: str) -> TokenEntry | None:
+        found = [each.find(token) for each in self._files]
+        return next((entry for entry in found if entry is not None), None)
+
+    @override
+    def has(self, entry: TokenEntry) -> bool:
+        return any(each.has(entry) for each in self._files)
 
 
 def _digest_of(token: str) -> str:

@@ -226,6 +226,7 @@ class Desk:
         job.raise_failure()
         job.members.require("worker", rank, incarnation=incarnation)
         if not job.barriers.is_released(name, generation):
+            job.barriers.require_room(name, generation)
             await self._seat.arrive(name, generation, rank)
             job.barriers.arrive(name, generation, rank)
             await self._settle()

@@ -14,7 +14,9 @@ from paramfleet_shared.wire.message import Message
 
 __all__ = ["IssuedIncarnations"]
 
-ACTING = frozenset({"declare", "push", "exchange", "assign", "leave", "wait_turn"})
+ACTING = frozenset(
+    {"declare", "stage", "push", "exchange", "assign", "leave", "wait_turn", "hold"}
+)
 """Operations that a worker acts by, under its incarnation."""
 
 _POLL_FRACTION = 0.25

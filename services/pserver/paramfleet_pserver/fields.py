@@ -11,6 +11,9 @@ __all__ = ["Fields"]
 MOST = (1 << 63) - 1
 """Of whole numbers: what fits into 64 bits with a sign."""
 
+MAX_PARTS = 4096
+"""Most parts of one message: as many as it may have tensors."""
+
 _Choice = TypeVar("_Choice", bound=str)
 _Default = TypeVar("_Default", float, None)
 
@@ -76,6 +79,8 @@ class Fields:
         value = self._values.get(name)
         if type(value) is not list:
             raise self._wrong(name, "must be a list of maps")
+        if len(value) > MAX_PARTS:
+            raise self._wrong(name, f"has {len(value)} parts, and may have {MAX_PARTS}")
         for part in value:
             if type(part) is not dict:
                 raise self._wrong(name, "must be a list of maps")

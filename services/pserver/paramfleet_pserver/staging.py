@@ -107,7 +107,12 @@ class Staging:
             name = part.text("tensor")
             if name in keys or name in message.tensors:
                 raise MalformedMessageError(where=f"tensor {name!r}", rule="is there twice")
-            keys[name] = _Key(rank, part.text("table"), part.integer("number"))
+            key = _Key(rank, part.text("table"), part.integer("number"))
+            if key in keys.values():
+                raise MalformedMessageError(
+                    where=f"tensor {name!r}", rule="has another's pieces"
+                )
+            keys[name] = key
         for key in keys.values():
             staged = self._staged.get(key)
             if staged is None or not staged.is_whole:

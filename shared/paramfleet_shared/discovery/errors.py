@@ -20,6 +20,7 @@ __all__ = [
     "PlacementTimeoutError",
     "RedisRefusedError",
     "SeatTakenError",
+    "TooManyBarriersError",
     "UnissuedIncarnationError",
     "UnknownRoleError",
     "WorkersOnlyError",
@@ -146,6 +147,19 @@ class SeatTakenError(ContractError):
     def __init__(self, *, job: str, holder: str) -> None:
         super().__init__(
             f"job {job!r} has a coordinator already: {holder}", job=job, holder=holder
+        )
+
+
+class TooManyBarriersError(ContractError):
+    """Workers wait at too many different barriers."""
+
+    code = "contract.too_many_barriers"
+
+    def __init__(self, *, name: str, limit: int) -> None:
+        super().__init__(
+            f"barrier {name!r} can't be opened: {limit} are open already, which is the most",
+            name=name,
+            limit=limit,
         )
 
 

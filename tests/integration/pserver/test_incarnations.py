@@ -31,6 +31,8 @@ TERMS = {"tables": [FLAT.to_wire()], "mode": "async", "worker_num": 2, "max_stal
 STEP = {"step": 0, "weight": 1.0, "parts": []}
 OPERATIONS: dict[str, dict[str, Any]] = {
     "declare": TERMS,
+    "stage": {"table": "flat", "number": 1, "start": 0},
+    "hold": {"cut": "x", "for_s": 0.0},
     "push": STEP,
     "exchange": STEP,
     "assign": {"table": "flat", "only_if_new": False},

@@ -227,11 +227,12 @@ def test_a_script_joins_a_job_as_a_worker_whose_index_the_coordinator_gives(
     secret = tmp_path / "secret"
     assert command("secret", str(secret)).returncode == 0
     known = {"PARAMFLEET_SECRET_FILE": str(secret)}
-    sizes = ("--server_num=1", "--worker_num=1")
+    sizes = ("--server_num=1", "--worker_num=1", "--job=joined")
     launched = launch(body, f"--redis={url}", *sizes, environment=known)
     launched.wait_all("worker 0")  # it is started, but will never join
 
-    joined = command("worker", f"--redis={url}", str(script), "--epochs=3", more=known)
+    named = ("--job=joined", f"--redis={url}")
+    joined = command("worker", *named, str(script), "--epochs=3", more=known)
 
     assert joined.returncode == 0, joined.stderr
     assert joined.stdout == "0 1 ['--epochs=3'] TRAINER False\n"

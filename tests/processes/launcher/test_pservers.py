@@ -14,6 +14,7 @@ from urllib.request import urlopen
 import pytest
 
 from paramfleet_shared.config import read_environment
+from paramfleet_shared.testing.secrets import SECRET
 from paramfleet_worker.core.topology import Host
 from paramfleet_worker.process.ports import PortReservations
 
@@ -24,13 +25,21 @@ LOCAL = ("--server_num=2", "--worker_num=2")
 BODY = """
     async def train(session):
         from paramfleet_shared.clock import SystemClock
+        from paramfleet_shared.config import JobSettings, read_environment, resolve
         from paramfleet_shared.rpc.client import Channel
+        from paramfleet_shared.secret import secret_of
         from paramfleet_shared.wire.message import Message
 
         placement = await session.wait_placement()
         assert list(placement.endpoints) == servers
         for index, endpoint in enumerate(placement.endpoints):
-            channel = Channel(endpoint, peer=f"pserver {index}", clock=SystemClock())
+            given = resolve(
+                JobSettings, section="", arguments={}, environment=read_environment()
+            ).value
+            name = f"pserver {index}"
+            channel = Channel(
+                endpoint, peer=name, clock=SystemClock(), secret=secret_of(given)
+            )
             answer = await channel.call(
                 "status", Message(fields={}, tensors={}), timeout_s=10.0
             )
@@ -112,6 +121,7 @@ def test_a_pserver_that_compiles_says_so_and_joins_only_then(tmp_path: Path) -> 
             **read_environment(),
             "NUMBA_CACHE_DIR": str(tmp_path),
             "PARAMFLEET_ADMIN_OPEN_READING": "true",
+            "PARAMFLEET_SECRET": SECRET,
         },
         stderr=subprocess.PIPE,
         text=True,

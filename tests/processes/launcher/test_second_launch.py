@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from paramfleet_shared.clock import SystemClock
+from paramfleet_shared.discovery.embedded import EmbeddedRedis
 from paramfleet_shared.discovery.scripts import Keys
 from paramfleet_shared.discovery.store import RedisStore
 
@@ -45,11 +46,11 @@ def start(launch: Run, redis_url: str, job_name: str, tmp_path: Path) -> Run:
     return start
 
 
-def held(redis_url: str, job: str) -> dict[str, Any]:
+def held(admin_url: str, job: str) -> dict[str, Any]:
     """Return what the registry holds of a job, but what heartbeats change."""
 
     async def read() -> dict[str, Any]:
-        store = RedisStore(redis_url, clock=SystemClock(), timeout_s=2.0)
+        store = RedisStore(admin_url, clock=SystemClock(), timeout_s=2.0)
         try:
             names = await store.command("KEYS", f"paramfleet:{job}:*")
             found: dict[str, Any] = {"keys": sorted(name.decode() for name in names)}
@@ -65,11 +66,11 @@ def held(redis_url: str, job: str) -> dict[str, Any]:
 
 
 def test_a_second_launch_of_a_name_is_refused_and_leaves_the_first_alone(
-    start: Run, redis_url: str, job_name: str, tmp_path: Path
+    start: Run, redis_server: EmbeddedRedis, job_name: str, tmp_path: Path
 ) -> None:
     first = start(f"--job={job_name}")
     first.wait_all("worker 0")
-    before = held(redis_url, job_name)
+    before = held(redis_server.admin_url, job_name)
 
     second = start(f"--job={job_name}")
     code = second.read_to_end()
@@ -79,7 +80,7 @@ def test_a_second_launch_of_a_name_is_refused_and_leaves_the_first_alone(
     assert f"job {job_name!r} runs already" in refusal
     assert "--job" in refusal
     assert f"process {first.process.pid}" in refusal or "coordinator is process" in refusal
-    assert held(redis_url, job_name) == before
+    assert held(redis_server.admin_url, job_name) == before
     (tmp_path / "go").write_text("go")
     assert first.read_to_end() == 0, first.text
 

@@ -116,11 +116,12 @@ def test_the_coordinator_adds_up_what_members_say(jobs: Any, tmp_path: Path) -> 
     assert set(running.end().codes.values()) == {0}, running.end().story()
 
 
-def test_curl_reads_a_pservers_health_over_http2_while_it_serves(
+def test_curl_reads_an_open_pservers_health_over_http2_while_it_serves(
     jobs: Any, tmp_path: Path
 ) -> None:
     enough = tmp_path / "enough"
-    running = jobs.start("train_long.py", "--until", str(enough), workers=1)
+    is_open = {"PARAMFLEET_SECRET": "", "PARAMFLEET_INSECURE": "true"}
+    running = jobs.start("train_long.py", "--until", str(enough), workers=1, **is_open)
     running.wait_for("worker0", "training as")
 
     for port in running.ports:

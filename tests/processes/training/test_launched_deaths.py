@@ -151,6 +151,7 @@ LEASE_TTL_S = 3.0
 def short_lease(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PARAMFLEET_LEASE_TTL_S", str(LEASE_TTL_S))
     monkeypatch.setenv("PARAMFLEET_LEASE_RENEW_S", "0.3")
+    monkeypatch.setenv("PARAMFLEET_ADMIN_OPEN_READING", "true")
 
 
 def status_of(launched: Launched) -> dict[str, Any]:

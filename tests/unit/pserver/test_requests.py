@@ -83,3 +83,8 @@ def test_fields_are_read_with_their_types() -> None:
 def test_a_number_that_is_not_finite_is_refused_by_name(value: float) -> None:
     with pytest.raises(MalformedMessageError, match="field 'lr' must be a finite number"):
         Fields({"lr": value}, where="push").number("lr")
+
+
+def test_a_message_has_so_many_parts_and_no_more() -> None:
+    with pytest.raises(MalformedMessageError, match="has 4097 parts, and may have 4096"):
+        Fields({"parts": [{}] * 4097}, where="pull").parts("parts")

@@ -11,9 +11,13 @@ Nothing here waits or knows the time.
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 
+from paramfleet_shared.discovery.errors import TooManyBarriersError
 from paramfleet_shared.discovery.records import Release
 
-__all__ = ["Barriers"]
+__all__ = ["MAX_OPEN", "Barriers"]
+
+MAX_OPEN = 1024
+"""Most uses of barriers at which workers wait at a time."""
 
 
 class Barriers:
@@ -36,6 +40,15 @@ class Barriers:
         """Note that a worker stands at a barrier; may be repeated."""
         if not self.is_released(name, generation):
             self._arrived.setdefault((name, generation), set()).add(rank)
+
+    def require_room(self, name: str, generation: int) -> None:
+        """Pass if a use of a barrier is open, or one more may be.
+
+        Raises:
+            TooManyBarriersError: if too many are open.
+        """
+        if (name, generation) not in self._arrived and len(self._arrived) >= MAX_OPEN:
+            raise TooManyBarriersError(name=name, limit=MAX_OPEN)
 
     def withdraw(self, rank: int) -> None:
         """Forget that a worker stands anywhere: it takes part no more."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -29,7 +30,7 @@ from paramfleet_shared.versions import versions
 from paramfleet_worker.app.doctor_security import Look, gather_security
 from paramfleet_worker.config import LaunchSettings
 from paramfleet_worker.core.doctor.checks import examine
-from paramfleet_worker.core.doctor.facts import Facts, PortFacts, SettingsFacts
+from paramfleet_worker.core.doctor.facts import Facts, PortFacts, SettingsFacts, TokensFacts
 from paramfleet_worker.core.doctor.findings import Finding
 from paramfleet_worker.core.doctor.security import examine_security
 from paramfleet_worker.process.probe_machine import look_at_disk, look_at_machine, look_at_torch
@@ -106,8 +107,15 @@ def gather(wanted: Wanted, environment: Mapping[str, str]) -> Facts:
         hosts=tuple(hosts),
         ports=_look_at_ports(settings, wanted),
         certificate=None if files is None else look_at_certificate(files),
-        tokens=look_at_tokens(Path(settings.tokens_file)) if settings.tokens_file else None,
+        tokens=_look_at_tokens(settings),
     )
+
+
+def _look_at_tokens(settings: JobSettings) -> TokensFacts | None:
+    """Look at the files of tokens; of several, at the first that can't be used, or else one."""
+    names = [name for name in settings.tokens_file.split(os.pathsep) if name]
+    found = [look_at_tokens(Path(name)) for name in names]
+    return next((each for each in found if each.error), found[0] if found else None)
 
 
 def _read_settings(

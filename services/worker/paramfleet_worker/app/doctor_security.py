@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -159,8 +160,8 @@ def _paths_of(
         *(("kernels", each) for each in cache_folders()),
         ("checkpoints", at / (look.checkpoints or "checkpoints")),
     ]
-    if settings.tokens_file:
-        places.append(("tokens", at / settings.tokens_file))
+    tokens = filter(None, settings.tokens_file.split(os.pathsep))
+    places.extend(("tokens", at / each) for each in tokens)
     if files is not None:
         places.append(("key", at / files.key))
     if name := environment.get("PARAMFLEET_SECRET_FILE"):

@@ -11,7 +11,24 @@ from paramfleet_shared.job_folder import JobFolder, UnsafeFolderError, runtime_d
 from paramfleet_shared.secret import MIN_SECRET_LENGTH, JobSecret
 from paramfleet_worker.process.admin_token import token_in
 
-__all__ = ["Found", "SeveralJobsError", "find_job"]
+__all__ = ["Found", "NoJobError", "SeveralJobsError", "find_job", "running_jobs"]
+
+
+class NoJobError(ContractError):
+    """Nothing says which job is meant, or where it is."""
+
+    code = "contract.no_job"
+
+    def __init__(self, *, job: str, running: list[str]) -> None:
+        which = f"no job {job}" if job else "no job"
+        others = f"; running are {', '.join(running)}" if running else ""
+        super().__init__(
+            f"{which} of this user runs on this machine{others}: name a running one with "
+            "--job, or say where its registry is (--redis, PARAMFLEET_REDIS), or its page "
+            "(--url)",
+            job=job,
+            running=running,
+        )
 
 
 class SeveralJobsError(ContractError):
@@ -78,6 +95,15 @@ def find_job(
     return Found(settings=settings, url=found, token=token_in(folder), folder=folder)
 
 
+def running_jobs(settings: JobSettings) -> list[str]:
+    """Return the names of this user's jobs that run on this machine."""
+    try:
+        root = runtime_dir(settings.runtime_dir)
+    except UnsafeFolderError:
+        return []
+    return sorted({facts.job for each in JobFolder.running(root) if (facts := each.facts())})
+
+
 def _folder_of(resolved: Resolved[JobSettings], url: str) -> JobFolder | None:
     """Return the folder of the job that is meant, if it runs here.
 
@@ -101,11 +127,13 @@ def _folder_of(resolved: Resolved[JobSettings], url: str) -> JobFolder | None:
         return None if is_other else folder
     if has_registry:
         return None
-    folders = [*JobFolder.running(root)]
+    folders: dict[str, JobFolder] = {}
+    for each in JobFolder.running(root):  # parts of one job have folders that begin alike
+        if (facts := each.facts()) is not None:
+            folders.setdefault(facts.job, each)
     if len(folders) > 1:
-        jobs = [facts.job for each in folders if (facts := each.facts()) is not None]
-        raise SeveralJobsError(jobs=jobs)
-    return folders[0] if folders else None
+        raise SeveralJobsError(jobs=list(folders))
+    return next(iter(folders.values()), None)
 
 
 def _token_of(settings: JobSettings) -> str:

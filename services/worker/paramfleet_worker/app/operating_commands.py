@@ -17,7 +17,7 @@ from paramfleet_shared.config import read_environment
 from paramfleet_shared.discovery.errors import NoCoordinatorError
 from paramfleet_shared.errors import FleetError
 from paramfleet_shared.texts import printable, shown
-from paramfleet_worker.app.finding import Found, find_job
+from paramfleet_worker.app.finding import Found, NoJobError, find_job, running_jobs
 from paramfleet_worker.app.operating import (
     Operator,
     context_of,
@@ -211,6 +211,9 @@ def _operator_of(options: dict[str, Any]) -> Operator:
     """Return who asks whom, as the options, the settings and the job's folder say.
 
     With ``tls_dir`` set, its admin.crt and admin.key say who asks, and a token as well.
+
+    Raises:
+        NoJobError: if none of them says where the job is.
     """
     found = _find(options)
     context: ssl.SSLContext | None
@@ -221,9 +224,16 @@ def _operator_of(options: dict[str, Any]) -> Operator:
             context.load_cert_chain(options["cert"], options["key"])
     else:
         context = context_of(found.settings)
+    if not found.url and found.folder is None and not _names_registry(options):
+        raise NoJobError(job=options["job"] or "", running=running_jobs(found.settings))
     url = found.url or find_url(found.settings, scheme="http" if context is None else "https")
     token = read_token(options["token"], options["token_file"]) or found.token
     return Operator(url=url, token=token, tls=context)
+
+
+def _names_registry(options: dict[str, Any]) -> bool:
+    """Return whether somebody says where a registry is; the usual place is no answer."""
+    return bool(options["redis"] or read_environment().get("PARAMFLEET_REDIS"))
 
 
 def _find(options: dict[str, Any]) -> Found:

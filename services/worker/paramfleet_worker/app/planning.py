@@ -206,7 +206,9 @@ def _checkpoint_dirs(given: str, inherited: Mapping[str, str]) -> str:
     given = given or inherited.get("PARAMFLEET_CHECKPOINT_DIRS", "")
     names = [name for name in given.split(os.pathsep) if name]
     own = inherited.get("PARAMFLEET_COORDINATOR__CHECKPOINT_DIR", "")
-    if not names and own:
+    if names:
+        names.append(own or CoordinatorSettings().checkpoint_dir)
+    elif own:
         names = [".", own]
     return os.pathsep.join(str(Path(name).expanduser().absolute()) for name in names)
 

@@ -1,5 +1,6 @@
 """What a launcher has before it starts anything: the job's folder, its secret, its warnings."""
 
+import fcntl
 import os
 import shutil
 from collections.abc import Iterator, Mapping
@@ -101,6 +102,7 @@ def prepared_launch(
         secret_of(job)
         given = [line for line in resolved.lines() if not line.endswith("(default)")]
         warnings = [f"warning: {each}" for each in open_warnings(resolved.origins, job)]
+        plan = _with_own_logs(plan, stack)
         prepared = PreparedLaunch(
             plan=plan, job=job, folder=folder, environment=own, lines=(*given, *warnings)
         )
@@ -166,6 +168,28 @@ def _socket_of(folder: JobFolder, stack: ExitStack) -> Path:
     short = private_folder()
     stack.callback(shutil.rmtree, short, ignore_errors=True)
     return short / socket.name
+
+
+def _with_own_logs(plan: LaunchPlan, stack: ExitStack) -> LaunchPlan:
+    """Have a folder of logs that no other launch writes to while this one lasts.
+
+    Where one does, it is a folder beside, with the job's name.
+
+    Raises:
+        OSError: if it can't be made.
+    """
+    for name in (plan.facts.log_dir, f"{plan.facts.log_dir}-{plan.facts.job}"):
+        Path(name).mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        stack.callback(os.close, lock)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            continue
+        except OSError:  # a file system without locks
+            break
+        break
+    return replace(plan, facts=replace(plan.facts, log_dir=name))
 
 
 def _write_facts(prepared: PreparedLaunch) -> None:

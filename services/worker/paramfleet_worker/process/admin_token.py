@@ -4,6 +4,7 @@ import os
 import pwd
 import re
 from collections.abc import Mapping
+from pathlib import Path
 
 from paramfleet_shared.config import JobSettings
 from paramfleet_shared.job_folder import JobFolder, write_private
@@ -32,11 +33,13 @@ def admin_environment(folder: JobFolder, settings: JobSettings) -> Mapping[str, 
 
     Args:
         folder: The job's; without a token in it there are none.
-        settings: What the processes read; a file of tokens that it names is left to them.
+        settings: What the processes read; the tokens of files that it names are accepted, too.
     """
-    if settings.tokens_file or not folder.tokens_file.exists():
+    if not folder.tokens_file.exists():
         return {}
-    return {"PARAMFLEET_TOKENS_FILE": str(folder.tokens_file)}
+    names = [name for name in settings.tokens_file.split(os.pathsep) if name]
+    files = [str(folder.tokens_file), *(str(Path(name).absolute()) for name in names)]
+    return {"PARAMFLEET_TOKENS_FILE": os.pathsep.join(files)}
 
 
 def token_in(folder: JobFolder) -> str:

@@ -81,7 +81,7 @@ class LogFile:
 
 def _opened(path: Path, more: int = 0) -> int:
     # What truncates a file by copying it leaves its place to us: so always append.
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | more, 0o666)
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | more, 0o600)
 
 
 def _is_at(descriptor: int, path: Path) -> bool:

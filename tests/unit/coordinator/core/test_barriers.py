@@ -1,9 +1,11 @@
 """Barriers, by examples and by a model."""
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from paramfleet_coordinator.core.barriers import Barriers
+from paramfleet_coordinator.core.barriers import MAX_OPEN, Barriers
+from paramfleet_shared.discovery.errors import TooManyBarriersError
 from paramfleet_shared.discovery.records import Release
 
 ALL = {0, 1, 2}
@@ -14,6 +16,17 @@ def with_arrivals(*ranks: int, generation: int = 1) -> Barriers:
     for rank in ranks:
         barriers.arrive("step", generation, rank)
     return barriers
+
+
+def test_so_many_barriers_are_open_and_no_more() -> None:
+    barriers = Barriers()
+    for number in range(MAX_OPEN):
+        barriers.require_room(f"b{number}", 1)
+        barriers.arrive(f"b{number}", 1, 0)
+
+    barriers.require_room("b0", 1)  # it is open
+    with pytest.raises(TooManyBarriersError, match="1024 are open already"):
+        barriers.require_room("another", 1)
 
 
 def test_a_barrier_lets_go_when_the_last_participant_arrives() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from paramfleet_shared.access import requires
+from paramfleet_shared.access import Gate, Identity, requires
 from paramfleet_shared.admin import AdminLimits, AdminServer
 from paramfleet_shared.telemetry import MetricRegistry
 from paramfleet_shared.testing.patience import LATE_S
@@ -23,7 +23,8 @@ LIMITS = AdminLimits(
     unread_timeout_s=0.6,
     max_body_bytes=1000,
 )
-GET = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+GET_KNOWN = b"GET /known HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer it\r\n\r\n"
+GET = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
 
 
 @dataclass
@@ -39,7 +40,12 @@ class Place:
             status=lambda: {"long": "x" * 50_000_000},
             ready=lambda: (True, "serving"),
             metrics=MetricRegistry(),
-            routes=[web.post("/take", self._take), web.get("/follow", self._follow)],
+            routes=[
+                web.post("/take", self._take),
+                web.get("/follow", self._follow),
+                web.get("/known", self._know),
+            ],
+            gate=Gate(by_token=lambda _: Identity(roles=frozenset({"read"}), name="it")),
             limits=replace(LIMITS, **changes),
         )
         self.stack.push_async_callback(server.close)
@@ -49,6 +55,10 @@ class Place:
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         self.stack.callback(writer.close)
         return reader, writer
+
+    @requires("read")
+    async def _know(self, _request: web.Request) -> web.Response:
+        return web.Response(text="known")
 
     @requires("open")
     async def _take(self, request: web.Request) -> web.Response:
@@ -89,7 +99,9 @@ async def answer_to(place: Place, request: bytes = GET) -> bytes:
         return await reader.readuntil(b"\r\n")
 
 
-@pytest.mark.parametrize("begun", [b"", b"GET", b"GET /healthz HTTP/1.1\r\nHost: x\r\n"])
+@pytest.mark.parametrize(
+    "begun", [b"", b"GET", b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n"]
+)
 async def test_a_head_that_never_ends_is_cut(place: Place, begun: bytes) -> None:
     await place.serve()
     reader, writer = await place.connect()
@@ -116,19 +128,29 @@ async def test_a_head_of_a_byte_now_and_then_is_cut(
     assert line["peer"].startswith("127.0.0.1:")
 
 
-async def test_a_connection_may_be_silent_between_two_requests(place: Place) -> None:
+async def test_a_known_callers_connection_may_be_silent_between_two_requests(
+    place: Place,
+) -> None:
     await place.serve()
     reader, writer = await place.connect()
     for _ in range(2):
-        writer.write(GET)
+        writer.write(GET_KNOWN)
         async with asyncio.timeout(LATE_S):
             assert await reader.readuntil(b"\r\n") == b"HTTP/1.1 200 OK\r\n"
-            await reader.readuntil(b'{"ok": true}')
+            await reader.readuntil(b"known")
         await asyncio.sleep(4 * LIMITS.head_timeout_s)
 
 
 async def test_silence_has_an_end(place: Place) -> None:
     await place.serve(keep_alive_s=0.3)
+    reader, writer = await place.connect()
+    writer.write(GET_KNOWN)
+
+    assert (await until_cut(reader)).endswith(b"known")
+
+
+async def test_who_shows_nothing_keeps_no_place(place: Place) -> None:
+    await place.serve(keep_alive_s=3600.0)
     reader, writer = await place.connect()
     writer.write(GET)
 
@@ -138,7 +160,7 @@ async def test_silence_has_an_end(place: Place) -> None:
 async def test_a_body_that_never_ends_is_answered_and_cut(place: Place) -> None:
     await place.serve()
     reader, writer = await place.connect()
-    writer.write(b"POST /take HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nbegun")
+    writer.write(b"POST /take HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100\r\n\r\nbegun")
 
     assert (await until_cut(reader)).startswith(b"HTTP/1.1 408 ")
     assert place.bodies == []
@@ -148,7 +170,7 @@ async def test_a_body_over_the_limit_is_refused_and_one_in_parts_is_taken(
     place: Place,
 ) -> None:
     await place.serve()
-    head = b"POST /take HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
+    head = b"POST /take HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\n\r\n"
 
     assert b" 413 " in await answer_to(place, head % 2000 + bytes(2000))
     reader, writer = await place.connect()
@@ -165,7 +187,7 @@ async def test_a_long_answer_that_nobody_reads_is_cut(
 ) -> None:
     await place.serve()
     _, writer = await place.connect()  # whose stream reads little ahead
-    writer.write(b"GET /status HTTP/1.1\r\nHost: x\r\n\r\n")
+    writer.write(GET_KNOWN.replace(b"/known", b"/status"))
 
     async with asyncio.timeout(LATE_S):
         while "connections.cut" not in caplog.messages:  # noqa: ASYNC110 (a log has no event)
@@ -178,7 +200,7 @@ async def test_a_long_answer_that_nobody_reads_is_cut(
 async def test_an_answer_that_goes_on_for_long_is_not_cut(place: Place) -> None:
     await place.serve()
     reader, writer = await place.connect()
-    writer.write(b"GET /follow HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    writer.write(b"GET /follow HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
 
     assert b"39\n" in await until_cut(reader)
 

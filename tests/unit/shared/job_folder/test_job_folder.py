@@ -120,3 +120,13 @@ def test_a_private_file_is_replaced_whole_and_leaves_no_draft(tmp_path: Path) ->
     write_private(file, b"two")
     assert file.read_bytes() == b"two"
     assert list(tmp_path.iterdir()) == [file]
+
+
+def test_a_folder_whose_way_others_may_change_is_refused(tmp_path: Path) -> None:
+    open_ = tmp_path / "open"
+    open_.mkdir()
+    open_.chmod(0o777)
+    with pytest.raises(UnsafeFolderError, match=f"rename what is in {open_}"):
+        runtime_dir(str(open_ / "run"))
+    open_.chmod(0o1777)  # as the temporary folder: each renames what is his own
+    assert runtime_dir(str(open_ / "run")).is_dir()

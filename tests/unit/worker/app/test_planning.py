@@ -30,7 +30,7 @@ def reservations() -> Iterator[PortReservations]:
 
 def plan(reservations: PortReservations, *, pod_ip: str = "", **settings: Any) -> LaunchPlan:
     return plan_launch(
-        LaunchSettings(**settings),
+        LaunchSettings(**{"job": "default", **settings}),
         script=("train.py", "--epochs=3"),
         pod_ip=pod_ip,
         reservations=reservations,
@@ -166,7 +166,8 @@ def test_the_folders_of_checkpoints_are_handed_on_as_absolute_paths(
     planned = plan(reservations, checkpoint_dirs=f"kept{os.pathsep}{tmp_path}")
     for name in planned.names:
         given = planned.environment_of(name, {})["PARAMFLEET_CHECKPOINT_DIRS"]
-        assert given == f"{Path.cwd() / 'kept'}{os.pathsep}{tmp_path}"
+        own = Path.cwd() / "checkpoints"  # where an operator's go
+        assert given == os.pathsep.join(map(str, (Path.cwd() / "kept", tmp_path, own)))
 
     planned = plan(reservations)
     server = planned.names[1]
@@ -176,4 +177,4 @@ def test_the_folders_of_checkpoints_are_handed_on_as_absolute_paths(
     assert given == f"{Path.cwd()}{os.pathsep}{tmp_path}"
     inherited["PARAMFLEET_CHECKPOINT_DIRS"] = "/elsewhere"
     given = planned.environment_of(server, inherited)["PARAMFLEET_CHECKPOINT_DIRS"]
-    assert given == "/elsewhere"
+    assert given == f"/elsewhere{os.pathsep}{tmp_path}"

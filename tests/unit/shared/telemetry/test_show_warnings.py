@@ -1,0 +1,27 @@
+"""A worker's warnings with all their facts, unless the script has a log of its own."""
+
+import subprocess
+import sys
+
+WARN = (
+    "import logging; from paramfleet_shared.telemetry import show_warnings\n"
+    "show_warnings('worker', 1); {more}\n"
+    "logging.getLogger('paramfleet.x').warning('it.failed', extra={{'reason': 'no space'}})"
+)
+
+
+def said(more: str) -> str:
+    command = [sys.executable, "-c", WARN.format(more=more)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stderr
+
+
+def test_a_warning_says_why() -> None:
+    assert said("pass").strip().endswith("WARNING worker/1 it.failed reason='no space'")
+
+
+def test_a_script_that_has_a_log_has_its_own_way() -> None:
+    assert said("logging.basicConfig(format='own %(message)s')") == "own it.failed\n"
+
+
+def test_it_is_said_once_however_often_it_is_asked_for() -> None:
+    assert said("show_warnings('worker', 2)").count("it.failed") == 1

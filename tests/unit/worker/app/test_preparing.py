@@ -1,0 +1,62 @@
+"""What a launcher has before it starts anything."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from paramfleet_shared.config import Resolved, resolve
+from paramfleet_shared.tokens import SeveralTokens, Tokens, new_token
+from paramfleet_worker.app.planning import plan_launch
+from paramfleet_worker.app.preparing import prepared_launch
+from paramfleet_worker.config import LaunchSettings
+from paramfleet_worker.process.admin_token import token_in
+from paramfleet_worker.process.ports import PortReservations
+
+
+@pytest.fixture
+def reservations() -> Iterator[PortReservations]:
+    with PortReservations() as reservations:
+        yield reservations
+
+
+def resolved(tmp_path: Path, job: str, **arguments: str) -> Resolved[LaunchSettings]:
+    given = {"job": job, "log_dir": tmp_path / "log", "runtime_dir": str(tmp_path / "run")}
+    return resolve(
+        LaunchSettings, section="launch", arguments={**given, **arguments}, environment={}
+    )
+
+
+def test_two_launches_of_one_folder_write_different_logs(
+    tmp_path: Path, reservations: PortReservations
+) -> None:
+    one, two = (resolved(tmp_path, job) for job in ("one", "two"))
+    plans = [
+        plan_launch(each.value, script=("x.py",), pod_ip="", reservations=reservations)
+        for each in (one, two)
+    ]
+    with (
+        prepared_launch(one, plans[0], {}) as first,
+        prepared_launch(two, plans[1], {}) as next_,
+    ):
+        folders = [each.plan.facts.log_dir for each in (first, next_)]
+    with prepared_launch(two, plans[1], {}) as later:
+        assert later.plan.facts.log_dir == str(tmp_path / "log"), "it is free again"
+
+    assert folders == [str(tmp_path / "log"), str(tmp_path / "log-two")]
+
+
+def test_a_file_of_tokens_is_accepted_beside_the_launchers_own(
+    tmp_path: Path, reservations: PortReservations
+) -> None:
+    token, entry = new_token("read", "prometheus")
+    (tmp_path / "tokens").write_text(entry.to_line())
+    given = resolved(tmp_path, "one", tokens_file=str(tmp_path / "tokens"))
+    plan = plan_launch(given.value, script=("x.py",), pod_ip="", reservations=reservations)
+    with prepared_launch(given, plan, {}) as prepared:
+        files = prepared.environment["PARAMFLEET_TOKENS_FILE"].split(":")
+        tokens = SeveralTokens([Tokens(Path(file)) for file in files])
+        found = [tokens.find(each) for each in (token, token_in(prepared.folder), "pf-none")]
+
+    assert [each and each.role for each in found] == ["read", "admin", None]
+    assert all(each is None or tokens.has(each) for each in found)
