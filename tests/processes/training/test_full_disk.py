@@ -64,9 +64,10 @@ def test_a_checkpoint_by_command_on_a_full_disk_fails_by_name_and_training_goes_
     for rank in range(2):
         running.wait_for(f"worker{rank}", "training as")
     admin = running.admin()
+    at_admin = ("--url", admin.url, "--token", running.token)
     admin.wait(lambda s: all((w["step"] or 0) > 5 for w in s["workers"]))
 
-    refused = paramfleet("checkpoint", "--url", admin.url, "--name", "one")
+    refused = paramfleet("checkpoint", *at_admin, "--name", "one")
 
     assert refused.returncode == 1, refused
     assert "No space left on device" in refused.stderr
@@ -75,7 +76,7 @@ def test_a_checkpoint_by_command_on_a_full_disk_fails_by_name_and_training_goes_
     at = admin.steps()
     admin.wait(lambda s: all(w["step"] > a + 5 for w, a in zip(s["workers"], at, strict=True)))
     (small_disk / "filler").unlink()
-    written = paramfleet("checkpoint", "--url", admin.url, "--name", "two")
+    written = paramfleet("checkpoint", *at_admin, "--name", "two")
     assert written.returncode == 0, written
     assert "pushes waited" in written.stdout
     assert left_in(small_disk) == {"two"}
