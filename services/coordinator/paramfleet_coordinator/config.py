@@ -14,6 +14,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "settle_s": (0.0, 1e6),
     "num_shards": (1, 65_536),
     "worker_grace_s": (0.0, 1e7),
+    "server_grace_s": (0.0, 1e7),
     "port": (0, 65_535),
     "admin_port": (0, 65_535),
     "start_timeout_s": (0.0, 1e7),
@@ -82,8 +83,6 @@ class CoordinatorSettings(JobSettings):
         rule = f"at least server_num ({self.server_num})"
         _require(self.num_shards >= self.server_num, "num_shards", self.num_shards, rule)
         rule = f"at least lease_ttl_s ({self.lease_ttl_s})"
-        _require(self.worker_grace_s >= 0, "worker_grace_s", self.worker_grace_s, ">= 0")
-        _require(self.server_grace_s >= 0, "server_grace_s", self.server_grace_s, ">= 0")
         patient = not self.elastic or self.worker_grace_s >= self.lease_ttl_s
         _require(patient, "worker_grace_s", self.worker_grace_s, rule)
         try:

@@ -137,8 +137,8 @@ def test_without_the_keys_nothing_is_saved(
     [
         ({"every": 3}, "did you mean 'every_s'"),
         ({"every_s": 0}, "must be above 0"),
-        ({"every_s": float("nan")}, "must be above 0"),
-        ({"every_s": float("inf")}, "must be at most"),
+        ({"every_s": float("nan")}, "must be a finite number"),
+        ({"every_s": float("inf")}, "must be a finite number"),
         ({"every_s": "3"}, "must be float"),
         ({"every_s": 3, "keep": 0}, "must be at least 1"),
         ({"every_s": 3, "keep": True}, "must be int"),

@@ -73,7 +73,7 @@ def test_what_a_class_has_by_default_is_in_its_ranges(cls: type) -> None:
     cls()
 
 
-@pytest.mark.parametrize("job", ["", "a b", "\x1b[2J", "x" * 129, "a/b", "..\n"])
+@pytest.mark.parametrize("job", ["-a", "a b", "\x1b[2J", "x" * 129, "a/b", "..\n"])
 @pytest.mark.parametrize("cls", [JobSettings, LaunchSettings], ids=id_of)
 def test_a_job_has_a_name_of_a_safe_alphabet(cls: type, job: str) -> None:
     with pytest.raises(SettingError) as caught:

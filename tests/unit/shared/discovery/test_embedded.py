@@ -13,7 +13,7 @@ import pytest
 from paramfleet_shared.clock import SystemClock
 from paramfleet_shared.discovery.embedded import EmbeddedRedis, RedisServerDiedError
 from paramfleet_shared.discovery.errors import NoRedisError, RedisRefusedError
-from paramfleet_shared.discovery.scripts import TICK
+from paramfleet_shared.discovery.scripts import TICK, Keys
 from paramfleet_shared.discovery.serving import (
     NoRedisServerError,
     OldRedisServerError,
@@ -103,7 +103,7 @@ async def test_a_job_runs_its_scripts_and_nothing_that_could_take_the_machine(
     try:
         await redis.start()
         store = RedisStore(redis.url, clock=SystemClock(), timeout_s=2.0)
-        keys = [f"paramfleet:flights:{index}" for index in range(10)]
+        keys = Keys("flights").of_run(1)
         ticked = await store.run(TICK, keys, [1, "coordinator:0", 1, 1000, 1000, "{}"])
         with pytest.raises(NoRedisError, match="this user may not load any"):
             await store.run("return 1", [], [])

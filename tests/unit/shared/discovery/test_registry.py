@@ -1,7 +1,7 @@
 """What the registry accepts, from whom, and for how long, on a real Redis."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 
 import pytest
@@ -27,6 +27,9 @@ ADA = Member(
 )
 BOB = replace(ADA, nonce="bob", pid=2)
 WHERE = CoordinatorSeat(endpoint="h:1", admin="h:2", host="h", pid=9)
+
+
+Dump = Callable[[], Awaitable[dict[bytes, bytes]]]
 
 
 @pytest.fixture
@@ -135,10 +138,14 @@ async def test_a_registry_that_came_back_empty_is_filled_by_its_members(
 
 
 async def test_a_restored_incarnation_is_one_that_old_data_may_lack(
-    registry: Registry, seat: Seat, store: RedisStore, job_name: str
+    registry: Registry,
+    seat: Seat,
+    store: RedisStore,
+    job_name: str,
+    dump: Dump,
 ) -> None:
     ada = await admit(seat, ADA)
-    before = await dump(store, job_name)
+    before = await dump()
 
     for far in (ada.incarnation + 1001, 1 << 62):
         with pytest.raises(UnissuedIncarnationError, match=f"{far} isn't one .* newest is 1"):
@@ -146,24 +153,32 @@ async def test_a_restored_incarnation_is_one_that_old_data_may_lack(
     with pytest.raises(UnissuedIncarnationError, match="it gave out none"):
         await beat(registry, replace(BOB, index=7, incarnation=1 << 62))
 
-    assert await dump(store, job_name) == before
+    assert await dump() == before
     await beat(registry, replace(ada, incarnation=3))
     assert await registry.read_incarnation("worker", 0) == 3
 
 
-async def dump(store: RedisStore, job: str) -> dict[bytes, bytes]:
-    keys = await store.command("KEYS", f"paramfleet:{job}:*")
-    return {key: await store.command("DUMP", key) for key in keys}
+@pytest.fixture
+async def dump(redis_server: EmbeddedRedis, job_name: str) -> AsyncIterator[Dump]:
+    """Return a function that returns all that the registry holds of the job."""
+    store = RedisStore(redis_server.admin_url, clock=SystemClock(), timeout_s=2.0)
+
+    async def dump() -> dict[bytes, bytes]:
+        keys = await store.command("KEYS", f"paramfleet:{job_name}:*")
+        return {key: await store.command("DUMP", key) for key in keys}
+
+    yield dump
+    await store.close()
 
 
 async def test_a_coordinator_of_another_launch_is_refused_at_once_and_changes_nothing(
-    store: RedisStore, job_name: str
+    store: RedisStore, job_name: str, dump: Dump
 ) -> None:
     first = Seat(store, job=job_name, record=replace(WHERE, launch="aa"), lease_ttl_s=60.0)
     second = Seat(store, job=job_name, record=replace(WHERE, launch="bb"), lease_ttl_s=60.0)
     by_hand = Seat(store, job=job_name, record=WHERE, lease_ttl_s=60.0)
     assert await first.try_claim() is None
-    before = await dump(store, job_name)
+    before = await dump()
 
     with pytest.raises(OtherLaunchError) as refused:
         await second.try_claim()
@@ -171,7 +186,7 @@ async def test_a_coordinator_of_another_launch_is_refused_at_once_and_changes_no
     for word in (repr(job_name), "launch aa", "process 9 on h", "h:1", "--job"):
         assert word in str(refused.value)
     assert await by_hand.try_claim() == replace(WHERE, launch="aa")
-    assert await dump(store, job_name) == before
+    assert await dump() == before
 
 
 async def test_a_member_that_left_does_not_come_back_by_a_late_heartbeat(
