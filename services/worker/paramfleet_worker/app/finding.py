@@ -60,6 +60,9 @@ class Found:
     folder: JobFolder | None
     """Its folder, if it was launched here by this user and runs."""
 
+    names_registry: bool
+    """Whether somebody says where its registry is; the usual place is no answer."""
+
 
 def find_job(
     given: Mapping[str, Any], environment: Mapping[str, str], *, url: str = ""
@@ -80,10 +83,16 @@ def find_job(
     )
     settings = resolved.value
     folder = _folder_of(resolved, url)
+    has_registry = resolved.origins["redis"] != "default"
     facts = None if folder is None else folder.facts()
     if folder is None or facts is None:
-        return Found(settings=settings, url=url, token=_token_of(settings), folder=None)
-    has_registry = resolved.origins["redis"] != "default"
+        return Found(
+            settings=settings,
+            url=url,
+            token=_token_of(settings),
+            folder=None,
+            names_registry=has_registry,
+        )
     settings = replace(
         settings,
         job=facts.job,
@@ -92,7 +101,13 @@ def find_job(
         secret=settings.secret or _text_of(folder.secret_file),
     )
     found = url or _text_of(folder.admin_url_file)
-    return Found(settings=settings, url=found, token=token_in(folder), folder=folder)
+    return Found(
+        settings=settings,
+        url=found,
+        token=token_in(folder),
+        folder=folder,
+        names_registry=True,
+    )
 
 
 def running_jobs(settings: JobSettings) -> list[str]:

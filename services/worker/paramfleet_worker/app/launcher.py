@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import signal
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paramfleet_shared.clock import Clock
@@ -71,9 +70,6 @@ class Launcher:
         prepared: What to start, and what it needs.
         console: Where their lines are shown.
         clock: Measures the time limits of the end.
-
-    Raises:
-        OSError: if the folder of the logs can't be made.
     """
 
     def __init__(
@@ -84,7 +80,6 @@ class Launcher:
         clock: Clock,
     ) -> None:
         plan = prepared.plan
-        Path(plan.facts.log_dir).mkdir(parents=True, exist_ok=True)
         self._prepared = prepared
         self._plan = plan
         self._environment = prepared.environment

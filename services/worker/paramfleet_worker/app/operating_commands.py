@@ -224,16 +224,11 @@ def _operator_of(options: dict[str, Any]) -> Operator:
             context.load_cert_chain(options["cert"], options["key"])
     else:
         context = context_of(found.settings)
-    if not found.url and found.folder is None and not _names_registry(options):
+    if not found.url and not found.names_registry:
         raise NoJobError(job=options["job"] or "", running=running_jobs(found.settings))
     url = found.url or find_url(found.settings, scheme="http" if context is None else "https")
     token = read_token(options["token"], options["token_file"]) or found.token
     return Operator(url=url, token=token, tls=context)
-
-
-def _names_registry(options: dict[str, Any]) -> bool:
-    """Return whether somebody says where a registry is; the usual place is no answer."""
-    return bool(options["redis"] or read_environment().get("PARAMFLEET_REDIS"))
 
 
 def _find(options: dict[str, Any]) -> Found:
