@@ -69,11 +69,8 @@ def assert_whole(folder: Path, *, workers: int, servers: int = 2, mode: str = ""
             assert len(counts) == 1, f"worker {worker}: {numbers}"
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=" ".join)
-def test_a_checkpoint_by_command_holds_the_same_pushes_in_every_table_on_every_pserver(
-    jobs: Any, tmp_path: Path, kind: list[str]
-) -> None:
-    enough, folder = tmp_path / "enough", tmp_path / "kept"
+def start_training(jobs: Any, *kind: str, enough: Path, folder: Path) -> Any:
+    """Start a job that trains until ``enough`` exists; wait for steps of every worker."""
     running = jobs.start(
         SCRIPT,
         *kind,
@@ -84,8 +81,17 @@ def test_a_checkpoint_by_command_holds_the_same_pushes_in_every_table_on_every_p
     )
     for rank in range(3):
         running.wait_for(f"worker{rank}", "training as")
+    running.admin().wait(lambda s: all((w["step"] or 0) > 5 for w in s["workers"]))
+    return running
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=" ".join)
+def test_a_checkpoint_by_command_holds_the_same_pushes_in_every_table_on_every_pserver(
+    jobs: Any, tmp_path: Path, kind: list[str]
+) -> None:
+    enough, folder = tmp_path / "enough", tmp_path / "kept"
+    running = start_training(jobs, *kind, enough=enough, folder=folder)
     admin = running.admin()
-    admin.wait(lambda s: all((w["step"] or 0) > 5 for w in s["workers"]))
     for number in (1, 2, 3):
         assert admin.post("checkpoint", {"name": f"c{number}"})[0] == 200
         at = number
@@ -163,17 +169,8 @@ def test_a_frozen_worker_holds_a_checkpoint_up_for_seconds_and_is_named_if_it_te
     jobs: Any, tmp_path: Path
 ) -> None:
     enough, folder = tmp_path / "enough", tmp_path / "kept"
-    running = jobs.start(
-        SCRIPT,
-        "--until",
-        str(enough),
-        workers=3,
-        PARAMFLEET_COORDINATOR__CHECKPOINT_DIR=str(folder),
-    )
-    for rank in range(3):
-        running.wait_for(f"worker{rank}", "training as")
+    running = start_training(jobs, enough=enough, folder=folder)
     admin = running.admin()
-    admin.wait(lambda s: all((w["step"] or 0) > 5 for w in s["workers"]))
 
     running.send("worker2", signal.SIGSTOP)
     try:
