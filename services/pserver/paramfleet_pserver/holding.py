@@ -85,9 +85,7 @@ class Holding:
         """Keep pushes back, but those up to the targets, until a save or ``for_s`` are over."""
         now = self._clock.monotonic()
         self._core.begin(name, now=now, until=now + for_s, targets=targets)
-        if self._alarm is not None:
-            self._alarm.cancel()
-        self._alarm = asyncio.get_running_loop().call_later(for_s, self._expire)
+        self._set_alarm(for_s)
         self._parking.wake([_PUSHES])
 
     def begin_save(self, name: str) -> bool:
@@ -104,10 +102,18 @@ class Holding:
         """Fail every push that waits, and all that will."""
         self._parking.fail(error)
 
+    def _set_alarm(self, after_s: float) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm = asyncio.get_running_loop().call_later(after_s, self._expire)
+
     def _expire(self) -> None:
-        if self._core.expire(now=self._clock.monotonic()):
+        now = self._clock.monotonic()
+        if self._core.expire(now=now):
             log.warning("pserver.hold_expired")
             self._parking.wake([_PUSHES])
+        elif (left_s := self._core.left_s(now=now)) is not None:
+            self._set_alarm(left_s)  # a loop's timers may ring a millisecond too soon
 
 
 def _late(worker: int, waited_s: float) -> FleetError:

@@ -90,9 +90,14 @@ class PushHold:
         """End the hold of this name; return how long it was, 0 if it isn't there."""
         return self._close(now) if name and name == self._name else 0.0
 
+    def left_s(self, *, now: float) -> float | None:
+        """Return the seconds until it ends by itself; None if it won't."""
+        return None if not self._name or self._saves else self._until - now
+
     def expire(self, *, now: float) -> bool:
         """End the hold if its time is over and no save has begun; return whether it did."""
-        if not self._name or self._saves or now < self._until:
+        left_s = self.left_s(now=now)
+        if left_s is None or left_s > 0:
             return False
         self._close(now)
         return True
