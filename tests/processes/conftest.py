@@ -5,9 +5,12 @@ from collections.abc import Iterator
 import pytest
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def _own_runtime_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep jobs of other test runs on this machine apart from those of this one."""
+    """Keep jobs of other test runs on this machine apart from those of this one.
+
+    For these tests alone: others expect the settings that nobody has set.
+    """
     with pytest.MonkeyPatch.context() as patch:
         folder = tmp_path_factory.getbasetemp() / "jobs"
         patch.setenv("PARAMFLEET_RUNTIME_DIR", str(folder))

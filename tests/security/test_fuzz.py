@@ -7,7 +7,6 @@ import asyncio
 import os
 import pathlib
 import random
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 from tests.security.conftest import PREFACE, Target, exchange_bytes
 from tests.security.mutations import mutated, mutated_bytes, mutated_tensors
 
+from paramfleet.communicator import Communicator
 from paramfleet.exchange import _Running
 from paramfleet.settings import WorkerSettings
 from paramfleet_shared.clock import SystemClock
@@ -24,7 +24,6 @@ from paramfleet_shared.errors import FleetError
 from paramfleet_shared.http2.client import ClientConnection
 from paramfleet_shared.rpc.client import Channel
 from paramfleet_shared.rpc.proof import ClientProof, proof_key
-from paramfleet_shared.rpc.server import RpcServer
 from paramfleet_shared.tables.spec import InitializerSpec, OptimizerSpec, TableSpec
 from paramfleet_shared.testing.secrets import SECRET, secret_for
 from paramfleet_shared.wire.limits import DEFAULT_LIMITS
@@ -171,25 +170,34 @@ async def test_a_coordinator_refuses_odd_messages_by_name_and_goes_on(target: Ta
     assert target.complaints() == []
 
 
-async def test_workers_refuse_odd_samples_of_each_other_by_name() -> None:
+def test_workers_refuse_odd_samples_of_each_other_by_name(target: Target) -> None:
     rng = random.Random(f"{SEED} exchange")
     kept: list[tuple[int, int]] = []
-    secret, clock = secret_for("fuzz"), SystemClock()
-    here: Any = SimpleNamespace(session=SimpleNamespace(member=SimpleNamespace(index=0)))
-    settings = WorkerSettings(job="fuzz", secret=SECRET)
-    running = _Running("fuzz", here, settings, lambda s, n, _: kept.append((s, n)))
-    running._ranks = frozenset({0, 1})
-    running._opened.set()
-    server = RpcServer({"exchange": running._take}, name="worker 0", clock=clock, secret=secret)
-    port = await server.start("127.0.0.1")
-    channel = Channel(f"127.0.0.1:{port}", peer="worker 0", clock=clock, secret=secret)
-    try:
+    settings = WorkerSettings(
+        redis=target.settings.redis, job=target.settings.job, secret=SECRET, lease_ttl_s=30.0
+    )
+    worker = Communicator()
+    worker.start()
+    worker.join(settings, index=0)
+    running = _Running("fuzz", worker, settings, lambda s, n, _: kept.append((s, n)))
+    endpoint = worker.wait(running._listen())
+    worker.wait(running._begin([0, 1]))
+
+    async def attack() -> list[FleetError]:
+        secret = secret_for(settings.job)
+        channel = Channel(endpoint, peer="worker 0", clock=SystemClock(), secret=secret)
         good = Message(fields={"source": 1, "number": 0}, tensors={"x": np.ones(3)})
         refusals = await try_all(channel, {"exchange": [good]}, rng)
         await channel.call("exchange", good, timeout_s=10.0)
-    finally:
         await channel.close()
-        await server.close()
+        return refusals
+
+    try:
+        refusals = asyncio.run(attack())
+    finally:
+        running.close()
+        worker.say_last(worker.session.leave())
+        worker.close()
     assert refusals
     assert (1, 0) in kept
     assert all(source == 1 for source, _ in kept), "nobody else takes part"

@@ -15,6 +15,8 @@ from paramfleet_coordinator.config import CoordinatorSettings
 from paramfleet_shared.clock import SystemClock
 from paramfleet_shared.config import resolve
 from paramfleet_shared.rpc.client import Channel
+from paramfleet_shared.secret import secret_of
+from paramfleet_shared.testing.secrets import SECRET
 from paramfleet_shared.wire.message import MalformedMessageError, Message
 
 pytestmark = pytest.mark.slow
@@ -27,6 +29,7 @@ class Receiver:
 
     def __init__(self, common: dict[str, Any]) -> None:
         settings = WorkerSettings(**common)
+        self.secret = secret_of(settings)
         self._communicator = Communicator()
         self._communicator.start()
         self._communicator.join(settings, index=1)
@@ -50,24 +53,39 @@ class Receiver:
 
 @pytest.fixture
 def receiver(redis_url: str, job_name: str) -> Iterator[Receiver]:
-    common: dict[str, Any] = {"redis": redis_url, "job": job_name, "lease_renew_s": 0.2}
+    common: dict[str, Any] = {
+        "redis": redis_url,
+        "job": job_name,
+        "secret": SECRET,
+        "lease_renew_s": 0.2,
+    }
     sizes = {"worker_num": 2, "server_num": 1}
     resolved = resolve(
         CoordinatorSettings, section="coordinator", arguments=common | sizes, environment={}
     )
     host = Communicator()
     host.start()
-    serving = host.submit(Coordinator(resolved, clock=CLOCK).serve())
+    serving = host.wait(start(Coordinator(resolved, clock=CLOCK)))
     receiver = Receiver(common)
     yield receiver
     receiver.close()
-    serving.cancel()
+    host.wait(stop(serving))
     host.close()
+
+
+async def start(coordinator: Coordinator) -> asyncio.Task[int]:
+    return asyncio.get_running_loop().create_task(coordinator.serve())
+
+
+async def stop(serving: asyncio.Task[int]) -> None:
+    """Let it close what it opened: a loop isn't ended while it does."""
+    serving.cancel()
+    await asyncio.wait([serving])
 
 
 async def send(receiver: Receiver, *messages: tuple[Any, Any]) -> list[str]:
     """Send messages of these sources and numbers; return what was wrong with each."""
-    channel = Channel(receiver.endpoint, peer="worker 1", clock=CLOCK)
+    channel = Channel(receiver.endpoint, peer="worker 1", clock=CLOCK, secret=receiver.secret)
     wrong = []
     for source, number in messages:
         message = Message(fields={"source": source, "number": number})

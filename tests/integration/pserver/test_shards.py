@@ -72,19 +72,21 @@ async def test_rows_reads_and_changes_are_counted_by_shard(
 async def test_a_table_may_come_while_the_rows_of_others_are_counted(
     start_servers: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shardloads, "COUNTED_ROWS", 1)  # so that it takes longer
+    at_a_time = shardloads.COUNTED_ROWS
+    monkeypatch.setattr(shardloads, "COUNTED_ROWS", 1)  # it lasts until it may be done
     worker = (cluster := await start_servers(2)).worker()
     await worker.declare(ROWS)
-    ids = np.arange(500, dtype=np.int64)
-    await worker.push({"rows": (ids, np.ones((500, 4), np.float32))}, lr=0.1)
+    ids = np.arange(20_000, dtype=np.int64)
+    await worker.push({"rows": (ids, np.ones((20_000, 4), np.float32))}, lr=0.1)
 
     async with asyncio.TaskGroup() as tasks:
         counting = tasks.create_task(cluster.routes[0].count_rows())
         await worker.declare(ROWS, FLAT)
         assert not counting.done()
+        monkeypatch.setattr(shardloads, "COUNTED_ROWS", at_a_time)
 
     found = await shards_of(cluster, "rows")
-    assert sum(shard["rows"] for shard in found.values()) == 500
+    assert sum(shard["rows"] for shard in found.values()) == 20_000
 
 
 async def test_the_busiest_shards_come_first_and_are_few(start_servers: Start) -> None:
