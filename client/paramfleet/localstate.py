@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 
 from paramfleet.dense import DenseBlock
 from paramfleet.modes.base import ModelTables
-from paramfleet.modes.rowstep import RowStepper
+from paramfleet.modes.rowstep import RowStepper, forget_states
 from paramfleet.rowstore import spec_of
 from paramfleet.rules import STATE_NAMES, OptimizerNotServedError, server_rule
 from paramfleet_shared.checkpoint import CheckpointDamagedError, FilePart
+from paramfleet_shared.tables.rowstore import initial_rows
 from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
 
 __all__ = ["export_tables", "install_table", "join_parts"]
@@ -65,7 +66,8 @@ def install_table(
 
     Args:
         optimizer: The user's optimizer; its dense state is set.
-        target: The table's rows, or its dense parameters.
+        target: The table's rows, or its dense parameters. Rows that the part doesn't hold
+            are as if they had never been trained.
         part: The whole table.
         steps: Steps that the optimizer had taken.
         rule: The rule whose states the part holds.
@@ -73,6 +75,9 @@ def install_table(
     names = STATE_NAMES[rule]
     if isinstance(target, RowStepper):
         assert part.ids is not None, "rows have ids"
+        target.forget_states()
+        store = target.store
+        store.values[: store.num_rows] = initial_rows(store.spec, store.ids())
         slots = target.store.slots(part.ids)
         target.store.values[slots] = part.values
         width = target.store.spec.dim
@@ -84,6 +89,7 @@ def install_table(
         return
     target.install(part.values)
     position = 0
+    forget_states(optimizer, (), [target])
     for parameter in target.parameters if steps else ():
         where = slice(position, position + parameter.numel())
         position = where.stop

@@ -10,7 +10,7 @@ pservers and the first worker share.
 import logging
 import secrets
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -46,6 +46,7 @@ from paramfleet_shared.clock import Clock, SystemClock
 from paramfleet_shared.cuts import Cut
 from paramfleet_shared.errors import FleetError, error_from_wire, error_to_wire
 from paramfleet_shared.folders import FolderNotAllowedError, check_folder_name
+from paramfleet_shared.tables.states import have_other_states, states_for
 from paramfleet_shared.wire.message import Message
 
 if TYPE_CHECKING:
@@ -125,7 +126,9 @@ class Saving:
             FolderNotAllowedError: if it isn't below one of the pservers' ``checkpoint_dirs``.
             ManifestError: if the folder isn't a checkpoint.
             CheckpointDamagedError: if a file isn't what was saved.
-            TableMismatchError: if a table of that name has another shape or optimizer.
+            TableMismatchError: if a table of that name has another shape or other first
+                values. Another optimizer takes the values and begins with new states: a
+                warning names the tables.
         """
         self._session.check_served("load_model", remedy=_WITH_TORCH)
         check_folder_name(str(dirname))
@@ -234,7 +237,7 @@ class Saving:
             if name not in specs:
                 rule = f"has a table {name!r} that this model doesn't have"
                 raise ManifestError(path=str(folder / MANIFEST), rule=rule)
-            specs[name].check_same(replace(table.spec, num_shards=1))  # alone, all is one shard
+            specs[name].check_same_rows(table.spec)
         wholes = {
             name: join_parts(
                 [
@@ -247,13 +250,17 @@ class Saving:
             for name, table in saved.items()
         }
         for name, whole in wholes.items():
-            table = saved[name]
+            had, has = saved[name].spec.optimizer, specs[name].optimizer
+            anew = have_other_states(had, has)
+            if anew:
+                _log_left_out([[name, had.rule, has.rule]])
+            states = states_for(has, had, whole.values, whole.states)
             install_table(
                 optimizer.inner,
                 targets[name],
-                whole,
-                steps=table.version,
-                rule=table.spec.optimizer.rule,
+                replace(whole, states=states),
+                steps=0 if anew else saved[name].version,
+                rule=has.rule,
             )
         optimizer.num_steps = max((table.version for table in saved.values()), default=0)
 
@@ -298,11 +305,20 @@ def _ask_to_load(job: Job, folder: Path) -> bytes:
         "load", {"dirname": str(folder)}, timeout_s=job.pservers.step_timeout_s
     )
     try:
-        job.communicator.wait(work)
+        answers = job.communicator.wait(work)
+        _log_left_out(answers[0].fields["left_out"])
     except FleetError as error:
         packed: bytes = msgpack.packb(error_to_wire(error))
         return packed
     return b""
+
+
+def _log_left_out(tables: Iterable[Sequence[str]]) -> None:
+    """Warn of tables whose optimizer states another rule had saved."""
+    for table, saved, rule in tables:
+        log.warning(
+            "worker.states_left_out", extra={"table": table, "saved": saved, "rule": rule}
+        )
 
 
 def _collect(answers: Iterable[Message]) -> Manifest:

@@ -18,6 +18,7 @@ from paramfleet.localsgd.layout import Layout, refuse_tables, trained_parameters
 from paramfleet.localsgd.optimizer import LocalSgdOptimizer
 from paramfleet.localsgd.pserver_meeting import PserverMeeting, outer_rule
 from paramfleet.modes.base import ModelTables, check_gradients
+from paramfleet.modes.rowstep import forget_states
 from paramfleet.strategy import TrainingMode
 
 __all__ = ["LocalSgdMode"]
@@ -58,6 +59,7 @@ class LocalSgdMode:
         """What the exchanges cost so far."""
         self._loss = loss
         self._step = 0
+        self._optimizer = optimizer
         layout = Layout(trained_parameters(optimizer), settings.fragments)
         self._blocks = [
             DenseBlock(f"dense_{number}", fragment)
@@ -109,8 +111,9 @@ class LocalSgdMode:
         self._local.synchronize()
 
     def reload(self) -> None:
-        """Take the servers' values; all progress of this worker is forgotten."""
+        """Take the servers' values; this worker's progress and states are forgotten."""
         self._local.land(wait=True)
+        forget_states(self._optimizer, (), self._blocks)
         self._take_served()
         self._meeting.forget()
         schedule = self._local.schedule.state_dict()

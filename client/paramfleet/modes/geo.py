@@ -23,7 +23,7 @@ from paramfleet.job import (
 )
 from paramfleet.modes.base import ModelTables, check_gradients
 from paramfleet.modes.deltas import Delta, Heard, part_of
-from paramfleet.modes.rowstep import RowStepper, step_rows
+from paramfleet.modes.rowstep import RowStepper, forget_states, step_rows
 from paramfleet.replica import DenseReplica, RowReplica
 from paramfleet.requests import (
     Read,
@@ -166,8 +166,9 @@ class GeoMode:
         self.wait_exchanged()
 
     def reload(self) -> None:
-        """Take the servers' values; all progress of this worker is forgotten."""
+        """Take the servers' values; this worker's progress and states are forgotten."""
         self.wait_exchanged()
+        forget_states(self._optimizer, self._steppers, self._blocks)
         for block, values in zip(
             self._blocks, pull_dense(self._job, self._blocks), strict=True
         ):

@@ -12,13 +12,14 @@ Shape legend: U = unique ids, D = row width.
 """
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from paramfleet.dense import DenseBlock
 from paramfleet.devices import to_device, to_host
 from paramfleet.modes.base import learning_rate
 from paramfleet.rowstore import RowStore
@@ -28,7 +29,7 @@ from paramfleet_shared.tables.kernels.replica import step_slots
 from paramfleet_shared.tables.kernels.rules import step_of
 from paramfleet_shared.tables.spec import OptimizerSpec
 
-__all__ = ["RowStepper", "step_rows"]
+__all__ = ["RowStepper", "forget_states", "step_rows"]
 
 
 class RowStepper:
@@ -105,6 +106,13 @@ class RowStepper:
         for name in self._first:
             self.store.column(name)[slots] = to_host(state[name], dtype=torch.float32).numpy()
 
+    def forget_states(self) -> None:
+        """Give every row the states of one that was never trained."""
+        for name, first in self._first.items():
+            self.store.column(name)[: self.store.num_rows] = first
+        self._optimizer.state.pop(self.table.weight, None)
+        self._num_steps = 0
+
     def restore(
         self,
         slots: NDArray[np.int64],
@@ -166,6 +174,19 @@ class RowStepper:
             if self._counts_steps is not None:
                 state["step"] = self._counts_steps(self._num_steps)
         self._lent = slots
+
+
+def forget_states(
+    optimizer: torch.optim.Optimizer,
+    steppers: Iterable[RowStepper],
+    blocks: Iterable[DenseBlock],
+) -> None:
+    """Begin anew with the states of rows and dense parameters, as after a load."""
+    for stepper in steppers:
+        stepper.forget_states()
+    for block in blocks:
+        for parameter in block.parameters:
+            optimizer.state.pop(parameter, None)
 
 
 def _like(weight: torch.Tensor, rows: NDArray[np.float32]) -> torch.Tensor:

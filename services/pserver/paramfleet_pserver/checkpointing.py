@@ -7,7 +7,7 @@ held, because no step is whole while worker 0 saves, and the answer says which s
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from paramfleet_pserver.core.holding import Source
 from paramfleet_pserver.fields import Fields
 from paramfleet_pserver.holding import Holding
 from paramfleet_pserver.owners import Owners
-from paramfleet_pserver.storage import load_tables, save_tables
+from paramfleet_pserver.storage import Loaded, load_tables, save_tables
 from paramfleet_pserver.tablestore import TableStore
 from paramfleet_pserver.training import Training
 from paramfleet_shared.checkpoint import SavedTable
@@ -23,6 +23,7 @@ from paramfleet_shared.clock import Clock
 from paramfleet_shared.folders import CheckpointDirs
 from paramfleet_shared.rpc.server import Request
 from paramfleet_shared.served_errors import FencedError
+from paramfleet_shared.tables.spec import TableSpec
 from paramfleet_shared.wire.message import MalformedMessageError, Message
 
 __all__ = ["Checkpointing"]
@@ -59,6 +60,8 @@ class Checkpointing:
         self._owners = owners
         self._server = server
         self._dirs = dirs
+        self._loaded_from: dict[str, Path] = {}
+        """The folder of each table that was loaded before a worker declared any."""
         self.holding = Holding(clock)
         """What pushes ask."""
 
@@ -134,15 +137,50 @@ class Checkpointing:
         """Take this server's part of a checkpoint into the tables."""
         dirname = Fields(request.message.fields, where="load").text("dirname")
         directory = await asyncio.to_thread(self._dirs.require, dirname)
-        return Message(fields={"rows": await self.load_from(directory, training)})
+        loaded = await self.load_from(directory, training)
+        return Message(
+            fields={
+                "rows": {table.spec.name: table.num_rows for table in loaded.tables},
+                "left_out": [list(each) for each in loaded.left_out],
+            }
+        )
 
-    async def load_from(self, directory: Path, training: Training | None) -> dict[str, int]:
-        """Take this server's part of a checkpoint; returns the rows of each table."""
+    async def load_from(self, directory: Path, training: Training | None) -> Loaded:
+        """Take this server's part of a checkpoint."""
         loaded = await load_tables(self._store, self._owners, directory)
-        self._store.put(loaded)
-        if training is not None and training.geo is not None:
+        self._store.put(loaded.tables)
+        if training is None:
+            self._loaded_from |= {t.spec.name: directory for t in loaded.tables}
+        elif training.geo is not None:
             await training.geo.announce_loaded()
-        return {table.spec.name: table.num_rows for table in loaded}
+        _log_left_out(loaded)
+        return loaded
+
+    async def fit(self, specs: Iterable[TableSpec]) -> None:
+        """Load again what was loaded before the workers said how they train it.
+
+        Called before the first declaration takes effect, when all tables are loaded ones.
+
+        Raises:
+            TableMismatchError: if a table can't take the rows that were loaded.
+            FleetError: as a load does.
+        """
+        known = {table.spec.name: table.spec for table in self._store}
+        other = {s.name: s for s in specs if s.name in known and known[s.name] != s}
+        for name, spec in other.items():
+            spec.check_same_rows(known[name])
+        for folder in {self._loaded_from[name] for name in other}:
+            those = {name: s for name, s in other.items() if self._loaded_from[name] == folder}
+            loaded = await load_tables(self._store, self._owners, folder, declared=those)
+            self._store.replace(loaded.tables)
+            _log_left_out(loaded)
+
+
+def _log_left_out(loaded: Loaded) -> None:
+    for table, saved, rule in loaded.left_out:
+        log.warning(
+            "pserver.states_left_out", extra={"table": table, "saved": saved, "rule": rule}
+        )
 
 
 def _steps_of(training: Training | None) -> int | None:

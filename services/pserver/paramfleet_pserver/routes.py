@@ -169,6 +169,8 @@ class Routes:
         """Make the tables that are missing; may be repeated."""
         declared = declare_request(request.message)
         async with self._making:
+            if self._training is None:
+                await self._checkpoints.fit(declared.specs)
             built = await self._build(declared)
             if self._training is None:
                 self._training = self._begin(Terms.of(declared))
@@ -309,7 +311,8 @@ class Routes:
     async def load_from(self, directory: Path) -> dict[str, int]:
         """Take this server's part of a checkpoint; returns the rows of each table."""
         async with self._making:
-            return await self._checkpoints.load_from(directory, self._training)
+            loaded = await self._checkpoints.load_from(directory, self._training)
+        return {table.spec.name: table.num_rows for table in loaded.tables}
 
     async def status(self, request: Request) -> Message:
         """Answer what an operator may ask."""

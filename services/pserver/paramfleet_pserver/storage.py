@@ -13,7 +13,7 @@ that fails has no effect.
 import asyncio
 import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -31,7 +31,6 @@ from paramfleet_shared.checkpoint import (
     FilePart,
     ManifestError,
     SavedFile,
-    SavedTable,
     read_manifest,
     read_part,
     sync_directory,
@@ -40,14 +39,32 @@ from paramfleet_shared.checkpoint import (
 from paramfleet_shared.tables.encoding import Encoded
 from paramfleet_shared.tables.routing import route
 from paramfleet_shared.tables.spec import TableSpec
+from paramfleet_shared.tables.states import have_other_states, states_for
 
-__all__ = ["load_tables", "plan_chunks", "save_tables"]
+__all__ = ["Loaded", "StatesLeftOut", "load_tables", "plan_chunks", "save_tables"]
 
 CHUNK_ROWS = 1_000_000
 """Most rows of one file."""
 
 CHUNK_BYTES = 128 << 20
 """Most bytes of one file, and of memory that a save takes, about twice."""
+
+
+class StatesLeftOut(NamedTuple):
+    """A table whose optimizer states in a checkpoint are another rule's."""
+
+    table: str
+    saved: str
+    """The rule that had trained it."""
+    rule: str
+    """The rule that trains it from now on, with new states."""
+
+
+class Loaded(NamedTuple):
+    """What was read from a checkpoint."""
+
+    tables: list[Table]
+    left_out: list[StatesLeftOut]
 
 
 class Segment(NamedTuple):
@@ -114,39 +131,74 @@ async def save_tables(
     return files
 
 
-async def load_tables(store: TableStore, owners: Owners, directory: Path) -> list[Table]:
+async def load_tables(
+    store: TableStore,
+    owners: Owners,
+    directory: Path,
+    *,
+    declared: Mapping[str, TableSpec] | None = None,
+) -> Loaded:
     """Read this server's part of a checkpoint into new tables, not yet in the store.
+
+    A table that another optimizer trains now takes the values, and its states begin anew.
+
+    Args:
+        store: Whose tables say which optimizer trains.
+        owners: Who puts the rows in place.
+        directory: The checkpoint's folder.
+        declared: The tables to read, and how they are trained; None reads all.
 
     Raises:
         ManifestError: if the folder is no readable checkpoint, or lacks values.
         TableLimitError: if there are too many tables, or one is too wide.
         TableMemoryError: if there is no memory for one, beside what is in use.
         CheckpointDamagedError: if a file is not what was saved.
-        TableMismatchError: if a table differs from the one of its name.
+        TableMismatchError: if a table has another shape, or other first values, than the
+            one of its name.
     """
     manifest = await asyncio.to_thread(read_manifest, directory)
-    saved = [_for_this_job(table, store) for table in manifest.tables]
-    store.check(table.spec for table in saved)
-    store.check_limits((table.spec for table in saved), anew=True)
-    loaded: list[Table] = []
-    for each in saved:
-        table = await asyncio.to_thread(store.build, each.spec)
-        table.num_updates = each.version
+    saved = [t for t in manifest.tables if declared is None or t.spec.name in declared]
+    known = {table.spec.name: table.spec for table in store} | dict(declared or {})
+    specs = [_wanted(table.spec, known, store.num_shards) for table in saved]
+    store.check_limits(specs, anew=True)
+    loaded = Loaded([], [])
+    for each, spec in zip(saved, specs, strict=True):
+        table = await asyncio.to_thread(store.build, spec)
         table.is_loaded = True
+        if have_other_states(each.spec.optimizer, spec.optimizer):
+            rules = each.spec.optimizer.rule, spec.optimizer.rule
+            loaded.left_out.append(StatesLeftOut(spec.name, *rules))
+        else:
+            table.num_updates = each.version
         files = [file for file in manifest.files if file.table == each.spec.name]
         if isinstance(table, SparseTable):
             for file in files:
-                part = await asyncio.to_thread(read_part, directory, file, each.spec)
+                part = await asyncio.to_thread(_read, directory, file, each.spec, spec)
                 await _take_rows(table, part, store, owners)
         else:
-            await _take_range(table, files, directory, owners)
-        loaded.append(table)
+            await _take_range(table, each.spec, files, directory, owners)
+        loaded.tables.append(table)
     return loaded
 
 
-def _for_this_job(table: SavedTable, store: TableStore) -> SavedTable:
-    """A checkpoint may have been saved with another number of shards."""
-    return replace(table, spec=replace(table.spec, num_shards=store.num_shards))
+def _wanted(saved: TableSpec, known: Mapping[str, TableSpec], num_shards: int) -> TableSpec:
+    """Return how a saved table is to be kept here.
+
+    Raises:
+        TableMismatchError: if the table of its name can't take its rows.
+    """
+    here = known.get(saved.name)
+    if here is None:  # nobody has said yet how it is trained
+        return replace(saved, num_shards=num_shards)
+    here.check_same_rows(saved)
+    return here
+
+
+def _read(directory: Path, file: SavedFile, saved: TableSpec, spec: TableSpec) -> FilePart:
+    """Read a file, with the states that its values have here."""
+    part = read_part(directory, file, saved)
+    states = states_for(spec.optimizer, saved.optimizer, part.values, part.states)
+    return replace(part, states=states)
 
 
 def _stem(table: str) -> str:
@@ -224,7 +276,11 @@ async def _take_rows(
 
 
 async def _take_range(
-    table: DenseTable, files: list[SavedFile], directory: Path, owners: Owners
+    table: DenseTable,
+    saved: TableSpec,
+    files: list[SavedFile],
+    directory: Path,
+    owners: Owners,
 ) -> None:
     """Gather a dense table's range from all files.
 
@@ -233,7 +289,7 @@ async def _take_range(
     """
     given: list[tuple[int, int]] = []
     for file in files:
-        part = await asyncio.to_thread(read_part, directory, file, table.spec)
+        part = await asyncio.to_thread(_read, directory, file, saved, table.spec)
         first = max(part.start, table.start)
         last = min(part.start + part.num_rows, table.stop)
         if first < last:

@@ -1,7 +1,7 @@
 """What a table is: plain facts that every process of a job must agree on."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, get_args
 
 from paramfleet_shared.errors import ContractError
@@ -317,6 +317,20 @@ class TableSpec:
             raise TableSpecError(
                 field="table", value=str(wire.get("name")), rule=f"is malformed: {error}"
             ) from error
+
+    def check_same_rows(self, got: "TableSpec") -> None:
+        """Compare with a table whose rows this one is to take.
+
+        How they are trained and kept may differ, and how many shards there are.
+
+        Raises:
+            TableMismatchError: if the name, shape or first values differ.
+        """
+        how = {
+            name: getattr(self, name)
+            for name in ("num_shards", "optimizer", "storage", "rounding")
+        }
+        self.check_same(replace(got, **how))
 
     def check_same(self, got: "TableSpec") -> None:
         """Compare with another process's description of the table.

@@ -207,6 +207,84 @@ async def test_an_acknowledgement_from_before_a_load_forgets_no_loaded_row(
         assert sorted(heard) == sorted(IDS)
 
 
+RULES = {
+    rule: OptimizerSpec(rule=rule, initial_accumulator_value=0.25 if rule == "adagrad" else 0.0)
+    for rule in ("sgd", "momentum", "adagrad", "adam", "sum")
+}
+OTHER_RULES = [("sum", "adam"), ("adam", "sum"), ("adam", "adagrad"), ("adagrad", "momentum")]
+
+
+@pytest.mark.parametrize("load_first", [True, False])
+@pytest.mark.parametrize(("saved", "rule"), OTHER_RULES)
+async def test_another_optimizer_takes_the_values_and_begins_anew(
+    start_servers: Start, tmp_path: Path, saved: str, rule: str, *, load_first: bool
+) -> None:
+    before = (await start_servers(2)).worker()
+    await before.declare(*(replace(t, optimizer=RULES[saved]) for t in (ROWS, FLAT)))
+    for step in range(3):
+        await before.push(pushed(step), step=step, lr=0.1)
+    await save(before, tmp_path)
+    kept = await values_of(before)
+    tables = [replace(table, optimizer=RULES[rule], num_shards=5) for table in (ROWS, FLAT)]
+
+    after = (await start_servers(3, num_shards=5)).worker()
+    if load_first:
+        await after.ask("load", dirname=str(tmp_path))
+    declared = await after.declare(*tables)
+    if not load_first:
+        replies = await after.ask("load", dirname=str(tmp_path))
+        names = [ROWS.name, "flat"]
+        told = [[name, saved, rule] for name in names]
+        assert [reply.fields["left_out"] for reply in replies] == [told] * 3
+    else:
+        assert all(reply.fields["loaded"] == [ROWS.name, "flat"] for reply in declared)
+    got = await values_of(after)
+    np.testing.assert_array_equal(got[0], kept[0])
+    np.testing.assert_array_equal(got[1], kept[1])
+
+    fresh = (await start_servers(1)).worker()  # never trained, given the same values
+    await fresh.declare(*(replace(table, num_shards=8) for table in tables))
+    given = {"rank": 0, "incarnation": 1, "table": "flat", "only_if_new": True}
+    await fresh.call(0, "assign", Message(fields=given, tensors={"rows": kept[1]}))
+    await fresh.push(pushed(3), step=0, lr=0.1)
+    await after.push(pushed(3), step=0, lr=0.1)
+    np.testing.assert_array_equal(await after.pull("flat"), await fresh.pull("flat"))
+
+
+async def test_values_kept_otherwise_are_loaded_as_they_are_kept_now(
+    start_servers: Start, tmp_path: Path
+) -> None:
+    before = await trained(await start_servers(1), 2)
+    await save(before, tmp_path)
+    kept = await before.pull(ROWS.name, IDS)
+
+    after = (await start_servers(2)).worker()
+    await after.ask("load", dirname=str(tmp_path))
+    await after.declare(replace(ROWS, storage="bfloat16", rounding="nearest"), FLAT)
+
+    np.testing.assert_allclose(await after.pull(ROWS.name, IDS), kept, rtol=2**-8)
+
+
+async def test_a_refused_declaration_leaves_what_was_loaded(
+    start_servers: Start, tmp_path: Path
+) -> None:
+    before = await trained(await start_servers(1), 2)
+    await save(before, tmp_path)
+    kept = await values_of(before)
+    after = (await start_servers(1)).worker()
+    await after.ask("load", dirname=str(tmp_path))
+
+    with pytest.raises(TableMismatchError):
+        await after.declare(replace(ROWS, optimizer=RULES["sgd"]), replace(FLAT, size=38))
+    await after.declare(ROWS, FLAT)
+
+    got = await values_of(after)
+    np.testing.assert_array_equal(got[0], kept[0])
+    for worker in (before, after):
+        await worker.push(pushed(2), step=2, lr=0.1)
+    np.testing.assert_array_equal(await after.pull("flat"), await before.pull("flat"))
+
+
 async def test_a_table_loaded_and_declared_otherwise_is_named(
     start_servers: Start, tmp_path: Path
 ) -> None:

@@ -1,0 +1,78 @@
+"""Train a little and save; load checkpoints one after the other, and print the next losses.
+
+For each folder: the loss on one batch with the loaded values, and after one step on it.
+"""
+
+import argparse
+import json
+
+import torch
+
+import paramfleet as fleet
+
+parser = argparse.ArgumentParser()
+parser.add_argument(
+    "--mode", default="sync", help="alone is what --mode sync does without a job"
+)
+parser.add_argument("--optimizer", default="adam")
+parser.add_argument("--dense", action="store_true", help="without a table of rows")
+parser.add_argument("--steps", type=int, default=0)
+parser.add_argument("--save", default="")
+parser.add_argument("folders", nargs="*")
+args = parser.parse_args()
+
+
+class Small(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        start = fleet.nn.uniform(-0.5, 0.5)
+        self.rows = None if args.dense else fleet.nn.Embedding(0, 4, initializer=start)
+        self.head = torch.nn.Linear(4, 1)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = torch.stack([(ids * k).float().sin() for k in range(1, 5)], 1)
+        if self.rows is not None:
+            x = x + self.rows(ids)
+        logits: torch.Tensor = self.head(x).squeeze(1)
+        return logits
+
+
+fleet.init()
+if fleet.is_server():
+    fleet.init_server()
+    fleet.run_server()
+    raise SystemExit(0)
+
+torch.manual_seed(0)
+strategy = fleet.DistributedStrategy()
+strategy.a_sync = args.mode in {"async", "geo"}
+if args.mode == "geo":
+    strategy.a_sync_configs = {"k_steps": 2}
+if args.mode == "localsgd":
+    strategy.a_sync = strategy.localsgd = True
+    strategy.localsgd_configs = {"k_steps": 2}
+model = fleet.distributed_model(Small())
+kinds = {"adam": torch.optim.Adam, "adagrad": torch.optim.Adagrad}
+inner = kinds[args.optimizer](model.parameters(), lr=0.1)
+optimizer = fleet.distributed_optimizer(inner, strategy)
+fleet.init_worker()
+ids = torch.arange(64) % 24
+labels = (ids % 3 == 0).float()
+
+
+def loss() -> torch.Tensor:
+    return torch.nn.functional.binary_cross_entropy_with_logits(model(ids), labels)
+
+
+for _ in range(args.steps):
+    optimizer.minimize(loss())
+if args.save:
+    fleet.save_persistables(args.save)
+found = {}
+for folder in args.folders:
+    fleet.load_model(folder)
+    before = loss()
+    optimizer.minimize(before)
+    found[folder] = [before.item(), loss().item()]
+fleet.stop_worker()
+print(json.dumps(found))

@@ -1,0 +1,52 @@
+"""A checkpoint of any mode loads in any mode, with its states where the rule is the same."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
+
+SCRIPT = "load_many.py"
+MODES = {False: ("alone", "sync", "async", "geo"), True: ("alone", "sync", "localsgd")}
+EXACT = {"alone", "sync"}
+"""Modes whose checkpoints hold states, and that go on with them; async does, too, later."""
+LOCAL = {"geo", "localsgd"}
+"""Modes in which the servers hold values alone, and every worker begins with new states."""
+
+
+@pytest.mark.parametrize("optimizer", ["adagrad", "adam"])
+@pytest.mark.parametrize("dense", [False, True], ids=["rows", "dense"])
+def test_every_mode_loads_what_every_mode_saved(
+    jobs: Any, tmp_path: Path, optimizer: str, *, dense: bool
+) -> None:
+    modes = MODES[dense]
+    common = ["--optimizer", optimizer, *(["--dense"] if dense else [])]
+    folders = {mode: str(tmp_path / mode) for mode in modes}
+
+    def run(mode: str, *args: str) -> dict[str, list[float]]:
+        if mode == "alone":
+            return jobs.local(SCRIPT, *common, *args)
+        how = ["--mode", mode]
+        (result,) = jobs.run(SCRIPT, *common, *how, *args, workers=1, servers=2).results
+        return result
+
+    for mode in modes:
+        run(mode, "--steps", "12", "--save", folders[mode])
+    losses = {mode: run(mode, *folders.values()) for mode in modes}
+
+    alone = losses["alone"]
+    for saver, folder in folders.items():
+        for loader in modes:
+            assert losses[loader][folder][0] == pytest.approx(alone[folder][0], abs=1e-5)
+        goes_on = {loader: losses[loader][folder][1] for loader in EXACT}
+        assert goes_on == pytest.approx(dict.fromkeys(goes_on, alone[folder][1]), abs=1e-5)
+        if saver not in LOCAL:
+            anew = [losses[loader][folder][1] for loader in LOCAL & set(modes)]
+            assert min(abs(other - alone[folder][1]) for other in anew) > 1e-4
+    # With one worker all train the same: what begins anew does so alike everywhere.
+    local = modes[-1]
+    for saver in (*EXACT, local):
+        assert losses[local][folders[saver]][1] == pytest.approx(
+            alone[folders[local]][1], abs=1e-4
+        )
