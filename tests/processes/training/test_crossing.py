@@ -25,11 +25,13 @@ def test_every_mode_loads_what_every_mode_saved(
     folders = {mode: str(tmp_path / mode) for mode in modes}
 
     def run(mode: str, *args: str) -> dict[str, list[float]]:
+        found: dict[str, list[float]]
         if mode == "alone":
-            return jobs.local(SCRIPT, *common, *args)
-        how = ["--mode", mode]
-        (result,) = jobs.run(SCRIPT, *common, *how, *args, workers=1, servers=2).results
-        return result
+            found = jobs.local(SCRIPT, *common, *args)
+        else:
+            how = ["--mode", mode]
+            (found,) = jobs.run(SCRIPT, *common, *how, *args, workers=1, servers=2).results
+        return found
 
     for mode in modes:
         run(mode, "--steps", "12", "--save", folders[mode])
