@@ -17,9 +17,14 @@ from paramfleet.serving.errors import ExportDamagedError
 from paramfleet.serving.manifest import OPEN, ExportedFile, ExportedTable
 from paramfleet_shared.tensorfile import map_tensors
 
-__all__ = ["describe_file", "map_rows", "read_state"]
+__all__ = ["describe_file", "is_extra", "map_rows", "read_state"]
 
 _PIECE_IDS = 1 << 20
+
+
+def is_extra(name: str) -> bool:
+    """Return whether an entry of a state_dict is a module's extra state: any plain value."""
+    return name.rpartition(".")[2] == "_extra_state"
 
 
 def describe_file(path: Path) -> ExportedFile:
@@ -53,8 +58,8 @@ def map_rows(
         return _checked_rows(map_tensors(file).tensors, table, verify=verify)
 
 
-def read_state(folder: Path, file: ExportedFile, *, verify: bool) -> dict[str, torch.Tensor]:
-    """Read the dense parameters and buffers, into the host's memory.
+def read_state(folder: Path, file: ExportedFile, *, verify: bool) -> dict[str, Any]:
+    """Read dense parameters, buffers and extra states, into the host's memory.
 
     Args:
         folder: Of the export.
@@ -128,7 +133,7 @@ def _checked_rows(
     return ids, rows
 
 
-def _checked_state(file: BufferedReader) -> dict[str, torch.Tensor]:
+def _checked_state(file: BufferedReader) -> dict[str, Any]:
     """Return the tensors of a state_dict.
 
     Raises:
@@ -154,4 +159,5 @@ def _are_sorted(ids: NDArray[np.int64]) -> bool:
 
 
 def _is_entry(entry: tuple[Any, Any]) -> bool:
-    return isinstance(entry[0], str) and isinstance(entry[1], torch.Tensor)
+    name, value = entry
+    return isinstance(name, str) and (isinstance(value, torch.Tensor) or is_extra(name))

@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import torch
 
 from paramfleet.serving.errors import ExportMismatchError
-from paramfleet.serving.files import map_rows, read_state
+from paramfleet.serving.files import is_extra, map_rows, read_state
 from paramfleet.serving.firsts import stored
 from paramfleet.serving.manifest import ExportedTable, ExportManifest, read_export_manifest
 from paramfleet.serving.modules import Servable
@@ -71,7 +71,7 @@ def load(
     served = {id(each): each.served_from(found[names[path]]) for path, each in lookups.items()}
     state = read_state(folder, manifest.model, verify=verify)
     _check_state(folder, model, state)
-    model.load_state_dict(state)
+    model.load_state_dict(state, strict=False)  # compared, but for lacking extra states
     for path, module in lookups.items():
         parent, _, name = path.rpartition(".")
         if path:
@@ -171,23 +171,27 @@ def _check_widths(
             raise ExportMismatchError(path=str(folder), rule=rule)
 
 
-def _check_state(
-    folder: Path, model: torch.nn.Module, state: Mapping[str, torch.Tensor]
-) -> None:
+def _check_state(folder: Path, model: torch.nn.Module, state: Mapping[str, Any]) -> None:
     """Compare names and shapes before the first value is copied.
+
+    An extra state that the export lacks is none that could be saved.
 
     Raises:
         ExportMismatchError: naming what is missing, superfluous or of another shape.
     """
     own = model.state_dict()
     for what, names in (
-        ("lacks {}, which the model has", own.keys() - state.keys()),
+        ("lacks {}, which the model has", {n for n in own if not (n in state or is_extra(n))}),
         ("has {}, which the model lacks", state.keys() - own.keys()),
         (
             "has {} in another shape than the model",
-            {n for n in own.keys() & state.keys() if own[n].shape != state[n].shape},
+            {n for n in own.keys() & state.keys() if _differ(own[n], state[n], n)},
         ),
     ):
         if names:
             rule = what.format(", ".join(map(repr, sorted(names))))
             raise ExportMismatchError(path=str(folder), rule=rule)
+
+
+def _differ(own: Any, saved: Any, name: str) -> bool:
+    return not is_extra(name) and own.shape != saved.shape

@@ -162,6 +162,40 @@ def test_nothing_in_a_folder_is_run(
     assert not (tmp_path / "ran").exists()
 
 
+class Scaled(torch.nn.Module):
+    """A tower with an extra state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = fleet.nn.Embedding(0, 2)
+        self.scale: Any = torch.tensor(1.0)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        rows: torch.Tensor = self.words(ids) * self.scale
+        return rows
+
+    def get_extra_state(self) -> Any:
+        return self.scale
+
+    def set_extra_state(self, state: Any) -> None:
+        self.scale = state
+
+
+@pytest.mark.parametrize("extra", [{"_extra_state": 7.5}, {"_extra_state": torch.ones(2)}, {}])
+def test_an_extra_state_is_any_plain_value_or_stays_the_model_s(
+    exported: Any, extra: Any
+) -> None:
+    folder = exported(Scaled()).path
+    torch.save(extra, folder / MODEL)
+    approve(folder, MODEL)
+
+    served = fleet.serving.load(folder, Scaled())
+
+    assert torch.equal(
+        torch.as_tensor(served.scale), torch.as_tensor(extra.get("_extra_state", 1.0))
+    )
+
+
 @pytest.mark.parametrize("state", [[torch.ones(1)], {"a": 1}, {1: torch.ones(1)}])
 def test_what_is_no_state_dict_is_refused(folder: Path, make_model: Any, state: Any) -> None:
     torch.save(state, folder / MODEL)
