@@ -66,7 +66,7 @@ def share_tables(model: torch.nn.Module) -> None:
         if not isinstance(module, SparseModule):
             continue
         if not module.named and not module.table.in_use:
-            module.table.rename(path or module.table.name)
+            module.table.rename(module.table_at(path))
         first = tables.setdefault(module.table.name, module.table)
         if first.dim != module.table.dim:
             name = module.table.name

@@ -17,18 +17,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgpack
-import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.numpy import save_file
 
 from paramfleet.call_order import CallOrderError
 from paramfleet.cuts import save_everywhere
+from paramfleet.exporting import finish_export, write_rows
 from paramfleet.job import Job, pull_dense
 from paramfleet.localstate import export_tables, install_table, join_parts
 from paramfleet.modes.local import LocalMode
 from paramfleet.optimizer import DistributedOptimizer
+from paramfleet.serving.unknown import UnknownOf, chosen_of
 from paramfleet.session import Session
+from paramfleet.sparse import tables_of
 from paramfleet_shared.checkpoint import (
     MANIFEST,
     CheckpointWriteError,
@@ -50,6 +50,7 @@ from paramfleet_shared.tables.states import have_other_states, states_for
 from paramfleet_shared.wire.message import Message
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
     from paramfleet.dense import DenseBlock
@@ -149,19 +150,33 @@ class Saving:
             raise error
         mode.reload()
 
-    def save_inference_model(self, dirname: str | Path) -> None:
-        """Save what inference needs, in files that load without this package.
+    def save_inference_model(
+        self, dirname: str | Path, *, unknown: UnknownOf = "initial"
+    ) -> None:
+        """Save what inference needs, for ``fleet.serving.load(dirname, model)``.
 
+        The files can be read without this package, too.
         ``dirname/model.pt`` is the model's ``state_dict`` (dense parameters and
         buffers; ``torch.load(..., weights_only=True)``). ``dirname/rows.<table>.safetensors``
         holds ``ids`` int64 [n], sorted, and ``rows`` float32 [n, D] of each sparse
         table: row i belongs to id ``ids[i]``, so ``torch.searchsorted`` finds an id's
         place and ``torch.nn.Embedding.from_pretrained(rows)`` its row.
+        ``dirname/manifest.json`` names the files, and says what other ids read.
+
+        Args:
+            dirname: The folder; replaced if it exists. In a job it must be below one of the
+                pservers' ``checkpoint_dirs``.
+            unknown: What an id without a row reads when the model is served: ``"initial"``,
+                the row that the job would read, made of the table's seed and the id;
+                ``"zeros"``; or ``"constant"``, the initializer's value, the middle of its
+                range or its mean. By table it may be a row of D numbers, too, and tables that
+                aren't named keep ``"initial"``.
 
         Raises:
             CallOrderError: before ``distributed_model`` and ``init_worker``.
             FolderNameError: if no folder can have that name.
             FolderNotAllowedError: if the pservers may not save there.
+            UnknownRowError: if ``unknown`` is wrong.
             CheckpointWriteError: if the system refuses; nothing of that name is changed.
         """
         self._session.check_served("save_inference_model", remedy=_WITH_TORCH)
@@ -172,18 +187,18 @@ class Saving:
         if model is None:
             remedy = "give the model to fleet.distributed_model() first"
             raise CallOrderError(function="save_inference_model", remedy=remedy)
+        chosen = chosen_of(unknown, {t.name: t.dim for t in tables_of(model).values()})
         final = Path(dirname).absolute()
         parts, temporary = _temporary_beside(final), _temporary_beside(final)
         try:
             with _naming(final):
                 manifest = self._write(parts)
             temporary.mkdir(parents=True)
-            for saved in manifest.tables:
-                if saved.spec.kind == "sparse":
-                    _write_rows(parts, manifest, saved, temporary)
+            tables = write_rows(parts, manifest, temporary, chosen)
             self._with_served_dense(model, temporary / "model.pt")
+            finish_export(temporary, tables)
             _rename(temporary, final)
-        except (OSError, RuntimeError, SafetensorError) as error:  # torch's is a RuntimeError
+        except (OSError, RuntimeError) as error:  # torch's is a RuntimeError
             raise CheckpointWriteError(path=str(final), reason=str(error)) from error
         finally:
             shutil.rmtree(parts, ignore_errors=True)
@@ -336,25 +351,6 @@ def _collect(answers: Iterable[Message]) -> Manifest:
             if table.version < known.version:
                 tables[table.spec.name] = table
     return Manifest(tables=tuple(tables.values()), files=tuple(files))
-
-
-def _write_rows(folder: Path, manifest: Manifest, saved: SavedTable, target: Path) -> None:
-    """Write one sparse table's ids and rows as one file, sorted by id."""
-    name = saved.spec.name
-    parts = [
-        read_part(folder, file, saved.spec) for file in manifest.files if file.table == name
-    ]
-    ids = np.concatenate([np.empty(0, np.int64), *(p.ids for p in parts if p.ids is not None)])
-    rows = np.concatenate(
-        [np.empty((0, saved.spec.dim), np.float32), *(p.values for p in parts)]
-    )
-    order = np.argsort(ids, kind="stable")
-    safe = "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in name)
-    save_file(
-        {"ids": ids[order], "rows": np.ascontiguousarray(rows[order])},
-        target / f"rows.{safe}.safetensors",
-        metadata={"table": name},
-    )
 
 
 @contextmanager

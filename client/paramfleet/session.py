@@ -21,6 +21,7 @@ from paramfleet.communicator import Communicator
 from paramfleet.curves import Curves
 from paramfleet.early_end import watch_for_early_end
 from paramfleet.examples_count import ExampleCounter
+from paramfleet.hosting import serve
 from paramfleet.job import open_job
 from paramfleet.leaving import Departure
 from paramfleet.localsgd.over_pservers import LocalSgdMode
@@ -30,7 +31,6 @@ from paramfleet.naming import TableConflictError, check_covered, share_tables
 from paramfleet.optimizer import DistributedOptimizer
 from paramfleet.progress import Progress
 from paramfleet.roles import PaddleCloudRoleMaker, Role, RoleError, RoleMaker
-from paramfleet.serving import serve
 from paramfleet.settings import WorkerSettings, read_settings
 from paramfleet.standing import Standing
 from paramfleet.step_times import StepTimes

@@ -12,12 +12,12 @@ import os
 from collections.abc import Iterator, Mapping
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["CREATE", "TensorFile", "Written", "read_tensors", "write_tensors"]
+__all__ = ["CREATE", "TensorFile", "Written", "map_tensors", "read_tensors", "write_tensors"]
 
 CREATE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
 """A link of a file's name is never written through."""
@@ -88,6 +88,22 @@ def read_tensors(path: Path, *, num_bytes: int, sha256: str) -> TensorFile:
             position += count
     if position != num_bytes or digest.hexdigest() != sha256:
         raise ValueError("its SHA-256 is another")
+    return _parsed(content)
+
+
+def map_tensors(file: IO[bytes]) -> TensorFile:
+    """Map a file into memory; its tensors are read-only views, read when they are looked at.
+
+    They stay valid when the file is closed, renamed or removed.
+
+    Args:
+        file: Of the disk, open for reading.
+
+    Raises:
+        OSError: if the system refuses.
+        ValueError: if the contents aren't as they must be.
+    """
+    content: NDArray[np.uint8] = np.memmap(file, np.uint8, mode="r")
     return _parsed(content)
 
 

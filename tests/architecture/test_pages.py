@@ -1,6 +1,7 @@
 """What the pages say is what the code does."""
 
 import importlib.util
+import json
 import re
 import subprocess
 import sys
@@ -121,6 +122,32 @@ def test_the_python_of_the_migration_page_runs(tmp_path: Path) -> None:
 
     assert ended.returncode == 0, ended.stderr
     assert (tmp_path / "checkpoint").is_dir()
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_the_programs_of_the_serving_page_answer_alike(tmp_path: Path) -> None:
+    for block in blocks(CHECKOUT / "docs" / "serving.md"):
+        if named := re.match(r"# (\w+\.py)\n", block):
+            (tmp_path / named[1]).write_text(block, encoding="utf-8")
+
+    answers = []
+    for name in ("train.py", "serve.py", "to_program.py", "run_program.py"):
+        ended = subprocess.run(
+            [sys.executable, name],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=200,
+            check=False,
+        )
+        assert ended.returncode == 0, ended.stderr
+        if ended.stdout:
+            answers.append(json.loads(ended.stdout))
+
+    assert len(answers) == 3
+    for answer in answers[1:]:
+        assert answer == pytest.approx(answers[0], abs=1e-6)
 
 
 def test_the_configuration_of_the_migration_page_is_read(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import paramfleet as fleet
 import paramfleet.data
 import paramfleet.nn
+import paramfleet.serving
 import paramfleet.text
 
 LIFE = ["init", "init_server", "run_server", "init_worker"]
@@ -34,7 +35,7 @@ TRAINING = [
 ]
 READERS = ["MultiSlotDataGenerator", "MultiSlotStringDataGenerator"]
 SAVING = ["save_persistables", "load_model", "save_inference_model"]
-MODULES = ["data", "metrics", "nn", "text", "util"]
+MODULES = ["data", "metrics", "nn", "serving", "text", "util"]
 
 
 def test_the_public_names_are_these() -> None:
@@ -69,6 +70,19 @@ def test_the_public_names_of_data_are_these() -> None:
         "split_files",
     ]
     assert all(getattr(paramfleet.data, name).__doc__ for name in paramfleet.data.__all__)
+
+
+def test_the_public_names_of_serving_are_these() -> None:
+    assert sorted(paramfleet.serving.__all__) == [
+        "ExportDamagedError",
+        "ExportError",
+        "ExportMismatchError",
+        "Rows",
+        "UnknownRowError",
+        "load",
+        "tables",
+    ]
+    assert all(getattr(paramfleet.serving, name).__doc__ for name in paramfleet.serving.__all__)
 
 
 def test_the_public_names_of_text_are_these() -> None:

@@ -15,10 +15,12 @@ import torch
 from numpy.typing import NDArray
 
 from paramfleet.devices import to_device, to_host
+from paramfleet.embedding_errors import EmbeddingOptionError, IdError
 from paramfleet.nn.lookups import bags_of_rows, rows_of_ids
 from paramfleet.rowstore import RowStore
+from paramfleet.serving.modules import ServedEmbedding, ServedEmbeddingBag, demand_own_forward
+from paramfleet.serving.rows import Rows
 from paramfleet.sparse import KeptAs, SparseTable
-from paramfleet_shared.errors import ContractError
 from paramfleet_shared.tables.partition import Partitioned
 from paramfleet_shared.tables.spec import InitializerSpec, Rounding, Storage
 
@@ -34,26 +36,6 @@ __all__ = [
 
 _NAMES = itertools.count()
 """Numbers the tables that got no name: the same script gives the same names everywhere."""
-
-
-class IdError(ContractError):
-    """An id tensor holds what can't be an id."""
-
-    code = "contract.id"
-
-    def __init__(self, *, table: str, found: str, rule: str) -> None:
-        super().__init__(
-            f"table {table!r}: {found}: {rule}", table=table, found=found, rule=rule
-        )
-
-
-class EmbeddingOptionError(ContractError):
-    """An embedding was asked for something that a sparse table doesn't do."""
-
-    code = "contract.embedding_option"
-
-    def __init__(self, *, option: str, value: str, rule: str) -> None:
-        super().__init__(f"{option}={value}: {rule}", option=option, value=value, rule=rule)
 
 
 def normal(mean: float = 0.0, std: float = 1.0) -> InitializerSpec:
@@ -135,6 +117,10 @@ class SparseModule(torch.nn.Module):
         """Use another module's table of the same name and shape."""
         self.table = table
         self.weight = table.weight
+
+    def table_at(self, path: str) -> str:
+        """Return the table's name, if the module stands at ``path`` in a model."""
+        return self.table.name if self.named or not path else path
 
     def different(self, ids: torch.Tensor) -> tuple[Partitioned, NDArray[np.bool_] | None]:
         """Return the ids that a forward looks up, and which of ``ids`` are padding.
@@ -283,6 +269,15 @@ class Embedding(SparseModule):
             return rows, index.view(input.shape)
         return rows_of_ids(rows, index).view(*input.shape, self.embedding_dim)
 
+    def served_from(self, rows: Rows) -> ServedEmbedding:
+        """Return a module that does the same with exported rows.
+
+        Raises:
+            EmbeddingOptionError: in a subclass that computes something else.
+        """
+        demand_own_forward(self, Embedding)
+        return ServedEmbedding(rows, self.padding_idx)
+
 
 class EmbeddingBag(SparseModule):
     """``torch.nn.EmbeddingBag`` over a sparse table.
@@ -368,4 +363,18 @@ class EmbeddingBag(SparseModule):
             per_sample_weights=per_sample_weights,
             include_last_offset=self.include_last_offset,
             padding_idx=padding,
+        )
+
+    def served_from(self, rows: Rows) -> ServedEmbeddingBag:
+        """Return a module that does the same with exported rows.
+
+        Raises:
+            EmbeddingOptionError: in a subclass that computes something else.
+        """
+        demand_own_forward(self, EmbeddingBag)
+        return ServedEmbeddingBag(
+            rows,
+            padding_idx=self.padding_idx,
+            mode=self.mode,
+            include_last_offset=self.include_last_offset,
         )

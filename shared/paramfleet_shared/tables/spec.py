@@ -1,5 +1,6 @@
 """What a table is: plain facts that every process of a job must agree on."""
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, get_args
@@ -15,6 +16,7 @@ __all__ = [
     "TableMismatchError",
     "TableSpec",
     "TableSpecError",
+    "stream_of",
 ]
 
 _InitializerKind = Literal["zeros", "constant", "uniform", "normal"]
@@ -59,6 +61,12 @@ class TableMismatchError(ContractError):
         )
         self.table = table
         self.field = field
+
+
+def stream_of(seed: int, table: str) -> int:
+    """Return the 64 bits that a table's first values are made from, with each id."""
+    name = f"{seed}/{table}".encode()
+    return int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), "little")
 
 
 def _demand(*, true: bool, field: str, value: Any, rule: str) -> None:

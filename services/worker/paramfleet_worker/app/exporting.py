@@ -10,10 +10,10 @@ from typing import IO, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors.numpy import save_file
 
 from paramfleet_shared.checkpoint import CheckpointWriteError, read_manifest, read_part
 from paramfleet_shared.errors import ContractError
+from paramfleet_shared.tensorfile import write_tensors
 
 __all__ = ["ExportFormat", "NoSuchTableError", "WordsError", "export_table"]
 
@@ -92,7 +92,7 @@ def export_table(
         output.parent.mkdir(parents=True, exist_ok=True)
         if format == "safetensors":
             tensors: dict[str, NDArray[Any]] = {"ids": whole.ids, "rows": whole.rows}
-            _replace(output, lambda path: save_file(tensors, path, metadata={"table": table}))
+            _replace(output, lambda path: write_tensors(path, tensors, {"table": table}))
         elif format == "npy":
             _replace(output.with_suffix(".ids.npy"), lambda path: _save_array(path, whole.ids))
             _replace(output, lambda path: _save_array(path, whole.rows))

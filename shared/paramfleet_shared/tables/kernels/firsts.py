@@ -5,7 +5,6 @@ integers by exact or correctly rounded operations alone, so that a worker and a 
 on other hardware make the same bits.
 """
 
-import hashlib
 import math
 from typing import Any, NamedTuple
 
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 from paramfleet_shared.tables.kernels.compiled import inlined, kernel
 from paramfleet_shared.tables.kernels.hashing import counter_bits, mix
 from paramfleet_shared.tables.kernels.lanes import store_float
-from paramfleet_shared.tables.spec import TableSpec
+from paramfleet_shared.tables.spec import TableSpec, stream_of
 
 __all__ = ["Firsts", "fill_firsts", "firsts_of"]
 
@@ -42,8 +41,7 @@ class Firsts(NamedTuple):
 def firsts_of(spec: TableSpec) -> Firsts:
     """Return the initializer of a table."""
     initializer = spec.initializer
-    name = f"{spec.seed}/{spec.name}".encode()
-    seed = np.uint64(int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), "little"))
+    seed = np.uint64(stream_of(spec.seed, spec.name))
     kind, offset, scale = {
         "zeros": (CONSTANT, 0.0, 0.0),
         "constant": (CONSTANT, initializer.value, 0.0),

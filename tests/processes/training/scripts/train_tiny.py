@@ -144,6 +144,8 @@ model.eval()
 probe = torch.arange(200, device=args.device).reshape(-1, 1)
 with torch.no_grad():
     rows = torch.cat([model.deep(probe), model.wide(probe).unsqueeze(1)], 2).flatten()
+    known_and_unknown = torch.arange(100, 400, device=args.device).reshape(-1, 3)
+    predictions = model(known_and_unknown)
 fleet.stop_worker()
 dense = torch.cat([parameter.flatten() for parameter in model.mlp.parameters()])
 traffic = {}
@@ -158,6 +160,7 @@ print(
             "losses": losses,
             "dense": dense.tolist(),
             "rows": rows.tolist(),
+            "predictions": predictions.tolist(),
             "staleness_p99": optimizer.staleness_p99(),
             "prefetch_misses": optimizer.prefetch_misses,
         }

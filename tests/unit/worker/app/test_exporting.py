@@ -1,5 +1,7 @@
 """A table leaves a checkpoint as others read it."""
 
+import os
+import stat
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +20,12 @@ from paramfleet_shared.checkpoint import (
 )
 from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
 from paramfleet_worker.__main__ import main
-from paramfleet_worker.app.exporting import NoSuchTableError, WordsError, export_table
+from paramfleet_worker.app.exporting import (
+    ExportFormat,
+    NoSuchTableError,
+    WordsError,
+    export_table,
+)
 
 IDS = np.array([4, 1, 3], np.int64)
 ROWS = np.array([[0.1, 1e-30], [-2.5, 3.0], [np.pi, 1 / 3]], np.float32)
@@ -63,6 +70,21 @@ def test_safetensors_holds_both(checkpoint: Path, tmp_path: Path) -> None:
     tensors = load_file(output)
     assert np.array_equal(tensors["rows"], ROWS[ORDER])
     assert np.array_equal(tensors["ids"], IDS[ORDER])
+
+
+@pytest.mark.parametrize("kind", ["npy", "safetensors", "word2vec"])
+def test_modes_of_files_follow_the_umask(
+    checkpoint: Path, tmp_path: Path, kind: ExportFormat
+) -> None:
+    output = tmp_path / "new" / "words"
+    former = os.umask(0o027)
+    try:
+        export_table(checkpoint, table="words", format=kind, output=output)
+    finally:
+        os.umask(former)
+
+    written = [stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "new").iterdir()]
+    assert set(written) == {0o640}
 
 
 def read_text(

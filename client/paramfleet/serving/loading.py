@@ -1,0 +1,197 @@
+"""``load`` and ``tables``: an exported model as a torch module, without a job."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import torch
+
+from paramfleet.serving.errors import ExportMismatchError
+from paramfleet.serving.files import is_extra, map_rows, read_state
+from paramfleet.serving.firsts import stored
+from paramfleet.serving.manifest import ExportedTable, ExportManifest, read_export_manifest
+from paramfleet.serving.modules import Servable
+from paramfleet.serving.rows import Rows, tensor_of
+from paramfleet.serving.unknown import Policy, UnknownOf, chosen_of, shared_row
+
+__all__ = ["load", "tables"]
+
+_Device = str | torch.device
+_Model = TypeVar("_Model", bound=torch.nn.Module)
+
+
+def load(
+    dirname: str | Path,
+    model: _Model,
+    *,
+    map_location: _Device = "cpu",
+    rows_location: _Device | None = None,
+    unknown: UnknownOf | None = None,
+    verify: bool = True,
+) -> _Model:
+    """Return a model with the values that ``fleet.save_inference_model`` wrote.
+
+    The structure comes from ``model``, an instance of the class that was trained: no code is
+    read from the folder. Its dense parameters and buffers get the exported values, and each
+    ``fleet.nn`` module in it is replaced by one that reads the exported rows. What an id
+    without a row reads is what the export says. No job, server or ``fleet.init`` is needed.
+
+    Rows stay in their file, which is mapped into memory, read-only: what is looked up is read
+    from the disk, and the processes of a machine share it. Don't overwrite a file that is
+    mapped; ``fleet.save_inference_model`` puts a new folder in its place, which is safe.
+
+    Args:
+        dirname: The export.
+        model: Changed and returned, in eval mode; if it is a ``fleet.nn`` module itself,
+            another one is returned. On an error it isn't changed.
+        map_location: Device of the dense parameters and of all answers.
+        rows_location: Device to copy the tables to; None leaves them in their files.
+        unknown: What ids without a row shall read instead of what the export says:
+            ``"initial"``, ``"zeros"`` or ``"constant"`` for all tables, or by table, where it
+            may be a row of D numbers, too.
+        verify: Read every file once to prove its SHA-256. Without it only lengths and shapes
+            are compared, and a large table is there at once.
+
+    Raises:
+        ExportError: if the folder isn't an export.
+        ExportDamagedError: if a file isn't what was exported.
+        ExportMismatchError: if the model has other parameters, tables or widths of rows.
+        UnknownRowError: if ``unknown`` is wrong.
+        EmbeddingOptionError: if a ``fleet.nn`` module has a forward of its own.
+    """
+    folder = Path(dirname)
+    manifest = read_export_manifest(folder)
+    lookups = _lookups(model)
+    names = {path: module.table_at(path) for path, module in lookups.items()}
+    _check_widths(folder, manifest, {path: (names[path], lookups[path]) for path in lookups})
+    torch.empty(0, device=map_location)  # whatever is wrong comes before the first change
+    found = _opened(folder, manifest, set(names.values()), unknown, verify=verify)
+    for rows in found.values():
+        rows.move_table(rows_location)
+    served = {id(each): each.served_from(found[names[path]]) for path, each in lookups.items()}
+    state = read_state(folder, manifest.model, verify=verify)
+    _check_state(folder, model, state)
+    model.load_state_dict(state, strict=False)  # compared, but for lacking extra states
+    for path, module in lookups.items():
+        parent, _, name = path.rpartition(".")
+        if path:
+            setattr(model.get_submodule(parent), name, served[id(module)])
+    whole = cast("_Model", served.get(id(model), model))
+    return whole.to(map_location).eval()
+
+
+def tables(
+    dirname: str | Path,
+    *,
+    rows_location: _Device | None = None,
+    unknown: UnknownOf | None = None,
+    verify: bool = True,
+) -> dict[str, Rows]:
+    """Return the tables of an export as modules from ids to rows, by name.
+
+    For programs that have the dense part in another form, as a ``torch.export`` program.
+
+    Args:
+        dirname: The export.
+        rows_location: As in ``load``.
+        unknown: As in ``load``.
+        verify: As in ``load``.
+
+    Raises:
+        ExportError: if the folder isn't an export.
+        ExportDamagedError: if a file isn't what was exported.
+        UnknownRowError: if ``unknown`` is wrong.
+    """
+    folder = Path(dirname)
+    manifest = read_export_manifest(folder)
+    found = _opened(folder, manifest, set(manifest.tables), unknown, verify=verify)
+    for rows in found.values():
+        rows.move_table(rows_location)
+    return found
+
+
+def _opened(
+    folder: Path,
+    manifest: ExportManifest,
+    wanted: set[str],
+    unknown: UnknownOf | None,
+    *,
+    verify: bool,
+) -> dict[str, Rows]:
+    """Map tables of an export.
+
+    Raises:
+        ExportDamagedError: if a file isn't what was exported.
+        UnknownRowError: if ``unknown`` is wrong.
+    """
+    widths = {name: table.dim for name, table in manifest.tables.items()}
+    chosen = {} if unknown is None else chosen_of(unknown, widths)
+    found = {}
+    for name in sorted(wanted):
+        table = manifest.tables[name]
+        shared = _shared_row(table, chosen.get(name, table.unknown))
+        ids, rows = map_rows(folder, table, verify=verify)
+        found[name] = Rows(table, tensor_of(ids), tensor_of(rows), shared)
+    return found
+
+
+def _shared_row(table: ExportedTable, unknown: Policy | list[float]) -> torch.Tensor | None:
+    """Return what all ids without a row read, float32 [D]; None if each has its own."""
+    if isinstance(unknown, list):
+        return torch.tensor(unknown, dtype=torch.float32)
+    row = shared_row(unknown, table.initializer, table.dim)
+    return row if row is None else stored(row, table.storage)
+
+
+def _lookups(model: torch.nn.Module) -> dict[str, Servable]:
+    """Return the modules that look up tables, by path; a shared one by each of its paths."""
+    return {
+        path: module
+        for path, module in model.named_modules(remove_duplicate=False)
+        if isinstance(module, Servable)
+    }
+
+
+def _check_widths(
+    folder: Path, manifest: ExportManifest, lookups: Mapping[str, tuple[str, Servable]]
+) -> None:
+    """Compare the tables that a model wants with those there are.
+
+    Raises:
+        ExportMismatchError: naming the first that is missing or has another width.
+    """
+    for path, (name, module) in lookups.items():
+        table = manifest.tables.get(name)
+        if table is None:
+            there = ", ".join(sorted(manifest.tables)) or "none"
+            rule = f"module {path!r} wants table {name!r}, and the export has: {there}"
+            raise ExportMismatchError(path=str(folder), rule=rule)
+        if table.dim != module.embedding_dim:
+            rule = f"rows of table {name!r} are {table.dim} wide, not {module.embedding_dim}"
+            raise ExportMismatchError(path=str(folder), rule=rule)
+
+
+def _check_state(folder: Path, model: torch.nn.Module, state: Mapping[str, Any]) -> None:
+    """Compare names and shapes before the first value is copied.
+
+    An extra state that the export lacks is none that could be saved.
+
+    Raises:
+        ExportMismatchError: naming what is missing, superfluous or of another shape.
+    """
+    own = model.state_dict()
+    for what, names in (
+        ("lacks {}, which the model has", {n for n in own if not (n in state or is_extra(n))}),
+        ("has {}, which the model lacks", state.keys() - own.keys()),
+        (
+            "has {} in another shape than the model",
+            {n for n in own.keys() & state.keys() if _differ(own[n], state[n], n)},
+        ),
+    ):
+        if names:
+            rule = what.format(", ".join(map(repr, sorted(names))))
+            raise ExportMismatchError(path=str(folder), rule=rule)
+
+
+def _differ(own: Any, saved: Any, name: str) -> bool:
+    return not is_extra(name) and own.shape != saved.shape

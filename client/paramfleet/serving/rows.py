@@ -1,0 +1,90 @@
+"""The rows of one table, read-only: found by id, or made by what unknown ids read.
+
+Shape legend: n = ids that have a row, D = row width, q = ids of a call.
+"""
+
+import warnings
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from paramfleet.serving.firsts import first_rows, stored
+from paramfleet.serving.manifest import ExportedTable
+from paramfleet_shared.tables.spec import stream_of
+
+__all__ = ["Rows", "tensor_of"]
+
+
+def tensor_of(array: NDArray[np.generic]) -> torch.Tensor:
+    """Return a tensor on the memory of an array, which may be read-only."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+        return torch.from_numpy(array)
+
+
+class Rows(torch.nn.Module):
+    """A module from ids of any shape ``[...]`` to rows ``[..., D]``.
+
+    Rows have the type and the device of the module: ``.to()`` moves where the answers go, but
+    never the table, of which only what is looked up is read.
+
+    Args:
+        table: Which table.
+        ids_n: int64 [n], sorted, each once.
+        rows: float32 [n, D]. Neither is ever written to: a file may be mapped there.
+        shared: float32 [D], what all other ids read; None for the job's first values.
+    """
+
+    def __init__(
+        self,
+        table: ExportedTable,
+        ids_n: torch.Tensor,
+        rows: torch.Tensor,
+        shared: torch.Tensor | None,
+    ) -> None:
+        super().__init__()
+        self.name = table.name
+        self.dim = table.dim
+        self.ids = ids_n
+        self.rows = rows
+        self._shared = shared
+        self._initializer = table.initializer
+        self._stream = stream_of(table.seed, table.name)
+        self._storage = table.storage
+        self.register_buffer("_like", torch.empty(0), persistent=False)
+        self._like: torch.Tensor
+
+    def move_table(self, device: str | torch.device | None) -> None:
+        """Copy the table to a device, from where it is looked up then; None leaves it."""
+        if device is not None:
+            self.ids, self.rows = self.ids.to(device), self.rows.to(device)
+            self._shared = self._shared if self._shared is None else self._shared.to(device)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        """Return the rows ``[..., D]`` of ids int64 or int32 ``[...]``."""
+        ids_q = ids.reshape(-1).to(self.ids.device, torch.int64)
+        return self._found(ids_q).view(*ids.shape, self.dim).to(self._like)
+
+    def extra_repr(self) -> str:
+        """Say which table, and how large."""
+        return f"{self.name!r}, {self.rows.shape[0]} rows of {self.dim}"
+
+    def _found(self, ids_q: torch.Tensor) -> torch.Tensor:
+        if not self.ids.numel():
+            return self._unknown(ids_q)
+        place = torch.searchsorted(self.ids, ids_q).clamp(max=self.ids.numel() - 1)
+        absent = self.ids[place] != ids_q
+        found = self.rows[place]
+        if torch.compiler.is_compiling():
+            return torch.where(absent.unsqueeze(1), self._unknown(ids_q), found)
+        if bool(absent.any()):
+            found[absent] = self._unknown(ids_q[absent])
+        return found
+
+    def _unknown(self, ids_q: torch.Tensor) -> torch.Tensor:
+        if self._shared is not None:
+            return self._shared.repeat(ids_q.shape[0], 1)
+        return stored(
+            first_rows(self._initializer, self._stream, ids_q, self.dim), self._storage
+        )
