@@ -65,8 +65,24 @@ def first(ended: Any) -> dict[str, Any]:
     return found
 
 
-CTR = ["dnn", "wide_deep", "deepfm", "logistic_regression", "dcn_v2"]
 SMALL = {"hyper_parameters.fc_sizes": "[32, 16]"}
+CTR = {
+    "dnn": SMALL,
+    "wide_deep": SMALL,
+    "deepfm": SMALL,
+    "logistic_regression": SMALL,
+    "dcn_v2": SMALL,
+    "dlrm": {
+        "hyper_parameters.bot_layer_sizes": "[32, 16]",
+        "hyper_parameters.top_layer_sizes": "[32, 16, 2]",
+    },
+    "xdeepfm": {
+        "hyper_parameters.layer_sizes_dnn": "[32, 16]",
+        "hyper_parameters.layer_sizes_cin": "[8, 4]",
+    },
+}
+"""The models of clicks, each with its sizes for a test."""
+
 MODES = ["sync", "async", "geo"]
 
 
@@ -84,7 +100,7 @@ def in_each_mode(jobs: Any, *keys: str) -> dict[str, dict[str, Any]]:
 def test_a_model_of_clicks_learns_alone_and_in_every_mode(
     jobs: Any, clicks: Options, model: str
 ) -> None:
-    keys = words(f"rank/{model}", clicks, SMALL)
+    keys = words(f"rank/{model}", clicks, CTR[model])
 
     alone = jobs.local(SCRIPT, *keys)
     together = in_each_mode(jobs, *keys)

@@ -1,0 +1,109 @@
+"""The zoo's networks compute what their papers say, and refuse sizes that don't fit."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+import paramfleet as fleet
+from paramfleet.runner.config import Config, read_config
+from paramfleet.runner.errors import ConfigError
+from paramfleet.runner.folders import import_module, load_model_class
+
+MODELS = Path(__file__).parents[4] / "models"
+SIZES = {
+    "rank/dlrm": ("bot_layer_sizes=[5,4]", "top_layer_sizes=[3,1]", "num_field=3"),
+    "rank/xdeepfm": ("layer_sizes_cin=[3,2]", "layer_sizes_dnn=[5]"),
+}
+OF_CLICKS = ("sparse_inputs_slots=4", "sparse_feature_dim=4", "dense_input_dim=2")
+
+
+@pytest.fixture(autouse=True)
+def _alone() -> Iterator[None]:
+    fleet.init()
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        yield
+
+
+def config_of(name: str, *sizes: str) -> Config[Any]:
+    options = [f"hyper_parameters.{size}" for size in sizes]
+    raw = read_config(MODELS / name / "config.yaml", options)
+    return raw.read_as(load_model_class(raw).parameters)
+
+
+def net_of(name: str, *sizes: str) -> tuple[Any, ModuleType]:
+    config = config_of(name, *OF_CLICKS, *SIZES[name], *sizes)
+    cls = load_model_class(read_config(MODELS / name / "config.yaml"))
+    net = fleet.distributed_model(cls(config).create_model())
+    fleet.distributed_optimizer(torch.optim.SGD(net.parameters(), lr=0.1))
+    fleet.init_worker()
+    return net, import_module(MODELS / name / "net")
+
+
+IDS, DENSE = torch.tensor([[1, 2, 3], [4, 5, 6]]), torch.tensor([[0.5, 1.0], [0.1, 0.2]])
+
+
+@pytest.mark.parametrize("scores", [1, 2])
+def test_dlrm_multiplies_every_pair_of_vectors(scores: int) -> None:
+    net, _ = net_of("rank/dlrm", f"top_layer_sizes=[3,{scores}]")
+
+    with torch.no_grad():
+        logits = net(IDS, DENSE)
+        numbers = net.bottom(DENSE)
+        vectors = [*net.embedding(IDS).unbind(1), numbers]
+        pairs = [(a * b).sum(1) for i, a in enumerate(vectors) for b in vectors[i + 1 :]]
+        out = net.out(net.top(torch.cat([numbers, torch.stack(pairs, dim=1)], dim=1)))
+
+    said = out.softmax(1)[:, 1] if scores == 2 else out[:, 0].sigmoid()
+    assert logits.sigmoid().tolist() == pytest.approx(said.tolist())
+
+
+def test_each_order_of_xdeepfm_is_weighted_products_with_the_first() -> None:
+    _, module = net_of("rank/xdeepfm")
+    cross = module.CompressedInteraction(3, [2, 4])
+    vectors = torch.randn(2, 3, 5)
+
+    with torch.no_grad():
+        sums = cross(vectors)
+        orders, before = [], vectors
+        for layer, size in zip(cross.layers, [2, 4], strict=True):
+            weights = layer.weight.reshape(size, 3, -1)
+            before = torch.einsum("sfk,bfd,bkd->bsd", weights, vectors, before)
+            orders.append(before.sum(2))
+
+    assert sums.shape == (2, 6)
+    torch.testing.assert_close(sums, torch.cat(orders, dim=1))
+
+
+@pytest.mark.parametrize("name", list(SIZES))
+def test_a_click_has_a_logit(name: str) -> None:
+    net, _ = net_of(name)
+
+    logits = net(IDS, DENSE)
+
+    assert (logits.shape, logits.dtype) == ((2,), torch.float32)
+    assert logits[0] != logits[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "rule"),
+    [
+        ("rank/dlrm", "bot_layer_sizes=[8]", r"ends with sparse_feature_dim \(16\)"),
+        ("rank/dlrm", "bot_layer_sizes=[]", "ends with sparse_feature_dim"),
+        ("rank/dlrm", "bot_layer_sizes=[0,16]", "widths from 1"),
+        ("rank/dlrm", "top_layer_sizes=[8,3]", "ends with 1 or 2"),
+        ("rank/dlrm", "num_field=25", r"sparse_inputs_slots - 1 \(26\)"),
+        ("rank/dlrm", "sparse_feature_dim=0", "from 1"),
+        ("rank/xdeepfm", "layer_sizes_cin=[]", "widths from 1"),
+        ("rank/xdeepfm", "layer_sizes_dnn=[4,0]", "widths from 1"),
+    ],
+)
+def test_sizes_that_do_not_fit_are_refused(name: str, size: str, rule: str) -> None:
+    with pytest.raises(ConfigError, match=rule) as caught:
+        config_of(name, size)
+
+    assert caught.value.key == f"hyper_parameters.{size.partition('=')[0]}"
