@@ -148,6 +148,43 @@ def test_mmoe_learns_both_tasks_alone_and_in_every_mode(jobs: Any, tmp_path: Pat
         assert result["auc_marital"] > 0.8, (mode, result)
 
 
+def write_impressions(path: Path, *, rows: int, seed: int) -> None:
+    """Write impressions of which one id decides the click, and another the purchase."""
+    random = np.random.default_rng(seed)
+    with path.open("w", encoding="utf-8") as out:
+        for row in range(rows):
+            user, item = random.integers(1, 20, 2)
+            clicked = int(user % 2)
+            bought = int(clicked and item % 2)
+            others = [f"150_14:{1000 + each}" for each in random.integers(1, 30, 5)]
+            pairs = [f"101:{user}", f"205:{100 + item}", *others]
+            out.write(",".join([str(row), str(clicked), str(bought), "0", *pairs]) + "\n")
+
+
+def test_esmm_learns_clicks_and_purchases_alone_and_in_every_mode(
+    jobs: Any, tmp_path: Path
+) -> None:
+    for name, seed in (("train", 1), ("test", 2)):
+        write_impressions(tmp_path / name, rows=900, seed=seed)
+    options = {
+        "runner.train_data_dir": tmp_path / "train",
+        "runner.test_data_dir": tmp_path / "test",
+        "runner.train_batch_size": 32,
+        "runner.model_save_path": "",
+        "runner.epochs": 4,
+        "hyper_parameters.optimizer.learning_rate": 0.01,
+        "hyper_parameters.ctr_fc_sizes": "[16]",
+        "hyper_parameters.cvr_fc_sizes": "[16]",
+    }
+    keys = words("multitask/esmm", options)
+
+    results = {"local": jobs.local(SCRIPT, *keys), **in_each_mode(jobs, *keys)}
+
+    for mode, result in results.items():
+        assert result["auc_ctr"] > 0.9, (mode, result)
+        assert result["auc_ctcvr"] > 0.9, (mode, result)
+
+
 def test_sync_with_shared_batches_equals_one_process(
     jobs: Any, clicks: Options, tmp_path: Path
 ) -> None:

@@ -100,6 +100,8 @@ def test_a_click_has_a_logit(name: str) -> None:
         ("rank/dlrm", "sparse_feature_dim=0", "from 1"),
         ("rank/xdeepfm", "layer_sizes_cin=[]", "widths from 1"),
         ("rank/xdeepfm", "layer_sizes_dnn=[4,0]", "widths from 1"),
+        ("multitask/esmm", "ctr_fc_sizes=[]", "widths from 1"),
+        ("multitask/esmm", "max_len=0", "from 1"),
     ],
 )
 def test_sizes_that_do_not_fit_are_refused(name: str, size: str, rule: str) -> None:
@@ -107,3 +109,39 @@ def test_sizes_that_do_not_fit_are_refused(name: str, size: str, rule: str) -> N
         config_of(name, size)
 
     assert caught.value.key == f"hyper_parameters.{size.partition('=')[0]}"
+
+
+def test_esmm_pools_the_ids_of_a_field_and_learns_both_from_all() -> None:
+    sizes = ("num_field=2", "max_len=3", "sparse_feature_dim=4", "ctr_fc_sizes=[5]")
+    config = config_of("multitask/esmm", *sizes)
+    model = load_model_class(read_config(config.path))(config)
+    net = fleet.distributed_model(model.create_model())
+    fleet.distributed_optimizer(torch.optim.SGD(net.parameters(), lr=0.1))
+    fleet.init_worker()
+    fields = torch.tensor([[1, 2, 0], [0, 0, 0]]), torch.tensor([[3, 0, 0], [4, 5, 6]])
+    clicked, bought = torch.tensor([[1], [0]]), torch.tensor([[1], [0]])
+
+    feeds = model.create_feeds([*fields, clicked, bought])
+    padded = net(feeds.inputs[0])
+    loss = model.create_loss(padded, feeds.labels)
+
+    assert feeds.inputs[0].tolist() == [[[1, 2, 0], [3, 0, 0]], [[0, 0, 0], [4, 5, 6]]]
+    assert feeds.labels.tolist() == [[1, 1], [0, 0]]
+    (click, purchase), labels = padded.sigmoid().unbind(1), feeds.labels[:, 0]
+    cross_entropy = torch.nn.functional.binary_cross_entropy
+    expected = cross_entropy(click, labels) + cross_entropy(click * purchase, labels)
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
+    moved = net(torch.tensor([[[2, 1, 0], [0, 3, 0]], [[0, 0, 0], [6, 4, 5]]]))
+    torch.testing.assert_close(moved, padded)
+
+
+def test_esmm_is_finite_where_it_is_certain() -> None:
+    config = config_of("multitask/esmm")
+    model = load_model_class(read_config(config.path))(config)
+    outputs = torch.tensor([[90.0, 90.0], [-90.0, 90.0]], requires_grad=True)
+
+    loss = model.create_loss(outputs, torch.tensor([[0.0, 0.0], [1.0, 1.0]]))
+    (gradient,) = torch.autograd.grad(loss, outputs)
+
+    assert torch.isfinite(loss)
+    assert torch.isfinite(gradient).all()
