@@ -76,6 +76,7 @@ CTR = {
         "hyper_parameters.bot_layer_sizes": "[32, 16]",
         "hyper_parameters.top_layer_sizes": "[32, 16, 2]",
     },
+    "autoint": {**SMALL, "hyper_parameters.attn_layer_sizes": "[8, 8]"},
     "xdeepfm": {
         "hyper_parameters.layer_sizes_dnn": "[32, 16]",
         "hyper_parameters.layer_sizes_cin": "[8, 4]",
@@ -129,7 +130,12 @@ def write_census(path: Path, *, rows: int, seed: int) -> None:
             out.write(",".join([str(person), *columns]) + "\n")
 
 
-def test_mmoe_learns_both_tasks_alone_and_in_every_mode(jobs: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("model", "sizes"), [("mmoe", {}), ("ple", {"hyper_parameters.level_number": 2})]
+)
+def test_both_tasks_are_learned_alone_and_in_every_mode(
+    jobs: Any, tmp_path: Path, model: str, sizes: Options
+) -> None:
     for name, seed in (("train", 1), ("test", 2)):
         write_census(tmp_path / name, rows=900, seed=seed)
     options = {
@@ -139,7 +145,7 @@ def test_mmoe_learns_both_tasks_alone_and_in_every_mode(jobs: Any, tmp_path: Pat
         "runner.epochs": 2,
         "hyper_parameters.optimizer.learning_rate": 0.01,
     }
-    keys = words("multitask/mmoe", options)
+    keys = words(f"multitask/{model}", options, sizes)
 
     results = {"local": jobs.local(SCRIPT, *keys), **in_each_mode(jobs, *keys)}
 

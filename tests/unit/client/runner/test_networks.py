@@ -16,6 +16,7 @@ from paramfleet.runner.folders import import_module, load_model_class
 MODELS = Path(__file__).parents[4] / "models"
 SIZES = {
     "rank/dlrm": ("bot_layer_sizes=[5,4]", "top_layer_sizes=[3,1]", "num_field=3"),
+    "rank/autoint": ("attn_layer_sizes=[6,4]", "head_num=2", "fc_sizes=[5]"),
     "rank/xdeepfm": ("layer_sizes_cin=[3,2]", "layer_sizes_dnn=[5]"),
 }
 OF_CLICKS = ("sparse_inputs_slots=4", "sparse_feature_dim=4", "dense_input_dim=2")
@@ -100,6 +101,9 @@ def test_a_click_has_a_logit(name: str) -> None:
         ("rank/dlrm", "sparse_feature_dim=0", "from 1"),
         ("rank/xdeepfm", "layer_sizes_cin=[]", "widths from 1"),
         ("rank/xdeepfm", "layer_sizes_dnn=[4,0]", "widths from 1"),
+        ("rank/autoint", "attn_layer_sizes=[8,3]", r"multiples of head_num \(2\)"),
+        ("rank/autoint", "head_num=0", "from 1"),
+        ("multitask/ple", "level_number=0", "from 1"),
         ("multitask/esmm", "ctr_fc_sizes=[]", "widths from 1"),
         ("multitask/esmm", "max_len=0", "from 1"),
     ],
@@ -145,3 +149,54 @@ def test_esmm_is_finite_where_it_is_certain() -> None:
 
     assert torch.isfinite(loss)
     assert torch.isfinite(gradient).all()
+
+
+@pytest.mark.parametrize("scaling", ["true", "false"])
+def test_a_head_of_autoint_weighs_values_by_the_products_of_queries_and_keys(
+    scaling: str,
+) -> None:
+    _, module = net_of("rank/autoint")
+    hyper = config_of("rank/autoint", f"scaling={scaling}", "use_residual=false")
+    layer = module.Interacting(4, 6, hyper.hyper_parameters)
+    vectors = torch.randn(2, 3, 4)
+
+    with torch.no_grad():
+        attended = layer(vectors)
+        parts = [each(vectors).relu() for each in (layer.query, layer.key, layer.value)]
+        heads = []
+        for query, key, value in zip(*(part.split(3, dim=2) for part in parts), strict=True):
+            products = torch.einsum("bik,bjk->bij", query, key)
+            products = products / 3**0.5 if scaling == "true" else products
+            heads.append(torch.einsum("bij,bjk->bik", products.softmax(2), value))
+        expected = layer.norm(torch.cat(heads, dim=2).relu())
+
+    torch.testing.assert_close(attended, expected)
+
+
+def test_autoint_without_a_network_and_a_linear_part_is_the_attention_alone() -> None:
+    net, _ = net_of("rank/autoint", "fc_sizes=[]", "use_wide=false")
+
+    assert net(IDS, DENSE).shape == (2,)
+    assert {name.partition(".")[0] for name, _ in net.named_parameters()} == {
+        "embedding", "dense_vectors", "attention", "out",
+    }  # fmt: skip
+
+
+def test_a_task_of_ple_sees_its_own_experts_and_the_shared_ones() -> None:
+    config = config_of("multitask/ple", "exp_per_task=2", "shared_num=1", "expert_size=3")
+    module = import_module(MODELS / "multitask/ple/net")
+    level = module.Level(4, config.hyper_parameters, is_last=False)
+    inputs = [torch.randn(2, 4) for _ in range(3)]
+
+    with torch.no_grad():
+        found = level(inputs)
+        groups = zip(level.experts, inputs, strict=True)
+        said = [[expert(each) for expert in group.each] for group, each in groups]
+        seen = [said[0] + said[2], said[1] + said[2], said[0] + said[1] + said[2]]
+        for output, gate, each, experts in zip(found, level.gates, inputs, seen, strict=True):
+            weights = gate(each).softmax(1)
+            expected = sum(weights[:, [n]] * expert for n, expert in enumerate(experts))
+            torch.testing.assert_close(output, expected)
+
+    last = module.Level(4, config.hyper_parameters, is_last=True)
+    assert len(last(inputs)) == 2
