@@ -53,7 +53,7 @@ class Config(Generic[P]):
     """What the model's own class of them says."""
 
     own: Mapping[str, Any]
-    """Values of keys that only the model's modules read, by dotted key."""
+    """Values of keys that no field has, by dotted key."""
 
     given: Collection[str]
     """Dotted keys that the YAML or ``-o`` has."""
@@ -151,7 +151,8 @@ def read_config(path: Path, options: Sequence[str] = ()) -> RawConfig:
     if mode is not None and mode.value in SYNC_MODES_NOT_HERE:
         remedy = SYNC_MODES_NOT_HERE[mode.value]
         raise FeatureNotHereError(where=mode.where, key="runner.sync_mode", remedy=remedy)
-    folder = _workspace(path, entries.get("workspace"))
+    workspace = entries.get("workspace")
+    folder = _workspace(path, workspace)
     modules = _modules(path, folder, below_runner.get("model_path"))
     folders = _folders(path, modules, below_runner)
     fields, own, also_known = _split(
@@ -165,7 +166,7 @@ def read_config(path: Path, options: Sequence[str] = ()) -> RawConfig:
             RunnerSettings, fields, prefix="runner", not_here=NOT_HERE, also_known=also_known
         ),
         entries=_with_class(nested(entries, "hyper_parameters")),
-        own=own,
+        own=own | ({"workspace": workspace.value} if workspace else {}),
         given={_named(key) for key in entries},
         folders=folders,
     )
@@ -186,25 +187,22 @@ def _split(
         entries: By key, without the prefix.
         prefix: The section.
         folders: Whose modules may read keys; looked into only where a key has no field.
-        not_here: Keys that have no field, and are refused by name.
+        not_here: Keys that have no field, and that ``fill`` refuses by name where they ask
+            for something.
 
     Returns:
-        The entries for ``fill``; the modules' own values by full key; the full keys that
-        the modules read.
+        The entries for ``fill``; the values that only modules read, by full key; the full
+        keys that they read.
 
     Raises:
         ConfigError: if a value of ``-o`` isn't YAML.
     """
-    left = {
-        key: each
-        for key, each in without_field(cls, entries).items()
-        if key not in not_here and key.partition(".")[0] not in not_here
-    }
-    if not left:
-        return dict(entries), {}, ()
-    read = keys_of_folders(folders)
+    left = without_field(cls, entries)
+    refused = {key for key in left if key in not_here or key.partition(".")[0] in not_here}
+    read = keys_of_folders(folders) if left.keys() - refused else frozenset()
     own = {key: each for key, each in left.items() if f"{prefix}.{key}" in read}
-    fields = {key: each for key, each in entries.items() if key not in own}
+    fields = {key: each for key, each in entries.items() if key in refused or key not in own}
+    own |= {key: left[key] for key in refused}  # fill leaves those that ask for nothing
     values = {f"{prefix}.{k}": free_value(each, f"{prefix}.{k}") for k, each in own.items()}
     return fields, values, read
 

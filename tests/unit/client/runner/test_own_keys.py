@@ -168,3 +168,16 @@ b = "hyper_parameters.meta." "rate"
 '''
 
     assert keys_named(source) == {"runner.top_k", "hyper_parameters.meta.rate"}
+
+
+def test_a_key_of_what_is_not_here_has_its_value_where_it_asks_for_nothing(
+    tmp_path: Path,
+) -> None:
+    text = "workspace: .\nrunner:\n  use_xpu: false\n  inference: 0\n"
+    config = read(tmp_path, text, "runner.need_dump=False")
+
+    assert config.get("runner.use_xpu", True) is False
+    assert config.get("runner.inference", True) == 0
+    assert config.get("runner.need_dump", True) is False
+    assert config.get("runner.use_npu", True) is True
+    assert config.get("workspace", None) == "."
