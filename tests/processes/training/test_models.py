@@ -191,6 +191,32 @@ def test_esmm_learns_clicks_and_purchases_alone_and_in_every_mode(
         assert result["auc_ctcvr"] > 0.9, (mode, result)
 
 
+def test_ncf_learns_which_items_users_like_alone_and_in_every_mode(
+    jobs: Any, tmp_path: Path
+) -> None:
+    for name, seed in (("train", 1), ("test", 2)):
+        random = np.random.default_rng(seed)
+        users, items = random.integers(0, 20, (2, 1200))
+        likes = users % 2 == items % 2
+        rows = zip(users, items, likes.astype(int), strict=True)
+        text = "".join(f"{user},{item},{label}\n" for user, item, label in rows)
+        (tmp_path / name).write_text(text)
+    options = {
+        "runner.train_data_dir": tmp_path / "train",
+        "runner.test_data_dir": tmp_path / "test",
+        "runner.train_batch_size": 32,
+        "runner.model_save_path": "",
+        "runner.epochs": 8,
+        "hyper_parameters.optimizer.learning_rate": 0.02,
+    }
+    keys = words("recall/ncf", options)
+
+    results = {"local": jobs.local(SCRIPT, *keys), **in_each_mode(jobs, *keys)}
+
+    scores = {mode: result["auc"] for mode, result in results.items()}
+    assert min(scores.values()) > 0.9, scores
+
+
 def test_sync_with_shared_batches_equals_one_process(
     jobs: Any, clicks: Options, tmp_path: Path
 ) -> None:

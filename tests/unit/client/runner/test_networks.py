@@ -104,6 +104,10 @@ def test_a_click_has_a_logit(name: str) -> None:
         ("rank/autoint", "attn_layer_sizes=[8,3]", r"multiples of head_num \(2\)"),
         ("rank/autoint", "head_num=0", "from 1"),
         ("multitask/ple", "level_number=0", "from 1"),
+        ("recall/ncf", "fc_layers=[9,4]", "the first one even"),
+        ("recall/ncf", "fc_layers=[8]", "two or more"),
+        ("recall/ncf", "mode=NCF", "must be one of"),
+        ("recall/ncf", "mf_dim=0", "from 1"),
         ("multitask/esmm", "ctr_fc_sizes=[]", "widths from 1"),
         ("multitask/esmm", "max_len=0", "from 1"),
     ],
@@ -200,3 +204,28 @@ def test_a_task_of_ple_sees_its_own_experts_and_the_shared_ones() -> None:
 
     last = module.Level(4, config.hyper_parameters, is_last=True)
     assert len(last(inputs)) == 2
+
+
+@pytest.mark.parametrize("mode", ["NCF_NeuMF", "NCF_GMF", "NCF_MLP"])
+def test_ncf_has_products_a_network_or_both(mode: str) -> None:
+    config = config_of("recall/ncf", f"mode={mode}", "mf_dim=3", "fc_layers=[4,2]")
+    model = load_model_class(read_config(config.path))(config)
+    net: Any = fleet.distributed_model(model.create_model())
+    fleet.distributed_optimizer(torch.optim.SGD(net.parameters(), lr=0.1))
+    fleet.init_worker()
+    feeds = model.create_feeds([torch.tensor([[n], [n + 1]]) for n in (1, 5, 0)])
+    users, items = feeds.inputs
+
+    with torch.no_grad():
+        logits = net(users, items)
+        parts = []
+        if mode != "NCF_MLP":
+            parts.append(net.products[0](users) * net.products[1](items))
+        if mode != "NCF_GMF":
+            halves = torch.cat([net.halves[0](users), net.halves[1](items)], dim=1)
+            assert halves.shape == (2, 4)
+            parts.append(net.deep(halves))
+        expected = net.out(torch.cat(parts, dim=1))[:, 0]
+
+    assert feeds.labels.tolist() == [0, 1]
+    torch.testing.assert_close(logits, expected)

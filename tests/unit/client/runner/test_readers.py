@@ -56,6 +56,8 @@ def test_slot_text_and_the_raw_table_are_samples_of_one_shape(
         ("multitask/esmm", "1,0,0", "3 columns instead of 4"),
         ("multitask/esmm", "1,0,0,1,101", "isn't field:id"),
         ("multitask/esmm", "1,0,0,1,101:x", "invalid literal"),
+        ("recall/ncf", "1,2", "not enough values"),
+        ("recall/ncf", "1,2,x", "invalid literal"),
         ("multitask/mmoe", "1,2", "2 columns instead of 43"),
         ("multitask/mmoe", ",".join(["x"] * 43), "could not convert"),
     ],
