@@ -103,8 +103,17 @@ Arguments of a dataset's `init` and `update_settings`.
 RUNNER = """\
 Keys of a model folder's YAML file, which `paramfleet train -m`, `launch -m` and `infer -m`
 read. `-o runner.epochs=3 runner.sync_mode=geo` overrules them; a value is read as its key's
-type. Paths are relative to the YAML's folder, or to `workspace` where that names another one.
-A key that nothing reads is an error that names its file, line and the nearest key.
+type. `-o 'runner.a_sync_configs={max_staleness: 2, wire_dtype: fp16}'` overrules the keys below
+one and leaves the others. Paths are relative to the YAML's folder, or to `workspace` where that
+names another one, from the YAML's folder or the working folder. The model's modules are looked
+for in the workspace, and beside the YAML if the one of `model_path` isn't there.
+
+A model may have more keys: fields of the dataclass `M` of its `class Model(runner.Model[M])`,
+which have a type, and keys of `runner` and `hyper_parameters` that a module of its folder reads
+as `config.get("hyper_parameters.max_len", 3)`, which are what YAML makes of them. `config.get`
+returns the caller's default for a key that neither the YAML nor `-o` has, and without one the
+default of these tables. A key that nothing reads is an error that names its file, line and the
+nearest key.
 """
 
 PARAMETERS = """\

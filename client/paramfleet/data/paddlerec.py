@@ -1,11 +1,14 @@
-"""What PaddleRec's readers of a ``pipe_command`` import from its folder of utilities."""
+"""What PaddleRec's readers import: its folder of utilities, and Paddle's own names."""
 
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-__all__ = ["YamlHelper"]
+__all__ = ["PADDLE_NAMES", "YamlHelper"]
+
+PADDLE_NAMES = Path(__file__).parent / "paddle_names"
+"""Folder with the modules of Paddle that readers import, for where there is no Paddle."""
 
 
 class YamlHelper:

@@ -14,10 +14,10 @@ import signal
 import subprocess
 import threading
 import weakref
-from pathlib import Path
 from typing import IO
 
 from paramfleet.data.files import CHUNK_BYTES, read_some
+from paramfleet.data.paddlerec import PADDLE_NAMES
 from paramfleet_shared.clock import Clock
 from paramfleet_shared.config import read_environment
 from paramfleet_shared.errors import ContractError, FleetError
@@ -28,9 +28,6 @@ _KEPT_BYTES = 4096
 """Of what a command says on its standard error."""
 
 _KEPT_LINES = 10
-
-_PADDLE_NAMES = Path(__file__).parent / "paddle_names"
-"""Folder with the modules of Paddle that readers import, for where there is no Paddle."""
 
 _END_POLL_S = 0.02
 """Between two looks whether a command has ended that has closed its output."""
@@ -208,7 +205,7 @@ class Pipe:
 def _environment() -> dict[str, str]:
     """Return this process's environment, with Paddle's names last on Python's path."""
     environment = read_environment()
-    path = filter(None, [environment.get("PYTHONPATH"), str(_PADDLE_NAMES)])
+    path = filter(None, [environment.get("PYTHONPATH"), str(PADDLE_NAMES)])
     return {**environment, "PYTHONPATH": os.pathsep.join(path)}
 
 

@@ -8,11 +8,22 @@ from paramfleet.runner.clicks import ClickModel
 from paramfleet.runner.config import Config
 from paramfleet.runner.layers import tower
 from paramfleet.runner.lines import LineError, read_lines
-from paramfleet.runner.metrics import Auc, Mean, Metric
+from paramfleet.runner.metrics import (
+    Accuracy,
+    Auc,
+    Mae,
+    Mean,
+    Metric,
+    Mse,
+    Precision,
+    Recall,
+    Rmse,
+)
 from paramfleet.runner.model import Feeds, Model
 from paramfleet.runner.settings import CtrParameters, HyperParameters, OptimizerSettings
 
 __all__ = [
+    "Accuracy",
     "Auc",
     "ClickModel",
     "Config",
@@ -20,10 +31,15 @@ __all__ = [
     "Feeds",
     "HyperParameters",
     "LineError",
+    "Mae",
     "Mean",
     "Metric",
     "Model",
+    "Mse",
     "OptimizerSettings",
+    "Precision",
+    "Recall",
+    "Rmse",
     "list_files",
     "read_lines",
     "tower",

@@ -13,6 +13,7 @@ from paramfleet.runner.folders import load_model_class
 from paramfleet.runner.inference import infer
 from paramfleet.runner.model import Model
 from paramfleet.runner.outcome import Outcome
+from paramfleet.runner.paddle_optimizers import optimizer_note
 from paramfleet.runner.training import train
 from paramfleet_shared.cli import BoundedCommand, BoundedGroup, echo
 from paramfleet_shared.clock import Clock, SystemClock
@@ -91,7 +92,11 @@ def _told(name: str, work: Work, path: Path, options: tuple[str, ...]) -> None:
     try:
         raw = read_config(path, options)
         cls = load_model_class(raw)
-        outcome = work(cls(raw.read_as(cls.parameters)), SystemClock())
+        config = raw.read_as(cls.parameters)
+        note = optimizer_note(config)
+        if note and fleet.worker_index() == 0:
+            echo(f"paramfleet {name}: {note}", err=True)
+        outcome = work(cls(config), SystemClock())
     except ContractError as error:
         raise click.UsageError(str(error)) from error
     except FleetError as error:

@@ -4,7 +4,7 @@ import itertools
 import shlex
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -104,15 +104,27 @@ def open_batches(model: Model[Any], files: Sequence[str], *, test: bool) -> Iter
             return _Shuffled(model, names, size=size, threads=threads)
         return _Slots(model, names, QueueDataset(), size=size, threads=threads)
     reader = load_reader(config, reference)
+    config = _for_reader(config, test=test)
     if kind == "DataLoader" and hasattr(reader, "batches"):
         rule = "its reader makes whole batches: reader_type must be RecDataset"
-        raise ModelFolderError(path=str(config.path.parent / reference), rule=rule)
+        raise ModelFolderError(path=str(config.modules / reference), rule=rule)
     if kind == "DataLoader":
         samples = _FilesOfProcess(reader, names, config)
         return torch.utils.data.DataLoader(
             samples, batch_size=size, num_workers=runner.num_workers, collate_fn=stack
         )
     return _Batches(reader, names, config, size)
+
+
+def _for_reader(config: Config[Any], *, test: bool) -> Config[Any]:
+    """Return the configuration for a reader: it shares files only if the runner doesn't.
+
+    PaddleRec's readers share them among the workers where ``use_fleet`` is true.
+    """
+    runner = config.runner
+    if not (test or runner.split_file_list or runner.split_batches):
+        return config
+    return replace(config, runner=replace(runner, use_fleet=False))
 
 
 def train_share(config: Config[Any], files: list[str]) -> list[str]:
@@ -186,7 +198,7 @@ def pipe_command(config: Config[Any]) -> str:
         helpers = Path(__file__).parent / "pipe_helpers"
         command += f" {shlex.quote(str(config.path))} {shlex.quote(str(helpers))}"
     path = shlex.quote(str(Path(sys.executable).parent))
-    folder = shlex.quote(str(config.path.parent))
+    folder = shlex.quote(str(config.modules))
     return f"cd {folder} && export PATH={path}:$PATH && {command}"
 
 

@@ -21,14 +21,18 @@ class ConfigError(ContractError):
 
 
 class UnknownKeyError(ContractError):
-    """A configuration has a key that nothing reads."""
+    """A configuration has a key that nothing reads; the text says how one is read."""
 
     code = "contract.unknown_key"
 
-    def __init__(self, *, where: str, key: str, nearest: str | None) -> None:
+    def __init__(self, *, where: str, key: str, nearest: str | None, ways: str = "") -> None:
         hint = f"; did you mean {nearest}?" if nearest else ""
+        more = f". {ways.replace('{key}', key)}" if ways else ""
         super().__init__(
-            f"{where}: nothing reads the key {key}{hint}", where=where, key=key, nearest=nearest
+            f"{where}: nothing reads the key {key}{hint}{more}",
+            where=where,
+            key=key,
+            nearest=nearest,
         )
         self.where = where
         self.key = key

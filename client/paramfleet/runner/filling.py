@@ -4,19 +4,25 @@ import dataclasses
 import difflib
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal, TypeVar, Union
 
 import yaml
 
-from paramfleet.runner.entries import Entry, nested
+from paramfleet.runner.entries import Entry, free_value, nested
 from paramfleet.runner.errors import ConfigError, FeatureNotHereError, UnknownKeyError
 from paramfleet_shared.config import SettingError
 from paramfleet_shared.texts import shown
 
-__all__ = ["fill", "require_known"]
+__all__ = ["fill", "require_known", "without_field"]
 
 T = TypeVar("T")
+
+OWN_KEYS = (
+    "a key of the model's own is a field of the dataclass M of class Model(runner.Model[M]), "
+    'or a module of its folder reads it: config.get("{key}")'
+)
+"""How a key becomes known."""
 
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"0", "false", "no", "off"})
@@ -29,6 +35,7 @@ def fill(
     *,
     prefix: str,
     not_here: Mapping[str, str] | None = None,
+    also_known: Collection[str] = (),
 ) -> T:
     """Return a settings dataclass with the values of ``entries``.
 
@@ -41,6 +48,7 @@ def fill(
         prefix: The section, for errors: ``runner``.
         not_here: What to do instead of keys that ask for something that isn't here; such
             a key may be there with false, 0, or nothing, which ask for nothing.
+        also_known: Full keys that something else reads, for the error's nearest.
 
     Raises:
         UnknownKeyError: if no field answers to a key.
@@ -60,28 +68,63 @@ def fill(
                 raise FeatureNotHereError(where=entry.where, key=shown, remedy=remedy)
         elif name not in names or (dot and not _has_keys(hints[name])):
             known = [f"{prefix}.{other}" for other in [*names, *not_here]]
-            require_known(shown, known, entry.where)
-            raise UnknownKeyError(where=entry.where, key=shown, nearest=None)
+            require_known(shown, [*known, *also_known], entry.where, ways=OWN_KEYS)
+            raise UnknownKeyError(where=entry.where, key=shown, nearest=None, ways=OWN_KEYS)
         elif not dot:
             values[name] = _cast(shown, entry, hints[name])
     for name, hint in hints.items():
         below = nested(entries, name)
         if below and dataclasses.is_dataclass(hint):
-            values[name] = fill(typing.cast("type", hint), below, prefix=f"{prefix}.{name}")
+            values[name] = fill(
+                typing.cast("type", hint),
+                below,
+                prefix=f"{prefix}.{name}",
+                also_known=also_known,
+            )
         elif below and name in names:
-            values[name] = {key: _free(entry) for key, entry in below.items()}
+            values[name] = {
+                key: free_value(entry, f"{prefix}.{name}.{key}") for key, entry in below.items()
+            }
     return _made(cls, values, entries, prefix)
 
 
-def require_known(key: str, known: list[str], where: str) -> None:
+def without_field(cls: type[Any], entries: Mapping[str, Entry]) -> dict[str, Entry]:
+    """Return the entries that no field of a settings class takes, by their keys.
+
+    Args:
+        cls: As ``fill`` takes it.
+        entries: The same.
+    """
+    hints = typing.get_type_hints(cls)
+    left: dict[str, Entry] = {}
+    for key, entry in entries.items():
+        name, dot, rest = key.partition(".")
+        hint = hints.get(name)
+        if hint is None or (dot and not _has_keys(hint)):
+            left[key] = entry
+        elif dot and dataclasses.is_dataclass(hint):
+            below = without_field(typing.cast("type", hint), {rest: entry})
+            left |= {f"{name}.{other}": each for other, each in below.items()}
+    return left
+
+
+def require_known(key: str, known: Sequence[str], where: str, *, ways: str = "") -> None:
     """Refuse a key that isn't ``known``.
+
+    Args:
+        key: It.
+        known: All that are.
+        where: Its place, for the error.
+        ways: What the error says of how a key becomes known.
 
     Raises:
         UnknownKeyError: naming the nearest one.
     """
     if key not in known:
         nearest = difflib.get_close_matches(key, sorted(known), n=1)
-        raise UnknownKeyError(where=where, key=key, nearest=next(iter(nearest), None))
+        raise UnknownKeyError(
+            where=where, key=key, nearest=next(iter(nearest), None), ways=ways
+        )
 
 
 def _made(cls: type[T], values: dict[str, Any], entries: Mapping[str, Entry], prefix: str) -> T:
@@ -108,10 +151,6 @@ def _has_keys(hint: Any) -> bool:
     return dataclasses.is_dataclass(hint) or typing.get_origin(hint) is Mapping
 
 
-def _free(entry: Entry) -> Any:
-    return yaml.safe_load(entry.value) if entry.is_text else entry.value
-
-
 def _cast(key: str, entry: Entry, hint: Any) -> Any:
     """Return the value as the field's type.
 
@@ -119,6 +158,9 @@ def _cast(key: str, entry: Entry, hint: Any) -> Any:
         ConfigError: if it isn't one.
     """
     value = entry.value
+    if _has_keys(hint):
+        rule = "must be a mapping"
+        raise ConfigError(where=entry.where, key=key, value=shown(value), rule=rule)
     kind, optional = _plain(hint)
     if value is None or (entry.is_text and optional and value.lower() in _NONE):
         if not optional:

@@ -3,22 +3,25 @@
 So ``model.py`` writes ``from .net import Net``, and two folders may both have a ``net``.
 """
 
+import contextlib
 import importlib
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from paramfleet.data.paddlerec import PADDLE_NAMES
 from paramfleet.runner.config import Config, RawConfig
 from paramfleet.runner.errors import ModelFolderError
 from paramfleet.runner.model import Model
 
-__all__ = ["import_module", "load_model_class", "load_reader"]
+__all__ = ["import_module", "import_reader", "load_model_class", "load_reader"]
 
 _FOR_PADDLE = (
-    "it imports paddle; models are torch's here, and a RecDataset needs no base class: "
-    "docs/migrating-from-paddle.md"
+    "it imports paddle ({what}); models are torch's here, and readers find the names that "
+    "docs/migrating-from-paddle.md lists"
 )
 
 
@@ -29,8 +32,7 @@ def import_module(path: Path) -> ModuleType:
         ModelFolderError: if there is no such file, or it is one for Paddle.
         ModuleNotFoundError: if it imports another library that isn't installed.
     """
-    path = path if path.suffix == ".py" else path.with_name(f"{path.name}.py")
-    path = path.resolve()
+    path = _file(path)
     if not path.is_file():
         rule = "there is no such module; runner.model_path and train_reader_path name them"
         raise ModelFolderError(path=str(path), rule=rule)
@@ -45,7 +47,45 @@ def import_module(path: Path) -> ModuleType:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "paddle":
             raise
-        raise ModelFolderError(path=str(path), rule=_FOR_PADDLE) from error
+        rule = _FOR_PADDLE.format(what=error.name)
+        raise ModelFolderError(path=str(path), rule=rule) from error
+
+
+def import_reader(path: Path) -> ModuleType:
+    """Import a file as ``import_module`` does, with Paddle's names where there is no Paddle.
+
+    They are gone again when this returns, for ``model.py`` must not take them for Paddle.
+
+    Raises:
+        ModelFolderError: if there is no such file, or it needs the real Paddle.
+        ModuleNotFoundError: if it imports another library that isn't installed.
+        AttributeError: if it asks another module for a name that isn't there.
+    """
+    try:
+        with _paddle_names():
+            return import_module(path)
+    except AttributeError as error:
+        if not str(error).startswith("paddle."):
+            raise
+        raise ModelFolderError(path=str(_file(path)), rule=str(error)) from error
+
+
+def _file(path: Path) -> Path:
+    return (path if path.suffix == ".py" else path.with_name(f"{path.name}.py")).resolve()
+
+
+@contextlib.contextmanager
+def _paddle_names() -> Iterator[None]:
+    """Have our names of Paddle's last on the path as long as the block runs."""
+    sys.path.append(str(PADDLE_NAMES))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(PADDLE_NAMES))
+        for name, module in list(sys.modules.items()):
+            file = getattr(module, "__file__", None) or ""
+            if name.partition(".")[0] == "paddle" and file.startswith(str(PADDLE_NAMES)):
+                del sys.modules[name]
 
 
 def load_model_class(raw: RawConfig) -> type[Model[Any]]:
@@ -54,7 +94,7 @@ def load_model_class(raw: RawConfig) -> type[Model[Any]]:
     Raises:
         ModelFolderError: if there is none.
     """
-    module = import_module(raw.path.parent / raw.runner.model_path)
+    module = import_module(raw.modules / raw.runner.model_path)
     cls = getattr(module, "Model", None)
     if not isinstance(cls, type) or not issubclass(cls, Model):
         rule = "must define a class Model, derived from paramfleet.runner.Model"
@@ -68,7 +108,7 @@ def load_reader(config: Config[Any], reference: str) -> type[Any]:
     Raises:
         ModelFolderError: if there is none.
     """
-    module = import_module(config.path.parent / reference)
+    module = import_reader(config.modules / reference)
     cls = getattr(module, "RecDataset", None)
     if not isinstance(cls, type):
         rule = "must define a class RecDataset, which takes a list of files and the config"

@@ -76,7 +76,7 @@ class Model(abc.ABC, Generic[P]):
         Raises:
             ModelFolderError: if the model has none: it can't be fed by a QueueDataset.
         """
-        path = str(self.config.path.parent / self.config.runner.model_path)
+        path = str(self.config.modules / self.config.runner.model_path)
         rule = "QueueDataset and InmemoryDataset need its create_slots"
         raise ModelFolderError(path=path, rule=rule)
 

@@ -23,6 +23,7 @@ NOT_HERE: dict[str, str] = {
     "parse_content": "contents of instances are not available yet",
     "warmup_model_path": "use model_init_path",
     "use_save_data": "saving what was read is not available yet",
+    "inference": "readers would leave out the labels; use_inference saves what inference needs",
     "fs_client": "use fs_name and fs_ugi",
     "use_out_vec": "use paramfleet export",
     "out_vec_path": "use paramfleet export",

@@ -55,4 +55,4 @@ class Outcome:
 
 def model_name(config: Config[Any]) -> str:
     """Return the last two folders of the model's path: ``rank/dnn``."""
-    return "/".join(config.path.parent.parts[-2:])
+    return "/".join(config.modules.parts[-2:])

@@ -65,8 +65,25 @@ def first(ended: Any) -> dict[str, Any]:
     return found
 
 
-CTR = ["dnn", "wide_deep", "deepfm", "logistic_regression", "dcn_v2"]
 SMALL = {"hyper_parameters.fc_sizes": "[32, 16]"}
+CTR = {
+    "dnn": SMALL,
+    "wide_deep": SMALL,
+    "deepfm": SMALL,
+    "logistic_regression": SMALL,
+    "dcn_v2": SMALL,
+    "dlrm": {
+        "hyper_parameters.bot_layer_sizes": "[32, 16]",
+        "hyper_parameters.top_layer_sizes": "[32, 16, 2]",
+    },
+    "autoint": {**SMALL, "hyper_parameters.attn_layer_sizes": "[8, 8]"},
+    "xdeepfm": {
+        "hyper_parameters.layer_sizes_dnn": "[32, 16]",
+        "hyper_parameters.layer_sizes_cin": "[8, 4]",
+    },
+}
+"""The models of clicks, each with its sizes for a test."""
+
 MODES = ["sync", "async", "geo"]
 
 
@@ -84,7 +101,7 @@ def in_each_mode(jobs: Any, *keys: str) -> dict[str, dict[str, Any]]:
 def test_a_model_of_clicks_learns_alone_and_in_every_mode(
     jobs: Any, clicks: Options, model: str
 ) -> None:
-    keys = words(f"rank/{model}", clicks, SMALL)
+    keys = words(f"rank/{model}", clicks, CTR[model])
 
     alone = jobs.local(SCRIPT, *keys)
     together = in_each_mode(jobs, *keys)
@@ -113,7 +130,12 @@ def write_census(path: Path, *, rows: int, seed: int) -> None:
             out.write(",".join([str(person), *columns]) + "\n")
 
 
-def test_mmoe_learns_both_tasks_alone_and_in_every_mode(jobs: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("model", "sizes"), [("mmoe", {}), ("ple", {"hyper_parameters.level_number": 2})]
+)
+def test_both_tasks_are_learned_alone_and_in_every_mode(
+    jobs: Any, tmp_path: Path, model: str, sizes: Options
+) -> None:
     for name, seed in (("train", 1), ("test", 2)):
         write_census(tmp_path / name, rows=900, seed=seed)
     options = {
@@ -123,13 +145,76 @@ def test_mmoe_learns_both_tasks_alone_and_in_every_mode(jobs: Any, tmp_path: Pat
         "runner.epochs": 2,
         "hyper_parameters.optimizer.learning_rate": 0.01,
     }
-    keys = words("multitask/mmoe", options)
+    keys = words(f"multitask/{model}", options, sizes)
 
     results = {"local": jobs.local(SCRIPT, *keys), **in_each_mode(jobs, *keys)}
 
     for mode, result in results.items():  # async takes steps in the order of chance
         assert result["auc_income"] > 0.8, (mode, result)
         assert result["auc_marital"] > 0.8, (mode, result)
+
+
+def write_impressions(path: Path, *, rows: int, seed: int) -> None:
+    """Write impressions of which one id decides the click, and another the purchase."""
+    random = np.random.default_rng(seed)
+    with path.open("w", encoding="utf-8") as out:
+        for row in range(rows):
+            user, item = random.integers(1, 20, 2)
+            clicked = int(user % 2)
+            bought = int(clicked and item % 2)
+            others = [f"150_14:{1000 + each}" for each in random.integers(1, 30, 5)]
+            pairs = [f"101:{user}", f"205:{100 + item}", *others]
+            out.write(",".join([str(row), str(clicked), str(bought), "0", *pairs]) + "\n")
+
+
+def test_esmm_learns_clicks_and_purchases_alone_and_in_every_mode(
+    jobs: Any, tmp_path: Path
+) -> None:
+    for name, seed in (("train", 1), ("test", 2)):
+        write_impressions(tmp_path / name, rows=900, seed=seed)
+    options = {
+        "runner.train_data_dir": tmp_path / "train",
+        "runner.test_data_dir": tmp_path / "test",
+        "runner.train_batch_size": 32,
+        "runner.model_save_path": "",
+        "runner.epochs": 4,
+        "hyper_parameters.optimizer.learning_rate": 0.01,
+        "hyper_parameters.ctr_fc_sizes": "[16]",
+        "hyper_parameters.cvr_fc_sizes": "[16]",
+    }
+    keys = words("multitask/esmm", options)
+
+    results = {"local": jobs.local(SCRIPT, *keys), **in_each_mode(jobs, *keys)}
+
+    for mode, result in results.items():
+        assert result["auc_ctr"] > 0.9, (mode, result)
+        assert result["auc_ctcvr"] > 0.9, (mode, result)
+
+
+def test_ncf_learns_which_items_users_like_alone_and_in_every_mode(
+    jobs: Any, tmp_path: Path
+) -> None:
+    for name, seed in (("train", 1), ("test", 2)):
+        random = np.random.default_rng(seed)
+        users, items = random.integers(0, 20, (2, 1200))
+        likes = users % 2 == items % 2
+        rows = zip(users, items, likes.astype(int), strict=True)
+        text = "".join(f"{user},{item},{label}\n" for user, item, label in rows)
+        (tmp_path / name).write_text(text)
+    options = {
+        "runner.train_data_dir": tmp_path / "train",
+        "runner.test_data_dir": tmp_path / "test",
+        "runner.train_batch_size": 32,
+        "runner.model_save_path": "",
+        "runner.epochs": 8,
+        "hyper_parameters.optimizer.learning_rate": 0.02,
+    }
+    keys = words("recall/ncf", options)
+
+    results = {"local": jobs.local(SCRIPT, *keys), **in_each_mode(jobs, *keys)}
+
+    scores = {mode: result["auc"] for mode, result in results.items()}
+    assert min(scores.values()) > 0.9, scores
 
 
 def test_sync_with_shared_batches_equals_one_process(

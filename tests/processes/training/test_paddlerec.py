@@ -153,6 +153,34 @@ if __name__ == "__main__":
 """As PaddleRec's own: it imports Paddle, and helpers from the folder that it is given."""
 
 
+DATASET = """\
+from __future__ import print_function
+import numpy as np
+import paddle
+from paddle.io import IterableDataset
+
+
+class RecDataset(IterableDataset):
+    def __init__(self, file_list, config):
+        super(RecDataset, self).__init__()
+        self.file_list = file_list
+        if config.get("runner.use_fleet", False):
+            rank, workers = paddle.distributed.get_rank(), paddle.distributed.get_world_size()
+            self.file_list = file_list[rank::workers]
+
+    def __iter__(self):
+        for file in self.file_list:
+            with open(file, "r") as rf:
+                for l in rf:
+                    label, *ids = l.split()
+                    output_list = [np.array([int(label)]).astype("int64")]
+                    output_list += [np.array([int(i)]).astype("int64") for i in ids]
+                    output_list.append(np.ones(13).astype("float32"))
+                    yield output_list
+"""
+"""As PaddleRec's ``criteo_reader.py``: where ``use_fleet`` is true, it shares the files."""
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with the sample of 80 lines, a reader and both configurations."""
@@ -208,3 +236,27 @@ def test_its_pipe_reader_is_read_and_its_epochs_are_scored(jobs: Any, folder: Pa
     assert trained["epochs"] == 15
     assert trained["auc"] > 0.6, "15 steps of all 80 samples"
     assert scored["auc"] == pytest.approx(trained["auc"], abs=1e-6)
+
+
+def test_its_dataset_shares_the_files_among_the_workers(jobs: Any, tmp_path: Path) -> None:
+    rows, epochs = 200, 4
+    (tmp_path / "data").mkdir()
+    for file in range(2):
+        lines = (f"{n % 2} {' '.join(str(n % 2 + 2 * slot) for slot in range(26))}"
+                 for n in range(rows))  # fmt: skip
+        (tmp_path / "data" / f"part-{file}").write_text("\n".join(lines) + "\n")
+    (tmp_path / "criteo_reader.py").write_text(DATASET)
+    text = CONFIG.replace('"{dnn}/reader"', '"criteo_reader"').replace("{dnn}", str(DNN))
+    (tmp_path / "config.yaml").write_text(text)
+    keys = {"train_data_dir": "data", "test_data_dir": "data", "train_batch_size": 20,
+            "use_fleet": True, "epochs": epochs, "model_save_path": ""}  # fmt: skip
+    words = [f"-orunner.{key}={value}" for key, value in keys.items()]
+
+    ended = jobs.run(SCRIPT, "train", "-m", str(tmp_path / "config.yaml"), *words, servers=1)
+
+    assert set(ended.codes.values()) == {0}, ended.story()
+    result = result_of(ended.logs["worker0"])
+    assert result["examples_per_s"] * result["seconds"] == pytest.approx(
+        2 * rows * epochs, rel=0.01
+    )
+    assert result["auc"] > 0.9, "on all test files"

@@ -260,3 +260,51 @@ def test_a_configuration_answers_paddlerecs_way(folder: Path) -> None:
 
     assert config.get("runner.epochs") == 3
     assert config.get("hyper_parameters.optimizer.class") == "SGD"
+
+
+PADDLES = """\
+import paddle
+
+
+class DygraphModel():
+    def create_optimizer(self, dy_model, config):
+        lr = config.get("hyper_parameters.optimizer.learning_rate", 0.001)
+        optimizer = paddle.optimizer.Adam(
+            learning_rate=lr, parameters=dy_model.parameters())
+        return optimizer
+"""
+"""As PaddleRec's ``dygraph_model.py``."""
+
+
+@pytest.mark.parametrize("name", ["dygraph_model.py", "static_model.py"])
+def test_another_optimizer_than_paddlerecs_code_has_is_told(folder: Path, name: str) -> None:
+    (folder / name).write_text(PADDLES)
+
+    done = run(folder, "train", "-o", "runner.epochs=1")
+
+    assert done.exit_code == 0, done.output
+    (note,) = [line for line in done.stderr.splitlines() if "optimizer.class" in line]
+    assert note.startswith(f"paramfleet train: {folder / 'config.yaml'}: ")
+    assert "= SGD: trains with SGD here" in note
+    assert f"create_optimizer ({name}) trains with Adam whatever the key says" in note
+    assert "-o hyper_parameters.optimizer.class=Adam" in note
+
+
+@pytest.mark.parametrize(
+    ("text", "option"),
+    [
+        (PADDLES, "hyper_parameters.optimizer.class=adam"),
+        (PADDLES.replace("return optimizer", "return paddle.optimizer.SGD()"), "runner.seed=1"),
+        (PADDLES.replace("create_optimizer", "create_other"), "runner.seed=1"),
+        ("def create_optimizer(:\n", "runner.seed=1"),
+    ],
+)
+def test_of_the_optimizer_that_paddlerecs_code_may_have_nothing_is_told(
+    folder: Path, text: str, option: str
+) -> None:
+    (folder / "dygraph_model.py").write_text(text)
+
+    done = run(folder, "train", "-o", "runner.epochs=1", "-o", option)
+
+    assert done.exit_code == 0, done.output
+    assert "optimizer.class" not in done.stderr

@@ -183,6 +183,62 @@ def test_a_section_that_is_not_here_raises_by_name(tmp_path: Path) -> None:
         read(tmp_path, "table_parameters:\n  embedding:\n    shard_num: 10\n")
 
 
+def test_an_option_may_be_a_mapping(tmp_path: Path) -> None:
+    text = "runner:\n  a_sync_configs:\n    k_steps: 5\n    max_staleness: 9\n"
+    config = read(
+        tmp_path,
+        text,
+        "runner.a_sync_configs={max_staleness: 2, wire_dtype: fp16}",
+        "runner={epochs: 4, use_gpu: false}",
+        "hyper_parameters.optimizer={class: SGD, learning_rate: 1e-3}",
+    )
+
+    configs = {"k_steps": 5, "max_staleness": 2, "wire_dtype": "fp16"}
+    assert config.runner.a_sync_configs == configs
+    assert (config.runner.epochs, config.runner.use_gpu) == (4, False)
+    assert config.hyper_parameters.optimizer.name == "SGD"
+    assert config.hyper_parameters.optimizer.learning_rate == 0.001
+
+
+def test_of_one_key_the_last_option_counts_also_within_a_mapping(tmp_path: Path) -> None:
+    options = ["runner={epochs: 4}", "runner.epochs=6", "runner={seed: 2}"]
+
+    config = read(tmp_path, "", *options)
+
+    assert (config.runner.epochs, config.runner.seed) == (6, 2)
+
+
+@pytest.mark.parametrize(
+    ("option", "rule"),
+    [
+        ("runner.a_sync_configs={max_staleness: 2", "no YAML"),
+        ("runner.a_sync_configs={a: 1, a: 2}", "stands there already"),
+        ("runner.a_sync_configs=3", "must be a mapping"),
+        ("runner.a_sync_configs=", "must be a mapping"),
+        ("runner.a_sync_configs.max_staleness=[2", "no YAML"),
+        ("runner.epochs={three: 3", "no YAML"),
+        ("hyper_parameters.optimizer=Adam", "must be a mapping"),
+    ],
+)
+def test_an_option_that_is_no_mapping_is_told(tmp_path: Path, option: str, rule: str) -> None:
+    with pytest.raises(ConfigError, match=rule) as caught:
+        read(tmp_path, "", option)
+
+    assert caught.value.where == "-o"
+    assert caught.value.key.startswith(option.partition("=")[0])
+
+
+@pytest.mark.parametrize("value", ["3", "[a]", ""])
+@pytest.mark.parametrize(
+    "above", ["runner:\n  a_sync_configs", "hyper_parameters:\n  optimizer"]
+)
+def test_a_value_where_keys_belong_is_told_with_its_line(
+    tmp_path: Path, above: str, value: str
+) -> None:
+    with pytest.raises(ConfigError, match=r"line 2: .*must be a mapping"):
+        read(tmp_path, f"{above}: {value}\n")
+
+
 def test_an_option_without_a_value_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"-o: runner\.epochs"):
         read(tmp_path, "", "runner.epochs")
@@ -210,6 +266,31 @@ def test_the_workspace_of_paddlerec_is_the_files_own_folder(tmp_path: Path) -> N
     assert read(folder, "").folder == folder
     assert read(folder, "workspace: /elsewhere\n").folder == Path("/elsewhere")
     assert read(folder, "workspace: sub\n").folder == folder / "sub"
+
+
+def test_the_workspace_has_the_models_files(tmp_path: Path) -> None:
+    for name in ("yamls", "yamls/sub"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "yamls/sub/model.py").write_text("")
+
+    there = read(tmp_path / "yamls", "workspace: sub\n")
+    beside = read(tmp_path / "yamls/sub", f"workspace: {tmp_path}\n")
+
+    assert there.modules == tmp_path / "yamls/sub"
+    assert (beside.folder, beside.modules) == (tmp_path, tmp_path / "yamls/sub")
+
+
+def test_a_workspace_may_be_named_from_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workspace = tmp_path / "models/rank/dnn"
+    for folder in (workspace, tmp_path / "yamls"):
+        folder.mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+
+    config = read(tmp_path / "yamls", "workspace: models/rank/dnn\n")
+
+    assert config.folder == workspace
 
 
 def test_a_deep_file_is_refused(tmp_path: Path) -> None:

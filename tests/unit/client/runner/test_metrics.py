@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from paramfleet.runner import Auc, Mean
+from paramfleet.runner import Accuracy, Auc, Mae, Mean, Mse, Precision, Recall, Rmse
 
 
 def exact_auc(scores: torch.Tensor, labels: torch.Tensor) -> float:
@@ -59,3 +59,68 @@ def test_a_mean_is_of_all_examples_and_of_none_no_number() -> None:
     metric.update(torch.tensor([6.0]))
 
     assert metric.value() == 3.0
+
+
+def test_the_accuracy_of_probabilities_is_the_share_on_the_right_side() -> None:
+    metric = Accuracy()
+    assert np.isnan(metric.value())
+
+    metric.update(torch.tensor([0.9, 0.2]), torch.tensor([1.0, 1.0]))
+    metric.update(torch.tensor([[0.4], [0.6]]), torch.tensor([[0], [0]]))
+
+    assert metric.value() == metric.merged() == 0.5
+
+
+def test_the_accuracy_of_classes_is_the_share_whose_label_is_among_the_best() -> None:
+    scores = torch.tensor([[0.1, 0.7, 0.2], [0.5, 0.3, 0.2], [0.2, 0.3, 0.5]])
+    labels = torch.tensor([1, 1, 0])
+    best, two = Accuracy(), Accuracy(topk=2)
+
+    for metric in (best, two):
+        metric.update(scores, labels)
+        metric.update(scores[:1], labels[:1].unsqueeze(1))
+
+    assert (best.value(), two.value()) == (0.5, 0.75)
+
+
+def test_more_places_than_classes_are_all_of_them() -> None:
+    metric = Accuracy(topk=9)
+
+    metric.update(torch.tensor([[0.1, 0.9]]), torch.tensor([0]))
+
+    assert metric.value() == 1.0
+
+
+def test_precision_and_recall_are_of_what_was_said_and_what_was_true() -> None:
+    scores = torch.tensor([0.9, 0.8, 0.6, 0.1, 0.2])
+    labels = torch.tensor([1, 0, 1, 1, 0])
+    precision, recall = Precision(), Recall()
+
+    for part in (slice(0, 2), slice(2, 5)):
+        precision.update(scores[part], labels[part])
+        recall.update(scores[part], labels[part])
+
+    assert precision.value() == precision.merged() == pytest.approx(2 / 3)
+    assert recall.value() == recall.merged() == pytest.approx(2 / 3)
+
+
+def test_precision_and_recall_of_nothing_are_no_numbers() -> None:
+    precision, recall = Precision(), Recall()
+
+    for metric in (precision, recall):
+        metric.update(torch.tensor([0.1]), torch.tensor([0]))
+
+    assert np.isnan(precision.value())
+    assert np.isnan(recall.value())
+
+
+def test_errors_are_of_all_examples() -> None:
+    metrics = (Mae(), Mse(), Rmse())
+    assert all(np.isnan(metric.value()) for metric in metrics)
+
+    for metric in metrics:
+        metric.update(torch.tensor([1.0, 2.0]), torch.tensor([[1.0], [5.0]]))
+        metric.update(torch.tensor([[0.0], [4.0]]), torch.tensor([0, 0]))
+
+    assert [metric.value() for metric in metrics] == [7 / 4, 25 / 4, 2.5]
+    assert [metric.merged() for metric in metrics] == [7 / 4, 25 / 4, 2.5]

@@ -53,6 +53,11 @@ def test_slot_text_and_the_raw_table_are_samples_of_one_shape(
         ("rank/dnn", SLOTS.replace("3:300", "99:300"), "out of bounds"),
         ("rank/dnn", TABLE + "\t1", "41 columns instead of 40"),
         ("rank/dnn", TABLE.replace("20", "y", 1), "could not convert"),
+        ("multitask/esmm", "1,0,0", "3 columns instead of 4"),
+        ("multitask/esmm", "1,0,0,1,101", "isn't field:id"),
+        ("multitask/esmm", "1,0,0,1,101:x", "invalid literal"),
+        ("recall/ncf", "1,2", "not enough values"),
+        ("recall/ncf", "1,2,x", "invalid literal"),
         ("multitask/mmoe", "1,2", "2 columns instead of 43"),
         ("multitask/mmoe", ",".join(["x"] * 43), "could not convert"),
     ],
@@ -65,6 +70,19 @@ def test_a_bad_line_is_named(tmp_path: Path, model: str, line: str, rule: str) -
         samples(model, file)
 
     assert (caught.value.file, caught.value.line) == (str(file), 1)
+
+
+def test_an_impression_has_up_to_three_ids_a_field_and_zeros(tmp_path: Path) -> None:
+    file = tmp_path / "rows"
+    file.write_text("9,1,0,1,301:5,150_14:1,150_14:2,150_14:3,150_14:4,none:8\n1,0,0,1\n")
+
+    (ids, clicked, bought), (nothing, *labels) = samples("multitask/esmm", file)
+
+    assert (clicked, bought, labels) == (1, 0, [0, 0])
+    assert ids.shape == nothing.shape == (23, 3)
+    assert (ids[-1].tolist(), ids[4].tolist()) == ([5, 0, 0], [1, 2, 3])
+    assert int(ids.sum()) == 11
+    assert not nothing.any()
 
 
 def test_a_file_that_is_cut_short_is_named_with_the_line(tmp_path: Path) -> None:

@@ -1,12 +1,14 @@
-"""``paddle``, for readers of a ``pipe_command`` where Paddle isn't installed.
+"""``paddle``, for readers where Paddle isn't installed.
 
-PaddleRec's readers import ``paddle.distributed.fleet`` for the generators alone. This folder
-is on the path of pipe commands; where there is a Paddle it makes way for that.
+PaddleRec's readers of a ``pipe_command`` import ``paddle.distributed.fleet`` for the generators
+alone, those with a ``RecDataset`` the base classes of ``paddle.io``. This folder is on the path
+of pipe commands, and while a reader is imported; where there is a Paddle it makes way for that.
 """
 
 import importlib
 import sys
 from pathlib import Path
+from typing import Any
 
 
 def _make_way() -> None:
@@ -27,4 +29,21 @@ def _make_way() -> None:
         sys.path[:] = path
 
 
+def __getattr__(name: str) -> Any:
+    """Say what else would be needed.
+
+    Raises:
+        AttributeError: always.
+    """
+    message = (
+        f"paddle.{name} needs Paddle, which isn't installed; readers find paddle.io's Dataset "
+        "and IterableDataset, paddle.distributed and its fleet's generators here"
+    )
+    raise AttributeError(message, name=name)
+
+
 _make_way()
+if sys.modules.get(__name__) is not None and sys.modules[__name__].__file__ == __file__:
+    # Paddle has these without an import of their own.
+    importlib.import_module(f"{__name__}.distributed")
+    importlib.import_module(f"{__name__}.io")

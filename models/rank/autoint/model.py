@@ -1,0 +1,18 @@
+"""rank/autoint: clicks, as ``runner.ClickModel`` feeds and judges them."""
+
+import torch
+from typing_extensions import override
+
+from paramfleet import runner
+
+from .net import AutoInt, AutoIntParameters
+
+__all__ = ["Model"]
+
+
+class Model(runner.ClickModel[AutoIntParameters]):
+    """A network with Criteo's feeds, cross entropy, and the AUC."""
+
+    @override
+    def create_model(self) -> torch.nn.Module:
+        return AutoInt(self.hyper, seed=self.config.runner.seed)
