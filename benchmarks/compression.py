@@ -21,6 +21,7 @@ from harness import Ratio, Suite, in_turns, run_script
 from paramfleet_shared.clock import SystemClock
 from paramfleet_shared.config import read_environment
 from paramfleet_shared.discovery.embedded import EmbeddedRedis
+from paramfleet_shared.processes.keeping import tied
 
 __all__ = ["Case", "measure", "rows_of", "summary_of"]
 
@@ -168,7 +169,9 @@ def _jobs(folder: Path) -> Iterator[_Jobs]:
         command.append(f"--data-dir={data_dir}")
     env = {**read_environment(), "OMP_NUM_THREADS": "1"}
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=env) as process:
+    with subprocess.Popen(
+        tied(command), stdin=pipe, stdout=pipe, text=True, env=env
+    ) as process:
         try:
             yield _Jobs(process)
         finally:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import Suite, markdown_table, with_machine, write_json
+from paramfleet_shared.processes.keeping import tied
 
 __all__ = ["measure"]
 
@@ -143,14 +144,16 @@ def train(plan: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
         file.write_text(json.dumps(list(plan)), encoding="utf-8")
         workers = [
             subprocess.Popen(
-                [
-                    sys.executable,
-                    str(WORKER),
-                    str(rank),
-                    str(NUM_WORKERS),
-                    str(store),
-                    str(file),
-                ],
+                tied(
+                    [
+                        sys.executable,
+                        str(WORKER),
+                        str(rank),
+                        str(NUM_WORKERS),
+                        str(store),
+                        str(file),
+                    ]
+                ),
                 stdout=subprocess.PIPE,
                 text=True,
             )

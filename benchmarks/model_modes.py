@@ -19,6 +19,8 @@ from typing import Any
 import click
 import numpy as np
 
+from paramfleet_shared.processes.keeping import tied
+
 CONFIG = Path(__file__).parents[1] / "models" / "rank" / "dnn" / "config.yaml"
 SAMPLE = Path("medium") / "criteo1tb_train_60k.tsv.gz"
 NUM_TRAIN_ROWS, NUM_TEST_ROWS = 50_000, 10_000
@@ -72,7 +74,9 @@ def train(command: list[str], keys: dict[str, str], folder: Path) -> dict[str, A
     """Run a command on the model; return its result."""
     options = [f"{key}={value}" for key, value in keys.items()]
     ended = subprocess.run(
-        [sys.executable, "-m", "paramfleet_worker", *command, "-m", str(CONFIG), *options],
+        tied(
+            [sys.executable, "-m", "paramfleet_worker", *command, "-m", str(CONFIG), *options]
+        ),
         cwd=folder,
         stdout=subprocess.PIPE,
         text=True,

@@ -19,6 +19,7 @@ from typing_extensions import override
 
 from jobs import free_port
 from paramfleet_shared.config import read_environment
+from paramfleet_shared.processes.keeping import tied
 from peer.children import Child
 
 __all__ = ["PaddleJob", "PaddleMissingError", "interpreter"]
@@ -112,8 +113,7 @@ class PaddleJob:
         log = self._folder / f"paddle-{name}-{self._ports[0]}.log"
         with log.open("wb") as words:
             process = await asyncio.create_subprocess_exec(
-                str(interpreter()),
-                *self._command,
+                *tied([str(interpreter()), *self._command]),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=words,

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import load_average, machine_facts, markdown_table, write_json
+from paramfleet_shared.processes.keeping import tied
 from peer.jobs import compile_kernels
 from report import page, plot, summary_of
 
@@ -90,7 +91,7 @@ def run_suite(name: str, arguments: Sequence[str], *, limit_s: float) -> dict[st
         output, words = Path(folder) / "result.json", Path(folder) / "words"
         with words.open("wb") as stderr:
             process = subprocess.Popen(
-                [sys.executable, str(script), f"--output={output}", *arguments],
+                tied([sys.executable, str(script), f"--output={output}", *arguments]),
                 stdout=subprocess.DEVNULL,
                 stderr=stderr,
                 start_new_session=True,

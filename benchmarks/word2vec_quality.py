@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import Suite, markdown_table, with_machine, write_json
+from paramfleet_shared.processes.keeping import tied
 from texts import data_folder, write_text
 from word2vec import CONFIG, PERIOD
 
@@ -84,7 +85,9 @@ def _train(command: Sequence[str], keys: dict[str, Any], folder: Path) -> dict[s
     """Run a command on the model; return its result."""
     options = [f"{key}={value}" for key, value in keys.items()]
     ended = subprocess.run(
-        [sys.executable, "-m", "paramfleet_worker", *command, "-m", str(CONFIG), *options],
+        tied(
+            [sys.executable, "-m", "paramfleet_worker", *command, "-m", str(CONFIG), *options]
+        ),
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

@@ -39,7 +39,8 @@ Written by `make docs` from the settings classes; change the text there.
 A setting is taken from the first of these that names it:
 
 1. the command line of a `paramfleet` command, as `--lease_ttl_s 6` or `--lease-ttl-s 6`;
-2. the environment, as `PARAMFLEET_LEASE_TTL_S=6`;
+2. the environment, as `PARAMFLEET_LEASE_TTL_S=6`; a secret has a second variable with `_FILE`
+   behind its name, which takes the path of a file that holds it;
 3. a TOML file, which `paramfleet coordinator`, `pserver` and `worker` read (`--config FILE`
    or `PARAMFLEET_CONFIG=FILE`): shared settings on the top level, a service's own in a
    table of its name (`[coordinator]`, `[pserver]`, `[worker]`);
@@ -206,7 +207,9 @@ def _settings(options: Iterable[Option], section: str, shared: Sequence[str]) ->
     for option in options:
         own = "" if option.name in shared else f"{section}__"
         variable = f"PARAMFLEET_{own}{option.name}".upper()
-        rows.append((f"`{option.name}`", f"`{variable}`", _shown(option.default), option.help))
+        names = [variable, f"{variable}_FILE"] if option.secret else [variable]
+        environment = " or ".join(f"`{name}`" for name in names)
+        rows.append((f"`{option.name}`", environment, _shown(option.default), option.help))
     return _table(("setting", "environment", "default", "meaning"), rows)
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from paramfleet_shared.config import read_environment
+from paramfleet_shared.processes.keeping import tied
 from paramfleet_shared.secret import new_secret
 from paramfleet_worker.core.environment import runtime_environment
 from peer.children import ChildFailedError
@@ -108,9 +109,7 @@ class Nursery:
         secret = {"PARAMFLEET_SECRET": new_secret()}
         with (self._folder / "nursery.log").open("wb") as words:
             self._process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "nursery.process",
+                *tied([sys.executable, "-m", "nursery.process"]),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=words,

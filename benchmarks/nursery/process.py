@@ -6,7 +6,7 @@ is the same program with the same arguments and environment as if it had been st
 
 Reads a JSON object a line and answers with the process id of the fork. The fork's standard
 input and output are a connection to the Unix socket that it was given, its standard error
-is a file. When the nursery's input ends, all that it has forked ends.
+is a file. When the nursery ends, or its input does, all that it has forked ends.
 """
 
 import atexit
@@ -24,6 +24,7 @@ from typing import NoReturn
 
 import paramfleet  # noqa: F401 - for the forks
 import paramfleet_pserver.__main__  # noqa: F401 - for the forks
+from paramfleet_shared.processes.tether import tie
 from paramfleet_shared.tables.warm import main as warm
 
 __all__: list[str] = []
@@ -31,8 +32,11 @@ __all__: list[str] = []
 
 def fork(arguments: Sequence[str], environment: Mapping[str, str], talk: str, log: str) -> int:
     """Return the process id of a fork that runs ``python ARGUMENTS``."""
+    nursery = os.getpid()
     pid = os.fork()
     if not pid:
+        if not tie(nursery):
+            os._exit(1)
         _live(arguments, environment, talk, log)
     return pid
 

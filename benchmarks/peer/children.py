@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from paramfleet_shared.processes.keeping import tied
+
 __all__ = ["ANSWER_TIMEOUT_S", "Child", "ChildFailedError", "cpu_s", "start_child"]
 
 ANSWER_TIMEOUT_S = 60.0
@@ -92,12 +94,11 @@ class Child:
 async def start_child(
     name: str, arguments: Sequence[str], environment: Mapping[str, str], logs: Path
 ) -> Child:
-    """Start ``python ARGUMENTS`` in the folder of the benchmarks."""
+    """Start ``python ARGUMENTS`` in the folder of the benchmarks; it ends with its starter."""
     log = logs / f"{name}.log"
     with log.open("wb") as words:
         process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            *arguments,
+            *tied([sys.executable, *arguments]),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=words,

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from paramfleet_shared.clock import SystemClock
 from paramfleet_shared.config import read_environment
 from paramfleet_shared.discovery.embedded import EmbeddedRedis
+from paramfleet_shared.processes.keeping import tied
 from paramfleet_shared.secret import new_secret
 from paramfleet_worker.core.environment import runtime_environment
 from peer.children import Child, start_child
@@ -47,7 +48,8 @@ def compile_kernels() -> None:
         CalledProcessError: if that fails.
     """
     command = [sys.executable, "-m", "paramfleet_shared.tables.warm"]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    nothing = subprocess.DEVNULL
+    subprocess.run(tied(command), check=True, stdout=nothing, stderr=nothing)
 
 
 def environments() -> Environments:

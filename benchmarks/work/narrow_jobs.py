@@ -28,6 +28,7 @@ import paramfleet as fleet
 import paramfleet_coordinator.__main__
 import paramfleet_pserver.app  # noqa: F401 - before the fork
 from paramfleet_shared.config import read_environment
+from paramfleet_shared.processes.tether import tie
 from paramfleet_shared.secret import new_secret
 from paramfleet_shared.tables.spec import TableSpec
 from paramfleet_shared.tables.warm import warm
@@ -189,9 +190,12 @@ def run(case: Mapping[str, Any], dataset: Dataset, log: Path) -> dict[str, Any]:
 
 def fork(act: Callable[[], None], env: Mapping[str, str], log: Path) -> int:
     """Run ``act`` in a new process that writes to the log; return its pid."""
+    starter = os.getpid()
     pid = os.fork()
     if pid:
         return pid
+    if not tie(starter):
+        os._exit(1)
     code = 1
     try:
         output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)

@@ -52,12 +52,13 @@ def read_settings(*, host: str | None) -> WorkerSettings:
         SettingError: if a value is wrong.
         UnknownSettingError: if nothing reads one.
     """
-    settings = resolve(
+    environment = read_environment()
+    resolved = resolve(
         WorkerSettings,
         section="worker",
         arguments={"host": host},
-        environment=read_environment(),
-    ).value
-    for warning in open_warnings({}, settings):
+        environment=environment,
+    )
+    for warning in open_warnings(resolved.origins, resolved.value, environment):
         log.warning(warning)
-    return settings
+    return resolved.value

@@ -11,14 +11,16 @@ import hashlib
 import hmac
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
 
-from paramfleet_shared.config import JobSettings, SettingError
+from paramfleet_shared.config import JobSettings, SettingError, options_of
 from paramfleet_shared.errors import ContractError
+from paramfleet_shared.texts import printable, shortened
+from paramfleet_shared.visibility import open_mode
 
 __all__ = [
     "MIN_SECRET_LENGTH",
@@ -135,12 +137,15 @@ def secret_of(settings: JobSettings) -> JobSecret | None:
     return JobSecret(settings.secret, settings.job)
 
 
-def open_warnings(origins: Mapping[str, str], settings: JobSettings) -> list[str]:
+def open_warnings(
+    origins: Mapping[str, str], settings: JobSettings, environment: Mapping[str, str]
+) -> list[str]:
     """Return what a process's own settings leave open, in a sentence each.
 
     Args:
         origins: Where each setting came from.
         settings: The settings.
+        environment: Names the files of secrets.
     """
     found = []
     if settings.insecure and not (settings.secret or settings.tls_dir or settings.tls_cert):
@@ -154,4 +159,20 @@ def open_warnings(origins: Mapping[str, str], settings: JobSettings) -> list[str
             "sees it: leave it out there, and name a file that holds it in "
             "PARAMFLEET_REDIS_PASSWORD_FILE"
         )
+    if not settings.launch:  # else the launcher has said it
+        found += _open_files(origins, type(settings), environment)
     return found
+
+
+def _open_files(
+    origins: Mapping[str, str], cls: type, environment: Mapping[str, str]
+) -> Iterator[str]:
+    for option in options_of(cls):
+        variable = origins.get(option.name, "").removeprefix("environment ")
+        if not option.secret or not variable.endswith("_FILE"):
+            continue
+        path = environment[variable]
+        mode = open_mode(Path(path))
+        if mode is not None:
+            shown = shortened(printable(path))
+            yield f"others may read {variable}, {shown} (mode {mode:o}): chmod 600"

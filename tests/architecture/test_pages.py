@@ -13,6 +13,7 @@ import pytest
 
 from paramfleet.runner.config import read_config
 from paramfleet.runner.settings import CtrParameters
+from paramfleet_shared.config import JobSettings, options_of
 
 CHECKOUT = Path(__file__).parents[2]
 PAGES = sorted([*CHECKOUT.glob("*.md"), *CHECKOUT.glob("docs/**/*.md")])
@@ -158,3 +159,14 @@ def test_the_configuration_of_the_migration_page_is_read(tmp_path: Path) -> None
     config = read_config(path).read_as(CtrParameters)
 
     assert config.runner.sync_mode == "geo"
+
+
+def test_every_variable_that_names_a_file_of_a_secret_is_on_the_configuration_page() -> None:
+    page = (CHECKOUT / "docs" / "configuration.md").read_text(encoding="utf-8")
+    secrets = [option.name for option in options_of(JobSettings) if option.secret]
+
+    assert secrets
+    for name in secrets:
+        rows = [line for line in page.splitlines() if line.startswith(f"| `{name}` |")]
+        assert rows
+        assert all(f"`PARAMFLEET_{name.upper()}_FILE`" in row for row in rows)

@@ -15,6 +15,7 @@ from paramfleet_shared.config import JobSettings, read_environment
 from paramfleet_shared.discovery.registry import Registry
 from paramfleet_shared.discovery.session import JobSession
 from paramfleet_shared.discovery.store import store_of
+from paramfleet_shared.processes.keeping import tied
 from paramfleet_shared.rpc.client import Channel
 from paramfleet_shared.testing.secrets import SECRET, secret_for
 
@@ -43,7 +44,7 @@ class Target:
         }
         with self.log(role).open("ab") as log:
             self._processes[role] = subprocess.Popen(
-                [sys.executable, "-m", f"paramfleet_{role}", *options],
+                tied([sys.executable, "-m", f"paramfleet_{role}", *options]),
                 cwd=self.folder,
                 env=environment,
                 stdout=log,

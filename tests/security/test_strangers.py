@@ -101,7 +101,7 @@ async def test_another_user_is_served_nothing_by_pserver_and_coordinator(
         channel = target.channel(target.pserver, "pserver 0")
         answer = await channel.call("status", Message(), timeout_s=10.0)
         assert answer.fields["tables"] == [], "and the job goes on"
-    assert target.log("pserver").read_text().count("secret.refused") >= 1
+    assert target.log("pserver").read_text().count("connections.unproven") >= 1
 
 
 async def test_a_process_of_another_job_is_no_member(target: Target) -> None:

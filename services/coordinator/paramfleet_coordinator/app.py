@@ -26,7 +26,7 @@ from paramfleet_coordinator.routes import Desk
 from paramfleet_shared.access import gate_of
 from paramfleet_shared.admin import AdminServer
 from paramfleet_shared.clock import Clock, SystemClock
-from paramfleet_shared.config import Resolved
+from paramfleet_shared.config import Resolved, read_environment
 from paramfleet_shared.discovery.errors import (
     JobSizeError,
     NoRedisError,
@@ -371,7 +371,7 @@ def run(resolved: Resolved[CoordinatorSettings]) -> int:
     raise_open_files()
     for line in resolved.lines():
         log.info("setting %s", line)
-    for warning in open_warnings(resolved.origins, settings):
+    for warning in open_warnings(resolved.origins, settings, read_environment()):
         log.warning(warning)
     return asyncio.run(_serve_until_signal(Coordinator(resolved, clock=SystemClock())))
 

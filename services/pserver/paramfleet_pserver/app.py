@@ -100,7 +100,7 @@ def serve(resolved: Resolved[PServerSettings]) -> None:
     raise_open_files()
     for line in resolved.lines():
         log.debug("settings", extra={"setting": line})
-    for warning in open_warnings(resolved.origins, resolved.value):
+    for warning in open_warnings(resolved.origins, resolved.value, read_environment()):
         log.warning(warning)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         server = PServer(resolved.value, clock=SystemClock(), config=resolved.shown())

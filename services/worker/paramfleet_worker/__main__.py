@@ -130,7 +130,7 @@ def _worker(
 
 
 def _tell_settings(resolved: Resolved[WorkerSettings]) -> None:
-    warnings = open_warnings(resolved.origins, resolved.value)
+    warnings = open_warnings(resolved.origins, resolved.value, read_environment())
     if resolved.value.log_format == "json":
         setup_logging("worker", log_format="json")
         for line in resolved.lines():

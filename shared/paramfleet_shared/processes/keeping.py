@@ -1,29 +1,45 @@
-"""The starter's end of the keeper's pipe."""
+"""What a starter does so that nothing it starts outlives it.
 
+Two ways, each for what the other can't do. The kernel kills a tied process with its starter,
+whatever becomes of the keeper; but on Linux alone, and not what that process has started. The
+keeper kills whole groups anywhere, unless it is killed itself.
+"""
+
+import os
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-__all__ = ["Keeper", "behind_gate"]
+__all__ = ["Keeper", "behind_gate", "tied"]
 
 END_WITHIN_S = 5.0
+
+
+def tied(command: Sequence[str]) -> list[str]:
+    """Return what starts a command that Linux kills when this process ends, however it ends.
+
+    To be started by the thread that calls this: the kernel's tie is to that thread. So only
+    the main thread's commands are tied, which ends with the process; those of another thread
+    just run.
+    """
+    return _through("now", command)
 
 
 def behind_gate(command: Sequence[str]) -> list[str]:
     """Return what starts a command that waits for a byte on its standard input first.
 
-    So the keeper can be told of it before it does anything.
+    So a keeper can be told of it before it does anything. It is ``tied`` as well.
     """
-    gate = Path(__file__).with_name("gate.py")
-    return [sys.executable, "-I", "-S", str(gate), *command]
+    return _through("gate", command)
 
 
 class Keeper:
     """Makes sure that no process group outlives its starter, however that ends.
 
     Losing the keeper itself costs this protection and nothing else, so a broken pipe to
-    it is not an error of the job.
+    it is not an error of the job. What was started ``behind_gate`` still ends with its starter.
     """
 
     def __init__(self) -> None:
@@ -62,3 +78,10 @@ class Keeper:
             self._process.stdin.write(line.encode())
         except BrokenPipeError:  # somebody killed the keeper
             return
+
+
+def _through(how: str, command: Sequence[str]) -> list[str]:
+    is_main = threading.current_thread() is threading.main_thread()
+    starter = str(os.getpid()) if is_main else "0"
+    script = Path(__file__).with_name("tether.py")
+    return [sys.executable, "-I", "-S", str(script), starter, how, *command]

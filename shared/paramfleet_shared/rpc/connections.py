@@ -15,6 +15,9 @@ _MAX_CONNECTIONS = 10_000
 _MAX_KEPT_BACK = 256
 """Descriptors that connections leave for files, for Redis and for the admin address."""
 
+_MAX_THINGS = 32
+_FURTHER = ""
+
 THIS_MACHINE = "this machine"
 """All loopback addresses together."""
 
@@ -177,18 +180,40 @@ class Repeats:
 
     Args:
         period_s: Seconds between two times.
+        max_things: What is known apart at a time. The further things of a period count as one,
+            so that a crowd of peers takes neither the log nor memory.
     """
 
-    def __init__(self, period_s: float) -> None:
+    def __init__(self, period_s: float, *, max_things: int = _MAX_THINGS) -> None:
         self._period_s = period_s
+        self._max_things = max_things
         self._said_at: dict[str, float] = {}
         self._counts: Counter[str] = Counter()
 
+    @property
+    def num_things(self) -> int:
+        """Return how many things it remembers: ``max_things`` and one at most."""
+        return len(self._said_at)
+
     def count(self, what: str, now: float, *, num: int = 1) -> int:
         """Return how often it was so since it was said last; 0 if it isn't said now."""
+        if what not in self._said_at and self._is_full():
+            self._forget(now)
+            if self._is_full():
+                what = _FURTHER
         self._counts[what] += num
         said_at = self._said_at.get(what)
         if said_at is not None and now - said_at < self._period_s:
             return 0
         self._said_at[what] = now
         return self._counts.pop(what)
+
+    def _is_full(self) -> bool:
+        return len(self._said_at) - (_FURTHER in self._said_at) >= self._max_things
+
+    def _forget(self, now: float) -> None:
+        """Forget what wasn't said for a period, but for what is counted as one."""
+        for what, said_at in list(self._said_at.items()):
+            if what != _FURTHER and now - said_at >= self._period_s:
+                del self._said_at[what]
+                self._counts.pop(what, None)

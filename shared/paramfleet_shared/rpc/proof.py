@@ -100,6 +100,11 @@ class ServerProof:
         return bool(self._client_nonce) and not self._expected
 
     @property
+    def is_answered(self) -> bool:
+        """Whether the client has the challenge, and its proof is due or here."""
+        return bool(self._expected)
+
+    @property
     def rest(self) -> bytes:
         """What came behind the client's proof."""
         return self._received if self.proven else b""

@@ -15,8 +15,9 @@ from typing_extensions import override
 
 from paramfleet_shared.http2 import frames
 from paramfleet_shared.http2.frames import ErrorCode, FrameType
+from paramfleet_shared.rpc.connections import Peer, Repeats
 from paramfleet_shared.rpc.link import CallLostError, Link
-from paramfleet_shared.rpc.nearby import caller_of, is_strangers
+from paramfleet_shared.rpc.nearby import is_strangers
 from paramfleet_shared.rpc.proof import (
     MAX_HELLO_BYTES,
     NONCE_BYTES,
@@ -42,8 +43,14 @@ _REFUSAL = frames.frame(FrameType.SETTINGS, 0, 0) + frames.goaway(
 )
 """What an HTTP/2 client that doesn't know of the secret is told."""
 
-_LOG_EVERY_S = 1.0
-"""Seconds between two lines about strangers; those in between are counted."""
+_LOG_EVERY_S = 10.0
+"""Seconds between two lines about a peer and a reason; those in between are counted."""
+
+_CLOSED = (
+    "it ended the connection instead of proving itself: it has another secret or job, or "
+    "means another server"
+)
+"""The client checks first, and goes when this server's proof isn't what it expects."""
 
 
 class Proving:
@@ -62,19 +69,19 @@ class Proving:
         """This server's name as its callers know it; until then nobody is answered."""
         self._log_name = server
         self._waiting: dict[_ServerProving, None] = {}
-        self._logged_at = float("-inf")
-        self._num_unlogged = 0
+        self._repeats = Repeats(_LOG_EVERY_S)
 
     def begin(
-        self, make: Callable[[], Http2Protocol[Any]], give_up: Callable[[], None]
+        self, peer: Peer, make: Callable[[], Http2Protocol[Any]], give_up: Callable[[], None]
     ) -> asyncio.BaseProtocol:
         """Return the protocol of a new connection.
 
         Args:
+            peer: Who has connected.
             make: Makes the protocol that goes on with a known caller.
             give_up: Called once if the connection ends before that is made.
         """
-        return _ServerProving(self, make, give_up)
+        return _ServerProving(self, peer, make, give_up)
 
     def identify(self, name: str) -> None:
         """Say who this server is, and answer those who wait for that."""
@@ -91,7 +98,7 @@ class Proving:
         """Take a new connection in; one too many ends the oldest."""
         if len(self._waiting) >= _MAX_UNPROVEN:
             oldest = next(iter(self._waiting))
-            self.note_refused(oldest.peer, f"{_MAX_UNPROVEN} others came without a proof")
+            self.note_unproven(oldest.peer, f"{_MAX_UNPROVEN} others came without a proof")
             oldest.abort()
         self._waiting[connection] = None
 
@@ -100,20 +107,26 @@ class Proving:
         """Return how many callers aren't known as yet."""
         return len(self._waiting)
 
+    def is_waiting(self, connection: "_ServerProving") -> bool:
+        """Return whether a connection is neither known nor ended by this end."""
+        return connection in self._waiting
+
     def discard(self, connection: "_ServerProving") -> None:
         """Forget a connection that is known now, or has ended."""
         self._waiting.pop(connection, None)
 
-    def note_refused(self, peer: str, reason: str) -> None:
-        """Log who was refused, at most once a second."""
+    def note_unproven(self, peer: Peer, reason: str) -> None:
+        """Log who isn't let in, and how often that was so.
+
+        Args:
+            peer: Who has connected.
+            reason: In words of this end's; nothing that the peer has sent.
+        """
         now = asyncio.get_running_loop().time()
-        if now - self._logged_at < _LOG_EVERY_S:
-            self._num_unlogged += 1
-            return
-        facts = {"server": self._log_name, "peer": peer, "reason": reason}
-        more = {"others": self._num_unlogged} if self._num_unlogged else {}
-        log.warning("secret.refused", extra={**facts, **more})
-        self._logged_at, self._num_unlogged = now, 0
+        times = self._repeats.count(f"{peer.group} {reason}", now)
+        if times:
+            facts = {"server": self._log_name, "peer": peer.name, "times": times}
+            log.warning("connections.unproven", extra={**facts, "reason": reason})
 
 
 class _Greeting(asyncio.BufferedProtocol):
@@ -162,6 +175,7 @@ class _ServerProving(_Greeting):
     def __init__(
         self,
         all_: Proving,
+        peer: Peer,
         make: Callable[[], Http2Protocol[Any]],
         give_up: Callable[[], None],
     ) -> None:
@@ -172,12 +186,11 @@ class _ServerProving(_Greeting):
         self._proof = ServerProof(all_.key, nonce=os.urandom(NONCE_BYTES))
         self._timer: asyncio.TimerHandle | None = None
         self._next: Http2Protocol[Any] | None = None
-        self.peer = "?"
+        self.peer = peer
 
     @override
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        self.peer = caller_of(transport)
         if is_strangers(transport):
             self._refuse("it is a process of another user")
             return
@@ -217,6 +230,8 @@ class _ServerProving(_Greeting):
 
     @override
     def connection_lost(self, exc: Exception | None) -> None:
+        if self._all.is_waiting(self) and self._proof.is_answered:
+            self._all.note_unproven(self.peer, _CLOSED)
         self._forget()
         if self._next is not None:
             self._next.close()
@@ -224,7 +239,7 @@ class _ServerProving(_Greeting):
             self._give_up()
 
     def _refuse(self, reason: str) -> None:
-        self._all.note_refused(self.peer, reason)
+        self._all.note_unproven(self.peer, reason)
         self._forget()
         transport = self._transport
         assert transport is not None, "connected"

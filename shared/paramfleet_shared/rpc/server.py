@@ -246,7 +246,9 @@ class RpcServer:
     def _new_connection(self, admission: Admission) -> asyncio.BaseProtocol:
         if self._proving is None:
             return self._new_session(admission)
-        return self._proving.begin(partial(self._new_session, admission), admission.release)
+        return self._proving.begin(
+            admission.peer, partial(self._new_session, admission), admission.release
+        )
 
     def _new_session(self, admission: Admission) -> Session:
         session = self._session(self._service)

@@ -20,6 +20,7 @@ from pathlib import Path
 import numba
 from llvmlite import binding  # type: ignore[import-untyped]  # llvmlite ships no types
 
+from paramfleet_shared.processes.keeping import tied
 from paramfleet_shared.tables.kernels.compiled import cache_folders
 
 __all__ = ["COMPILING", "alone", "compiling", "is_cold", "note_compiled"]
@@ -60,7 +61,9 @@ def alone() -> Iterator[None]:
 def compiling() -> Iterator[subprocess.Popen[bytes]]:
     """Compile every kernel in a process of its own, which ends with the context at latest."""
     command = [sys.executable, "-m", "paramfleet_shared.tables.warm"]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)  # noqa: S603 - a fixed command
+    process = subprocess.Popen(  # noqa: S603 - a fixed command
+        tied(command), stdout=subprocess.DEVNULL
+    )
     try:
         yield process
     finally:

@@ -15,6 +15,7 @@ from paramfleet_shared.config import read_environment
 from paramfleet_shared.discovery.registry import Registry
 from paramfleet_shared.discovery.store import RedisStore
 from paramfleet_shared.errors import JobFailedError
+from paramfleet_shared.processes.keeping import tied
 from paramfleet_shared.testing.secrets import SECRET
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes]
@@ -34,7 +35,7 @@ def start(redis_url: str, job_name: str, tmp_path: Path) -> Iterator[Start]:
         words = [f"--{name.replace('_', '-')}={value}" for name, value in given.items()]
         with (tmp_path / "log").open("ab") as log:
             command = [sys.executable, "-m", "paramfleet_coordinator", *words]
-            process = subprocess.Popen(command, stderr=log, stdout=log, env=environment)
+            process = subprocess.Popen(tied(command), stderr=log, stdout=log, env=environment)
         started.append(process)
         return process
 

@@ -16,6 +16,7 @@ from paramfleet.data.slots import Slot
 from paramfleet.runner.batches import list_files
 from paramfleet.runner.config import read_config
 from paramfleet.runner.settings import HyperParameters
+from paramfleet_shared.processes.keeping import tied
 
 pytest.importorskip("moto.server", reason="no S3 server is installed: dependency group test")
 s3fs = pytest.importorskip("s3fs", reason="no client of S3 is installed: dependency group test")
@@ -30,7 +31,7 @@ def address() -> Iterator[str]:
     """Start an S3 server; return its URL."""
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"]
     server = subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        tied(command), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     )
     assert server.stderr is not None
     try:

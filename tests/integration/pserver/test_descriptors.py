@@ -20,6 +20,7 @@ from paramfleet_shared.discovery.registry import Registry
 from paramfleet_shared.discovery.session import JobSession
 from paramfleet_shared.discovery.store import RedisStore
 from paramfleet_shared.errors import ContractError
+from paramfleet_shared.processes.keeping import tied
 from paramfleet_shared.rpc.client import Channel, PeerUnreachableError
 from paramfleet_shared.tables.spec import TableSpec
 from paramfleet_shared.testing.patience import LATE_S
@@ -51,7 +52,7 @@ def short_of_descriptors(
     command = ["paramfleet_pserver", "--redis", redis_url, "--job", job_name]
     with (tmp_path / "log").open("wb") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", *command],
+            tied([sys.executable, "-m", *command]),
             stderr=log,
             stdout=log,
             env=environment,

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import re
 import socket
 import time
 from typing import Any
@@ -18,6 +19,11 @@ from paramfleet_shared.wire.message import Message
 SECRET = JobSecret("s" * 40, "flights")
 OTHER = JobSecret("t" * 40, "flights")
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes.fromhex("000000040000000000")
+
+CLOSED = (
+    "it ended the connection instead of proving itself: it has another secret or job, or "
+    "means another server"
+)
 
 
 class Counting:
@@ -76,6 +82,68 @@ async def test_ends_of_different_secrets_say_so_at_once(
         await house.channel(endpoint, secret=ours).call("echo", Message(), timeout_s=60)
     assert time.perf_counter() - began < 30, "it isn't tried until the deadline"
     assert echo.num_calls == 0
+
+
+def unproven(caplog: pytest.LogCaptureFixture) -> list[tuple[str, int, str]]:
+    """Return who was logged as unproven: server, times, reason."""
+    lines = [each.__dict__ for each in caplog.records if each.msg == "connections.unproven"]
+    assert all(re.fullmatch(r"127\.0\.0\.1:\d+|process \d+", each["peer"]) for each in lines)
+    return [(each["server"], each["times"], each["reason"]) for each in lines]
+
+
+@pytest.mark.parametrize(
+    "ours", [OTHER, JobSecret("s" * 40, "census")], ids=["another", "another job's"]
+)
+async def test_a_server_logs_a_caller_of_another_secret_once_in_a_while(
+    house: Any, ours: JobSecret, caplog: pytest.LogCaptureFixture
+) -> None:
+    server, endpoint = await house.serve({"echo": Counting()}, secret=SECRET)
+    for _ in range(5):
+        with pytest.raises(PeerUnprovenError):
+            await house.channel(endpoint, secret=ours).call("echo", Message(), timeout_s=60)
+    await raw(endpoint, PREFACE)  # all before have been seen
+
+    assert unproven(caplog) == [
+        ("pserver 0", 1, CLOSED),
+        ("pserver 0", 1, "it doesn't know of the job's secret"),
+    ]
+    assert server.num_connections == 0
+
+
+async def test_a_stranger_writes_nothing_into_the_log_and_floods_it_not(
+    house: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    _, endpoint = await house.serve({"echo": Counting()}, secret=SECRET)
+    evil = b"\n2026-01-01 ERROR all is lost \x1b[2J\r\n"
+    hello = b"paramfleet-1\r\n\r\n" + b"n" * 32
+    for text in (evil, hello + evil, b"") * 10:
+        if text:
+            await raw(endpoint, text)
+        else:
+            _, writer = await asyncio.open_connection(*endpoint.split(":"))
+            writer.close()  # as one does who looks whether somebody listens
+
+    assert unproven(caplog) == [
+        ("pserver 0", 1, "it doesn't know of the job's secret"),
+        ("pserver 0", 1, "it doesn't wait for the challenge"),
+    ]
+    assert "lost" not in caplog.text
+
+
+async def test_a_server_that_ends_blames_nobody(
+    house: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    server, endpoint = await house.serve({"echo": Counting()}, secret=SECRET)
+    reader, writer = await asyncio.open_connection(*endpoint.split(":"))
+    writer.write(b"paramfleet-1\r\n\r\n" + b"n" * 32)
+    await reader.readexactly(80)
+
+    await server.close()
+
+    with contextlib.suppress(ConnectionResetError):
+        assert await reader.read() == b""
+    writer.close()
+    assert unproven(caplog) == []
 
 
 async def test_a_server_of_another_name_isnt_the_one_that_is_meant(house: Any) -> None:

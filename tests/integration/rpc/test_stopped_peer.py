@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from paramfleet_shared.processes.keeping import tied
 from paramfleet_shared.rpc.client import DeadlineExceededError
 from paramfleet_shared.testing.patience import LATE_S
 from paramfleet_shared.wire.limits import Limits
@@ -33,7 +34,7 @@ async def test_a_stopped_process_is_given_up_at_the_deadline_and_found_again(
     house: Any,
 ) -> None:
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", SERVER, stdout=asyncio.subprocess.PIPE
+        *tied([sys.executable, "-c", SERVER]), stdout=asyncio.subprocess.PIPE
     )
     try:
         assert process.stdout is not None

@@ -103,6 +103,19 @@ def test_a_wrong_setting_is_found_by_name(
     assert name in found
 
 
+def test_a_redis_that_nobody_named_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as probe:
+        if probe.connect_ex(("127.0.0.1", 6379)) == 0:
+            pytest.skip("a Redis is at the default address")
+    monkeypatch.delenv("PARAMFLEET_REDIS")
+
+    said = CliRunner().invoke(main, ["doctor", "--role", "admin"])
+
+    assert said.exit_code == 0, said.output
+    assert "WARNING redis-none: redis://127.0.0.1:6379/0" in said.output
+    assert "`paramfleet launch` starts its own" in said.output
+
+
 def test_what_the_commands_read_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     variables = {
         f"PARAMFLEET_{name}"

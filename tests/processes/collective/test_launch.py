@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from paramfleet_shared.processes.keeping import tied
+
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 LAUNCH = [sys.executable, "-m", "paramfleet_worker", "launch"]
@@ -63,10 +65,10 @@ def test_two_machines_find_each_other_by_their_addresses(
 ) -> None:
     processes = [
         subprocess.Popen(
-            [
+            tied([
                 *LAUNCH, "--ips=127.0.0.1,127.0.0.2", f"--host_ip=127.0.0.{number}",
                 f"--log_dir=log{number}", f"--master_port={free_port}", script(tmp_path),
-            ],
+            ]),
             cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )
         for number in (1, 2)
@@ -82,7 +84,7 @@ def test_two_machines_find_each_other_by_their_addresses(
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's help is Linux's")
 def test_workers_do_not_outlive_a_launcher_that_is_killed(tmp_path: Path) -> None:
     with subprocess.Popen(
-        [*LAUNCH, "--nproc_per_node=1", script(tmp_path), "stay"],
+        tied([*LAUNCH, "--nproc_per_node=1", script(tmp_path), "stay"]),
         cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     ) as process:  # fmt: skip
         assert process.stdout is not None

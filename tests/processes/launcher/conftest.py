@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from paramfleet_shared.config import read_environment
+from paramfleet_shared.processes.keeping import tied
 from paramfleet_worker.core.topology import Host
 from paramfleet_worker.process.ports import PortReservations
 
@@ -76,7 +77,7 @@ class Launch:
         self.cwd = cwd
         self._out = (cwd / f"stdout-{os.urandom(4).hex()}").open("w+b")
         self.process = subprocess.Popen(
-            command,
+            tied(command),
             cwd=cwd,
             env={**read_environment(), **(environment or {})},
             stdin=subprocess.DEVNULL,

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -156,6 +157,23 @@ def test_nothing_survives_a_launcher_that_is_killed(launch: Callable[..., Any]) 
     assert launched.survivors(3.0) == []
     assert len(launched.pids) == 4
     launched.read_to_end()  # ends only when coordinator and Redis have closed it too
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's help is Linux's")
+def test_nothing_survives_a_launcher_and_its_keeper_that_are_killed(
+    launch: Callable[..., Any],
+) -> None:
+    launched = launch("wait()", *LOCAL)
+    launched.wait_all(*EVERYONE)
+    started = children_of(launched.process.pid)
+    keeper = next(pid for pid in started if "keeper.py" in command_line_of(pid))
+    launched.pids = {f"{command_line_of(pid)} {pid}": pid for pid in started}
+
+    os.kill(keeper, signal.SIGKILL)
+    launched.process.kill()
+
+    assert len(started) == 7, "keeper, Redis, coordinator, pservers and workers"
+    assert launched.survivors(3.0) == []
 
 
 @pytest.mark.parametrize(

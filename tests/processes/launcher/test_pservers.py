@@ -14,6 +14,7 @@ from urllib.request import urlopen
 import pytest
 
 from paramfleet_shared.config import read_environment
+from paramfleet_shared.processes.keeping import tied
 from paramfleet_shared.testing.secrets import SECRET
 from paramfleet_worker.core.topology import Host
 from paramfleet_worker.process.ports import PortReservations
@@ -116,7 +117,7 @@ def test_a_pserver_that_compiles_says_so_and_joins_only_then(tmp_path: Path) -> 
     with PortReservations() as reservations:
         port = reservations.reserve(Host("127.0.0.1")).port
     process = subprocess.Popen(
-        [*command, f"--admin-port={port}"],
+        tied([*command, f"--admin-port={port}"]),
         env={
             **read_environment(),
             "NUMBA_CACHE_DIR": str(tmp_path),

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from paramfleet_shared.config import read_environment
+from paramfleet_shared.processes.keeping import tied
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
@@ -156,7 +157,9 @@ def test_a_terminal_is_shown_a_link_that_opens_the_page_once(
     terminal, end = pty.openpty()
     command = [sys.executable, "-m", "paramfleet_worker", "launch", *LOCAL, str(script)]
     environment = {**read_environment(), **steered.environment, "NO_COLOR": "1"}
-    with subprocess.Popen(command, cwd=script.parent, env=environment, stderr=end) as process:
+    with subprocess.Popen(
+        tied(command), cwd=script.parent, env=environment, stderr=end
+    ) as process:
         os.close(end)
         said = ""
         while "#code=" not in said.rpartition("\n")[0]:

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from paramfleet_shared.processes.keeping import tied
+
 SCRIPT = Path(__file__).parent / "scripts" / "meet.py"
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes]
@@ -18,7 +20,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     file = tmp_path_factory.mktemp("group") / "store"
     workers = [
         subprocess.Popen(
-            [sys.executable, "-W", "error", str(SCRIPT), str(rank), str(file)],
+            tied([sys.executable, "-W", "error", str(SCRIPT), str(rank), str(file)]),
             stdout=subprocess.PIPE,
             text=True,
         )

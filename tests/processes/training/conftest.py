@@ -21,6 +21,7 @@ import pytest
 import redis
 
 from paramfleet_shared.config import read_environment
+from paramfleet_shared.processes.keeping import tied
 from paramfleet_shared.testing.secrets import SECRET
 from paramfleet_shared.tokens import new_token
 
@@ -35,7 +36,7 @@ class Zygote:
         for name in ("TRAINING_ROLE", "PADDLE_TRAINER_ID"):
             env.pop(name, None)
         self._process = subprocess.Popen(
-            [sys.executable, str(HERE / "zygote.py")],
+            tied([sys.executable, str(HERE / "zygote.py")]),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

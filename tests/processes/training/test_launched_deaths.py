@@ -16,6 +16,7 @@ from typing import IO, Any
 
 import pytest
 
+from paramfleet_shared.processes.keeping import tied
 from paramfleet_shared.testing.patience import LATE_S
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
@@ -34,7 +35,7 @@ class Launched:
         self._path = folder / "launch.out"
         self._file: IO[bytes] = self._path.open("wb")
         self.process = subprocess.Popen(
-            [*command, *options, str(SCRIPT), *args, self.mark],
+            tied([*command, *options, str(SCRIPT), *args, self.mark]),
             cwd=folder,
             stdin=subprocess.DEVNULL,
             stdout=self._file,

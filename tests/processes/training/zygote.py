@@ -21,13 +21,17 @@ import paramfleet  # noqa: F401 - preloaded for the children
 import paramfleet.runner.__main__  # noqa: F401 - preloaded for the children
 import paramfleet_coordinator.__main__
 import paramfleet_pserver.app  # noqa: F401 - preloaded for the children
+from paramfleet_shared.processes.tether import tie
 from paramfleet_shared.tables.warm import main as warm
 
 
 def start(argv: list[str], env: dict[str, str], log: str) -> int:
+    starter = os.getpid()
     pid = os.fork()
     if pid:
         return pid
+    if not tie(starter):
+        os._exit(1)
     code = 1
     try:
         output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)

@@ -22,12 +22,12 @@ from typing_extensions import override
 from paramfleet.collective.errors import PeersLostError
 from paramfleet.localsgd.roll_call import MeetingLostError
 from paramfleet_shared.errors import UnavailableError
+from paramfleet_shared.processes.keeping import tied
 from paramfleet_worker.app.planning import NotMyJobError
 from paramfleet_worker.config import LaunchSettings
 from paramfleet_worker.core.environment import runtime_environment
 from paramfleet_worker.core.events import ProcessName, describe_exit
 from paramfleet_worker.core.topology import Host
-from paramfleet_worker.process import tether
 from paramfleet_worker.process.addresses import hosts_of_this_machine
 from paramfleet_worker.process.console import Console
 from paramfleet_worker.process.streams import Streams
@@ -143,11 +143,12 @@ def launch_collective(
     streams = Streams(plan.names, settings.log_dir, console)
     total = plan.num_workers * len(plan.machines)
     console.say(f"collective job: {total} workers; logs in {settings.log_dir.absolute()}")
-    command = ["-I", "-S", tether.__file__, str(os.getpid()), sys.executable, *script]
+    # torch's agent starts each worker in a session of its own
+    program, *words = tied([sys.executable, *script])
     with tempfile.TemporaryDirectory(prefix="paramfleet-") as folder:
         config = _config(plan, _Pipes(streams, plan.names, folder))
         try:
-            elastic_launch(config, sys.executable)(*command)
+            elastic_launch(config, program)(*words)
         except ChildFailedError as error:
             streams.drain(LAST_OUTPUT_WITHIN_S)
             return _tell(streams, console, error.failures)

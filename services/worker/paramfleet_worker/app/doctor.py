@@ -17,6 +17,7 @@ from paramfleet_pserver.config import PServerSettings
 from paramfleet_shared.cli import BoundedCommand, echo
 from paramfleet_shared.config import (
     JobSettings,
+    Resolved,
     SettingError,
     options_of,
     read_environment,
@@ -131,17 +132,19 @@ def _read_settings(
     read = {n: v for n, v in environment.items() if n in facts.known}
     section = wanted.role if wanted.role in SECTIONS else ""
     try:
-        settings: Any = resolve(
+        resolved: Resolved[Any] = resolve(
             cls, section=section, arguments={}, environment=read, file=wanted.config
-        ).value
+        )
     except ContractError as error:
         return None, replace(facts, error=str(error))
+    settings = resolved.value
     assert isinstance(settings, JobSettings), "those of the roles are"
     return settings, replace(
         facts,
         job=settings.job,
         host=settings.host,
         redis=without_password(settings.redis),
+        names_redis=resolved.origins["redis"] != "default",
         has_tls=files_of(settings, wanted.role) is not None,
         has_tokens=bool(settings.tokens_file),
     )

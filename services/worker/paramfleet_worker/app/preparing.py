@@ -101,7 +101,8 @@ def prepared_launch(
             own |= admin_environment(folder, job)
         secret_of(job)
         given = [line for line in resolved.lines() if not line.endswith("(default)")]
-        warnings = [f"warning: {each}" for each in open_warnings(resolved.origins, job)]
+        found = open_warnings(resolved.origins, job, environment)
+        warnings = [f"warning: {each}" for each in found]
         plan = _with_own_logs(plan, stack)
         prepared = PreparedLaunch(
             plan=plan, job=job, folder=folder, environment=own, lines=(*given, *warnings)

@@ -2,10 +2,8 @@
 
 import asyncio
 import contextlib
-import grp
 import ipaddress
 import os
-import pwd
 import stat
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -20,6 +18,7 @@ from redis.exceptions import RedisError
 
 from paramfleet_shared.config import JobSettings, without_password
 from paramfleet_shared.rpc.endpoint import MalformedEndpointError, split_endpoint
+from paramfleet_shared.visibility import is_hidden, others_bits, user_of
 from paramfleet_worker.core.doctor.security import (
     ListenerFacts,
     OpenRedisFacts,
@@ -50,15 +49,15 @@ def look_at_path(kind: PathKind, path: Path) -> PathFacts | None:
         fact = path.stat()
     except OSError:
         return None
-    shared = 0o077 if not _is_own_group(fact.st_gid) else 0o007
+    shared = others_bits(fact.st_gid)
     is_foreign = fact.st_uid not in {0, os.geteuid()}
     return PathFacts(
         kind=kind,
         path=str(path),
         mode=stat.S_IMODE(fact.st_mode),
-        readable_by_others=bool(fact.st_mode & shared & 0o044) and not _is_hidden(path),
-        writable_by_others=bool(fact.st_mode & shared & 0o022) and not _is_hidden(path),
-        owner=_user_of(fact.st_uid) if is_foreign else "",
+        readable_by_others=bool(fact.st_mode & shared & 0o044) and not is_hidden(path),
+        writable_by_others=bool(fact.st_mode & shared & 0o022) and not is_hidden(path),
+        owner=user_of(fact.st_uid) if is_foreign else "",
     )
 
 
@@ -97,7 +96,7 @@ async def look_at_redis(settings: JobSettings) -> OpenRedisFacts | None:
     is_socket = parts.scheme == "unix"
     facts = OpenRedisFacts(
         address=without_password(settings.redis),
-        is_private=is_socket and _is_hidden(Path(parts.path)),
+        is_private=is_socket and is_hidden(Path(parts.path)),
         is_loopback=is_socket or are_loopback(addresses_of(parts.hostname or "")),
         speaks_tls=parts.scheme == "rediss",
     )
@@ -154,26 +153,3 @@ def _plain(text: str) -> str:
     address = ipaddress.ip_address(b"".join(words))
     mapped = getattr(address, "ipv4_mapped", None)
     return str(mapped or address)
-
-
-def _is_hidden(path: Path) -> bool:
-    """Return whether a folder above it keeps others out."""
-    with contextlib.suppress(OSError):
-        for folder in path.absolute().parents:
-            if not folder.stat().st_mode & 0o011:
-                return True
-    return False
-
-
-def _is_own_group(gid: int) -> bool:
-    """Return whether a group is this user's alone, as many systems make one for each user."""
-    with contextlib.suppress(KeyError):
-        group = grp.getgrgid(gid)
-        return not group.gr_mem and group.gr_name == _user_of(os.geteuid())
-    return False
-
-
-def _user_of(uid: int) -> str:
-    with contextlib.suppress(KeyError):
-        return pwd.getpwuid(uid).pw_name
-    return f"user {uid}"

@@ -152,3 +152,16 @@ def test_what_repeats_is_said_once_a_while_with_how_often_it_was() -> None:
 
     assert said == [1, 0, 0, 0, 4, 0]
     assert repeats.count("cut", 11.0, num=7) == 7
+
+
+def test_a_crowd_of_things_is_said_as_one_and_takes_no_more_memory() -> None:
+    repeats = Repeats(10.0, max_things=2)
+
+    first = [repeats.count(f"peer {n}", 0.0) for n in range(1000)]
+    again = [repeats.count(f"peer {n}", 10.0) for n in (0, 1, 2)]
+    later = [repeats.count(f"peer {n}", 20.0) for n in (7, 8, 7, 9)]
+
+    assert first == [1, 1, 1, *[0] * 997]
+    assert again == [1, 1, 998]
+    assert later == [1, 1, 0, 1], "those who were silent for a period are forgotten"
+    assert repeats.num_things == 3

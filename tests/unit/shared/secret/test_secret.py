@@ -1,11 +1,13 @@
 """The job's secret: what the settings say of it, and the keys made of it."""
 
 import stat
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from paramfleet_shared.config import JobSettings, SettingError
+from paramfleet_shared.config import JobSettings, Resolved, SettingError, resolve
 from paramfleet_shared.secret import (
     JobSecret,
     OpenJobError,
@@ -67,18 +69,74 @@ def test_a_secret_s_file_is_its_owner_s_alone_and_none_is_overwritten(tmp_path: 
 
 
 def test_a_job_that_is_open_on_purpose_is_warned_of() -> None:
-    (warning,) = open_warnings({}, JobSettings(job="flights", insecure=True))
+    (warning,) = open_warnings({}, JobSettings(job="flights", insecure=True), {})
 
     assert warning.startswith("job flights runs without secret and certificates (insecure): ")
-    assert open_warnings({}, JobSettings(insecure=True, tls_dir="tls")) == []
-    assert open_warnings({}, JobSettings(insecure=True, secret=new_secret())) == []
+    assert open_warnings({}, JobSettings(insecure=True, tls_dir="tls"), {}) == []
+    assert open_warnings({}, JobSettings(insecure=True, secret=new_secret()), {}) == []
 
 
 def test_a_password_on_a_command_line_is_warned_of_by_the_option() -> None:
     settings = JobSettings(redis="redis://:pw@h/0")
 
-    (warning,) = open_warnings({"redis": "argument"}, settings)
+    (warning,) = open_warnings({"redis": "argument"}, settings, {})
 
     assert warning.startswith("the password in --redis is on a command line")
     assert "PARAMFLEET_REDIS_PASSWORD_FILE" in warning
-    assert open_warnings({"redis": "environment PARAMFLEET_REDIS"}, settings) == []
+    assert open_warnings({"redis": "environment PARAMFLEET_REDIS"}, settings, {}) == []
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that every user of this machine may enter, unlike pytest's own."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        yield folder
+
+
+def warnings_of(file: Path, mode: int, **settings: str) -> list[str]:
+    """Return what is said at start of a secret in a file of this mode."""
+    file.write_text("s" * 40)
+    file.chmod(mode)
+    environment = {"PARAMFLEET_SECRET_FILE": str(file)}
+    resolved: Resolved[JobSettings] = resolve(
+        JobSettings, section="", arguments=settings, environment=environment
+    )
+    return open_warnings(resolved.origins, resolved.value, environment)
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o604, 0o666])
+def test_a_file_of_a_secret_that_others_may_read_is_warned_of(
+    open_folder: Path, mode: int
+) -> None:
+    file = open_folder / "secret"
+
+    (warning,) = warnings_of(file, mode)
+
+    assert warning.startswith(f"others may read PARAMFLEET_SECRET_FILE, {file} (mode {mode:o})")
+    assert warning.endswith("chmod 600")
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o400, 0o444])
+def test_a_file_of_a_secret_that_is_private_or_mounted_to_be_read_is_not(
+    open_folder: Path, mode: int
+) -> None:
+    assert warnings_of(open_folder / "secret", mode) == []
+
+
+def test_a_file_of_a_secret_in_a_private_folder_is_not_warned_of(open_folder: Path) -> None:
+    open_folder.chmod(0o700)
+
+    assert warnings_of(open_folder / "secret", 0o644) == []
+
+
+def test_members_do_not_repeat_what_their_launcher_has_said(open_folder: Path) -> None:
+    assert warnings_of(open_folder / "secret", 0o644, launch="a1") == []
+
+
+def test_a_list_of_tokens_holds_no_secret(open_folder: Path) -> None:
+    environment = {"PARAMFLEET_TOKENS_FILE": str(open_folder)}
+
+    origins = {"tokens_file": "environment PARAMFLEET_TOKENS_FILE"}
+    assert open_warnings(origins, JobSettings(), environment) == []

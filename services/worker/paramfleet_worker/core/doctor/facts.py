@@ -29,6 +29,8 @@ class SettingsFacts:
     host: str = "127.0.0.1"
     redis: str = "redis://127.0.0.1:6379/0"
     """Without its password."""
+    names_redis: bool = False
+    """Whether somebody said where Redis is; else it is the default."""
     has_tls: bool = False
     has_tokens: bool = False
     variables: tuple[str, ...] = ()

@@ -24,6 +24,15 @@ def check_redis(facts: Facts) -> Iterator[Finding]:
     where = facts.settings.redis
     if redis is None:
         return
+    if not redis.is_reachable and not facts.settings.names_redis:
+        yield warning(
+            "redis-none",
+            where,
+            "no Redis is named, and none answers at the default address",
+            "nothing, for a job of one machine: `paramfleet launch` starts its own. Set "
+            "PARAMFLEET_REDIS for several machines, or for processes started by hand",
+        )
+        return
     if not redis.is_reachable:
         yield failure(
             "redis-unreachable",

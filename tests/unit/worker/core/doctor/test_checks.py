@@ -73,7 +73,10 @@ def member(**versions: str) -> dict[str, Any]:
 
 
 FAILURES: dict[str, dict[str, Any]] = {
-    "redis-unreachable": redis(is_reachable=False, reason="refused"),
+    "redis-unreachable": {
+        **redis(is_reachable=False, reason="refused"),
+        **settings(names_redis=True),
+    },
     "redis-refused": redis(refusal="WRONGPASS"),
     "redis-acl": redis(denied=("EVAL",)),
     "redis-old": redis(version="5.0.14"),
@@ -135,6 +138,7 @@ FAILURES: dict[str, dict[str, Any]] = {
 """By the name of what is found: what is wrong in it."""
 
 WARNINGS: dict[str, dict[str, Any]] = {
+    "redis-none": redis(is_reachable=False, reason="refused"),
     "redis-open": redis(asks_for_password=False),
     "redis-rights": redis(dangerous=("CONFIG", "MODULE")),
     "redis-cleartext": redis(speaks_tls=False),

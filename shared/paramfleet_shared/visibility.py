@@ -1,0 +1,57 @@
+"""Who else on this machine may look at a file."""
+
+import contextlib
+import grp
+import os
+import pwd
+import stat
+from pathlib import Path
+
+__all__ = ["is_hidden", "open_mode", "others_bits", "user_of"]
+
+
+def open_mode(path: Path) -> int | None:
+    """Return the mode of a file of this user's that others may read; None if it isn't so.
+
+    A file that nobody may write, or on a file system that is mounted to be read alone, as
+    containers get their secrets, is None: its owner can't do anything about it.
+    """
+    try:
+        fact = path.stat()
+        is_read_only = bool(os.statvfs(path).f_flag & os.ST_RDONLY)
+    except OSError:
+        return None
+    mode = stat.S_IMODE(fact.st_mode)
+    is_ours = fact.st_uid == os.geteuid() and bool(mode & stat.S_IWUSR) and not is_read_only
+    is_open = bool(mode & others_bits(fact.st_gid) & 0o044) and not is_hidden(path)
+    return mode if is_ours and is_open else None
+
+
+def others_bits(gid: int) -> int:
+    """Return the bits of a mode that are of others than this user.
+
+    Args:
+        gid: Group of the file; it is no other where it is this user's alone, as many systems
+            make one for each user.
+    """
+    with contextlib.suppress(KeyError):
+        group = grp.getgrgid(gid)
+        if not group.gr_mem and group.gr_name == user_of(os.geteuid()):
+            return 0o007
+    return 0o077
+
+
+def is_hidden(path: Path) -> bool:
+    """Return whether a folder above it keeps others out."""
+    with contextlib.suppress(OSError):
+        for folder in path.absolute().parents:
+            if not folder.stat().st_mode & 0o011:
+                return True
+    return False
+
+
+def user_of(uid: int) -> str:
+    """Return a user's name, or number where it has none."""
+    with contextlib.suppress(KeyError):
+        return pwd.getpwuid(uid).pw_name
+    return f"user {uid}"
