@@ -28,6 +28,7 @@ from paramfleet.job import Job, pull_dense
 from paramfleet.localstate import export_tables, install_table, join_parts
 from paramfleet.modes.local import LocalMode
 from paramfleet.optimizer import DistributedOptimizer
+from paramfleet.savedstate import buffers_to_load, plain_state, write_state
 from paramfleet.session import Session
 from paramfleet_shared.checkpoint import (
     MANIFEST,
@@ -73,10 +74,12 @@ class Saving:
         self._clock = clock or SystemClock()
 
     def save_persistables(self, dirname: str | Path) -> Cut | None:
-        """Save every table with its optimizer state, so that training can go on from it.
+        """Save every table with its optimizer state, and buffers, so that training can go on.
 
         What this worker has queued is pushed first. Other workers may go on training: the
-        pservers hold their pushes until all tables are written as of one moment.
+        pservers hold their pushes until all tables are written as of one moment. Buffers and
+        extra states are this worker's: what all agreed on, after ``finish_training`` or
+        ``average_buffers``. What a checkpoint can't hold of them is named in the manifest.
 
         Args:
             dirname: The checkpoint's folder; replaced if it exists. In a job it must be below
@@ -112,15 +115,20 @@ class Saving:
             log.warning("worker.checkpoint_not_a_consistent_cut", extra=told)
         return cut
 
-    def load_model(self, dirname: str | Path) -> None:
-        """Take every table from a checkpoint, saved by any number of pservers.
+    def load_model(self, dirname: str | Path) -> list[str]:
+        """Take every table and buffer from a checkpoint, saved by any number of pservers.
 
         The first worker has it loaded; every worker calls this between the same steps,
         and returns with the loaded values. What any of them had not pushed is pushed
         before and so overwritten. If one pserver refuses, the others may have loaded: every
         worker gets the error, and the job should end.
 
+        Returns:
+            The model's buffers and extra states that the checkpoint doesn't have, such as one
+            of before these were saved: they stay as they were.
+
         Raises:
+            BufferMismatchError: if a buffer has another shape or dtype.
             FolderNameError: if no folder can have that name.
             FolderNotAllowedError: if it isn't below one of the pservers' ``checkpoint_dirs``.
             ManifestError: if the folder isn't a checkpoint.
@@ -132,28 +140,31 @@ class Saving:
         folder = Path(dirname).absolute()
         job = self._session.job
         if job is None:
-            self._load_locally(folder)
-            return
+            return self._load_locally(folder)
         mode = self._running("load_model")
         mode.flush()
         self._session.worker_barrier("fleet.load_model")  # nobody writes any more
         outcome = b""
         if self._session.is_first_worker():
-            outcome = _ask_to_load(job, folder)
+            outcome = _load_everywhere(job, folder)
         outcomes = self._session.gather("fleet.load_model", outcome)
-        if outcomes[0]:
-            error = error_from_wire(msgpack.unpackb(outcomes[0]))
-            raise error
+        error, lacking, buffers = msgpack.unpackb(outcomes[0])
+        if error is not None:
+            failure = error_from_wire(error)
+            raise failure
         mode.reload()
+        job.agreement.take([buffers], others="worker 0")
+        return list(lacking)
 
     def save_inference_model(self, dirname: str | Path) -> None:
         """Save what inference needs, in files that load without this package.
 
-        ``dirname/model.pt`` is the model's ``state_dict`` (dense parameters and
-        buffers; ``torch.load(..., weights_only=True)``). ``dirname/rows.<table>.safetensors``
-        holds ``ids`` int64 [n], sorted, and ``rows`` float32 [n, D] of each sparse
-        table: row i belongs to id ``ids[i]``, so ``torch.searchsorted`` finds an id's
-        place and ``torch.nn.Embedding.from_pretrained(rows)`` its row.
+        ``dirname/model.pt`` is the model's ``state_dict`` (dense parameters, buffers as this
+        worker has them, and plain extra states; ``torch.load(..., weights_only=True)``).
+        ``dirname/rows.<table>.safetensors`` holds ``ids`` int64 [n], sorted, and ``rows``
+        float32 [n, D] of each sparse table: row i belongs to id ``ids[i]``, so
+        ``torch.searchsorted`` finds an id's place and
+        ``torch.nn.Embedding.from_pretrained(rows)`` its row.
 
         Raises:
             CallOrderError: before ``distributed_model`` and ``init_worker``.
@@ -188,7 +199,7 @@ class Saving:
 
     def _write(self, folder: Path) -> Manifest:
         """Write a whole checkpoint into ``folder``."""
-        job = self._session.job
+        job, model = self._session.job, self._session.model
         if job is None:
             manifest = self._write_locally(folder)
         else:
@@ -205,6 +216,8 @@ class Saving:
             )
             answers, cut = job.communicator.wait(saving)
             manifest = replace(_collect(answers), cut=cut)
+        if model is not None:
+            manifest = replace(manifest, module=write_state(folder, model))
         write_manifest(folder, manifest)
         return manifest
 
@@ -220,9 +233,10 @@ class Saving:
         cut = Cut(consistent=True, paused_s=round(self._clock.monotonic() - began, 3))
         return Manifest(tables=tuple(tables), files=tuple(files), cut=cut)
 
-    def _load_locally(self, folder: Path) -> None:
+    def _load_locally(self, folder: Path) -> list[str]:
         mode, optimizer = self._local("load_model")
         manifest = read_manifest(folder)
+        buffers = buffers_to_load(self._session.model, folder)
         targets: dict[str, Any] = {stepper.table.name: stepper for stepper in mode.steppers}
         targets |= {block.name: block for block, _ in optimizer.tables.dense}
         specs = {
@@ -256,6 +270,7 @@ class Saving:
                 rule=table.spec.optimizer.rule,
             )
         optimizer.num_steps = max((table.version for table in saved.values()), default=0)
+        return buffers.install()
 
     def _with_served_dense(self, model: torch.nn.Module, path: Path) -> None:
         """Write the state_dict with the pservers' dense values, and keep this worker's own."""
@@ -268,8 +283,7 @@ class Saving:
             for block, values in zip(blocks, pull_dense(job, blocks), strict=True):
                 block.install(values)
         try:
-            state = {name: value.detach().cpu() for name, value in model.state_dict().items()}
-            torch.save(state, path)
+            torch.save(plain_state(model), path)
         finally:
             for block, values in zip(blocks, own, strict=True):
                 block.install(values)
@@ -292,17 +306,25 @@ class Saving:
         return mode, optimizer
 
 
-def _ask_to_load(job: Job, folder: Path) -> bytes:
-    """Have every pserver load; return nothing, or the first error as the wire has it."""
-    work = job.pservers.call_all(
-        "load", {"dirname": str(folder)}, timeout_s=job.pservers.step_timeout_s
-    )
+def _load_everywhere(job: Job, folder: Path) -> bytes:
+    """Have every pserver load, and worker 0's model take the buffers.
+
+    Returns:
+        For all workers: the first error as the wire has it, or what the checkpoint lacks and
+        the buffers.
+    """
+    agreement = job.agreement
     try:
-        job.communicator.wait(work)
+        buffers = buffers_to_load(agreement.model, folder)
+        fields = {"dirname": str(folder)}
+        timeout_s = job.pservers.step_timeout_s
+        job.communicator.wait(job.pservers.call_all("load", fields, timeout_s=timeout_s))
     except FleetError as error:
-        packed: bytes = msgpack.packb(error_to_wire(error))
-        return packed
-    return b""
+        answer: list[Any] = [error_to_wire(error), [], b""]
+    else:
+        answer = [None, buffers.install(), agreement.payload(say="all")]
+    packed: bytes = msgpack.packb(answer)
+    return packed
 
 
 def _collect(answers: Iterable[Message]) -> Manifest:

@@ -61,6 +61,8 @@ class Checkpointing:
         self._dirs = dirs
         self.holding = Holding(clock)
         """What pushes ask."""
+        self.loaded_from = ""
+        """Folder that was loaded last, with its links resolved; empty for none."""
 
     async def hold(self, request: Request, training: Training) -> Message:
         """Hold pushes, and answer which ones were applied; ``for_s`` 0 lets them go on.
@@ -138,8 +140,10 @@ class Checkpointing:
 
     async def load_from(self, directory: Path, training: Training | None) -> dict[str, int]:
         """Take this server's part of a checkpoint; returns the rows of each table."""
+        directory = await asyncio.to_thread(directory.resolve)  # a link may move meanwhile
         loaded = await load_tables(self._store, self._owners, directory)
         self._store.put(loaded)
+        self.loaded_from = str(directory)
         if training is not None and training.geo is not None:
             await training.geo.announce_loaded()
         return {table.spec.name: table.num_rows for table in loaded}
