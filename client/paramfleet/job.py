@@ -15,7 +15,6 @@ from paramfleet.agreement import Agreement
 from paramfleet.communicator import Communicator
 from paramfleet.dense import DenseBlock
 from paramfleet.leaving import Departure
-from paramfleet.modulestate import BufferMismatchError
 from paramfleet.pservers import PIECES_AT_ONCE, PServers, ends_of
 from paramfleet.requests import Author, Read, ReadPlan, decoded_part, dense_slice
 from paramfleet.savedstate import buffers_to_load
@@ -126,16 +125,15 @@ class Job:
         """
         with self.departure.at_rest():
             payloads = self._gather(name, self.agreement.payload(), FINISH_TIMEOUT_S)
-        try:
-            self.agreement.take(payloads)
-        except BufferMismatchError as error:  # the training is done: nobody's is thrown away
-            log.warning("worker.buffers_differ", extra={"reason": str(error)})
+        for problem in self.agreement.take(payloads, spares=True):  # the training is done
+            log.warning("worker.buffers_differ", extra={"reason": str(problem)})
 
     def begin_alike(self, name: str) -> None:
         """Wait for all workers to begin, and take worker 0's buffers.
 
         Raises:
             BufferMismatchError: if a buffer's shape or dtype isn't the same everywhere.
+            BufferTooLargeError: if one that isn't the same is too large to be sent.
         """
         payload = self.agreement.payload(say="none" if self.author.rank else "all")
         self.agreement.take(self._gather(name, payload))

@@ -263,6 +263,7 @@ class Session(Standing):
             BarrierTimeoutError: naming who is missing.
             BufferMismatchError: if a buffer's shape or dtype isn't the same everywhere; nothing
                 was changed.
+            BufferTooLargeError: if one that isn't the same is too large to be sent; the same.
             JobFailedError: as soon as a member of the job died.
         """
         if self.agreement.model is not self.model:

@@ -178,7 +178,9 @@ class Registry:
     async def read_payloads(self, *, epoch: int, use: str) -> dict[int, bytes]:
         """Return the payloads of one gather by rank."""
         key = self._keys.of_run(epoch, f"gather:{use}")[-1]
-        found = read_hash(await self._store.command("HGETALL", key))
+        found = read_hash(
+            await self._store.command("HGETALL", key, timeout_s=_PAYLOAD_TIMEOUT_S)
+        )
         return {int(rank): payload for rank, payload in found.items()}
 
     async def _fenced(

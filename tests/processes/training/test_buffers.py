@@ -41,6 +41,13 @@ def test_workers_end_with_the_mean_of_their_statistics_and_evaluate_alike(
     assert [r["ended"]["scratch"] for r in results] == [[0.0, 0.0], [1.0, 1.0]]
 
 
+def test_buffers_of_many_megabytes_are_agreed_on(jobs: Any) -> None:
+    results = jobs.run(SCRIPT, "--queue", str(7 << 20), "--steps", "2").results
+
+    assert [result["own"]["queue"] for result in results] == [[2.0] * 8, [4.0] * 8]
+    assert [result["ended"]["queue"] for result in results] == [[3.0] * 8] * 2
+
+
 async def test_workers_keep_their_own_and_say_so_if_redis_forgets_them(
     jobs: Any, own_redis: EmbeddedRedis, tmp_path: Path
 ) -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from typing_extensions import override
 
-from paramfleet.agreement import Agreement
+from paramfleet.agreement import Agreement, BufferTooLargeError
 from paramfleet.modulestate import BufferMismatchError
 
 
@@ -147,6 +147,43 @@ def test_another_shape_or_dtype_is_an_error_that_names_the_buffer(other: torch.T
         with pytest.raises(BufferMismatchError, match="'x'"):
             each.take(payloads)
         assert torch.equal(model.a, before)
+
+
+def test_at_the_end_the_other_buffers_are_agreed_on_nevertheless() -> None:
+    models, agreements = workers(
+        {"a": torch.ones(1), "x": torch.ones(2)}, {"a": torch.zeros(1), "x": torch.ones(3)}
+    )
+    payloads = [each.payload() for each in agreements]
+
+    problems = [each.take(payloads, spares=True) for each in agreements]
+
+    assert [model.a.item() for model in models] == [0.5, 0.5]
+    assert [model.x.numel() for model in models] == [2, 3]
+    assert all("'x'" in str(each) for (each,) in problems)
+
+
+def large(scale: float) -> Any:
+    return Holder(
+        small=torch.ones(2) * scale, mask=torch.ones(999), queue=torch.ones(999) * scale
+    )
+
+
+def test_what_is_too_large_is_an_error_unless_it_is_the_same_everywhere() -> None:
+    models = [large(1.0), large(3.0)]
+    agreements = [Agreement(model, max_bytes=1000) for model in models]
+    payloads = [each.payload() for each in agreements]
+
+    for model, each in zip(models, agreements, strict=True):
+        before = model.small.clone()
+        with pytest.raises(BufferTooLargeError, match=r"'queue'.*1,000"):
+            each.take(payloads)
+        assert torch.equal(model.small, before)
+        assert len(each.take(payloads, spares=True)) == 1
+
+    assert max(map(len, payloads)) < 1500
+    for scale, model in zip((1.0, 3.0), models, strict=True):
+        assert torch.equal(model.small, torch.full((2,), 2.0))
+        assert torch.equal(model.queue, torch.full((999,), scale))
 
 
 def test_without_a_model_or_buffers_there_is_nothing_to_do() -> None:

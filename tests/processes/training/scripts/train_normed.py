@@ -18,6 +18,7 @@ parser.add_argument("--save_early", default="", help="by worker 0, before the tr
 parser.add_argument("--load", default="")
 parser.add_argument("--server_load", default="")
 parser.add_argument("--inference", default="")
+parser.add_argument("--queue", type=int, default=0, help="floats of a buffer that changes")
 parser.add_argument("--until", default="", help="worker 1 waits for this file at the end")
 parser.add_argument("--average", action="store_true", help="before the training ends")
 args = parser.parse_args()
@@ -26,18 +27,22 @@ args = parser.parse_args()
 class Normed(torch.nn.Module):
     """Inputs whose scale differs by worker go through BatchNorm; it counts its examples."""
 
+    queue: torch.Tensor
+
     def __init__(self, rank: int) -> None:
         super().__init__()
         self.norm = torch.nn.BatchNorm1d(4)
         self.last = torch.nn.Linear(4, 1)
         self.seen = 0
         self.register_buffer("drawn", torch.randn(3, generator=seeded(rank)))
+        self.register_buffer("queue", torch.zeros(args.queue))
         self.register_buffer("scratch", torch.full((2,), float(rank)), persistent=False)
 
     @override
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.training:
             self.seen += len(x)
+            self.queue += 1 + fleet.worker_index()
         found: torch.Tensor = self.last(self.norm(x))
         return found
 
@@ -57,7 +62,7 @@ def seeded(seed: int) -> torch.Generator:
 
 def told(model: Normed) -> dict[str, list[float]]:
     """Return the buffers, and what the network makes of the same inputs."""
-    found = {name: value.flatten().tolist() for name, value in model.named_buffers()}
+    found = {name: value.flatten()[:8].tolist() for name, value in model.named_buffers()}
     model.eval()
     with torch.no_grad():
         found["outputs"] = model(torch.randn(8, 4, generator=seeded(99))).flatten().tolist()
