@@ -274,8 +274,8 @@ class Session(Standing):
     def finish_training(self) -> None:
         """Take no more steps: send what waits, and wait until every worker is so far.
 
-        Afterwards all workers and pservers hold the same values, and all workers the same
-        buffers, as ``average_buffers`` gives them; evaluate then. Workers
+        Afterwards all workers and pservers hold the same values, and in a job with pservers all
+        workers the same buffers, as ``average_buffers`` gives them; evaluate then. Workers
         with more batches go on meanwhile, without waiting for this one. ``stop_worker``
         implies it; a second call does nothing.
 
