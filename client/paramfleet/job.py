@@ -1,23 +1,28 @@
 """What a mode knows of the job it runs in, and the start that all modes share."""
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from paramfleet.agreement import Agreement
 from paramfleet.communicator import Communicator
 from paramfleet.dense import DenseBlock
 from paramfleet.leaving import Departure
 from paramfleet.pservers import PIECES_AT_ONCE, PServers, ends_of
 from paramfleet.requests import Author, Read, ReadPlan, decoded_part, dense_slice
+from paramfleet.savedstate import buffers_to_load
 from paramfleet.settings import WorkerSettings
 from paramfleet.staging import DenseLimits
 from paramfleet.step_times import StepTimes
 from paramfleet.strategy import TrainingMode
+from paramfleet_shared.discovery.errors import GatherLostError
 from paramfleet_shared.placement import Placement
 from paramfleet_shared.secret import secret_of
 from paramfleet_shared.tables.encoding import WireDtype
@@ -48,7 +53,9 @@ FINISH_TIMEOUT_S = 86_400.0
 
 
 _DENSE = "fleet.dense"
-"""Where workers wait for worker 0's dense values."""
+"""Where workers wait for worker 0's dense values and buffers."""
+
+log = logging.getLogger(__name__)
 
 
 class Staleness:
@@ -98,6 +105,7 @@ class Job:
     times: StepTimes
     departure: Departure = field(default_factory=Departure)
     staleness: Staleness = field(default_factory=Staleness)
+    agreement: Agreement = field(default_factory=lambda: Agreement(None))
 
     @property
     def placement(self) -> Placement:
@@ -111,9 +119,37 @@ class Job:
             self.communicator.wait(session.barrier(name, timeout_s=timeout_s))
 
     def wait_for_the_end(self, name: str) -> None:
-        """Wait at a barrier for workers that may train on for long; this one is done."""
+        """Wait for workers that may train on for long; this one is done.
+
+        Those who meet here hold the same buffers from then on.
+        """
         with self.departure.at_rest():
-            self.barrier(name, timeout_s=FINISH_TIMEOUT_S)
+            payloads = self._gather(name, self.agreement.payload(), FINISH_TIMEOUT_S)
+        for problem in self.agreement.take(payloads, spares=True):  # the training is done
+            log.warning("worker.buffers_differ", extra={"reason": str(problem)})
+
+    def begin_alike(self, name: str) -> None:
+        """Wait for all workers to begin, and take worker 0's buffers.
+
+        Raises:
+            BufferMismatchError: if a buffer's shape or dtype isn't the same everywhere.
+            BufferTooLargeError: if one that isn't the same is too large to be sent.
+        """
+        payload = self.agreement.payload(say="none" if self.author.rank else "all")
+        self.agreement.take(self._gather(name, payload))
+
+    def _gather(self, name: str, payload: bytes, timeout_s: float | None = None) -> list[bytes]:
+        """Return every worker's payload; this one's alone if Redis lost others'."""
+        session = self.communicator.session
+        try:
+            with self.times.during("barrier"):
+                return self.communicator.wait(
+                    session.gather(name, payload, timeout_s=timeout_s)
+                )
+        except GatherLostError as error:
+            if self.agreement.has_state:
+                log.warning("worker.buffers_differ", extra={"reason": str(error)})
+            return [payload]
 
 
 def open_job(
@@ -122,6 +158,7 @@ def open_job(
     *,
     times: StepTimes,
     departure: Departure,
+    agreement: Agreement,
 ) -> Job:
     """Connect a worker to the pservers, as soon as all of them serve.
 
@@ -152,6 +189,7 @@ def open_job(
         worker_num=session.worker_num,
         times=times,
         departure=departure,
+        agreement=agreement,
     )
 
 
@@ -172,20 +210,24 @@ def declare(job: Job, specs: Sequence[TableSpec], mode: TrainingMode) -> int:
     answers = job.communicator.wait(
         job.pservers.call_all("declare", fields, timeout_s=job.pservers.step_timeout_s)
     )
+    folders = {str(answer.fields["folder"]) for answer in answers} - {""}
+    job.agreement.loaded_from = min(folders, default="")
     return max(int(answer.fields["step"]) for answer in answers)
 
 
 def agree_on_dense(job: Job, blocks: Sequence[DenseBlock]) -> None:
-    """Start every worker from the same dense parameters.
+    """Start every worker from the same dense parameters and buffers.
 
     They are worker 0's, unless the pservers hold loaded ones, or it died before it could say
-    them and the job goes on. One that comes late finds them there.
+    them and the job goes on. One that comes late finds the parameters there, and keeps its
+    own buffers until all agree again.
     """
     session = job.communicator.session
     if job.author.rank == 0:
         _assign(job, blocks)
-    if not session.has_passed(_DENSE):
-        job.barrier(_DENSE)
+    if not session.has_passed(f"gather/{_DENSE}"):
+        _load_buffers(job)
+        job.begin_alike(_DENSE)
     if session.elastic:
         _assign(job, blocks)
     for block, values in zip(blocks, pull_dense(job, blocks), strict=True):
@@ -272,6 +314,17 @@ def slowest_of(answers: Sequence[Message]) -> int | None:
     """Return the least steps that any other worker has pushed, as all pservers know it."""
     leads = [answer.fields["slowest"] for answer in answers]
     return min((int(lead) for lead in leads if lead is not None), default=None)
+
+
+def _load_buffers(job: Job) -> None:
+    """Have worker 0's model begin with the buffers that were saved with the servers' tables.
+
+    Raises:
+        FleetError: if worker 0 can't read them, or they don't fit.
+    """
+    folder = job.agreement.loaded_from
+    if job.author.rank == 0 and folder:
+        buffers_to_load(job.agreement.model, Path(folder)).install()
 
 
 def _assign(job: Job, blocks: Sequence[DenseBlock]) -> None:

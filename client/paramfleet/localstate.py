@@ -8,6 +8,8 @@ Shape legend: n = rows, D = row width, S = state columns, P = values of a dense 
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,11 +21,20 @@ from paramfleet.modes.base import ModelTables
 from paramfleet.modes.rowstep import RowStepper, forget_states
 from paramfleet.rowstore import spec_of
 from paramfleet.rules import STATE_NAMES, OptimizerNotServedError, server_rule
-from paramfleet_shared.checkpoint import CheckpointDamagedError, FilePart
+from paramfleet_shared.checkpoint import (
+    MANIFEST,
+    CheckpointDamagedError,
+    FilePart,
+    ManifestError,
+    StatesLeftOut,
+    read_manifest,
+    read_part,
+)
 from paramfleet_shared.tables.rowstore import initial_rows
 from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
+from paramfleet_shared.tables.states import have_other_states, states_for
 
-__all__ = ["export_tables", "install_table", "join_parts"]
+__all__ = ["export_tables", "install_table", "join_parts", "load_tables"]
 
 
 def export_tables(
@@ -52,6 +63,54 @@ def export_tables(
         stacked = np.stack(states_SP) if states_SP else np.empty((0, block.size), np.float32)
         saved.append((spec, FilePart(values=block.values(), states=stacked)))
     return saved
+
+
+def load_tables(
+    optimizer: torch.optim.Optimizer,
+    tables: ModelTables,
+    steppers: Sequence[RowStepper],
+    folder: Path,
+) -> tuple[int, list[StatesLeftOut]]:
+    """Put every table of a checkpoint in place, once all files have been read.
+
+    Returns:
+        Steps that had been taken, and tables whose states are another optimizer's.
+
+    Raises:
+        ManifestError: if the folder isn't a checkpoint, or has a table that isn't the model's.
+        CheckpointDamagedError: if a file isn't what was saved.
+        TableMismatchError: if a table has another shape, or other first values.
+    """
+    manifest = read_manifest(folder)
+    targets: dict[str, RowStepper | DenseBlock] = {each.table.name: each for each in steppers}
+    targets |= {block.name: block for block, _ in tables.dense}
+    specs = {spec.name: spec for spec, _ in export_tables(optimizer, tables, steppers)}
+    saved = {table.spec.name: table for table in manifest.tables}
+    for name, table in saved.items():
+        if name not in specs:
+            rule = f"has a table {name!r} that this model doesn't have"
+            raise ManifestError(path=str(folder / MANIFEST), rule=rule)
+        specs[name].check_same_rows(table.spec)
+    wholes = {}
+    for name, table in saved.items():
+        files = [file for file in manifest.files if file.table == name]
+        parts = [read_part(folder, file, table.spec) for file in files]
+        wholes[name] = join_parts(parts, table.spec)
+    left_out = []
+    for name, whole in wholes.items():
+        had, has = saved[name].spec.optimizer, specs[name].optimizer
+        anew = have_other_states(had, has)
+        if anew:
+            left_out.append(StatesLeftOut(name, had.rule, has.rule))
+        states = states_for(has, had, whole.values, whole.states)
+        install_table(
+            optimizer,
+            targets[name],
+            replace(whole, states=states),
+            steps=0 if anew else saved[name].version,
+            rule=has.rule,
+        )
+    return max((table.version for table in saved.values()), default=0), left_out
 
 
 def install_table(

@@ -23,21 +23,18 @@ from paramfleet.call_order import CallOrderError
 from paramfleet.cuts import save_everywhere
 from paramfleet.exporting import finish_export, write_rows
 from paramfleet.job import Job, pull_dense
-from paramfleet.localstate import export_tables, install_table, join_parts
+from paramfleet.localstate import export_tables, load_tables
 from paramfleet.modes.local import LocalMode
 from paramfleet.optimizer import DistributedOptimizer
+from paramfleet.savedstate import buffers_to_load, plain_state, write_state
 from paramfleet.serving.unknown import UnknownOf, chosen_of
 from paramfleet.session import Session
 from paramfleet.sparse import tables_of
 from paramfleet_shared.checkpoint import (
-    MANIFEST,
     CheckpointWriteError,
     Manifest,
-    ManifestError,
     SavedFile,
     SavedTable,
-    read_manifest,
-    read_part,
     sync_directory,
     write_manifest,
     write_part,
@@ -46,7 +43,6 @@ from paramfleet_shared.clock import Clock, SystemClock
 from paramfleet_shared.cuts import Cut
 from paramfleet_shared.errors import FleetError, error_from_wire, error_to_wire
 from paramfleet_shared.folders import FolderNotAllowedError, check_folder_name
-from paramfleet_shared.tables.states import have_other_states, states_for
 from paramfleet_shared.wire.message import Message
 
 if TYPE_CHECKING:
@@ -75,10 +71,12 @@ class Saving:
         self._clock = clock or SystemClock()
 
     def save_persistables(self, dirname: str | Path) -> Cut | None:
-        """Save every table with its optimizer state, so that training can go on from it.
+        """Save every table with its optimizer state, and buffers, so that training can go on.
 
         What this worker has queued is pushed first. Other workers may go on training: the
-        pservers hold their pushes until all tables are written as of one moment.
+        pservers hold their pushes until all tables are written as of one moment. Buffers and
+        extra states are this worker's: what all agreed on, after ``finish_training`` or
+        ``average_buffers``. What a checkpoint can't hold of them is named in the manifest.
 
         Args:
             dirname: The checkpoint's folder; replaced if it exists. In a job it must be below
@@ -114,15 +112,20 @@ class Saving:
             log.warning("worker.checkpoint_not_a_consistent_cut", extra=told)
         return cut
 
-    def load_model(self, dirname: str | Path) -> None:
-        """Take every table from a checkpoint, saved by any number of pservers.
+    def load_model(self, dirname: str | Path) -> list[str]:
+        """Take every table and buffer from a checkpoint, saved by any number of pservers.
 
         The first worker has it loaded; every worker calls this between the same steps,
         and returns with the loaded values. What any of them had not pushed is pushed
         before and so overwritten. If one pserver refuses, the others may have loaded: every
         worker gets the error, and the job should end.
 
+        Returns:
+            The model's buffers and extra states that the checkpoint doesn't have, such as one
+            of before these were saved: they stay as they were.
+
         Raises:
+            BufferMismatchError: if a buffer has another shape or dtype.
             FolderNameError: if no folder can have that name.
             FolderNotAllowedError: if it isn't below one of the pservers' ``checkpoint_dirs``.
             ManifestError: if the folder isn't a checkpoint.
@@ -136,19 +139,21 @@ class Saving:
         folder = Path(dirname).absolute()
         job = self._session.job
         if job is None:
-            self._load_locally(folder)
-            return
+            return self._load_locally(folder)
         mode = self._running("load_model")
         mode.flush()
         self._session.worker_barrier("fleet.load_model")  # nobody writes any more
         outcome = b""
         if self._session.is_first_worker():
-            outcome = _ask_to_load(job, folder)
+            outcome = _load_everywhere(job, folder)
         outcomes = self._session.gather("fleet.load_model", outcome)
-        if outcomes[0]:
-            error = error_from_wire(msgpack.unpackb(outcomes[0]))
-            raise error
+        error, lacking, buffers = msgpack.unpackb(outcomes[0])
+        if error is not None:
+            failure = error_from_wire(error)
+            raise failure
         mode.reload()
+        job.agreement.take([buffers], others="worker 0")
+        return list(lacking)
 
     def save_inference_model(
         self, dirname: str | Path, *, unknown: UnknownOf = "initial"
@@ -156,11 +161,12 @@ class Saving:
         """Save what inference needs, for ``fleet.serving.load(dirname, model)``.
 
         The files can be read without this package, too.
-        ``dirname/model.pt`` is the model's ``state_dict`` (dense parameters and
-        buffers; ``torch.load(..., weights_only=True)``). ``dirname/rows.<table>.safetensors``
-        holds ``ids`` int64 [n], sorted, and ``rows`` float32 [n, D] of each sparse
-        table: row i belongs to id ``ids[i]``, so ``torch.searchsorted`` finds an id's
-        place and ``torch.nn.Embedding.from_pretrained(rows)`` its row.
+        ``dirname/model.pt`` is the model's ``state_dict`` (dense parameters, buffers as this
+        worker has them, and plain extra states; ``torch.load(..., weights_only=True)``).
+        ``dirname/rows.<table>.safetensors`` holds ``ids`` int64 [n], sorted, and ``rows``
+        float32 [n, D] of each sparse table: row i belongs to id ``ids[i]``, so
+        ``torch.searchsorted`` finds an id's place and
+        ``torch.nn.Embedding.from_pretrained(rows)`` its row.
         ``dirname/manifest.json`` names the files, and says what other ids read.
 
         Args:
@@ -206,7 +212,7 @@ class Saving:
 
     def _write(self, folder: Path) -> Manifest:
         """Write a whole checkpoint into ``folder``."""
-        job = self._session.job
+        job, model = self._session.job, self._session.model
         if job is None:
             manifest = self._write_locally(folder)
         else:
@@ -223,6 +229,8 @@ class Saving:
             )
             answers, cut = job.communicator.wait(saving)
             manifest = replace(_collect(answers), cut=cut)
+        if model is not None:
+            manifest = replace(manifest, module=write_state(folder, model))
         write_manifest(folder, manifest)
         return manifest
 
@@ -238,46 +246,14 @@ class Saving:
         cut = Cut(consistent=True, paused_s=round(self._clock.monotonic() - began, 3))
         return Manifest(tables=tuple(tables), files=tuple(files), cut=cut)
 
-    def _load_locally(self, folder: Path) -> None:
+    def _load_locally(self, folder: Path) -> list[str]:
         mode, optimizer = self._local("load_model")
-        manifest = read_manifest(folder)
-        targets: dict[str, Any] = {stepper.table.name: stepper for stepper in mode.steppers}
-        targets |= {block.name: block for block, _ in optimizer.tables.dense}
-        specs = {
-            spec.name: spec
-            for spec, _ in export_tables(optimizer.inner, optimizer.tables, mode.steppers)
-        }
-        saved = {table.spec.name: table for table in manifest.tables}
-        for name, table in saved.items():
-            if name not in specs:
-                rule = f"has a table {name!r} that this model doesn't have"
-                raise ManifestError(path=str(folder / MANIFEST), rule=rule)
-            specs[name].check_same_rows(table.spec)
-        wholes = {
-            name: join_parts(
-                [
-                    read_part(folder, file, table.spec)
-                    for file in manifest.files
-                    if file.table == name
-                ],
-                table.spec,
-            )
-            for name, table in saved.items()
-        }
-        for name, whole in wholes.items():
-            had, has = saved[name].spec.optimizer, specs[name].optimizer
-            anew = have_other_states(had, has)
-            if anew:
-                _log_left_out([[name, had.rule, has.rule]])
-            states = states_for(has, had, whole.values, whole.states)
-            install_table(
-                optimizer.inner,
-                targets[name],
-                replace(whole, states=states),
-                steps=0 if anew else saved[name].version,
-                rule=has.rule,
-            )
-        optimizer.num_steps = max((table.version for table in saved.values()), default=0)
+        buffers = buffers_to_load(self._session.model, folder)
+        optimizer.num_steps, left_out = load_tables(
+            optimizer.inner, optimizer.tables, mode.steppers, folder
+        )
+        _log_left_out(left_out)
+        return buffers.install()
 
     def _with_served_dense(self, model: torch.nn.Module, path: Path) -> None:
         """Write the state_dict with the pservers' dense values, and keep this worker's own."""
@@ -290,8 +266,7 @@ class Saving:
             for block, values in zip(blocks, pull_dense(job, blocks), strict=True):
                 block.install(values)
         try:
-            state = {name: value.detach().cpu() for name, value in model.state_dict().items()}
-            torch.save(state, path)
+            torch.save(plain_state(model), path)
         finally:
             for block, values in zip(blocks, own, strict=True):
                 block.install(values)
@@ -314,18 +289,26 @@ class Saving:
         return mode, optimizer
 
 
-def _ask_to_load(job: Job, folder: Path) -> bytes:
-    """Have every pserver load; return nothing, or the first error as the wire has it."""
-    work = job.pservers.call_all(
-        "load", {"dirname": str(folder)}, timeout_s=job.pservers.step_timeout_s
-    )
+def _load_everywhere(job: Job, folder: Path) -> bytes:
+    """Have every pserver load, and worker 0's model take the buffers.
+
+    Returns:
+        For all workers: the first error as the wire has it, or what the checkpoint lacks and
+        the buffers.
+    """
+    agreement = job.agreement
     try:
-        answers = job.communicator.wait(work)
-        _log_left_out(answers[0].fields["left_out"])
+        buffers = buffers_to_load(agreement.model, folder)
+        fields = {"dirname": str(folder)}
+        timeout_s = job.pservers.step_timeout_s
+        loading = job.pservers.call_all("load", fields, timeout_s=timeout_s)
+        _log_left_out(job.communicator.wait(loading)[0].fields["left_out"])
     except FleetError as error:
-        packed: bytes = msgpack.packb(error_to_wire(error))
-        return packed
-    return b""
+        answer: list[Any] = [error_to_wire(error), [], b""]
+    else:
+        answer = [None, buffers.install(), agreement.payload(say="all")]
+    packed: bytes = msgpack.packb(answer)
+    return packed
 
 
 def _log_left_out(tables: Iterable[Sequence[str]]) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 import torch
 
+from paramfleet.agreement import Agreement
 from paramfleet.call_order import CallOrderError
 from paramfleet.collective.training import CollectiveTraining
 from paramfleet.collective.world import World
@@ -74,6 +75,8 @@ class Session(Standing):
         """Called after every step; whoever obeys an operator sets it."""
         self.model: torch.nn.Module | None = None
         self.optimizer: DistributedOptimizer | None = None
+        self.agreement = Agreement(None)
+        """On the buffers that all workers hold."""
 
     def init(
         self,
@@ -228,8 +231,13 @@ class Session(Standing):
         optimizer = self.optimizer
         if optimizer.mode.name == "sync" and self.communicator.session.elastic:
             raise ElasticModeError(mode=optimizer.mode.name)
+        self.agreement = Agreement(self.model)
         job = open_job(
-            self.communicator, self.settings, times=self.times, departure=self._departure
+            self.communicator,
+            self.settings,
+            times=self.times,
+            departure=self._departure,
+            agreement=self.agreement,
         )
         self.progress.watch_traffic(job.pservers.traffic)
         kinds: dict[str, Callable[..., Mode]]
@@ -243,10 +251,31 @@ class Session(Standing):
         optimizer.bind(mode, job.staleness)
         self._draw(optimizer)
 
+    def average_buffers(self) -> None:
+        """Give all workers the same buffers, such as BatchNorm's statistics; all call it.
+
+        To be called between two steps, before an evaluation or a checkpoint in the middle of
+        the training, and waits as ``barrier_worker`` does. Floating-point buffers become the
+        workers' mean, integers the largest; of extra states all take the lowest rank's. What
+        didn't change since all held the same doesn't count.
+
+        Raises:
+            BarrierTimeoutError: naming who is missing.
+            BufferMismatchError: if a buffer's shape or dtype isn't the same everywhere; nothing
+                was changed.
+            BufferTooLargeError: if one that isn't the same is too large to be sent; the same.
+            JobFailedError: as soon as a member of the job died.
+        """
+        if self.agreement.model is not self.model:
+            self.agreement = Agreement(self.model)
+        payload = self.agreement.payload()
+        self.agreement.take(self.gather("fleet.average_buffers", payload))
+
     def finish_training(self) -> None:
         """Take no more steps: send what waits, and wait until every worker is so far.
 
-        Afterwards all workers and pservers hold the same values; evaluate then. Workers
+        Afterwards all workers and pservers hold the same values, and in a job with pservers all
+        workers the same buffers, as ``average_buffers`` gives them; evaluate then. Workers
         with more batches go on meanwhile, without waiting for this one. ``stop_worker``
         implies it; a second call does nothing.
 

@@ -21,6 +21,7 @@ __all__ = [
     "PaddleCloudRoleMaker",
     "Role",
     "UserDefinedRoleMaker",
+    "average_buffers",
     "barrier_worker",
     "distributed_model",
     "distributed_optimizer",
@@ -61,6 +62,7 @@ init = session.init
 init_server = session.init_server
 run_server = session.run_server
 init_worker = session.init_worker
+average_buffers = session.average_buffers
 finish_training = session.finish_training
 stop_worker = session.stop_worker
 leave = session.depart

@@ -4,16 +4,16 @@ A checkpoint is a folder: safetensors files, each with a part of one table, and
 ``manifest.json``, which names each with its length and SHA-256. A file of a sparse
 table holds ``ids`` int64 [n], ``values`` float32 [n, D] and ``states`` float32
 [n, S * D]; one of a dense table holds ``values`` [n] and ``states`` [S, n], and in
-its metadata the range ``start`` and ``stop``. Nothing in a file is ever evaluated.
+its metadata the range ``start`` and ``stop``. One more file holds the model's buffers
+(``saved_module``). Nothing in a file is ever evaluated.
 """
 
 import json
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,21 +25,22 @@ from paramfleet_shared.errors import (
     IntegrityError,
     UnavailableError,
 )
+from paramfleet_shared.saved_module import FILE_NAME, SavedModule
 from paramfleet_shared.tables.spec import TableSpec
 from paramfleet_shared.tables.states import check_rows
-from paramfleet_shared.tensorfile import CREATE, read_tensors, write_tensors
+from paramfleet_shared.tensorfile import CREATE, Written, read_tensors, write_tensors
 from paramfleet_shared.texts import shown
 
 __all__ = [
     "FORMAT", "MANIFEST", "VERSION", "CheckpointDamagedError", "CheckpointWriteError",
-    "FilePart", "Manifest", "ManifestError", "SavedFile", "SavedTable", "read_manifest",
-    "read_part", "sync_directory", "write_manifest", "write_part",
+    "FilePart", "Manifest", "ManifestError", "SavedFile", "SavedTable", "StatesLeftOut",
+    "read_arrays", "read_manifest", "read_part", "sync_directory", "write_arrays",
+    "write_manifest", "write_part",
 ]  # fmt: skip
 
 FORMAT = "paramfleet-checkpoint"
 VERSION = 1
 MANIFEST = "manifest.json"
-_FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
 
 
 class ManifestError(ContractError):
@@ -100,7 +101,7 @@ class SavedFile:
             KeyError: if a value is missing.
         """
         name = str(wire["name"])
-        if not _FILE_NAME.fullmatch(name) or ".." in name:
+        if not FILE_NAME.fullmatch(name) or ".." in name:
             rule = f"file name {shown(name)} leads out of the folder, or is no name of ours"
             raise ValueError(rule)
         return cls(
@@ -146,6 +147,18 @@ class Manifest:
     files: tuple[SavedFile, ...]
     cut: Cut | None = None
     """Of what moment it is; None if it doesn't say."""
+    module: SavedModule | None = None
+    """The model's state beside its tables; None if it was saved without."""
+
+
+class StatesLeftOut(NamedTuple):
+    """A table whose optimizer states in a checkpoint are another rule's."""
+
+    table: str
+    saved: str
+    """The rule that had trained it."""
+    rule: str
+    """The rule that trains it from now on, with new states."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -183,12 +196,7 @@ def write_part(directory: Path, name: str, spec: TableSpec, part: FilePart) -> S
         tensors["ids"] = part.ids
     else:
         metadata |= {"start": str(part.start), "stop": str(part.start + part.num_rows)}
-    path = directory / name
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        written = write_tensors(path, tensors, metadata)
-    except OSError as error:
-        raise CheckpointWriteError(path=str(path), reason=str(error)) from error
+    written = write_arrays(directory, name, tensors, metadata)
     return SavedFile(
         name=name,
         sha256=written.sha256,
@@ -197,6 +205,44 @@ def write_part(directory: Path, name: str, spec: TableSpec, part: FilePart) -> S
         table=spec.name,
         kind=spec.kind,
     )
+
+
+def write_arrays(
+    directory: Path,
+    name: str,
+    arrays: Mapping[str, NDArray[Any]],
+    metadata: Mapping[str, str],
+) -> Written:
+    """Write one file of arrays, and wait until it is on the disk.
+
+    Args:
+        directory: Made if it is missing.
+        name: The file's name.
+        arrays: Of the dtypes that ``tensorfile`` has, by name.
+        metadata: What the file says of itself.
+
+    Raises:
+        CheckpointWriteError: if the system refuses.
+    """
+    path = directory / name
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        return write_tensors(path, arrays, metadata)
+    except OSError as error:
+        raise CheckpointWriteError(path=str(path), reason=str(error)) from error
+
+
+def read_arrays(directory: Path, saved: SavedModule) -> dict[str, NDArray[Any]]:
+    """Read the file of a model's state, and prove that it is the one that was saved.
+
+    Raises:
+        CheckpointDamagedError: if it is missing, or its length or SHA-256 is another.
+    """
+    path = directory / saved.file
+    try:
+        return read_tensors(path, num_bytes=saved.bytes, sha256=saved.sha256).tensors
+    except (OSError, ValueError) as error:
+        raise CheckpointDamagedError(path=str(path), reason=str(error)) from error
 
 
 def sync_directory(directory: Path) -> None:
@@ -230,6 +276,8 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
     }
     if manifest.cut is not None:
         document["cut"] = manifest.cut.to_wire()
+    if manifest.module is not None:
+        document["module"] = manifest.module.to_wire()
     _write_through(directory / MANIFEST, json.dumps(document, indent=1).encode())
     sync_directory(directory)
 
@@ -252,6 +300,7 @@ def read_manifest(directory: Path) -> Manifest:
         tables = tuple(SavedTable.from_wire(wire) for wire in document["tables"])
         files = tuple(SavedFile.from_wire(wire) for wire in document["files"])
         cut = Cut.from_wire(document["cut"]) if "cut" in document else None
+        module = SavedModule.from_wire(document["module"]) if "module" in document else None
     except (KeyError, TypeError, ValueError) as error:
         raise ManifestError(path=str(path), rule=f"is malformed: {error!r}") from error
     except FleetError as error:
@@ -261,7 +310,7 @@ def read_manifest(directory: Path) -> Manifest:
         if known.get(file.table) != file.kind:
             rule = f"file {file.name!r} belongs to no {file.kind} table {file.table!r}"
             raise ManifestError(path=str(path), rule=rule)
-    return Manifest(tables=tables, files=files, cut=cut)
+    return Manifest(tables=tables, files=files, cut=cut, module=module)
 
 
 def read_part(directory: Path, file: SavedFile, spec: TableSpec) -> FilePart:

@@ -24,7 +24,13 @@ CREATE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | getattr(os, "O_N
 
 PIECE_BYTES = 4 << 20
 
-_DTYPES: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "I64": np.dtype("<i8")}
+_DTYPES: dict[str, np.dtype[Any]] = {
+    name: np.dtype(f"<{code}")
+    for name, code in {
+        "F64": "f8", "F32": "f4", "F16": "f2",
+        "I64": "i8", "I32": "i4", "I16": "i2", "I8": "i1", "U8": "u1",
+    }.items()
+}  # fmt: skip
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 _LENGTH_BYTES = 8
 _ALIGNMENT_BYTES = 8
@@ -51,13 +57,13 @@ def write_tensors(
 
     Args:
         path: The file; replaced if it is there.
-        tensors: float32 or int64 arrays by name.
+        tensors: Arrays of floats, signed integers or bytes by name.
         metadata: What the file says of itself.
 
     Raises:
         OSError: if the system refuses.
     """
-    arrays = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
+    arrays = {name: np.asarray(array, order="C") for name, array in tensors.items()}
     # As the library has them: the widest first, so that each starts at a multiple of its size.
     names = sorted(arrays, key=lambda name: (-arrays[name].itemsize, name))
     digest, num_bytes = hashlib.sha256(), 0

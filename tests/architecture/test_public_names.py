@@ -7,7 +7,7 @@ import paramfleet.serving
 import paramfleet.text
 
 LIFE = ["init", "init_server", "run_server", "init_worker"]
-LIFE += ["finish_training", "stop_worker", "leave"]
+LIFE += ["average_buffers", "finish_training", "stop_worker", "leave"]
 PLACE = [
     "Role",
     "PaddleCloudRoleMaker",

@@ -60,10 +60,12 @@ class Checkpointing:
         self._owners = owners
         self._server = server
         self._dirs = dirs
-        self._loaded_from: dict[str, Path] = {}
+        self._folders: dict[str, Path] = {}
         """The folder of each table that was loaded before a worker declared any."""
         self.holding = Holding(clock)
         """What pushes ask."""
+        self.loaded_from = ""
+        """Folder that was loaded last, with its links resolved; empty for none."""
 
     async def hold(self, request: Request, training: Training) -> Message:
         """Hold pushes, and answer which ones were applied; ``for_s`` 0 lets them go on.
@@ -147,10 +149,12 @@ class Checkpointing:
 
     async def load_from(self, directory: Path, training: Training | None) -> Loaded:
         """Take this server's part of a checkpoint."""
+        directory = await asyncio.to_thread(directory.resolve)  # a link may move meanwhile
         loaded = await load_tables(self._store, self._owners, directory)
         self._store.put(loaded.tables)
+        self.loaded_from = str(directory)
         if training is None:
-            self._loaded_from |= {t.spec.name: directory for t in loaded.tables}
+            self._folders |= {t.spec.name: directory for t in loaded.tables}
         elif training.geo is not None:
             await training.geo.announce_loaded()
         _log_left_out(loaded)
@@ -169,8 +173,8 @@ class Checkpointing:
         other = {s.name: s for s in specs if s.name in known and known[s.name] != s}
         for name, spec in other.items():
             spec.check_same_rows(known[name])
-        for folder in {self._loaded_from[name] for name in other}:
-            those = {name: s for name, s in other.items() if self._loaded_from[name] == folder}
+        for folder in {self._folders[name] for name in other}:
+            those = {name: s for name, s in other.items() if self._folders[name] == folder}
             loaded = await load_tables(self._store, self._owners, folder, declared=those)
             self._store.replace(loaded.tables)
             _log_left_out(loaded)

@@ -184,7 +184,10 @@ class Routes:
             await training.geo.tell_all(declared.rank)
         loaded = [s.name for s in declared.specs if self._store.find(s.name).is_loaded]
         created = [table.spec.name for table in built]
-        return Message(fields={"created": created, "loaded": loaded, "step": step})
+        folder = self._checkpoints.loaded_from
+        return Message(
+            fields={"created": created, "loaded": loaded, "folder": folder, "step": step}
+        )
 
     async def pull(self, request: Request) -> Message:
         """Read rows; in sync not before the version asked for is reached."""

@@ -31,6 +31,7 @@ from paramfleet_shared.checkpoint import (
     FilePart,
     ManifestError,
     SavedFile,
+    StatesLeftOut,
     read_manifest,
     read_part,
     sync_directory,
@@ -41,23 +42,13 @@ from paramfleet_shared.tables.routing import route
 from paramfleet_shared.tables.spec import TableSpec
 from paramfleet_shared.tables.states import have_other_states, states_for
 
-__all__ = ["Loaded", "StatesLeftOut", "load_tables", "plan_chunks", "save_tables"]
+__all__ = ["Loaded", "load_tables", "plan_chunks", "save_tables"]
 
 CHUNK_ROWS = 1_000_000
 """Most rows of one file."""
 
 CHUNK_BYTES = 128 << 20
 """Most bytes of one file, and of memory that a save takes, about twice."""
-
-
-class StatesLeftOut(NamedTuple):
-    """A table whose optimizer states in a checkpoint are another rule's."""
-
-    table: str
-    saved: str
-    """The rule that had trained it."""
-    rule: str
-    """The rule that trains it from now on, with new states."""
 
 
 class Loaded(NamedTuple):

@@ -34,8 +34,8 @@ __all__ = [
 RETENTION_MS = 24 * 3600 * 1000
 """How long a run's keys outlive the last write of any of its members."""
 
-_GATHER_RETENTION_MS = 600 * 1000
-"""How long a gather's payloads are kept; a member reads them within its barrier timeout."""
+_GATHER_KEEP_S = 600.0
+"""How long a gather's payloads are kept at least, from the last one on."""
 
 _PAYLOAD_TIMEOUT_S = 30.0
 """Seconds that moving a gather's payloads may take."""
@@ -154,20 +154,33 @@ class Registry:
         failure = Failure(role=role, index=index, reason=reason)
         await self._fenced(FAIL, member, epoch=epoch, arguments=(failure.to_json(),))
 
-    async def put(self, member: Member, *, epoch: int, use: str, payload: bytes) -> None:
-        """Lay down a worker's payload of one gather; may be repeated."""
+    async def put(
+        self,
+        member: Member,
+        *,
+        epoch: int,
+        use: str,
+        payload: bytes,
+        keep_s: float = 0.0,
+    ) -> None:
+        """Lay down a worker's payload of one gather; may be repeated.
+
+        It is kept for ``keep_s`` seconds, but some minutes at least.
+        """
         await self._fenced(
             PUT,
             member,
             epoch=epoch,
-            arguments=(_GATHER_RETENTION_MS, member.index, payload),
+            arguments=(round(max(keep_s, _GATHER_KEEP_S) * 1000), member.index, payload),
             more=(f"gather:{use}",),
         )
 
     async def read_payloads(self, *, epoch: int, use: str) -> dict[int, bytes]:
         """Return the payloads of one gather by rank."""
         key = self._keys.of_run(epoch, f"gather:{use}")[-1]
-        found = read_hash(await self._store.command("HGETALL", key))
+        found = read_hash(
+            await self._store.command("HGETALL", key, timeout_s=_PAYLOAD_TIMEOUT_S)
+        )
         return {int(rank): payload for rank, payload in found.items()}
 
     async def _fenced(

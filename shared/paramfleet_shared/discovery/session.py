@@ -10,6 +10,7 @@ import contextlib
 import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from paramfleet_shared.clock import Clock
@@ -247,17 +248,12 @@ class JobSession:
         patience_s = self._settings.barrier_timeout_s if timeout_s is None else timeout_s
         barrier = f"gather/{name}"
         generation = self._barriers.next_generation(barrier)
-        use, put, read = (
-            f"{generation}:{name}",
-            self._registry.put,
-            self._registry.read_payloads,
-        )
+        use, registry, epoch = f"{generation}:{name}", self._registry, self._epoch
+        put = partial(registry.put, self.member, epoch=epoch, use=use, payload=payload)
         async with self._life.until_failure():
-            await self._insist(
-                lambda: put(self.member, epoch=self._epoch, use=use, payload=payload)
-            )
+            await self._insist(lambda: put(keep_s=patience_s))
             ranks = await self._barriers.pass_through(barrier, timeout_s=patience_s)
-            found = await self._insist(lambda: read(epoch=self._epoch, use=use))
+            found = await self._insist(lambda: registry.read_payloads(epoch=epoch, use=use))
         # No ranks: the coordinator has forgotten them.
         expected = ranks or (sorted(found) if self.elastic else range(self.worker_num))
         missing = [rank for rank in expected if rank not in found]

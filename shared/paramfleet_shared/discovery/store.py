@@ -175,8 +175,12 @@ class RedisStore:
             is_script=True,
         )
 
-    async def command(self, *words: str | bytes | int) -> Any:
+    async def command(self, *words: str | bytes | int, timeout_s: float | None = None) -> Any:
         """Run one command.
+
+        Args:
+            words: The command's.
+            timeout_s: None takes the store's.
 
         Raises:
             NoRedisError: if Redis doesn't answer in time.
@@ -187,7 +191,7 @@ class RedisStore:
             call = cast("Callable[..., Awaitable[Any]]", self._redis.execute_command)
             return call(*words)
 
-        return await self._answer(execute, timeout_s=None)
+        return await self._answer(execute, timeout_s=timeout_s)
 
     async def close(self) -> None:
         """Close the connections; may be called again."""

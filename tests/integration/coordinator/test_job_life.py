@@ -22,6 +22,7 @@ from paramfleet_shared.discovery.errors import (
     WorkersOnlyError,
 )
 from paramfleet_shared.discovery.registry import Registry
+from paramfleet_shared.discovery.scripts import Keys
 from paramfleet_shared.discovery.store import RedisStore
 from paramfleet_shared.errors import JobFailedError
 from paramfleet_shared.testing.patience import LATE_S
@@ -60,6 +61,27 @@ async def test_a_job_starts_trains_and_finishes(
         assert workers[0].session.finished
         assert workers[0].session.failure() is None
         assert await coordinator == 0
+
+
+async def test_what_is_gathered_is_kept_as_long_as_anybody_waits(
+    stage: Any, redis_url: str, job_name: str
+) -> None:
+    async with stage(redis_url, job_name) as job:
+        job.coordinator(worker_num=1)
+        (worker,), _ = await job.crew(workers=1, pservers=1)
+        store = RedisStore(redis_url, clock=SystemClock(), timeout_s=2.0)
+        kept_ms = {}
+        try:
+            for name, timeout_s in (("short", 60.0), ("long", 86_400.0)):
+                await worker.session.gather(name, b"x", timeout_s=timeout_s)
+                key = Keys(job_name).of_run(1, f"gather:1:{name}")[-1]
+                kept_ms[name] = await store.command("PTTL", key)
+        finally:
+            await store.close()
+        await worker.session.mark_done()
+
+        assert 590_000 < kept_ms["short"] <= 600_000
+        assert 86_000_000 < kept_ms["long"] <= 86_400_000
 
 
 async def test_the_order_of_starting_does_not_matter(

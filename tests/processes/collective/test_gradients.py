@@ -84,6 +84,17 @@ def test_four_workers_under_torchrun_are_one_process_with_the_whole_batch() -> N
     check(found, 4)
 
 
+def test_workers_agree_on_their_buffers() -> None:
+    script = SCRIPT.with_name("buffers.py")
+
+    found = results([*TORCHRUN, "--nproc_per_node=2", str(script)])
+
+    first, second = map(torch.tensor, found["own"])
+    assert not torch.equal(first, second)
+    for each in found["agreed"]:
+        torch.testing.assert_close(torch.tensor(each), (first + second) / 2)
+
+
 def test_two_workers_of_paramfleet_launch_are_one_process_too(tmp_path: Path) -> None:
     log = f"--log_dir={tmp_path}"
     launch = [sys.executable, "-m", "paramfleet_worker", "launch", "--nproc_per_node=2", log]

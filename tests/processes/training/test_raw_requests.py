@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgpack
 import numpy as np
 import pytest
 
@@ -104,7 +105,7 @@ async def worker_1(running: Any) -> AsyncIterator[Hand]:
         hand = Hand(session, await session.wait_placement(), secret_for(running.job))
         try:
             await hand.declare()
-            await session.barrier("fleet.dense")
+            await session.gather("fleet.dense", msgpack.packb({}))
             yield hand
             await session.mark_done()
         finally:

@@ -13,12 +13,14 @@ from paramfleet_shared.tensorfile import PIECE_BYTES, read_tensors, write_tensor
 
 
 def tensors() -> dict[str, NDArray[Any]]:
-    """Return a tensor of several pieces, one of another width, and one without numbers."""
+    """Return a tensor of several pieces, one without numbers, a number, and every dtype."""
     numbers = np.random.default_rng(0)
     return {
         "values": numbers.standard_normal(PIECE_BYTES // 2 + 5, np.float32),
         "states": np.empty((0, 3), np.float32),
         "ids": numbers.integers(-(1 << 60), 1 << 60, 7),
+        "count": np.array(3),
+        **{code: np.arange(3).astype(code) for code in ("f8", "f2", "i4", "i2", "i1", "u1")},
     }
 
 

@@ -1,0 +1,180 @@
+"""A model's buffers and extra states as files of a checkpoint.
+
+What can't be saved without running code when it is read (an extra state that is no plain
+value) is left out, by name: in the manifest and in the log.
+"""
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from paramfleet.modulestate import (
+    Buffer,
+    ModuleState,
+    check_fits,
+    has_state,
+    install,
+    missing_in,
+    state_of,
+)
+from paramfleet.plain import from_document, to_document
+from paramfleet_shared.checkpoint import (
+    MANIFEST,
+    CheckpointDamagedError,
+    ManifestError,
+    read_arrays,
+    read_manifest,
+    write_arrays,
+)
+from paramfleet_shared.saved_module import SavedBuffer, SavedModule
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["BuffersToLoad", "buffers_to_load", "plain_state", "read_state", "write_state"]
+
+log = logging.getLogger(__name__)
+
+_FILE = "module.safetensors"
+
+
+def write_state(folder: Path, model: torch.nn.Module) -> SavedModule:
+    """Write a model's state beside its tables, and return what the manifest says of it.
+
+    Raises:
+        CheckpointWriteError: if the system refuses.
+    """
+    state = state_of(model)
+    arrays: dict[str, NDArray[Any]] = {}
+    extra, not_saved = {}, dict(state.not_saved)
+    for path, value in state.extra.items():
+        pieces: dict[str, NDArray[Any]] = dict(arrays)
+        try:
+            extra[path] = to_document(value, pieces)
+        except ValueError as error:
+            not_saved[f"{path}._extra_state" if path else "_extra_state"] = str(error)
+            continue
+        arrays = pieces
+    if not_saved:
+        log.warning("worker.state_not_saved", extra={"left_out": not_saved})
+    arrays |= {f"buffers/{name}": each.carrier for name, each in state.buffers.items()}
+    buffers = tuple(
+        SavedBuffer(name=name, dtype=each.dtype, shape=each.shape)
+        for name, each in state.buffers.items()
+    )
+    if not arrays:
+        return SavedModule(extra=extra, not_saved=not_saved)
+    written = write_arrays(folder, _FILE, arrays, {"kind": "module"})
+    return SavedModule(
+        file=_FILE,
+        sha256=written.sha256,
+        bytes=written.num_bytes,
+        buffers=buffers,
+        extra=extra,
+        not_saved=not_saved,
+    )
+
+
+def read_state(folder: Path) -> ModuleState:
+    """Read what a checkpoint has of a model's state; nothing if it was saved without.
+
+    Raises:
+        ManifestError: if the folder isn't a checkpoint, or describes the state wrongly.
+        CheckpointDamagedError: if the file isn't what was saved.
+    """
+    saved = read_manifest(folder).module
+    if saved is None:
+        return ModuleState()
+    arrays = read_arrays(folder, saved) if saved.file else {}
+    buffers = {each.name: _buffer(each, arrays, folder / saved.file) for each in saved.buffers}
+    try:
+        extra = {path: from_document(each, arrays) for path, each in saved.extra.items()}
+    except ValueError as error:
+        rule = f"is malformed: an extra state: {error}"
+        raise ManifestError(path=str(folder / MANIFEST), rule=rule) from error
+    return ModuleState(buffers=buffers, extra=extra, not_saved=dict(saved.not_saved))
+
+
+class BuffersToLoad(NamedTuple):
+    """What a checkpoint has of a model's state, read and compared but not taken yet."""
+
+    model: torch.nn.Module | None
+    state: ModuleState
+    folder: str
+
+    def install(self) -> list[str]:
+        """Give the model what there is.
+
+        Returns:
+            The model's buffers and extra states that the checkpoint lacks: they stay as they
+            are.
+        """
+        if self.model is None:
+            return []
+        missing = missing_in(self.model, self.state)
+        unknown = sorted(set(self.state.names) - set(state_of(self.model).names))
+        tensors = {name: each.tensor() for name, each in self.state.buffers.items()}
+        install(self.model, tensors, self.state.extra)
+        if missing:
+            not_saved = self.state.not_saved
+            facts = {"folder": self.folder, "missing": missing, "not_saved": not_saved}
+            log.warning("worker.buffers_not_in_checkpoint", extra=facts)
+        if unknown:
+            facts = {"folder": self.folder, "unknown": unknown}
+            log.warning("worker.buffers_not_in_model", extra=facts)
+        return missing
+
+
+def buffers_to_load(model: torch.nn.Module | None, folder: Path) -> BuffersToLoad:
+    """Read what a checkpoint has of a model's state, and compare it with the model.
+
+    A model without any needs none: nothing is read.
+
+    Raises:
+        ManifestError: if the folder isn't a checkpoint, or describes the state wrongly.
+        CheckpointDamagedError: if the file isn't what was saved.
+        BufferMismatchError: if a buffer has another shape or dtype.
+    """
+    if model is None or not has_state(model):
+        return BuffersToLoad(None, ModuleState(), str(folder))
+    state = read_state(folder)
+    check_fits(model, state.buffers, where=f"the checkpoint {folder}")
+    return BuffersToLoad(model, state, str(folder))
+
+
+def plain_state(model: torch.nn.Module) -> dict[str, Any]:
+    """Return a model's ``state_dict`` on the CPU, without extra states that aren't plain."""
+    found: dict[str, Any] = {}
+    for name, value in model.state_dict().items():
+        if isinstance(value, torch.Tensor):
+            found[name] = value.detach().cpu()
+            continue
+        try:
+            to_document(value, {})
+        except ValueError as error:
+            log.warning("worker.state_not_saved", extra={"left_out": {name: str(error)}})
+            continue
+        found[name] = value
+    return found
+
+
+def _buffer(saved: SavedBuffer, arrays: Mapping[str, "NDArray[Any]"], path: Path) -> Buffer:
+    """Return a buffer's values.
+
+    Raises:
+        CheckpointDamagedError: if the file lacks them, or has others.
+    """
+    carrier = arrays.get(f"buffers/{saved.name}")
+    if carrier is None:
+        reason = f"buffer {saved.name!r}: its numbers are missing"
+        raise CheckpointDamagedError(path=str(path), reason=reason)
+    buffer = Buffer(dtype=saved.dtype, shape=saved.shape, carrier=carrier)
+    try:
+        buffer.tensor()
+    except ValueError as error:
+        reason = f"buffer {saved.name!r}: {error}"
+        raise CheckpointDamagedError(path=str(path), reason=reason) from error
+    return buffer
