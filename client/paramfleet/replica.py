@@ -11,6 +11,9 @@ keeps it, so that it is sent with later deltas and the total tends to the sum of
 all workers' progress (Fleet's rule; see also Wu et al., GEO-SGD, in Fleet's
 documentation). ``average`` drops it: ``cur = old`` after taking a delta.
 
+``damped`` and ``mean`` leave the division to the servers, which know how many workers share
+what changes: there N = 1, nothing is unsent, and the worker hears what became of its delta.
+
 A delta that is sent as narrow numbers is sent rounded: ``give_back`` counts what that loses
 as unsent, so that it goes with a later delta. With ``remainder`` it is taken out of ``old``
 again. With ``average`` that would divide it by N once more and drop the others; there it is
@@ -19,6 +22,8 @@ kept apart, and goes undivided.
 At the end of training ``take_rest`` sends all that is left, undivided.
 """
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -37,10 +42,19 @@ from paramfleet_shared.tables.reservation import RowColumn
 from paramfleet_shared.tables.routing import route
 from paramfleet_shared.tables.rowstore import initial_rows
 
-__all__ = ["DenseReplica", "RowDeltas", "RowReplica"]
+__all__ = ["DenseReplica", "RowDeltas", "RowReplica", "damping_of"]
 
 _OLD = "geo.old"
 _LOST = "geo.lost"
+
+
+_DAMPING: Mapping[GeoMerge, float] = MappingProxyType({"damped": 0.5, "mean": 1.0})
+"""Of merges in which the servers divide: by which power of the number of workers."""
+
+
+def damping_of(merge: GeoMerge) -> float:
+    """Return by which power of the number of workers the servers divide; 0 if they don't."""
+    return _DAMPING.get(merge, 0.0)
 
 
 class DenseReplica:
@@ -53,8 +67,8 @@ class DenseReplica:
         self, values_P: NDArray[np.float32], *, worker_num: int, merge: GeoMerge
     ) -> None:
         self.old = values_P.copy()
-        self._worker_num = np.float32(worker_num)
-        self._merge = merge
+        self._divisor = _divisor_of(worker_num, merge)
+        self._drops = merge != "remainder"
         self._lost: NDArray[np.float32] | None = None
         """What deltas lost, to go with the next one; None for nothing."""
 
@@ -62,9 +76,9 @@ class DenseReplica:
         self, cur: NDArray[np.float32]
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Return the delta to send and the current values to go on with."""
-        delta = (cur - self.old) / self._worker_num
+        delta = (cur - self.old) / self._divisor
         self.old += delta
-        if self._merge == "remainder":
+        if not self._drops:
             return delta, cur
         if self._lost is not None:
             delta += self._lost
@@ -75,7 +89,7 @@ class DenseReplica:
         self, cur: NDArray[np.float32]
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Return the last delta and the current values to go on with."""
-        if self._merge == "average":
+        if self._drops:
             return self.take_delta(cur)
         delta = cur - self.old
         self.old += delta
@@ -83,7 +97,7 @@ class DenseReplica:
 
     def give_back(self, lost: NDArray[np.float32]) -> None:
         """Count a part of the delta that was taken last, float32 [P], as unsent again."""
-        if self._merge == "average":
+        if self._drops:
             self._lost = lost
         else:
             self.old -= lost
@@ -139,8 +153,8 @@ class RowReplica:
         narrows: bool = False,
     ) -> None:
         self.store = store
-        self._divisor = np.float32(worker_num)
-        self._drops = merge == "average"
+        self._divisor = _divisor_of(worker_num, merge)
+        self._drops = merge != "remainder"
         self._num_shards = num_shards
         self._marks = RowColumn(1, np.uint8, table=store.spec.name)
         self._touched = RowColumn(1, np.int64, table=store.spec.name)
@@ -248,3 +262,8 @@ class RowReplica:
         self._marks.array.reshape(-1)[slots] = 0
         self._num_touched = 0
         return slots
+
+
+def _divisor_of(worker_num: int, merge: GeoMerge) -> np.float32:
+    """Return by what a worker divides its deltas: 1 where the servers do."""
+    return np.float32(1 if merge in _DAMPING else worker_num)

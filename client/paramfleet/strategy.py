@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 ModeName = Literal["local", "sync", "async", "geo", "localsgd"]
-GeoMerge = Literal["remainder", "average"]
+GeoMerge = Literal["damped", "mean", "remainder", "average"]
 
 
 _ASYNC = frozenset({"async"})
@@ -43,7 +43,8 @@ _KEYS: dict[str, Key] = {
     "send_wait_times": Key(kind=int, default=1, least=0, most=360_000, modes=_ASYNC),
     "max_staleness": Key(kind=int, default=None, least=0, most=MAX_STEPS, modes=_ASYNC),
     "wire_dtype": Key(kind=str, default="float32", modes=_ALL, only=WIRE_DTYPES),
-    "geo_merge": Key(kind=str, default="remainder", modes=_GEO, only=get_args(GeoMerge)),
+    "geo_merge": Key(kind=str, default="damped", modes=_GEO, only=get_args(GeoMerge)),
+    "geo_growth": Key(kind=int, default=40, least=0, most=MAX_STEPS, modes=_GEO),
     "runtime_split_send_recv": Key(
         kind=bool, default=False, modes=_ALL, only=(False,), remedy="sends are always split"
     ),
@@ -106,12 +107,19 @@ class TrainingMode:
     """``local`` is training in this one process, without servers."""
 
     k_steps: int = 0
-    """GEO: batches between two exchanges; 0 in the other modes."""
+    """GEO: batches between two exchanges once the period is grown; 0 in the other modes."""
 
-    geo_merge: GeoMerge = "remainder"
-    """GEO: what happens to the part of a worker's progress that one exchange doesn't send.
-    ``remainder`` keeps it and sends it later, so that totals tend to the sum over workers;
+    geo_merge: GeoMerge = "damped"
+    """GEO: what is added of a worker's progress. ``damped`` divides it by the square root of
+    the number of workers that changed the same row at the same time, a dense parameter's by
+    that of all workers; ``mean`` by the number itself. So what one worker alone learns of a
+    row is added whole. ``remainder`` and ``average`` divide all by the number of workers;
+    ``remainder`` sends the rest later, so that totals tend to the sum over workers, and
     ``average`` drops it."""
+
+    geo_growth: int = 40
+    """GEO: steps after which the period between two exchanges is one batch longer, until it is
+    ``k_steps``. 0 begins with ``k_steps``."""
 
     wire_dtype: WireDtype = "float32"
     """How parameters, gradients and differences travel: ``float32``, or ``float16``,
@@ -176,7 +184,8 @@ class DistributedStrategy:
     """Choose the mode: ``a_sync = False`` is sync, ``True`` async, ``k_steps > 0`` GEO.
 
     ``a_sync_configs`` takes Fleet's keys, plus ``wire_dtype`` (every mode),
-    ``max_staleness`` (async) and ``geo_merge`` (GEO). See ``TrainingMode`` for what each means.
+    ``max_staleness`` (async), ``geo_merge`` and ``geo_growth`` (GEO). See ``TrainingMode`` for
+    what each means.
     ``checkpoint_configs`` has checkpoints written by time: ``{"every_s": 600, "keep": 3,
     "dirname": "checkpoints"}``.
     In collective mode there are features instead: ``strategy.amp = True`` switches one on, and

@@ -1,6 +1,6 @@
 """GEO: workers run the optimizer on replicas and exchange differences every ``k_steps``.
 
-The exchange runs beside the training: a delta is taken at step n * k in the
+The exchange runs beside the training: a delta is taken where a period ends, in the
 training thread, pushed in the background, and what others changed is taken in at
 the first step boundary after the answer. One exchange is in flight at most; one
 that comes due meanwhile starts at the boundary where the former is taken in.
@@ -23,8 +23,9 @@ from paramfleet.job import (
 )
 from paramfleet.modes.base import ModelTables, check_gradients
 from paramfleet.modes.deltas import Delta, Heard, part_of
+from paramfleet.modes.periods import Periods
 from paramfleet.modes.rowstep import RowStepper, forget_states, step_rows
-from paramfleet.replica import DenseReplica, RowReplica
+from paramfleet.replica import DenseReplica, RowReplica, damping_of
 from paramfleet.requests import (
     Read,
     ReadPlan,
@@ -92,6 +93,7 @@ class GeoMode:
         ]
         self._dense: dict[str, DenseReplica] = {}
         self._step = 0
+        self._periods = self._periods_from(0)
         self._due = False
         self._sequence = 0
         self._acks: dict[tuple[int, str], int] = {}
@@ -112,6 +114,7 @@ class GeoMode:
         ]
         specs += [block.spec(_SUM, num_shards=shards) for block in self._blocks]
         self._step = declare(self._job, specs, self._mode)
+        self._periods = self._periods_from(self._step)
         for table, _ in self._tables.sparse:
             table.bind(self._rows[table.name].store)
         agree_on_dense(self._job, self._blocks)
@@ -123,7 +126,7 @@ class GeoMode:
         self.wait_exchanged()
 
     def step(self, *, examples: int) -> None:
-        """Step locally; take in what arrived; send when ``k_steps`` are over."""
+        """Step locally; take in what arrived; send when a period is over."""
         del examples  # every worker's optimizer has its own batch
         self._job.communicator.raise_failure()
         check_gradients(self._tables, step=self._step)
@@ -132,7 +135,7 @@ class GeoMode:
             if slots is not None:
                 self._rows[stepper.table.name].touch(slots)
         self._step += 1
-        self._due |= self._step % self._mode.k_steps == 0
+        self._due |= self._periods.is_due(self._step)
         if self._flying is not None and self._flying.done():
             self.wait_exchanged()
         if self._due and self._flying is None:
@@ -190,6 +193,7 @@ class GeoMode:
     def adjust(self, mode: TrainingMode) -> None:
         """Exchange every other ``k_steps`` from the next step on."""
         self._mode = mode
+        self._periods.adjust(mode.k_steps)
 
     def finish(self) -> None:
         """Exchange for the last time: all workers and servers hold the same afterwards."""
@@ -201,6 +205,9 @@ class GeoMode:
         self.wait_exchanged()
         if self._mode.wire_dtype != "float32":
             self._pull_replicas()
+
+    def _periods_from(self, step: int) -> Periods:
+        return Periods(k_steps=self._mode.k_steps, growth=self._mode.geo_growth, step=step)
 
     def _pull_replicas(self) -> None:
         """Take every row anew: what was heard and added before was rounded."""
@@ -373,7 +380,16 @@ class GeoMode:
                     more.add(write.table)
         return more
 
-    def _part_fields(self, server: int, write: Write, *, listens: bool) -> dict[str, int]:
-        """Say what was heard, and how much the pserver may tell: little if nobody listens."""
+    def _part_fields(self, server: int, write: Write, *, listens: bool) -> dict[str, float]:
+        """Say what was heard, and how much the pserver may tell: little if nobody listens.
+
+        And by which power of the number of workers it divides what several change.
+        """
         max_rows = self._max_rows(write.table) if listens and write.rows is not None else 1
-        return {"ack": self._acks.get((server, write.table), 0), "max_rows": max_rows}
+        fields: dict[str, float] = {
+            "ack": self._acks.get((server, write.table), 0),
+            "max_rows": max_rows,
+        }
+        if damping := damping_of(self._mode.geo_merge):
+            fields["damping"] = damping
+        return fields

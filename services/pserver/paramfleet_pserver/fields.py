@@ -52,6 +52,13 @@ class Fields:
         """Return a finite number, or ``default`` if it is absent or None."""
         return default if self._values.get(name) is None else self.number(name)
 
+    def fraction(self, name: str) -> float:
+        """Return a number from 0 to 1; absent is 0."""
+        value = self.number(name) if name in self._values else 0.0
+        if not 0.0 <= value <= 1.0:
+            raise self._wrong(name, "must be from 0 to 1")
+        return value
+
     def flag(self, name: str) -> bool:
         """Return a truth value; absent is False."""
         value = self._values.get(name, False)

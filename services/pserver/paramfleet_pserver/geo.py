@@ -8,6 +8,11 @@ other workers, then this worker's waiting rows are taken, then they are read. A 
 between the steps reads a newer row than it had to and hears of it again. What was begun
 ends even if the request's deadline cuts its answer off.
 
+A difference may be divided by how many workers share what it changes, to a power that its
+worker names. A dense table is shared by all; a row by those that changed it at the same time,
+so that progress of one worker alone is added whole. The worker is told of its own rows, too,
+where less was added than it sent, or where the table rounds what it keeps.
+
 Each block of a table has a recorder, which lives on the block's owner thread and counts
 rows as the block does. All of a table make their replies together, so that one number
 acknowledges them.
@@ -23,12 +28,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paramfleet_pserver.core.geo_recorder import GeoRecorder, Reply
+from paramfleet_pserver.core.sharers import Sharers
 from paramfleet_pserver.owners import Job, Owners, when_done
 from paramfleet_pserver.parts import DensePart, SparsePart
 from paramfleet_pserver.requests import ExchangePart, ExchangeRequest, Mode
 from paramfleet_pserver.tables import Block, DenseTable, SparseTable, Table
 from paramfleet_pserver.tablestore import TableStore
-from paramfleet_shared.ids import Rank
+from paramfleet_shared.ids import Rank, Step
 from paramfleet_shared.served_errors import GeoRuleError
 from paramfleet_shared.tables.encoding import (
     Encoded,
@@ -37,7 +43,6 @@ from paramfleet_shared.tables.encoding import (
     sort_within_shards,
 )
 from paramfleet_shared.tables.routing import route
-from paramfleet_shared.tables.sparse import SparseShard
 from paramfleet_shared.tables.spec import TableSpec
 
 __all__ = ["GeoExchange", "PartReply", "check_rule"]
@@ -109,7 +114,10 @@ class GeoExchange:
             table = part.table
             content = part.content
             if isinstance(content, DensePart):
-                content = content._replace(scale=share)
+                content = content._replace(scale=share * self._weight(part.damping))
+            elif part.damping:
+                content = content._replace(weights=np.ones(len(content.ids), np.float32))
+                jobs += self._weigh_jobs(part, content, request)
             jobs += table.update_jobs([content], lr=part.lr, step=table.next_update())
             if isinstance(content, SparsePart):
                 jobs += self._record_jobs(table, content, request.rank)
@@ -138,7 +146,7 @@ class GeoExchange:
                     self._announced[table.spec.name] = blocks
 
     async def _announce(self, table: SparseTable) -> None:
-        for block, recorder in self._recorded(table):
+        for block, recorder, _ in self._recorded(table):
             for rows in _all_rows(block):
                 act = partial(recorder.record, rows, writer=None)
                 await self._owners.run([Job(block.owner, len(rows), act)])
@@ -148,8 +156,8 @@ class GeoExchange:
         self._ranks.add(rank)
         self._untold.add(rank)
         for recorded in self._recorders.values():
-            for block, recorder in recorded:
-                self._owners.post(Job(block.owner, 0, partial(recorder.join, rank)))
+            for each in recorded:
+                self._owners.post(Job(each.block.owner, 0, partial(each.join, rank)))
 
     async def tell_all(self, rank: Rank) -> None:
         """Let a worker that joined hear of every row that there is already.
@@ -161,7 +169,7 @@ class GeoExchange:
             return
         for table in self._store:
             if isinstance(table, SparseTable):
-                for block, recorder in self._recorded(table):
+                for block, recorder, _ in self._recorded(table):
                     for rows in _all_rows(block):
                         act = partial(recorder.tell, rank, rows)
                         await self._owners.run([Job(block.owner, len(rows), act)])
@@ -171,8 +179,8 @@ class GeoExchange:
         """Keep nothing for a worker any more."""
         self._ranks.discard(rank)
         for recorded in self._recorders.values():
-            for block, recorder in recorded:
-                self._owners.post(Job(block.owner, 0, partial(recorder.leave, rank)))
+            for each in recorded:
+                self._owners.post(Job(each.block.owner, 0, partial(each.leave, rank)))
 
     async def _reply_of(self, rank: Rank, part: ExchangePart) -> PartReply:
         table = part.table
@@ -188,7 +196,7 @@ class GeoExchange:
         max_rows = max(1, part.max_rows // len(table.blocks))
         taken = [
             _Taking(block, recorder, rank, part.ack, max_rows)
-            for block, recorder in self._recorded(table)
+            for block, recorder, _ in self._recorded(table)
         ]
         await self._owners.run([each.job() for each in taken])
         told = _Told(taken, self._store.num_shards, packs=wire != "float32")
@@ -207,15 +215,37 @@ class GeoExchange:
             rows=room,
         )
 
+    def _weight(self, damping: float) -> float:
+        """Return what a difference of a dense table is multiplied by."""
+        return float(max(1, len(self._ranks)) ** -damping)
+
+    def _weigh_jobs(
+        self, part: ExchangePart, content: SparsePart, request: ExchangeRequest
+    ) -> list[Job]:
+        """Weigh rows by their sharers; to run before the jobs that add to them."""
+        assert isinstance(part.table, SparseTable), "its content is"
+        jobs = []
+        for recorded in self._recorded(part.table):
+            some = content.part(content.within(recorded.block.shards))
+            act = partial(
+                recorded.weigh,
+                some,
+                writer=request.rank,
+                step=request.step,
+                damping=part.damping,
+            )
+            jobs.append(Job(recorded.block.owner, len(some.ids), act))
+        return jobs
+
     def _record_jobs(self, table: Table, part: SparsePart, writer: Rank) -> list[Job]:
         """Note rows; to run after the jobs that add to them, in one go with them."""
         assert isinstance(table, SparseTable), "the part is"
         jobs = []
-        for block, recorder in self._recorded(table):
-            ids = part.ids[part.within(block.shards)]
-            if len(ids):
-                act = partial(_record, block.rows, recorder, ids, writer)
-                jobs.append(Job(block.owner, len(ids), act))
+        for recorded in self._recorded(table):
+            some = part.part(part.within(recorded.block.shards))
+            if count := len(some.ids):
+                act = partial(recorded.record, some, writer=writer)
+                jobs.append(Job(recorded.block.owner, count, act))
         return jobs
 
     def _recorded(self, table: SparseTable) -> tuple["_Recorded", ...]:
@@ -225,19 +255,45 @@ class GeoExchange:
         if not former or former[0].block is not table.blocks[0]:
             last = max((each.recorder.last_batch for each in former), default=0)
             recorders = [GeoRecorder(num_workers=0, last_batch=last) for _ in table.blocks]
-            for recorder in recorders:
+            self._recorders[name] = tuple(
+                _Recorded(block, recorder, Sharers())
+                for block, recorder in zip(table.blocks, recorders, strict=True)
+            )
+            for recorded in self._recorders[name]:
                 for rank in sorted(self._ranks):
-                    recorder.join(rank)
-            pairs = zip(table.blocks, recorders, strict=True)
-            self._recorders[name] = tuple(_Recorded(*pair) for pair in pairs)
+                    recorded.join(rank)
         return self._recorders[name]
 
 
 class _Recorded(NamedTuple):
-    """A block, and what each worker hasn't seen of it."""
+    """A block, what each worker hasn't seen of it, and who changes the same rows of it."""
 
     block: Block
     recorder: GeoRecorder
+    sharers: Sharers
+
+    def join(self, rank: Rank) -> None:
+        self.recorder.join(rank)
+        self.sharers.join(rank)
+
+    def leave(self, rank: Rank) -> None:
+        self.recorder.leave(rank)
+        self.sharers.leave(rank)
+
+    def weigh(self, part: SparsePart, *, writer: Rank, step: Step, damping: float) -> None:
+        """Set the weights of rows that are about to change, and end the writer's period."""
+        assert part.weights is not None, "they are to be set"
+        counts = self.sharers.count(self.block.rows.find(part.ids), writer=writer, step=step)
+        part.weights[:] = 1.0 / counts.astype(np.float32) ** np.float32(damping)
+
+    def record(self, part: SparsePart, *, writer: Rank) -> None:
+        """Note rows that changed; the writer hears of those that aren't what it holds."""
+        rows = self.block.rows.find(part.ids)
+        is_rounded = self.block.rows.spec.storage != "float32"
+        self.recorder.record(rows, writer=None if is_rounded else writer)
+        if part.weights is not None:
+            self.recorder.tell(writer, rows[part.weights < 1.0])
+            self.sharers.note(rows, writer=writer)
 
 
 def _all_rows(block: Block) -> Iterator[NDArray[np.int64]]:
@@ -250,12 +306,6 @@ def _count_versions(parts: Sequence[ExchangePart], end: asyncio.Future[None]) ->
     if end.exception() is None:
         for part in parts:
             part.table.version += 1
-
-
-def _record(
-    rows: SparseShard, recorder: GeoRecorder, ids: NDArray[np.int64], writer: Rank
-) -> None:
-    recorder.record(rows.find(ids), writer=writer)
 
 
 class _Taking:

@@ -39,6 +39,8 @@ class SparsePart(NamedTuple):
     """What the rows are multiplied by."""
     unique: bool = False
     """Whether the worker promises that the ids differ."""
+    weights: NDArray[np.float32] | None = None
+    """What each row is multiplied by beside ``scale``; None for 1. [n]"""
 
     @property
     def numbers(self) -> Encoded:
@@ -51,7 +53,8 @@ class SparsePart(NamedTuple):
 
     def part(self, where: slice) -> "SparsePart":
         """Return some of the rows, as views."""
-        return self._replace(ids=self.ids[where], rows=self.rows.part(where))
+        weights = None if self.weights is None else self.weights[where]
+        return self._replace(ids=self.ids[where], rows=self.rows.part(where), weights=weights)
 
 
 class DensePart(NamedTuple):
@@ -96,7 +99,8 @@ def push_rows(block: SparseShard, parts: list[SparsePart], lr: float, step: int)
         block.push(ids, rows, lr=lr, step=step)
         return
     part = parts[0]
-    direct = part.unique and part.scale == 1.0 and part.wire in DIRECT
+    as_sent = part.scale == 1.0 and part.weights is None
+    direct = part.unique and as_sent and part.wire in DIRECT
     rows = part.rows.rows if direct else _numbers(part)
     block.push(part.ids, rows, lr=lr, step=step, unique=part.unique)
 
@@ -129,6 +133,10 @@ def _part_of(values: Encoded, piece: slice) -> Encoded:
 
 
 def _numbers(part: SparsePart | DensePart) -> NDArray[np.float32]:
-    """Return a part's numbers as float32, scaled."""
+    """Return a part's numbers as float32, scaled and weighed."""
     values = decode_rows(part.numbers, part.wire)
-    return values if part.scale == 1.0 else values * np.float32(part.scale)
+    if part.scale != 1.0:
+        values = values * np.float32(part.scale)
+    if isinstance(part, SparsePart) and part.weights is not None:
+        values = values * part.weights[:, np.newaxis]
+    return values

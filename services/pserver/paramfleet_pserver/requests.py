@@ -41,9 +41,7 @@ __all__ = [
 ]
 
 Mode = Literal["sync", "async", "geo", "localsgd"]
-
 MODES: tuple[Mode, ...] = ("sync", "async", "geo", "localsgd")
-
 MAX_ANSWER_BYTES = DEFAULT_LIMITS.max_body_bytes
 """A worker takes no longer body."""
 
@@ -124,6 +122,8 @@ class ExchangePart(NamedTuple):
     """How a dense table's values are answered."""
     quiet: bool
     """Whether a dense table's values aren't answered: the worker pulls them."""
+    damping: float
+    """The power of the number of workers by which GEO divides what several change."""
 
 
 class ExchangeRequest(NamedTuple):
@@ -308,6 +308,7 @@ def exchange_request(message: Message, store: TableStore) -> ExchangeRequest:
                 lr=part.optional_number("lr", 1.0),
                 answer_wire=part.choice("answer_wire", WIRE_DTYPES, content.wire),
                 quiet=part.flag("quiet"),
+                damping=part.fraction("damping"),
             )
             for identity, table, content, part in changes
         ),

@@ -179,7 +179,12 @@ class Worker:
         )
 
     async def exchange(
-        self, parts: Mapping[str, Any], *, step: int = 0, max_rows: int = 1 << 20
+        self,
+        parts: Mapping[str, Any],
+        *,
+        step: int = 0,
+        max_rows: int = 1 << 20,
+        damping: float = 0.0,
     ) -> dict[str, Heard]:
         """Exchange with every server, and note what to acknowledge next time."""
         messages = self.messages(
@@ -188,6 +193,7 @@ class Worker:
             extra=lambda server, table: {
                 "ack": self.acks.get((server, table), 0),
                 "max_rows": max_rows,
+                "damping": damping,
             },
             step=step,
         )

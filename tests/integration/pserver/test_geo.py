@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -78,6 +79,87 @@ async def test_the_classic_vector_of_two_workers(start_servers: Start) -> None:
     assert float(replica.cur) == pytest.approx(1.7)
     assert float(replica.old) == pytest.approx(1.5)
     assert replica.delta() == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(("damping", "weight"), [(1.0, 1 / 3), (0.5, 3**-0.5)])
+async def test_a_row_of_one_worker_gets_all_and_one_of_all_workers_its_share(
+    start_servers: Start, damping: float, weight: float
+) -> None:
+    workers = await crew(await start_servers(2), 3, ROWS, FLAT)
+    before = np.zeros(2)
+    for step in range(4):
+        heard = {}
+        for rank, worker in enumerate(workers):
+            parts = {"rows": rows({rank: 0.5, 9: 0.75}), "flat": np.ones(13, np.float32)}
+            heard[rank] = (await worker.exchange(parts, step=step, damping=damping))["rows"]
+        alone, shared = await workers[0].pull("rows", [0, 9])
+        grown, before = shared - before, shared
+        np.testing.assert_allclose(alone, 0.5 * (step + 1))
+        if step:
+            np.testing.assert_allclose(grown, 3 * 0.75 * weight, rtol=1e-6)
+        assert {0, 1, 9} <= heard[2].rows.keys(), "less was added than it sent: it is told"
+        np.testing.assert_array_equal(heard[2].rows[9], shared)
+        assert 2 not in heard[2].rows, "its own row holds what it sent"
+
+    parts = {"rows": NOTHING, "flat": np.zeros(13, np.float32)}
+    flat = (await workers[0].exchange(parts))["flat"].dense
+    np.testing.assert_allclose(np.asarray(flat), 4 * 3 * weight, rtol=1e-6)
+
+
+async def test_a_writer_hears_what_a_table_of_16_bits_made_of_its_row(
+    start_servers: Start,
+) -> None:
+    narrow = replace(ROWS, storage="bfloat16")
+    ada, _ = await crew(await start_servers(1), 2, narrow)
+
+    heard = (await ada.exchange({"rows": rows({1: 1.0009765625})}))["rows"]
+
+    np.testing.assert_array_equal([heard.rows[1]], await ada.pull("rows", [1]))
+    assert heard.rows[1][0] in {1.0, 1.0078125}
+
+
+async def test_what_is_divided_ends_the_same_for_all(start_servers: Start) -> None:
+    workers = await crew(await start_servers(3), 3, ROWS)
+    dice = np.random.default_rng(0)
+    held: list[dict[int, np.ndarray]] = [{} for _ in workers]
+    for step in range(6):
+        for worker, mine in zip(workers, held, strict=True):
+            changes = {int(row): 1.0 for row in dice.choice(40, 12, replace=False)}
+            for row in changes:
+                mine[row] = mine.get(row, np.zeros(2, np.float32)) + np.float32(1.0)
+            heard = await worker.exchange({"rows": rows(changes)}, step=step, damping=0.5)
+            mine.update(heard["rows"].rows)
+
+    for worker, mine in zip(workers, held, strict=True):
+        heard = await worker.exchange({"rows": NOTHING}, step=6, damping=0.5)
+        mine.update(heard["rows"].rows)
+        served = await worker.pull("rows", list(mine))
+        np.testing.assert_array_equal(list(mine.values()), served)
+    assert len(held[0]) == len(held[1]) == len(held[2]) > 30
+
+
+async def test_divided_differences_of_a_lost_reply_count_once(start_servers: Start) -> None:
+    plan = FaultPlan().drop_reply(of="exchange", nth=2)
+    ada, bob = await crew(await start_servers(1, faults=plan), 2, ROWS)
+    await ada.exchange({"rows": rows({1: 1.0})}, damping=1.0)
+
+    heard = (await bob.exchange({"rows": rows({1: 1.0})}, damping=1.0))["rows"]
+
+    assert len(plan.fired) == 1
+    np.testing.assert_array_equal(heard.rows[1], [1.5, 1.5])
+    np.testing.assert_array_equal(await bob.pull("rows", [1]), [[1.5, 1.5]])
+
+
+@pytest.mark.parametrize("damping", [-0.1, 1.5, float("nan"), "half"])
+async def test_a_damping_that_is_no_fraction_changes_nothing(
+    start_servers: Start, damping: Any
+) -> None:
+    (ada,) = await crew(await start_servers(1), 1, ROWS)
+
+    with pytest.raises(MalformedMessageError):
+        await ada.exchange({"rows": rows({1: 1.0})}, damping=damping)
+
+    np.testing.assert_array_equal(await ada.pull("rows", [1]), [[0, 0]])
 
 
 async def test_one_worker_hears_nothing_of_itself(start_servers: Start) -> None:

@@ -11,7 +11,7 @@ SCRIPT = "geo_vectors.py"
 
 @pytest.mark.parametrize("kind", ["dense", "row"])
 def test_two_workers_push_half_of_their_way_and_hear_the_other(jobs: Any, kind: str) -> None:
-    first, second = jobs.run(SCRIPT, "--kind", kind).results
+    first, second = jobs.run(SCRIPT, "--kind", kind, "--merge", "remainder").results
 
     assert second["served"][0] == pytest.approx(1.3), "worker 1 pushed 0.3 of its 0.6"
     assert second["current"][0] == pytest.approx(1.6)
@@ -22,6 +22,24 @@ def test_two_workers_push_half_of_their_way_and_hear_the_other(jobs: Any, kind: 
     assert first["current"][1:3] == pytest.approx([1.7, 1.7])
     ends = [r[where][-1] for r in (first, second) for where in ("current", "served")]
     assert [*ends, first["last"], second["last"]] == pytest.approx([2.0] * 6, abs=1e-5)
+
+
+@pytest.mark.parametrize(("merge", "power"), [("damped", 0.5), ("mean", 1.0)])
+@pytest.mark.parametrize("kind", ["dense", "row"])
+def test_what_both_changed_is_divided_and_both_hear_of_it(
+    jobs: Any, kind: str, merge: str, power: float
+) -> None:
+    first, second = jobs.run(SCRIPT, "--kind", kind, "--merge", merge).results
+
+    half = 0.5**power
+    alone = 1.0 + (0.6 * half if kind == "dense" else 0.6)
+    both = alone + 0.4 * half
+    assert second["served"][0] == pytest.approx(alone), "nobody else had changed the row"
+    assert second["current"][0] == pytest.approx(alone), "it holds what was added"
+    assert first["served"][:3] == pytest.approx([both] * 3), "worker 0 moved once"
+    assert first["current"][:3] == pytest.approx([both] * 3), "and holds what was added"
+    ends = [r[where][-1] for r in (first, second) for where in ("current", "served")]
+    assert [*ends, first["last"], second["last"]] == pytest.approx([both] * 6)
 
 
 @pytest.mark.parametrize("kind", ["dense", "row"])

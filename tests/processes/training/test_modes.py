@@ -58,7 +58,7 @@ def test_async_with_a_staleness_bound_keeps_it(jobs: Any) -> None:
         assert result["staleness_p99"] <= 3, "a step may begin two ahead of a finished one"
 
 
-@pytest.mark.parametrize("merge", ["remainder", "average"])
+@pytest.mark.parametrize("merge", ["damped", "remainder", "average"])
 @pytest.mark.parametrize("optimizer", ["sgd", "rmsprop"])
 def test_geo_ends_with_the_same_values_everywhere(
     jobs: Any, optimizer: str, merge: str, tmp_path: Path

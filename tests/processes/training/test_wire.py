@@ -48,6 +48,7 @@ def test_async_learns_and_ends_with_the_same_values(jobs: Any, wire: str) -> Non
         ("bfloat16", "remainder"),
         ("int8", "remainder"),
         ("int8", "average"),
+        ("int8", "damped"),
     ],
 )
 def test_geo_learns_and_all_workers_end_with_exactly_the_same(

@@ -14,6 +14,7 @@ from paramfleet_shared.tables.partition import partition
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--kind", choices=["dense", "row"], default="dense")
+parser.add_argument("--merge", default="damped")
 args = parser.parse_args()
 IDS = np.array([7], np.int64)
 
@@ -41,7 +42,7 @@ if fleet.is_server():
 
 strategy = fleet.DistributedStrategy()
 strategy.a_sync = True
-strategy.a_sync_configs = {"k_steps": 1}
+strategy.a_sync_configs = {"k_steps": 1, "geo_merge": args.merge}
 model = fleet.distributed_model(OneNumber())
 optimizer = fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=1.0), strategy)
 fleet.init_worker()

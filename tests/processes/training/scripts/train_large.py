@@ -84,7 +84,7 @@ if fleet.is_server():
 strategy = fleet.DistributedStrategy()
 strategy.a_sync = args.mode != "sync"
 if args.mode == "geo":
-    strategy.a_sync_configs = {"k_steps": 1}
+    strategy.a_sync_configs = {"k_steps": 1, "geo_merge": "remainder"}  # exact halves
 elif args.mode == "localsgd":
     strategy.localsgd = True
     strategy.localsgd_configs = {"k_steps": 1}

@@ -65,7 +65,7 @@ strategy.a_sync = args.mode != "sync"
 if args.mode == "async":
     strategy.a_sync_configs = {"thread_pool_size": args.pool, "send_queue_size": 4}
 if args.mode == "geo":
-    strategy.a_sync_configs = {"k_steps": 2}
+    strategy.a_sync_configs = {"k_steps": 2, "geo_merge": "remainder"}  # adds up
 if args.mode == "localsgd":
     strategy.diloco = True
     strategy.diloco_configs = {

@@ -85,7 +85,7 @@ rank = fleet.worker_index()
 strategy = fleet.DistributedStrategy()
 strategy.a_sync = args.mode != "sync"
 if args.mode == "geo":
-    strategy.a_sync_configs = {"k_steps": args.k_steps}
+    strategy.a_sync_configs = {"k_steps": args.k_steps, "geo_growth": 0}
 if args.max_staleness is not None:
     strategy.a_sync_configs = {"max_staleness": args.max_staleness}
 model = fleet.distributed_model(Small())

@@ -1,0 +1,108 @@
+"""How many workers change a row at the same time.
+
+Workers exchange on their own, so there is no common period to count in. A worker's own
+period counts: the time between its exchange before and this one. A row's sharers, as its
+writer counts them, are itself and the others' changes in that time, of each worker one at
+most in the mean: no more than there are other workers.
+
+Kept for each worker: of each row, in which of its periods others last changed it, and how
+often. That is 5 bytes a row and worker, in a table whose deltas are divided by its sharers.
+
+One thread owns it.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paramfleet_shared.ids import Rank, Step
+
+__all__ = ["Sharers"]
+
+MAX_COUNT = 255
+"""Changes that are counted of a row in one period."""
+
+
+@dataclass(slots=True)
+class _Worker:
+    step: int = -1
+    """Of its last exchange."""
+    ending: int = 1
+    """The period that its last exchange ended."""
+    period: int = 1
+    """The one that runs, from 1."""
+    periods: NDArray[np.uint32] = field(default_factory=lambda: np.zeros(0, np.uint32))
+    """In which period others last changed a row. [rows]"""
+    changes: NDArray[np.uint8] = field(default_factory=lambda: np.zeros(0, np.uint8))
+    """How often they did in it. [rows]"""
+
+    def reach(self, step: Step) -> None:
+        """Begin the next period if this is another step's exchange."""
+        if step != self.step:
+            self.step = step
+            self.ending = self.period
+            self.period += 1
+
+    def make_room(self, num_rows: int) -> None:
+        have = len(self.periods)
+        if num_rows > have:
+            more = max(num_rows, 2 * have) - have
+            self.periods = np.concatenate([self.periods, np.zeros(more, np.uint32)])
+            self.changes = np.concatenate([self.changes, np.zeros(more, np.uint8)])
+
+
+class Sharers:
+    """The sharers of each row of a table, or of a part of it."""
+
+    def __init__(self) -> None:
+        self._workers: dict[Rank, _Worker] = {}
+
+    def join(self, rank: Rank) -> None:
+        """Let a worker take part from now on. Joining twice is a no-op."""
+        self._workers.setdefault(rank, _Worker())
+
+    def leave(self, rank: Rank) -> None:
+        """Forget a worker that takes part no more."""
+        self._workers.pop(rank, None)
+
+    def count(self, rows: NDArray[np.int64], *, writer: Rank, step: Step) -> NDArray[np.int64]:
+        """Return by how many workers each row is shared, the writer included.
+
+        What the writer sends in several messages of one step is of one period; the first of
+        them begins its next one.
+
+        Args:
+            rows: Row numbers, or -1 for a row that doesn't exist yet. int64 [n].
+            writer: In whose period.
+            step: That it has taken.
+
+        Returns:
+            int64 [n], each from 1 to the number of workers.
+        """
+        counts = np.ones(len(rows), np.int64)
+        worker = self._workers.get(writer)
+        if worker is None:
+            return counts
+        worker.reach(step)
+        known = np.flatnonzero((rows >= 0) & (rows < len(worker.periods)))
+        numbers = rows[known]
+        is_recent = worker.periods[numbers] >= worker.ending
+        others = np.where(is_recent, worker.changes[numbers], 0).astype(np.int64)
+        counts[known] += np.minimum(others, len(self._workers) - 1)
+        return counts
+
+    def note(self, rows: NDArray[np.int64], *, writer: Rank) -> None:
+        """Note that a worker changed rows, int64 [n], in the periods of all others."""
+        if not len(rows):
+            return
+        num_rows = int(rows.max()) + 1
+        for rank, worker in self._workers.items():
+            if rank == writer:
+                continue
+            worker.make_room(num_rows)
+            before = np.where(
+                worker.periods[rows] == worker.period, worker.changes[rows], np.uint8(0)
+            )
+            worker.changes[rows] = np.minimum(before, MAX_COUNT - 1) + 1
+            worker.periods[rows] = worker.period

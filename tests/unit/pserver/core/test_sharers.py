@@ -1,0 +1,96 @@
+"""By how many workers a row is changed at the same time."""
+
+import numpy as np
+
+from paramfleet_pserver.core.sharers import Sharers
+from paramfleet_shared.ids import Rank, Step
+
+ADA, BOB, EVE = Rank(0), Rank(1), Rank(2)
+
+
+def ids(*values: int) -> np.ndarray:
+    return np.array(values, np.int64)
+
+
+def of(*ranks: Rank) -> Sharers:
+    sharers = Sharers()
+    for rank in ranks:
+        sharers.join(rank)
+    return sharers
+
+
+def exchanged(sharers: Sharers, rank: Rank, step: int, *rows: int) -> list[int]:
+    counts = sharers.count(ids(*rows), writer=rank, step=Step(step))
+    sharers.note(ids(*rows), writer=rank)
+    return [int(count) for count in counts]
+
+
+def test_a_row_that_one_worker_changes_is_its_own() -> None:
+    sharers = of(ADA, BOB)
+
+    assert [exchanged(sharers, ADA, step, 5, 9) for step in range(3)] == [[1, 1]] * 3
+
+
+def test_a_row_that_all_change_has_all_as_sharers() -> None:
+    sharers = of(ADA, BOB, EVE)
+
+    first = [exchanged(sharers, rank, 1, 5) for rank in (ADA, BOB, EVE)]
+    then = [exchanged(sharers, rank, 2, 5) for rank in (ADA, BOB, EVE)]
+
+    assert first == [[1], [2], [3]], "nobody knows of those to come"
+    assert then == [[3], [3], [3]]
+
+
+def test_a_change_of_a_period_before_is_of_no_account() -> None:
+    sharers = of(ADA, BOB)
+    exchanged(sharers, BOB, 1, 5)
+
+    assert exchanged(sharers, ADA, 1, 7) == [1]
+    assert exchanged(sharers, ADA, 2, 5) == [1]
+
+
+def test_the_messages_of_one_step_are_of_one_period() -> None:
+    sharers = of(ADA, BOB)
+    exchanged(sharers, BOB, 1, 5, 6)
+
+    assert [exchanged(sharers, ADA, 1, row) for row in (5, 6)] == [[2], [2]]
+    assert exchanged(sharers, ADA, 2, 5) == [1]
+
+
+def test_a_quick_worker_counts_as_one() -> None:
+    sharers = of(ADA, BOB)
+    for step in range(600):
+        exchanged(sharers, BOB, step, 5)
+
+    assert exchanged(sharers, ADA, 1, 5) == [2]
+
+
+def test_rows_that_are_new_or_unknown_have_one_sharer() -> None:
+    sharers = of(ADA, BOB)
+    exchanged(sharers, BOB, 1, 5)
+
+    counts = sharers.count(ids(-1, 5, 4_000_000), writer=ADA, step=Step(1))
+
+    assert counts.tolist() == [1, 2, 1]
+
+
+def test_one_who_left_shares_nothing() -> None:
+    sharers = of(ADA, BOB, EVE)
+    exchanged(sharers, BOB, 1, 5)
+    exchanged(sharers, EVE, 1, 5)
+
+    sharers.leave(EVE)
+
+    assert exchanged(sharers, ADA, 1, 5) == [2]
+    assert sharers.count(ids(5), writer=EVE, step=Step(2)).tolist() == [1]
+
+
+def test_one_who_comes_late_shares_from_then_on() -> None:
+    sharers = of(ADA)
+    exchanged(sharers, ADA, 1, 5)
+    sharers.join(BOB)
+    sharers.join(BOB)
+
+    assert exchanged(sharers, BOB, 1, 5) == [1]
+    assert exchanged(sharers, ADA, 2, 5) == [2]
+    assert exchanged(sharers, BOB, 2, 5) == [2]
