@@ -8,7 +8,7 @@ import argparse
 import itertools
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import closing
 from multiprocessing import get_context
@@ -64,6 +64,15 @@ class Case(NamedTuple):
     epochs: int
 
 
+class Plan(NamedTuple):
+    """What is the same for all cases."""
+
+    data_dir: Path
+    modes: Mapping[str, Mapping[str, Any]]
+    """The keys of the strategy, by mode."""
+    quick: bool
+
+
 class Run(NamedTuple):
     """One case with one seed: the AUC of one process, and of each mode."""
 
@@ -91,18 +100,18 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
     return mean - reach, mean + reach
 
 
-def train(task: Task, case: Case, mode: str | None, seed: int) -> float:
-    """Return the held-out AUC of a job, or of one process where ``mode`` is None."""
-    num = 1 if mode is None else case.workers
+def train(task: Task, case: Case, keys: Mapping[str, Any] | None, seed: int) -> float:
+    """Return the held-out AUC of a job, or of one process where ``keys`` is None."""
+    num = 1 if keys is None else case.workers
     workers = []
     for _ in range(num):
         model = DeepFM(task.ids.shape[1], seed=seed)
         workers.append(LogicalWorker(model, OPTIMIZERS[case.optimizer](model.parameters())))
     job: Alone | LogicalJob = Alone(workers[0])
-    if mode is not None:
+    if keys is not None:
         strategy = DistributedStrategy()
         strategy.a_sync = True
-        strategy.a_sync_configs = MODES[mode]
+        strategy.a_sync_configs = dict(keys)
         job = LogicalJob(workers, strategy.resolve())
     with closing(job):
         try:
@@ -146,13 +155,13 @@ def scores(worker: LogicalWorker, task: Task) -> np.ndarray[Any, np.dtype[np.flo
     return torch.cat(parts).double().numpy()
 
 
-def run(case: Case, seed: int, data_dir: Path, *, quick: bool) -> Run:
+def run(case: Case, seed: int, plan: Plan) -> Run:
     """Train one process and each mode with one seed."""
     torch.set_num_threads(1)
-    task = TASKS[case.task](data_dir)
-    if quick:
+    task = TASKS[case.task](plan.data_dir)
+    if plan.quick:
         task = task._replace(num_train=min(task.num_train, QUICK_ROWS))
-    modes = {mode: train(task, case, mode, seed) for mode in MODES}
+    modes = {mode: train(task, case, keys, seed) for mode, keys in plan.modes.items()}
     return Run(case, seed, train(task, case, None, seed), modes)
 
 
@@ -161,7 +170,7 @@ def rows_of(runs: Sequence[Run]) -> list[dict[str, Any]]:
     rows = []
     for case, group in itertools.groupby(sorted(runs), key=lambda each: each.case):
         own = list(group)
-        for mode in MODES:
+        for mode in own[0].modes:
             losses = [each.alone - each.modes[mode] for each in own]
             low, high = interval(losses)
             rows.append(
@@ -181,20 +190,20 @@ def summary_of(runs: Sequence[Run]) -> dict[str, float | None]:
     """Return the headlines: each mode's mean and worst loss."""
     summary: dict[str, float | None] = {}
     for mode in MODES:
-        losses = [each.alone - each.modes[mode] for each in runs]
+        losses = [each.alone - each.modes[mode] for each in runs if mode in each.modes]
         summary[f"quality_{mode}_mean_loss"] = float(np.mean(losses)) if losses else None
         summary[f"quality_{mode}_worst_loss"] = max(losses, default=None)
     return summary
 
 
-def measure(data_dir: Path, tasks: Sequence[str], *, seeds: int, quick: bool) -> Suite:
+def measure(plan: Plan, tasks: Sequence[str], *, seeds: int) -> Suite:
     """Run every case with every seed, two at a time."""
     jobs = list(itertools.product(range(seeds), cases_of(list(TASKS))))
     jobs = [(seed, case) for seed, case in jobs if case.task in tasks]
     runs: list[Run] = []
     missing: dict[str, str] = {}
     with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
-        futures = [pool.submit(run, case, seed, data_dir, quick=quick) for seed, case in jobs]
+        futures = [pool.submit(run, case, seed, plan) for seed, case in jobs]
         for future, (_, case) in zip(futures, jobs, strict=True):
             try:
                 runs.append(future.result())
@@ -217,14 +226,18 @@ def main() -> int:
     parser.add_argument("--data_dir", type=Path, required=True, help="of the medium data")
     parser.add_argument("--tasks", default=",".join(TASKS), help="which, with commas")
     parser.add_argument("--seeds", type=int, default=SEEDS, help="how many")
+    parser.add_argument("--modes", default=",".join(MODES), help="which, with commas")
+    parser.add_argument("--keys", type=json.loads, default={}, help="more of geo's, as JSON")
     parser.add_argument("--quick", action="store_true", help="see that it works")
     parser.add_argument("--output", type=Path, help="write the result here too")
     options = parser.parse_args()
     seeds = 1 if options.quick else options.seeds
     tasks = options.tasks.split(",")
-    result = with_machine(
-        lambda: measure(options.data_dir, tasks, seeds=seeds, quick=options.quick)
-    )
+    modes = {mode: MODES[mode] for mode in options.modes.split(",")}
+    if "geo" in modes:
+        modes["geo"] = {**modes["geo"], **options.keys}
+    plan = Plan(options.data_dir, modes, options.quick)
+    result = with_machine(lambda: measure(plan, tasks, seeds=seeds))
     for line in markdown_table(result["rows"]):
         print(line)
     if options.output is not None:

@@ -88,7 +88,7 @@ class GeoMode:
             for store in stores
         }
         self._steppers = [
-            RowStepper(optimizer, group, table, store)
+            RowStepper(optimizer, group, table, store, steps_at_once=job.worker_num)
             for (table, group), store in zip(tables.sparse, stores, strict=True)
         ]
         self._dense: dict[str, DenseReplica] = {}

@@ -40,6 +40,9 @@ class RowStepper:
         group: Its parameter group that holds the table's placeholder.
         table: The table.
         store: Where its rows live.
+        steps_at_once: Steps of the whole job that one of this worker counts for. Adam weighs a
+            row's moments by the steps since the beginning, and most rows are stepped seldom:
+            a worker that counted only its own would move them less than one process does.
 
     Raises:
         OptimizerNotServedError: if it is ``Adam`` with an option that rows don't have.
@@ -51,13 +54,16 @@ class RowStepper:
         group: dict[str, Any],
         table: SparseTable,
         store: RowStore,
+        *,
+        steps_at_once: int = 1,
     ) -> None:
+        self._steps_at_once = steps_at_once
         self.table = table
         self.store = store
         self._optimizer = optimizer
         self._group = group
         self._num_steps = 0
-        """Steps of this table, those before a checkpoint included."""
+        """Steps of this table in the whole job, those before a checkpoint included."""
         self._options: dict[str, Any] | None = None
         self._rule: OptimizerSpec | None = None
         self._lent: NDArray[np.int64] | None = None
@@ -91,7 +97,7 @@ class RowStepper:
         else:
             self._step(rule, slots, pending)
             self._hidden, weight.grad = weight.grad, None
-        self._num_steps += 1
+        self._num_steps += self._steps_at_once
         return slots
 
     def end(self) -> None:

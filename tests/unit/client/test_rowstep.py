@@ -1,7 +1,7 @@
 """Rows step as torch's own optimizer steps a dense weight."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -22,7 +22,9 @@ Make = Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]
 class Pair:
     """Rows of a table, and a dense weight that starts as they do."""
 
-    def __init__(self, make: Make, reference: Make | None = None) -> None:
+    def __init__(
+        self, make: Make, reference: Make | None = None, *, steps_at_once: int = 1
+    ) -> None:
         initializer = InitializerSpec(kind="uniform", low=-1.0, high=1.0)
         self.table = SparseTable(
             name="t", dim=DIM, initializer=initializer, seed=3, make_source=RowStore.of
@@ -35,7 +37,9 @@ class Pair:
         self.optimizer = make([self.table.weight])
         self.reference = (reference or make)([self.weight])
         group = self.optimizer.param_groups[0]
-        self.stepper = RowStepper(self.optimizer, group, self.table, self.store)
+        self.stepper = RowStepper(
+            self.optimizer, group, self.table, self.store, steps_at_once=steps_at_once
+        )
         self._dice = np.random.default_rng(0)
 
     def step(self, ids: np.ndarray, *, sparse: bool = False) -> None:
@@ -148,3 +152,15 @@ def test_a_step_without_a_gradient_moves_no_row() -> None:
 
     assert stepped == [None]
     np.testing.assert_array_equal(pair.store.values[:NUM_IDS], before)
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.Adam, torch.optim.AdamW])
+def test_one_step_of_a_worker_counts_for_those_of_all(optimizer: type[Any]) -> None:
+    def make(parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
+        return cast("torch.optim.Optimizer", optimizer(parameters, lr=0.01))
+
+    pair = Pair(make, steps_at_once=3)
+    for _ in range(4):
+        pair.step(np.arange(NUM_IDS, dtype=np.int64))
+        pair.assert_equal()
+        pair.reference.state[pair.weight]["step"] += 2
