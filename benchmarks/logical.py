@@ -204,9 +204,15 @@ class _Session:
         del name
         return True
 
-    async def barrier(self, name: str, *, timeout_s: float | None = None) -> None:
-        """Pass: ``wait`` has let the others come."""
+    async def gather(
+        self, name: str, payload: bytes, *, timeout_s: float | None = None
+    ) -> list[bytes]:
+        """Return this worker's payload alone: ``wait`` has let the others come.
+
+        No model here has buffers to agree on.
+        """
         del name, timeout_s
+        return [payload]
 
 
 class _Communicator:
@@ -230,7 +236,7 @@ class _Communicator:
         """Run ``work`` to its end, with as many ticks as it takes."""
         if meanwhile is not None:
             meanwhile()
-        if getattr(work, "cr_code", None) is _Session.barrier.__code__:
+        if getattr(work, "cr_code", None) is _Session.gather.__code__:
             self._end_next()
         return self.submit(work).result()
 
