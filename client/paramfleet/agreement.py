@@ -1,12 +1,12 @@
 """How workers come to hold the same buffers: each says what it has, and all take one result.
 
 Each worker's payload has, for every buffer, a hash, and the numbers too if they have changed
-since the workers agreed last: so what is constant costs 32 bytes. The numbers are ``MAX_BYTES``
-at most, the small buffers first. Of a buffer that isn't the
-same everywhere, all take the same, reckoned from the same payloads: the mean of floating-point
-and complex numbers, the largest of integers (so counters of batches stay counters), true where
-any is. A worker that changed nothing since the last agreement doesn't count. Of extra states,
-which can't be averaged, all take those of the lowest rank that changed its own.
+since the workers agreed last: so what is constant costs 32 bytes. The numbers are
+``MAX_BYTES`` at most, the small buffers first. Of a buffer that isn't the same everywhere,
+all take the same, reckoned from the same payloads: the mean of floating-point and complex
+numbers, the largest of integers (so counters of batches stay counters), true where any is. A
+worker that changed nothing since the last agreement doesn't count. Of extra states, which
+can't be averaged, all take those of the lowest rank that changed its own.
 
 Nothing here waits or sends.
 """

@@ -41,9 +41,9 @@ def export_tables(
     optimizer: torch.optim.Optimizer, tables: ModelTables, steppers: Sequence[RowStepper]
 ) -> list[tuple[TableSpec, FilePart]]:
     """Return every table with its rows and optimizer state."""
+    sparse, dense = _specs_of(optimizer, tables)
     saved = []
-    for stepper, (table, group) in zip(steppers, tables.sparse, strict=True):
-        spec = spec_of(table, rule=_rule(optimizer, group, sparse=True))
+    for stepper, spec in zip(steppers, sparse, strict=True):
         store = stepper.store
         count, names = store.num_rows, STATE_NAMES[spec.optimizer.rule]
         states = [store.column(name)[:count] for name in names]
@@ -54,8 +54,7 @@ def export_tables(
             states=np.concatenate([empty, *states], axis=1),
         )
         saved.append((spec, part))
-    for block, group in tables.dense:
-        spec = block.spec(_rule(optimizer, group, sparse=False))
+    for (block, _), spec in zip(tables.dense, dense, strict=True):
         states_SP = [
             _flat_state(optimizer, block, name, spec)
             for name in STATE_NAMES[spec.optimizer.rule]
@@ -84,7 +83,8 @@ def load_tables(
     manifest = read_manifest(folder)
     targets: dict[str, RowStepper | DenseBlock] = {each.table.name: each for each in steppers}
     targets |= {block.name: block for block, _ in tables.dense}
-    specs = {spec.name: spec for spec, _ in export_tables(optimizer, tables, steppers)}
+    sparse, dense = _specs_of(optimizer, tables)
+    specs = {spec.name: spec for spec in (*sparse, *dense)}
     saved = {table.spec.name: table for table in manifest.tables}
     for name, table in saved.items():
         if name not in specs:
@@ -187,6 +187,19 @@ def join_parts(parts: Sequence[FilePart], spec: TableSpec) -> FilePart:
         values=np.concatenate([part.values for part in ordered]),
         states=np.concatenate([none, *(part.states for part in ordered)], axis=1),
     )
+
+
+def _specs_of(
+    optimizer: torch.optim.Optimizer, tables: ModelTables
+) -> tuple[list[TableSpec], list[TableSpec]]:
+    """Return how the sparse tables and the dense ones are kept, in their order."""
+    sparse = [
+        spec_of(table, rule=_rule(optimizer, group, sparse=True))
+        for table, group in tables.sparse
+    ]
+    return sparse, [
+        block.spec(_rule(optimizer, group, sparse=False)) for block, group in tables.dense
+    ]
 
 
 def _rule(

@@ -25,11 +25,10 @@ from paramfleet_shared.errors import (
     IntegrityError,
     UnavailableError,
 )
-from paramfleet_shared.saved_module import FILE_NAME, SavedModule
+from paramfleet_shared.saved_module import SavedModule, check_file_name
 from paramfleet_shared.tables.spec import TableSpec
 from paramfleet_shared.tables.states import check_rows
 from paramfleet_shared.tensorfile import CREATE, Written, read_tensors, write_tensors
-from paramfleet_shared.texts import shown
 
 __all__ = [
     "FORMAT", "MANIFEST", "VERSION", "CheckpointDamagedError", "CheckpointWriteError",
@@ -101,9 +100,7 @@ class SavedFile:
             KeyError: if a value is missing.
         """
         name = str(wire["name"])
-        if not FILE_NAME.fullmatch(name) or ".." in name:
-            rule = f"file name {shown(name)} leads out of the folder, or is no name of ours"
-            raise ValueError(rule)
+        check_file_name(name)
         return cls(
             name=name,
             sha256=str(wire["sha256"]),

@@ -12,10 +12,21 @@ from typing import Any
 
 from paramfleet_shared.texts import shown
 
-__all__ = ["FILE_NAME", "SavedBuffer", "SavedModule"]
+__all__ = ["FILE_NAME", "SavedBuffer", "SavedModule", "check_file_name"]
 
 FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
-"""Names that a checkpoint's files have; ``..`` isn't in them either."""
+"""Names that files of a checkpoint or an export have: no separator and no leading dot."""
+
+
+def check_file_name(name: str) -> None:
+    """Pass if a manifest names a file of its own folder.
+
+    Raises:
+        ValueError: if the name is none that a checkpoint's file is saved under.
+    """
+    if not FILE_NAME.fullmatch(name) or ".." in name:
+        rule = f"file name {shown(name)} leads out of the folder, or is no name of ours"
+        raise ValueError(rule)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,9 +96,8 @@ class SavedModule:
             ValueError: if one is of another kind, or the file's name leads elsewhere.
         """
         name = str(wire["file"])
-        if name and (not FILE_NAME.fullmatch(name) or ".." in name):
-            rule = f"file name {shown(name)} leads out of the folder, or is no name of ours"
-            raise ValueError(rule)
+        if name:
+            check_file_name(name)
         return cls(
             file=name,
             sha256=str(wire["sha256"]),

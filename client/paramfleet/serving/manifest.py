@@ -7,7 +7,6 @@ names each with its length and SHA-256.
 
 import json
 import os
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any, get_args
 from paramfleet.serving.errors import ExportError
 from paramfleet.serving.unknown import Policy
 from paramfleet_shared.errors import FleetError
+from paramfleet_shared.saved_module import FILE_NAME
 from paramfleet_shared.tables.spec import InitializerSpec, Storage, TableSpec
 from paramfleet_shared.tensorfile import CREATE
 from paramfleet_shared.texts import shown
@@ -41,9 +41,6 @@ OPEN = os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "
 """How files of an export are opened: a link could lead out of the folder, and the open of a
 pipe would wait for a writer."""
 
-_FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
-"""No separator and no leading dot: such a name can't lead out of the folder."""
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExportedFile:
@@ -63,7 +60,7 @@ class ExportedFile:
             TypeError: if it isn't a map.
         """
         name = wire["name"]
-        if not isinstance(name, str) or not _FILE_NAME.fullmatch(name):
+        if not isinstance(name, str) or not FILE_NAME.fullmatch(name):
             rule = f"file name {shown(name)} isn't that of a file of the folder"
             raise ValueError(rule)
         return cls(name=name, bytes=_count(wire["bytes"]), sha256=str(wire["sha256"]))
