@@ -102,6 +102,11 @@ class Connection(ControlFrames):
                 self._body_left(stream)
         return sender.take()
 
+    def precede(self, data: bytes) -> None:
+        """Write bytes that aren't HTTP/2's before all that is to be written."""
+        if data:
+            self._sender.out.insert(0, data)
+
     # calls in
 
     def ping(self, payload: bytes) -> None:

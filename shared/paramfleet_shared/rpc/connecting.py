@@ -1,8 +1,10 @@
 """Attempts to connect to one peer: by TCP or a Unix socket, with TLS or the job's secret."""
 
 import asyncio
+import hmac
 import ssl
 from collections.abc import Awaitable, Callable
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from paramfleet_shared.clock import Clock
@@ -61,7 +63,7 @@ class Connector:
         self._limits = limits
         self._clock = clock
         self._tls = tls
-        self._key = None if secret is None else proof_key(secret.key("connections"))
+        self._key = None if secret is None else _key_of(secret)
         self._resolve = resolve
         self._may_be_nearby = True
 
@@ -152,3 +154,9 @@ class Connector:
 def _abort(link: Link | None, reason: str) -> None:
     if link is not None:
         link.abort(reason)
+
+
+@lru_cache(maxsize=4)
+def _key_of(secret: JobSecret) -> hmac.HMAC:
+    """Return what proves a secret: a process has one job's, for all of its connections."""
+    return proof_key(secret.key("connections"))

@@ -30,6 +30,9 @@ __all__ = ["CallLostError", "ConnectionLostError", "Link"]
 _PROBE = b"pf-alive"
 _MEMO_ENTRIES = 512
 
+_HOLD_S = 0.005
+"""Seconds that a new link's first bytes wait for a request, which nearly always follows."""
+
 
 class CallLostError(Exception):
     """A call ended without an answer; the channel decides what follows."""
@@ -72,6 +75,7 @@ class Link(Http2Protocol[ClientConnection]):
         self._alarm = Alarm()
         self._blocks: dict[Hashable, bytes] = {}
         self._probe: asyncio.TimerHandle | None = None
+        self._holding: asyncio.TimerHandle | None = None
 
     @property
     def usable(self) -> bool:
@@ -150,7 +154,11 @@ class Link(Http2Protocol[ClientConnection]):
         self._answers[stream_id] = answer
         if timeout_s is not None:
             self._alarm.add(answer, timeout_s)
-        self.flush()
+        if self._holding is not None:
+            self._holding.cancel()
+            self._release()
+        else:
+            self.flush()
         try:
             return await answer
         except (asyncio.CancelledError, DeadlinePassedError):
@@ -166,6 +174,10 @@ class Link(Http2Protocol[ClientConnection]):
                 self._wake_next()
             if connection.draining and not connection.num_streams:
                 self.close()
+
+    def hold(self) -> None:
+        """Keep what is to be written for the first request, which is due at once."""
+        self._holding = self._loop.call_later(_HOLD_S, self._release)
 
     def probe(self) -> None:
         """Cut the connection unless the server shows a sign of life soon."""
@@ -206,8 +218,13 @@ class Link(Http2Protocol[ClientConnection]):
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self._alarm.close()
-        if self._probe is not None:
-            self._probe.cancel()
+        for timer in (self._probe, self._holding):
+            if timer is not None:
+                timer.cancel()
+
+    def _release(self) -> None:
+        self._holding = None
+        self.resume_writing()
 
     def _end_wait_ready(self, reason: str | None) -> None:
         if not self._ready.done():

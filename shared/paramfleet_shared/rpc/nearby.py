@@ -17,6 +17,7 @@ import os
 import socket
 import struct
 import sys
+from functools import lru_cache
 
 from paramfleet_shared.rpc.endpoint import join_endpoint
 
@@ -108,6 +109,7 @@ def _unix_socket(transport: asyncio.BaseTransport) -> socket.socket | None:
     return sock if sock is not None and sock.family == socket.AF_UNIX else None
 
 
+@lru_cache(maxsize=64)
 def _name(host: str, port: int) -> str | None:
     """Return the name beside a port; None if there is none."""
     try:

@@ -63,6 +63,32 @@ class Http2Protocol(asyncio.BufferedProtocol, ABC, Generic[C]):
         if connection.end_reason is not None:
             self._close_transport(transport)
 
+    def take_greeting(self) -> bytes:
+        """Return what this end says before it knows the peer, for its user to write."""
+        greeting = b"".join(self.connection.take_buffers(self._clock.monotonic()))
+        self.num_written += len(greeting)
+        return greeting
+
+    def take_over(self, transport: asyncio.Transport, first: bytes, received: bytes) -> None:
+        """Go on with a transport that another protocol began; ``resume_writing`` must follow.
+
+        Args:
+            transport: What to go on with.
+            first: To be written before all else.
+            received: What came already; answers to it leave in one write with ``first``.
+        """
+        transport.set_protocol(self)
+        self.connection.precede(first)
+        self.pause_writing()
+        self.connection_made(transport)
+        view = memoryview(received)
+        while view and not transport.is_closing():
+            buffer = self.get_buffer(-1)
+            count = min(len(buffer), len(view))
+            buffer[:count] = view[:count]
+            self.buffer_updated(count)
+            view = view[count:]
+
     def is_unread(self, now: float) -> bool:
         """Return whether the peer reads what was written too slowly, or not at all.
 

@@ -68,7 +68,10 @@ class Proving:
         self.name: str | None = None
         """This server's name as its callers know it; until then nobody is answered."""
         self._log_name = server
-        self._waiting: dict[_ServerProving, None] = {}
+        self._waiting: dict[_ServerProving, float] = {}
+        """Until when each may prove itself, by the loop's time; the oldest first."""
+        self._timer: asyncio.TimerHandle | None = None
+        """One for all: who proves itself in time, as nearly all do, costs none."""
         self._repeats = Repeats(_LOG_EVERY_S)
 
     def begin(
@@ -93,6 +96,8 @@ class Proving:
         """End all connections that aren't known."""
         for each in list(self._waiting):
             each.abort()
+        if self._timer is not None:
+            self._timer.cancel()
 
     def add(self, connection: "_ServerProving") -> None:
         """Take a new connection in; one too many ends the oldest."""
@@ -100,7 +105,10 @@ class Proving:
             oldest = next(iter(self._waiting))
             self.note_unproven(oldest.peer, f"{_MAX_UNPROVEN} others came without a proof")
             oldest.abort()
-        self._waiting[connection] = None
+        loop = asyncio.get_running_loop()
+        self._waiting[connection] = until = loop.time() + self.timeout_s
+        if self._timer is None:
+            self._timer = loop.call_at(until, self._expire)
 
     @property
     def num_waiting(self) -> int:
@@ -114,6 +122,16 @@ class Proving:
     def discard(self, connection: "_ServerProving") -> None:
         """Forget a connection that is known now, or has ended."""
         self._waiting.pop(connection, None)
+
+    def _expire(self) -> None:
+        """End those whose time is over, and look again when the next one's will be."""
+        self._timer = None
+        loop = asyncio.get_running_loop()
+        for connection, until in list(self._waiting.items()):
+            if until > loop.time():
+                self._timer = loop.call_at(until, self._expire)
+                return
+            connection.refuse(f"no proof within {self.timeout_s:g} s")
 
     def note_unproven(self, peer: Peer, reason: str) -> None:
         """Log who isn't let in, and how often that was so.
@@ -130,7 +148,7 @@ class Proving:
 
 
 class _Greeting(asyncio.BufferedProtocol):
-    """What both ends have: a small buffer, and a transport to hand on."""
+    """What both ends have: a small buffer, and a transport for HTTP/2 to take over."""
 
     def __init__(self) -> None:
         self._buffer = bytearray(MAX_HELLO_BYTES)
@@ -153,20 +171,6 @@ class _Greeting(asyncio.BufferedProtocol):
         """Take bytes from the other end."""
         raise NotImplementedError
 
-    def hand_on(self, protocol: Http2Protocol[Any], rest: bytes) -> None:
-        """Let HTTP/2 begin, with what came already."""
-        transport = self._transport
-        assert transport is not None, "bytes came"
-        transport.set_protocol(protocol)
-        protocol.connection_made(transport)
-        view = memoryview(rest)
-        while view and not transport.is_closing():
-            buffer = protocol.get_buffer(-1)
-            count = min(len(buffer), len(view))
-            buffer[:count] = view[:count]
-            protocol.buffer_updated(count)
-            view = view[count:]
-
 
 @final
 class _ServerProving(_Greeting):
@@ -184,7 +188,6 @@ class _ServerProving(_Greeting):
         self._make = make
         self._give_up = give_up
         self._proof = ServerProof(all_.key, nonce=os.urandom(NONCE_BYTES))
-        self._timer: asyncio.TimerHandle | None = None
         self._next: Http2Protocol[Any] | None = None
         self.peer = peer
 
@@ -192,24 +195,23 @@ class _ServerProving(_Greeting):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         if is_strangers(transport):
-            self._refuse("it is a process of another user")
+            self.refuse("it is a process of another user")
             return
         self._all.add(self)
-        self._timer = asyncio.get_running_loop().call_later(
-            self._all.timeout_s, self._refuse, f"no proof within {self._all.timeout_s:g} s"
-        )
 
     @override
     def receive(self, data: bytes) -> None:
         try:
             self._proof.receive(data)
         except UnprovenError as fault:
-            self._refuse(str(fault))
+            self.refuse(str(fault))
             return
         if self._proof.proven:
             known, self._next = self._next or self._make(), None
-            self._forget()
-            self.hand_on(known, self._proof.rest)
+            self._all.discard(self)
+            assert self._transport is not None, "bytes came"
+            known.take_over(self._transport, b"", self._proof.rest)
+            known.resume_writing()
         else:
             self.go_on()
 
@@ -218,13 +220,15 @@ class _ServerProving(_Greeting):
         name = self._all.name
         if self._proof.is_asked and name is not None:
             assert self._transport is not None, "bytes came"
-            self._transport.write(self._proof.answer(name))
+            answer = self._proof.answer(name)
             if self._all.num_waiting <= _FEW_UNPROVEN:
-                self._next = self._make()  # while the caller is at work on its proof
+                self._next = self._make()
+                answer += self._next.take_greeting()  # saves a write, and the caller a wait
+            self._transport.write(answer)
 
     def abort(self) -> None:
         """Cut the connection."""
-        self._forget()
+        self._all.discard(self)
         if self._transport is not None:
             self._transport.abort()
 
@@ -232,25 +236,21 @@ class _ServerProving(_Greeting):
     def connection_lost(self, exc: Exception | None) -> None:
         if self._all.is_waiting(self) and self._proof.is_answered:
             self._all.note_unproven(self.peer, _CLOSED)
-        self._forget()
+        self._all.discard(self)
         if self._next is not None:
             self._next.close()
         else:
             self._give_up()
 
-    def _refuse(self, reason: str) -> None:
+    def refuse(self, reason: str) -> None:
+        """Say that this caller isn't let in, and close."""
         self._all.note_unproven(self.peer, reason)
-        self._forget()
+        self._all.discard(self)
         transport = self._transport
         assert transport is not None, "connected"
         if not transport.is_closing():
             transport.write(_REFUSAL)
             transport.close()
-
-    def _forget(self) -> None:
-        self._all.discard(self)
-        if self._timer is not None:
-            self._timer.cancel()
 
 
 @final
@@ -298,9 +298,9 @@ class ClientProving(_Greeting):
             return
         if proof:
             assert self._next is not None, "made when the hello was sent"
-            transport.write(proof)
             link, self._next = self._next, None
-            self.hand_on(link, self._proof.rest)
+            link.take_over(transport, proof, self._proof.rest)
+            link.hold()
             if not self._link.done():
                 self._link.set_result(link)
 

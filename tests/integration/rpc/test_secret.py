@@ -37,6 +37,18 @@ class Counting:
         return request.message
 
 
+SETTINGS, WINDOW_UPDATE = 4, 8
+
+
+def frame_types(data: bytes) -> list[int]:
+    """Return the types of whole HTTP/2 frames."""
+    types = []
+    while data:
+        types.append(data[3])
+        data = data[9 + int.from_bytes(data[:3], "big") :]
+    return types
+
+
 async def raw(endpoint: str, text: bytes, *, within_s: float = 5.0) -> bytes:
     """Send bytes, and return all that comes until the server closes."""
     host, _, port = endpoint.rpartition(":")
@@ -141,9 +153,41 @@ async def test_a_server_that_ends_blames_nobody(
     await server.close()
 
     with contextlib.suppress(ConnectionResetError):
-        assert await reader.read() == b""
+        assert frame_types(await reader.read()) == [SETTINGS, WINDOW_UPDATE]  # no GOAWAY
     writer.close()
     assert unproven(caplog) == []
+
+
+async def test_a_proof_leaves_in_one_write_with_what_http2_begins_with(house: Any) -> None:
+    _, endpoint = await house.serve({"echo": Counting()}, secret=SECRET)
+    host, _, port = endpoint.rpartition(":")
+    loop = asyncio.get_running_loop()
+    # a relay, which sees each write of both ends
+    async with contextlib.AsyncExitStack() as tasks:
+        stack = tasks.enter_context(contextlib.ExitStack())
+        listening = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        far = stack.enter_context(socket.create_connection((host, int(port))))
+        listening.setblocking(False)
+        far.setblocking(False)
+        channel = house.channel(f"127.0.0.1:{listening.getsockname()[1]}", secret=SECRET)
+        group = await tasks.enter_async_context(asyncio.TaskGroup())
+        call = group.create_task(channel.call("echo", Message(), timeout_s=5))
+        near = stack.enter_context((await loop.sock_accept(listening))[0])
+
+        hello = await loop.sock_recv(near, 4096)
+        await loop.sock_sendall(far, hello)
+        challenge = await loop.sock_recv(far, 4096)
+        await loop.sock_sendall(near, challenge)
+        proof = await loop.sock_recv(near, 4096)
+
+        call.cancel()
+    await channel.close()
+
+    assert len(hello) == 48
+    assert frame_types(challenge[80:]) == [SETTINGS, WINDOW_UPDATE]
+    magic = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+    assert proof[32:].startswith(magic)
+    assert frame_types(proof[32 + len(magic) :])[:3] == [SETTINGS, WINDOW_UPDATE, SETTINGS]
 
 
 async def test_a_server_of_another_name_isnt_the_one_that_is_meant(house: Any) -> None:
