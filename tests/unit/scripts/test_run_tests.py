@@ -26,11 +26,11 @@ def test_a_killed_process_leaves_half_a_file():
 
 def test_half_a_data_file_is_named_and_fails_nothing(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text(PROJECT)
-    room = tmp_path / "core"
-    room.mkdir()
+    room = tmp_path / "shared" / "paramfleet_shared" / "wire"
+    room.mkdir(parents=True)
     (room / "test_it.py").write_text(A_TEST_WHOSE_PROCESS_DIED)
     ran = subprocess.run(
-        [sys.executable, RUNNER, "core/test_it.py"],
+        [sys.executable, RUNNER, "shared/paramfleet_shared/wire/test_it.py"],
         cwd=tmp_path,
         env={},
         capture_output=True,
