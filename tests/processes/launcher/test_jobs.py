@@ -112,7 +112,8 @@ def test_a_member_that_hangs_is_named_when_its_lease_is_over(
             await session.barrier("never" if who == "worker 0" else "neither")
         take_part(train)
         """
-    launched = launch(body, *LOCAL, environment=QUICK_LEASE)
+    grace = {"PARAMFLEET_COORDINATOR__WORKER_GRACE_S": "5"}
+    launched = launch(body, *LOCAL, environment={**QUICK_LEASE, **grace})
     launched.wait_all("worker 1")
 
     os.kill(launched.pids["worker 1"], signal.SIGSTOP)

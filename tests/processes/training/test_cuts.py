@@ -209,7 +209,8 @@ def test_a_saver_that_dies_holds_the_others_up_no_longer_than_its_hold(
         "40",
         workers=2,
         PARAMFLEET_COORDINATOR__ELASTIC="true",
-        PARAMFLEET_COORDINATOR__WORKER_GRACE_S="31",
+        PARAMFLEET_LEASE_TTL_S="10",
+        PARAMFLEET_COORDINATOR__WORKER_GRACE_S="11",  # longer than the hold, which lasts 3 s
     )
     running.wait_for("worker0", "holding")
     running.send("worker0", signal.SIGKILL)
