@@ -17,6 +17,7 @@ from paramfleet.requests import Author
 from paramfleet_shared.clock import Clock
 from paramfleet_shared.cuts import Cut
 from paramfleet_shared.errors import FleetError
+from paramfleet_shared.tables.spec import TableSpec
 from paramfleet_shared.wire.message import Message
 
 __all__ = ["Verdict", "judge", "save_everywhere"]
@@ -92,7 +93,13 @@ def judge(answers: Sequence[Mapping[str, Any]]) -> Verdict:
 
 
 async def save_everywhere(
-    pservers: PServers, author: Author, folder: str, *, in_sync: bool, clock: Clock
+    pservers: PServers,
+    author: Author,
+    folder: str,
+    *,
+    in_sync: bool,
+    clock: Clock,
+    states: Sequence[TableSpec] = (),
 ) -> tuple[list[Message], Cut]:
     """Have every pserver write its part of a checkpoint; runs on the communicator's loop.
 
@@ -102,6 +109,8 @@ async def save_everywhere(
         folder: An absolute path, the same on every machine.
         in_sync: Whether the mode is sync.
         clock: For waits, and for how long it took.
+        states: Tables whose optimizer states are the workers' own, with their rules: pservers
+            ask the workers for them while they write.
 
     Returns:
         The pservers' answers, and whether they are of one moment. They are written even if
@@ -111,7 +120,9 @@ async def save_everywhere(
         FleetError: if a pserver couldn't write its part. No pserver holds pushes after that.
     """
     began = clock.monotonic()
-    fields = {**author.fields(), "dirname": folder}
+    fields: dict[str, Any] = {**author.fields(), "dirname": folder}
+    if states:
+        fields["states"] = [spec.to_wire() for spec in states]
     if in_sync:
         answers = await pservers.call_all("save", fields, timeout_s=pservers.step_timeout_s)
         reason = _different_steps(answers)

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paramfleet.agreement import Agreement
+from paramfleet.answering import Answering
 from paramfleet.communicator import Communicator
 from paramfleet.dense import DenseBlock
 from paramfleet.leaving import Departure
@@ -106,6 +107,8 @@ class Job:
     departure: Departure = field(default_factory=Departure)
     staleness: Staleness = field(default_factory=Staleness)
     agreement: Agreement = field(default_factory=lambda: Agreement(None))
+    answering: Answering
+    """What this worker says where pservers ask it."""
 
     @property
     def placement(self) -> Placement:
@@ -182,10 +185,12 @@ def open_job(
     member = session.member
     pservers = communicator.wait(connect())
     pservers.dense = DenseLimits(request_bytes=settings.dense_request_bytes)
+    author = Author(rank=member.index, incarnation=member.incarnation)
     return Job(
         communicator=communicator,
         pservers=pservers,
-        author=Author(rank=member.index, incarnation=member.incarnation),
+        author=author,
+        answering=Answering(communicator, pservers, author),
         worker_num=session.worker_num,
         times=times,
         departure=departure,

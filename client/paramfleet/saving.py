@@ -43,6 +43,7 @@ from paramfleet_shared.clock import Clock, SystemClock
 from paramfleet_shared.cuts import Cut
 from paramfleet_shared.errors import FleetError, error_from_wire, error_to_wire
 from paramfleet_shared.folders import FolderNotAllowedError, check_folder_name
+from paramfleet_shared.gathered import GatheredStates
 from paramfleet_shared.wire.message import Message
 
 if TYPE_CHECKING:
@@ -100,11 +101,16 @@ class Saving:
         temporary = _temporary_beside(final)
         try:
             with _naming(final):
-                cut = self._write(temporary).cut
+                manifest = self._write(temporary, goes_on=True)
             _rename(temporary, final)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
+        cut = manifest.cut
         assert cut is not None, "it was just written"
+        if manifest.gathered is not None and manifest.gathered.left_out:
+            lacking = {str(rank): why for rank, why in manifest.gathered.left_out.items()}
+            facts = {"folder": str(final), "workers": lacking}
+            log.warning("worker.states_not_gathered", extra=facts)
         told = {"folder": str(final), "paused_s": cut.paused_s, "reason": cut.reason}
         if cut.consistent:
             log.info("worker.checkpoint_written", extra=told)
@@ -198,7 +204,7 @@ class Saving:
         parts, temporary = _temporary_beside(final), _temporary_beside(final)
         try:
             with _naming(final):
-                manifest = self._write(parts)
+                manifest = self._write(parts, goes_on=False)
             temporary.mkdir(parents=True)
             tables = write_rows(parts, manifest, temporary, chosen)
             self._with_served_dense(model, temporary / "model.pt")
@@ -210,8 +216,8 @@ class Saving:
             shutil.rmtree(parts, ignore_errors=True)
             shutil.rmtree(temporary, ignore_errors=True)
 
-    def _write(self, folder: Path) -> Manifest:
-        """Write a whole checkpoint into ``folder``."""
+    def _write(self, folder: Path, *, goes_on: bool) -> Manifest:
+        """Write a whole checkpoint into ``folder``, with all states if training may go on."""
         job, model = self._session.job, self._session.model
         if job is None:
             manifest = self._write_locally(folder)
@@ -219,13 +225,13 @@ class Saving:
             self._running("save_persistables").flush()
             optimizer = self._session.optimizer
             assert optimizer is not None, "its mode runs"
-            in_sync = optimizer.mode.name == "sync"
             saving = save_everywhere(
                 job.pservers,
                 job.author,
                 str(folder),
-                in_sync=in_sync,
+                in_sync=optimizer.mode.name == "sync",
                 clock=job.communicator.clock,
+                states=optimizer.own_states if goes_on else (),
             )
             answers, cut = job.communicator.wait(saving)
             manifest = replace(_collect(answers), cut=cut)
@@ -326,14 +332,20 @@ def _collect(answers: Iterable[Message]) -> Manifest:
     """
     tables: dict[str, SavedTable] = {}
     files: list[SavedFile] = []
+    gathered = GatheredStates()
     for answer in answers:
+        gathered = gathered.and_those(GatheredStates.from_wire(answer.fields["gathered"]))
         files += [SavedFile.from_wire(wire) for wire in answer.fields["files"]]
         for wire in answer.fields["tables"]:
             table = SavedTable.from_wire(wire)
             known = tables.setdefault(table.spec.name, table)
             if table.version < known.version:
                 tables[table.spec.name] = table
-    return Manifest(tables=tuple(tables.values()), files=tuple(files))
+    return Manifest(
+        tables=tuple(tables.values()),
+        files=tuple(files),
+        gathered=gathered if gathered.workers or gathered.left_out else None,
+    )
 
 
 @contextmanager

@@ -294,7 +294,8 @@ class Session(Standing):
     def stop_worker(self) -> None:
         """Finish training, say that this worker is done, and leave the job.
 
-        A second call does nothing.
+        A second call does nothing. A worker that has states which a checkpoint is to hold, as
+        GEO's have, stays until the first worker has left, which may save until then.
 
         Raises:
             FleetError: if the rest couldn't be sent, or the job failed.
@@ -307,6 +308,8 @@ class Session(Standing):
             return
         if self._job is not None:
             self.finish_training()
+            with self._departure.at_rest():
+                self._job.answering.end()
         self._leave(self.communicator)
 
     def depart(self) -> None:

@@ -11,16 +11,20 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from paramfleet_pserver.asking import FIRST, Asking
 from paramfleet_pserver.core.holding import Source
 from paramfleet_pserver.fields import Fields
+from paramfleet_pserver.gathering import Gathering, rules_of
 from paramfleet_pserver.holding import Holding
 from paramfleet_pserver.owners import Owners
+from paramfleet_pserver.savedstates import SavedStates
 from paramfleet_pserver.storage import Loaded, load_tables, save_tables
 from paramfleet_pserver.tablestore import TableStore
 from paramfleet_pserver.training import Training
 from paramfleet_shared.checkpoint import SavedTable
 from paramfleet_shared.clock import Clock
 from paramfleet_shared.folders import CheckpointDirs
+from paramfleet_shared.ids import Rank
 from paramfleet_shared.rpc.server import Request
 from paramfleet_shared.served_errors import FencedError
 from paramfleet_shared.tables.spec import TableSpec
@@ -64,6 +68,10 @@ class Checkpointing:
         """The folder of each table that was loaded before a worker declared any."""
         self.holding = Holding(clock)
         """What pushes ask."""
+        self.asking = Asking(clock)
+        """What workers are asked."""
+        self.saved_states = SavedStates()
+        """Of the checkpoint that was loaded last."""
         self.loaded_from = ""
         """Folder that was loaded last, with its links resolved; empty for none."""
 
@@ -105,6 +113,8 @@ class Checkpointing:
     async def save(self, request: Request, training: Training | None) -> Message:
         """Write this server's part of a checkpoint; ends the hold that it names.
 
+        Where it names ``states``, GEO's workers are asked for theirs while it is written.
+
         ``held`` says whether that was in force from its beginning until the last row was
         copied; ``steps`` is how many steps of sync were applied before and after.
         """
@@ -114,12 +124,17 @@ class Checkpointing:
         paused_s = 0.0
         try:
             directory = await asyncio.to_thread(self._dirs.require, fields.text("dirname"))
+            gathering = self._gathering(request.message, training)
             steps = [_steps_of(training)]
-            tables = [
-                SavedTable(spec=table.spec, version=table.num_updates).to_wire()
-                for table in self._store
-            ]
-            files = await save_tables(self._store, self._owners, directory, server=self._server)
+            versions = {table.spec.name: table.num_updates for table in self._store}
+            specs = [table.spec for table in self._store]
+            files = await save_tables(
+                self._store,
+                self._owners,
+                directory,
+                server=self._server,
+                gathering=gathering,
+            )
             steps.append(_steps_of(training))
         finally:
             paused_s = self.holding.end(name)
@@ -128,12 +143,59 @@ class Checkpointing:
         return Message(
             fields={
                 "files": [file.to_wire() for file in files],
-                "tables": tables,
+                "tables": [
+                    SavedTable(
+                        spec=gathering.spec(spec),
+                        version=gathering.version(spec, versions[spec.name]),
+                    ).to_wire()
+                    for spec in specs
+                ],
+                "gathered": gathering.outcome.to_wire(),
                 "held": held,
                 "paused_s": paused_s,
                 "steps": steps,
             }
         )
+
+    def _gathering(self, message: Message, training: Training | None) -> Gathering:
+        """Return what gathers the workers' states; nothing if none are asked for."""
+        rules = rules_of(message)
+        if training is None or training.terms.mode != "geo" or not rules:
+            return Gathering(self.asking, [], {})
+        workers = [Rank(rank) for rank in sorted(training.identities.incarnations())]
+        return Gathering(self.asking, workers, rules)
+
+    async def answer(self, request: Request, training: Training) -> Message:
+        """Take a worker's answer, and wait for the next question.
+
+        With ``ends`` the first worker says that it will save no more: all others go.
+
+        Raises:
+            FencedError: if a newer incarnation of the worker is known.
+        """
+        fields = Fields(request.message.fields, where="answer")
+        rank = Rank(fields.integer("rank"))
+        training.check_rank(rank)
+        training.identities.fence(rank, fields.integer("incarnation"))
+        if rank == FIRST and fields.flag("ends"):
+            self.asking.end()
+        question = await self.asking.serve(
+            rank, fields.integer("to"), request.message, deadline=request.deadline
+        )
+        if question is None:
+            return Message(fields={"number": 0, "ends": self.asking.is_over(rank)})
+        asked = question.message
+        about = {**asked.fields, "number": question.number, "ends": False}
+        return Message(fields=about, tensors=asked.tensors)
+
+    async def states(self, request: Request, training: Training) -> Message:
+        """Answer with states of the checkpoint that was loaded last, or with what there are."""
+        fields = Fields(request.message.fields, where="states")
+        training.check_rank(Rank(fields.integer("rank")))
+        file = fields.optional_integer("file")
+        if file is None:
+            return await self.saved_states.listed()
+        return await self.saved_states.read(file, fields.integer("row"))
 
     async def load(self, request: Request, training: Training | None) -> Message:
         """Take this server's part of a checkpoint into the tables."""
@@ -150,9 +212,11 @@ class Checkpointing:
     async def load_from(self, directory: Path, training: Training | None) -> Loaded:
         """Take this server's part of a checkpoint."""
         directory = await asyncio.to_thread(directory.resolve)  # a link may move meanwhile
-        loaded = await load_tables(self._store, self._owners, directory)
+        apart = training is not None and training.terms.mode == "geo"
+        loaded = await load_tables(self._store, self._owners, directory, apart=apart)
         self._store.put(loaded.tables)
         self.loaded_from = str(directory)
+        self.saved_states.folder = directory
         if training is None:
             self._folders |= {t.spec.name: directory for t in loaded.tables}
         elif training.geo is not None:
@@ -160,10 +224,14 @@ class Checkpointing:
         _log_left_out(loaded)
         return loaded
 
-    async def fit(self, specs: Iterable[TableSpec]) -> None:
+    async def fit(self, specs: Iterable[TableSpec], *, apart: bool) -> None:
         """Load again what was loaded before the workers said how they train it.
 
         Called before the first declaration takes effect, when all tables are loaded ones.
+
+        Args:
+            specs: The tables, as the workers declare them.
+            apart: Whether each worker has optimizer states of its own.
 
         Raises:
             TableMismatchError: if a table can't take the rows that were loaded.
@@ -175,7 +243,9 @@ class Checkpointing:
             spec.check_same_rows(known[name])
         for folder in {self._folders[name] for name in other}:
             those = {name: s for name, s in other.items() if self._folders[name] == folder}
-            loaded = await load_tables(self._store, self._owners, folder, declared=those)
+            loaded = await load_tables(
+                self._store, self._owners, folder, declared=those, apart=apart
+            )
             self._store.replace(loaded.tables)
             _log_left_out(loaded)
 

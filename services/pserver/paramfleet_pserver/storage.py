@@ -22,6 +22,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from paramfleet_pserver.gathering import Gathering
 from paramfleet_pserver.owners import Job, Owners
 from paramfleet_pserver.parts import SparsePart
 from paramfleet_pserver.tables import Block, DenseTable, SparseTable, Table
@@ -88,7 +89,12 @@ def plan_chunks(num_rows: Iterable[int], chunk_rows: int) -> list[list[Segment]]
 
 
 async def save_tables(
-    store: TableStore, owners: Owners, directory: Path, *, server: int
+    store: TableStore,
+    owners: Owners,
+    directory: Path,
+    *,
+    server: int,
+    gathering: Gathering,
 ) -> list[SavedFile]:
     """Write every table's part of this server.
 
@@ -97,6 +103,7 @@ async def save_tables(
         owners: Who copies the rows.
         directory: Where to; made if it is missing.
         server: This server's index, part of the files' names.
+        gathering: Adds the states that workers hold.
 
     Raises:
         CheckpointWriteError: if the system refuses; files may be left behind.
@@ -104,20 +111,22 @@ async def save_tables(
     files: list[SavedFile] = []
     for table in list(store):
         stem = f"{_stem(table.spec.name)}.server{server}"
+        spec = gathering.spec(table.spec)
         if isinstance(table, SparseTable):
-            row_bytes = 8 + 4 * table.spec.dim * (1 + table.spec.optimizer.num_state_columns)
+            row_bytes = 8 + 4 * spec.dim * (1 + spec.optimizer.num_state_columns)
             chunk_rows = max(1, min(CHUNK_ROWS, CHUNK_BYTES // row_bytes))
             counts = [block.rows.num_rows for block in table.blocks]
             for number, chunk in enumerate(plan_chunks(counts, chunk_rows)):
-                part = await _export(table, chunk, owners)
+                part = await gathering.with_states(spec, await _export(table, chunk, owners))
                 name = f"{stem}.{number:05d}.safetensors"
-                files.append(await _write(directory, name, table.spec, part))
+                files.append(await _write(directory, name, spec, part))
         elif isinstance(table, DenseTable):
-            parts = _parts_of(table)
+            parts = _parts_of(table, spec)
             for number, where in enumerate(parts):
-                part = await _copy_values(table, where, owners)
+                copied = await _copy_values(table, where, owners)
+                part = await gathering.with_states(spec, copied)
                 name = f"{stem}.{number:05d}" if len(parts) > 1 else stem
-                files.append(await _write(directory, f"{name}.safetensors", table.spec, part))
+                files.append(await _write(directory, f"{name}.safetensors", spec, part))
     await asyncio.to_thread(sync_directory, directory)
     return files
 
@@ -128,6 +137,7 @@ async def load_tables(
     directory: Path,
     *,
     declared: Mapping[str, TableSpec] | None = None,
+    apart: bool = False,
 ) -> Loaded:
     """Read this server's part of a checkpoint into new tables, not yet in the store.
 
@@ -138,6 +148,7 @@ async def load_tables(
         owners: Who puts the rows in place.
         directory: The checkpoint's folder.
         declared: The tables to read, and how they are trained; None reads all.
+        apart: Whether each worker has states of its own: it takes the saved ones itself.
 
     Raises:
         ManifestError: if the folder is no readable checkpoint, or lacks values.
@@ -156,7 +167,7 @@ async def load_tables(
     for each, spec in zip(saved, specs, strict=True):
         table = await asyncio.to_thread(store.build, spec)
         table.is_loaded = True
-        if have_other_states(each.spec.optimizer, spec.optimizer):
+        if not apart and have_other_states(each.spec.optimizer, spec.optimizer):
             rules = each.spec.optimizer.rule, spec.optimizer.rule
             loaded.left_out.append(StatesLeftOut(spec.name, *rules))
         else:
@@ -222,9 +233,9 @@ def _joined(
     )
 
 
-def _parts_of(table: DenseTable) -> list[slice]:
-    """Return which values of a range go into each file."""
-    most = CHUNK_BYTES // (4 * (1 + table.spec.optimizer.num_state_columns))
+def _parts_of(table: DenseTable, spec: TableSpec) -> list[slice]:
+    """Return which values of a range go into each file, as it is described there."""
+    most = CHUNK_BYTES // (4 * (1 + spec.optimizer.num_state_columns))
     starts = range(0, table.num_rows, most)
     return [slice(start, min(start + most, table.num_rows)) for start in starts]
 
