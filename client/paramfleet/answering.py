@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Mapping
 
 from paramfleet.communicator import Communicator
+from paramfleet.leaving import Departure
 from paramfleet.pservers import PServers
 from paramfleet.requests import Author
 from paramfleet_shared.errors import FleetError, OutcomeUnknownError, UnavailableError
@@ -34,12 +35,20 @@ class Answering:
         communicator: Runs them.
         pservers: Who asks.
         author: This worker.
+        departure: Whether it was asked to leave.
     """
 
-    def __init__(self, communicator: Communicator, pservers: PServers, author: Author) -> None:
+    def __init__(
+        self,
+        communicator: Communicator,
+        pservers: PServers,
+        author: Author,
+        departure: Departure,
+    ) -> None:
         self._communicator = communicator
         self._pservers = pservers
         self._author = author
+        self._departure = departure
         self._answers: dict[str, Answer] = {}
         self._num_asking = 0
         self._over = asyncio.Event()
@@ -57,13 +66,20 @@ class Answering:
     def end(self) -> None:
         """Let the others go, in the first worker; in another one wait for that."""
         if self._author.rank == 0:
-            fields = {**self._author.fields(), "to": 0, "ends": True}
-            try:
-                self._communicator.wait(self._pservers.call_all("answer", fields))
-            except FleetError as error:
-                log.info("worker.others_not_released", extra={"reason": str(error)})
+            self._communicator.wait(self.depart())
         elif self._num_asking:
-            self._communicator.wait(self._wait_over())
+            with self._departure.at_rest():
+                self._communicator.wait(self._wait_over())
+
+    async def depart(self) -> None:
+        """Answer nothing any more; if this is the first worker, let the others go."""
+        if self._author.rank and not self._num_asking:
+            return
+        fields = {**self._author.fields(), "to": 0, "ends": True}
+        try:
+            await self._pservers.call_all("answer", fields)
+        except FleetError as error:
+            log.info("worker.departure_unsaid", extra={"reason": str(error)})
 
     async def _start(self) -> None:
         self._over.clear()

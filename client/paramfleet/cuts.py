@@ -17,7 +17,6 @@ from paramfleet.requests import Author
 from paramfleet_shared.clock import Clock
 from paramfleet_shared.cuts import Cut
 from paramfleet_shared.errors import FleetError
-from paramfleet_shared.tables.spec import TableSpec
 from paramfleet_shared.wire.message import Message
 
 __all__ = ["Verdict", "judge", "save_everywhere"]
@@ -99,7 +98,7 @@ async def save_everywhere(
     *,
     in_sync: bool,
     clock: Clock,
-    states: Sequence[TableSpec] = (),
+    more: Mapping[str, Any] | None = None,
 ) -> tuple[list[Message], Cut]:
     """Have every pserver write its part of a checkpoint; runs on the communicator's loop.
 
@@ -109,8 +108,7 @@ async def save_everywhere(
         folder: An absolute path, the same on every machine.
         in_sync: Whether the mode is sync.
         clock: For waits, and for how long it took.
-        states: Tables whose optimizer states are the workers' own, with their rules: pservers
-            ask the workers for them while they write.
+        more: Fields of ``save``: what the pservers ask the workers for while they write.
 
     Returns:
         The pservers' answers, and whether they are of one moment. They are written even if
@@ -120,9 +118,7 @@ async def save_everywhere(
         FleetError: if a pserver couldn't write its part. No pserver holds pushes after that.
     """
     began = clock.monotonic()
-    fields: dict[str, Any] = {**author.fields(), "dirname": folder}
-    if states:
-        fields["states"] = [spec.to_wire() for spec in states]
+    fields = {**author.fields(), "dirname": folder, **(more or {})}
     if in_sync:
         answers = await pservers.call_all("save", fields, timeout_s=pservers.step_timeout_s)
         reason = _different_steps(answers)

@@ -121,6 +121,11 @@ class Job:
         with self.times.during("barrier"):
             self.communicator.wait(session.barrier(name, timeout_s=timeout_s))
 
+    async def say_goodbye(self) -> None:
+        """Leave where nothing of this worker is on its way."""
+        await self.pservers.call_all("leave", {**self.author.fields(), "step": 0})
+        await self.answering.depart()
+
     def wait_for_the_end(self, name: str) -> None:
         """Wait for workers that may train on for long; this one is done.
 
@@ -190,7 +195,7 @@ def open_job(
         communicator=communicator,
         pservers=pservers,
         author=author,
-        answering=Answering(communicator, pservers, author),
+        answering=Answering(communicator, pservers, author, departure),
         worker_num=session.worker_num,
         times=times,
         departure=departure,

@@ -16,7 +16,7 @@ from paramfleet_shared.errors import FleetError, UnavailableError
 from paramfleet_shared.ids import Rank
 from paramfleet_shared.wire.message import Message
 
-__all__ = ["FIRST", "Asking", "Question"]
+__all__ = ["Asking", "Question"]
 
 FIRST = Rank(0)
 """The worker that saves: when it has left, nothing is asked."""

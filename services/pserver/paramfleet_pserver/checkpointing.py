@@ -11,10 +11,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from paramfleet_pserver.asking import FIRST, Asking
+import numpy as np
+from numpy.typing import NDArray
+
+from paramfleet_pserver.asking import Asking
 from paramfleet_pserver.core.holding import Source
 from paramfleet_pserver.fields import Fields
-from paramfleet_pserver.gathering import Gathering, rules_of
+from paramfleet_pserver.gathering import GONE, SILENT, Gathering, rules_of
 from paramfleet_pserver.holding import Holding
 from paramfleet_pserver.owners import Owners
 from paramfleet_pserver.savedstates import SavedStates
@@ -124,6 +127,7 @@ class Checkpointing:
         paused_s = 0.0
         try:
             directory = await asyncio.to_thread(self._dirs.require, fields.text("dirname"))
+            positions, without = await self._positions(request.message, training)
             gathering = self._gathering(request.message, training)
             steps = [_steps_of(training)]
             versions = {table.spec.name: table.num_updates for table in self._store}
@@ -151,11 +155,41 @@ class Checkpointing:
                     for spec in specs
                 ],
                 "gathered": gathering.outcome.to_wire(),
+                "without": without,
                 "held": held,
                 "paused_s": paused_s,
                 "steps": steps,
-            }
+            },
+            tensors=positions,
         )
+
+    async def _positions(
+        self, message: Message, training: Training | None
+    ) -> tuple[dict[str, NDArray[Any]], list[list[Any]]]:
+        """Return the workers' positions in their data, and whose are missing, and why.
+
+        The first server asks for all.
+        """
+        asked = message.fields.get("positions")
+        if training is None or self._server or asked is None:
+            return {}, []
+        step = Fields(asked, where="save positions").optional_integer("step")
+        workers = [Rank(rank) for rank in sorted(training.identities.incarnations())]
+        gone = self.asking.gone
+        there = [rank for rank in workers if rank not in gone]
+        question = Message(fields={"about": "positions", "step": step})
+        answers = await self.asking.ask(there, question)
+        found: dict[str, NDArray[Any]] = {}
+        without: list[list[Any]] = [[rank, GONE] for rank in workers if rank in gone]
+        for rank in there:
+            answer = answers.get(rank)
+            packed = None if answer is None else answer.tensors.get("positions")
+            if packed is not None and packed.dtype == np.uint8:
+                found[f"positions.{rank}"] = packed
+            else:
+                lack = None if answer is None else answer.fields.get("lack")
+                without.append([rank, lack if type(lack) is str else SILENT])
+        return found, without
 
     def _gathering(self, message: Message, training: Training | None) -> Gathering:
         """Return what gathers the workers' states; nothing if none are asked for."""
@@ -168,7 +202,7 @@ class Checkpointing:
     async def answer(self, request: Request, training: Training) -> Message:
         """Take a worker's answer, and wait for the next question.
 
-        With ``ends`` the first worker says that it will save no more: all others go.
+        With ``ends`` it leaves. When the first one does, which saves, all others may go.
 
         Raises:
             FencedError: if a newer incarnation of the worker is known.
@@ -177,8 +211,8 @@ class Checkpointing:
         rank = Rank(fields.integer("rank"))
         training.check_rank(rank)
         training.identities.fence(rank, fields.integer("incarnation"))
-        if rank == FIRST and fields.flag("ends"):
-            self.asking.end()
+        if fields.flag("ends"):
+            self.asking.leave(rank)
         question = await self.asking.serve(
             rank, fields.integer("to"), request.message, deadline=request.deadline
         )

@@ -22,13 +22,13 @@ from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
 from paramfleet_shared.tables.states import check_states
 from paramfleet_shared.wire.message import MalformedMessageError, Message
 
-__all__ = ["Gathering", "rules_of"]
+__all__ = ["GONE", "SILENT", "Gathering", "rules_of"]
 
 QUESTION_VALUES = 1 << 21
 """Floats of a worker's answer: 8 MiB."""
 
-_GONE = "it left before"
-_SILENT = "it did not answer in time"
+GONE = "it left before"
+SILENT = "it did not answer in time"
 
 
 def rules_of(message: Message) -> dict[str, OptimizerSpec]:
@@ -63,7 +63,7 @@ class Gathering:
         self._rules = rules
         gone = asking.gone
         self._workers = [rank for rank in workers if rank not in gone]
-        self._left_out = {int(rank): _GONE for rank in workers if rank in gone}
+        self._left_out = {int(rank): GONE for rank in workers if rank in gone}
         self._steps: dict[str, dict[Rank, tuple[int, int]]] = {}
 
     def spec(self, spec: TableSpec) -> TableSpec:
@@ -128,7 +128,7 @@ class Gathering:
         width = rule.num_state_columns * dim
         workers = []
         for rank in list(self._workers):
-            reason = _SILENT if rank not in self._asking.gone else _GONE
+            reason = SILENT if rank not in self._asking.gone else GONE
             lack = answers[rank].fields.get("lack") if rank in answers else None
             if type(lack) is str:
                 reason = lack

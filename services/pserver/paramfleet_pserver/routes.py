@@ -145,6 +145,7 @@ class Routes:
         if self._training is None or not self._training.lose(rank, incarnation):
             return False
         self._forget(rank)
+        self._checkpoints.asking.leave(rank)
         return True
 
     def obey(self, orders: Orders) -> None:
@@ -345,7 +346,6 @@ class Routes:
 
     def _forget(self, rank: Rank) -> None:
         """Keep nothing of a worker's any more."""
-        self._checkpoints.asking.leave(rank)
         self._staging.forget(rank)
         for table in self._store:
             if isinstance(table, SparseTable):

@@ -68,12 +68,9 @@ def test_adagrad_s_accumulators_are_summed_and_divided_again(jobs: Any, tmp_path
         close(worker["dense"], share)
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "momentum"])
-def test_moments_are_the_mean_of_those_that_stepped_a_row(
-    jobs: Any, tmp_path: Path, optimizer: str
-) -> None:
+def test_moments_are_the_mean_of_those_that_stepped_a_row(jobs: Any, tmp_path: Path) -> None:
     folder = tmp_path / "end"
-    kind = ["--optimizer", optimizer]
+    kind = ["--optimizer", "adam"]
     train = [*kind, "--steps", "5", "--save", str(folder)]
     ada, bob = jobs.run(SCRIPT, *train, workers=2, servers=1).results
 

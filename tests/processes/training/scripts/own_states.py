@@ -47,7 +47,6 @@ model = fleet.distributed_model(Small())
 kinds: dict[str, Any] = {
     "adam": lambda p: torch.optim.Adam(p, lr=0.1),
     "adagrad": lambda p: torch.optim.Adagrad(p, lr=0.1, initial_accumulator_value=0.25),
-    "momentum": lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.9),
 }
 optimizer = fleet.distributed_optimizer(kinds[args.optimizer](model.parameters()), strategy)
 fleet.init_worker()
