@@ -95,17 +95,15 @@ class Registered:
         self._positions: dict[str, Any] = {}
 
     def add(self, objects: Mapping[str, Any]) -> None:
-        """Save and load objects from now on, each by its name.
+        """Save and load objects from now on, each by its name; a former one makes way.
 
         Raises:
-            RegistrationError: if a name is taken or can't be one, or an object has no
-                ``state_dict`` and ``load_state_dict``.
+            RegistrationError: if a name can't be one, or an object has no ``state_dict`` and
+                ``load_state_dict``.
         """
         for name, each in objects.items():
             rule = ""
-            if name in self._objects and self._objects[name] is not each:
-                rule = "another object is registered by that name"
-            elif not is_name(name) or "/" in name:
+            if not is_name(name) or "/" in name:
                 rule = f"a name must be {NAME_RULE}, and without '/'"
             elif not isinstance(each, _Stateful):
                 rule = f"a {type(each).__name__} has no state_dict and load_state_dict"

@@ -39,6 +39,8 @@ class Standing:
     def register_for_checkpointing(self, **objects: Any) -> None:
         """Save and load objects with every checkpoint, each by the name that is given here.
 
+        An object that is registered later by the same name takes its place.
+
             fleet.register_for_checkpointing(scheduler=scheduler, data=dataset)
 
         Each has ``state_dict`` and ``load_state_dict``, of plain values and tensors. What can
@@ -48,8 +50,8 @@ class Standing:
 
         Raises:
             CallOrderError: after ``init_worker``.
-            RegistrationError: if a name is taken or can't be one, or an object has no
-                ``state_dict`` and ``load_state_dict``.
+            RegistrationError: if a name can't be one, or an object has no ``state_dict`` and
+                ``load_state_dict``.
         """
         if self._job is not None:
             remedy = "call it before fleet.init_worker()"

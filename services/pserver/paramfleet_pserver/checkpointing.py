@@ -21,7 +21,7 @@ from paramfleet_pserver.gathering import GONE, SILENT, Gathering, rules_of
 from paramfleet_pserver.holding import Holding
 from paramfleet_pserver.owners import Owners
 from paramfleet_pserver.savedstates import SavedStates
-from paramfleet_pserver.storage import Loaded, load_tables, save_tables
+from paramfleet_pserver.storage import Loaded, load_tables, save_tables, trained_otherwise
 from paramfleet_pserver.tablestore import TableStore
 from paramfleet_pserver.training import Training
 from paramfleet_shared.checkpoint import SavedTable
@@ -67,8 +67,6 @@ class Checkpointing:
         self._owners = owners
         self._server = server
         self._dirs = dirs
-        self._folders: dict[str, Path] = {}
-        """The folder of each table that was loaded before a worker declared any."""
         self.holding = Holding(clock)
         """What pushes ask."""
         self.asking = Asking(clock)
@@ -251,15 +249,13 @@ class Checkpointing:
         self._store.put(loaded.tables)
         self.loaded_from = str(directory)
         self.saved_states.folder = directory
-        if training is None:
-            self._folders |= {t.spec.name: directory for t in loaded.tables}
-        elif training.geo is not None:
+        if training is not None and training.geo is not None:
             await training.geo.announce_loaded()
         _log_left_out(loaded)
         return loaded
 
     async def fit(self, specs: Iterable[TableSpec], *, apart: bool) -> None:
-        """Load again what was loaded before the workers said how they train it.
+        """Turn what was loaded before the workers said how they train it into that.
 
         Called before the first declaration takes effect, when all tables are loaded ones.
 
@@ -269,17 +265,19 @@ class Checkpointing:
 
         Raises:
             TableMismatchError: if a table can't take the rows that were loaded.
-            FleetError: as a load does.
+            TableMemoryError: if there is no memory for one, beside what is in use.
         """
-        known = {table.spec.name: table.spec for table in self._store}
-        other = {s.name: s for s in specs if s.name in known and known[s.name] != s}
-        for name, spec in other.items():
-            spec.check_same_rows(known[name])
-        for folder in {self._folders[name] for name in other}:
-            those = {name: s for name, s in other.items() if self._folders[name] == folder}
-            loaded = await load_tables(
-                self._store, self._owners, folder, declared=those, apart=apart
+        known = {table.spec.name: table for table in self._store}
+        other = [s for s in specs if s.name in known and known[s.name].spec != s]
+        for spec in other:
+            spec.check_same_rows(known[spec.name].spec)
+        turned = [
+            await trained_otherwise(
+                known[spec.name], spec, self._store, self._owners, apart=apart
             )
+            for spec in other
+        ]
+        for loaded in turned:
             self._store.replace(loaded.tables)
             _log_left_out(loaded)
 
