@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from paramfleet.dense import DenseBlock
 from paramfleet_shared.tables.spec import OptimizerSpec
 
-__all__ = ["piece_of_state", "set_piece_of_state", "set_steps"]
+__all__ = ["piece_of_state", "set_piece_of_state", "set_steps", "steps_of"]
 
 
 def piece_of_state(
@@ -63,6 +63,12 @@ def set_steps(optimizer: torch.optim.Optimizer, block: DenseBlock, steps: int) -
     """Set how many steps the optimizer counts of each parameter."""
     for parameter in block.parameters:
         optimizer.state[parameter]["step"] = torch.tensor(float(steps))
+
+
+def steps_of(optimizer: torch.optim.Optimizer, block: DenseBlock, *, otherwise: int) -> int:
+    """Return the most steps that the optimizer counts of a parameter, if it counts any."""
+    states = [optimizer.state.get(parameter, {}) for parameter in block.parameters]
+    return max((int(state["step"]) for state in states if "step" in state), default=otherwise)
 
 
 def _overlaps(block: DenseBlock, where: slice) -> Iterator[tuple[torch.Tensor, slice, slice]]:

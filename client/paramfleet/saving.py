@@ -275,11 +275,13 @@ class Saving:
         mode, optimizer = self._local("save_persistables")
         began = self._clock.monotonic()
         tables, files = [], []
-        for number, (spec, part) in enumerate(
-            export_tables(optimizer.inner, optimizer.tables, mode.steppers)
-        ):
-            tables.append(SavedTable(spec=spec, version=optimizer.num_steps))
-            files.append(write_part(folder, f"table{number:03d}.safetensors", spec, part))
+        saved = export_tables(
+            optimizer.inner, optimizer.tables, mode.steppers, steps=optimizer.num_steps
+        )
+        for number, (table, part) in enumerate(saved):
+            tables.append(table)
+            name = f"table{number:03d}.safetensors"
+            files.append(write_part(folder, name, table.spec, part))
         progress = write_progress(folder, self._progress(optimizer, None))
         cut = Cut(consistent=True, paused_s=round(self._clock.monotonic() - began, 3))
         return Manifest(tables=tuple(tables), files=tuple(files), cut=cut, progress=progress)

@@ -67,6 +67,14 @@ def test_adagrad_s_accumulators_are_summed_and_divided_again(jobs: Any, tmp_path
         share = FIRST + (dense.states - FIRST) / 4
         close(worker["dense"], share)
 
+    other = ["--optimizer", "adam", "--load", str(folder)]
+    ended = jobs.run(SCRIPT, *other, workers=1, servers=1)
+
+    (worker,) = ended.results
+    assert worker["steps"] == 0
+    assert set(map(tuple, worker["rows"].values())) == {(0.0,) * 8}
+    assert ended.logs["worker0"].count("worker.states_left_out") == 2
+
 
 def test_moments_are_the_mean_of_those_that_stepped_a_row(jobs: Any, tmp_path: Path) -> None:
     folder = tmp_path / "end"
