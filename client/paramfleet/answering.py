@@ -103,7 +103,7 @@ class Answering:
                 await asyncio.sleep(_PAUSE_S)
                 continue
             except FleetError as error:
-                log.warning("worker.answers_no_more", extra={"reason": str(error)})
+                log.info("worker.answers_no_more", extra={"reason": str(error)})
                 break
             if asked.fields["ends"]:
                 break

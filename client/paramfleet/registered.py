@@ -21,6 +21,7 @@ import numpy as np
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from typing_extensions import runtime_checkable
 
+from paramfleet.call_order import NotYetError
 from paramfleet.plain import pack
 from paramfleet_shared.bounds import MAX_LEARNING_RATE
 from paramfleet_shared.errors import ContractError
@@ -147,12 +148,20 @@ class Registered:
         self._note(steps)
 
     def positions(self) -> dict[str, Any]:
-        """Return this worker's own states as they are now."""
-        return {
-            name: each.state_dict()
-            for name, each in self._objects.items()
-            if _is_position(each)
-        }
+        """Return this worker's own states as they are now.
+
+        Of a dataset that isn't in memory, not yet or not any more, it is the last one known.
+        """
+        found = {}
+        for name, each in self._objects.items():
+            if not _is_position(each):
+                continue
+            try:
+                found[name] = each.state_dict()
+            except NotYetError:
+                if name in self._positions:
+                    found[name] = self._positions[name]
+        return found
 
     def answer(self, question: Message) -> Message:
         """Return this worker's own states as of the end of a step; any thread may call it.
@@ -212,6 +221,8 @@ class Registered:
                 lacking.append(name)
             else:
                 _restore(name, each, state, steps_on=name in saved.pending)
+                if _is_position(each):
+                    self._positions[name] = state
         self.begin(saved.steps)
         return lacking
 

@@ -69,7 +69,7 @@ class GeoStates:
         self._before: dict[str, int] = {}
         """Steps that each table's optimizer had counted then."""
         self._counts = {
-            name: RowColumn(1, np.int64, table=name)
+            name: RowColumn(1, np.int32, table=name)
             for name, rule in self._rules().items()
             if name in self._steppers and rule.rule != "adagrad"
         }
@@ -98,7 +98,7 @@ class GeoStates:
         counts = self._counts.get(stepper.table.name)
         if counts is not None:
             counts.ensure(stepper.store.num_rows)
-            counts.array[slots, 0] += 1
+            counts.array.reshape(-1)[slots] += 1
 
     def note_step(self) -> None:
         """Count a step of the optimizer."""

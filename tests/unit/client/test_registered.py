@@ -304,3 +304,41 @@ def test_positions_are_each_worker_s_own_and_spread_where_they_can() -> None:
     registered.add({"a": spread})
     lacking = SavedProgress(workers=3, positions=saved.positions)
     assert registered.take(lacking, rank=0, workers=1) == ["a"]
+
+
+def test_a_dataset_in_memory_comes_back_with_its_shuffles(tmp_path: Path) -> None:
+    numbers = tmp_path / "numbers"
+    numbers.write_text("".join(f"1 {number}\n" for number in range(10)))
+
+    def dataset() -> Any:
+        made = fleet.data.InMemoryDataset()
+        made.init(batch_size=2, use_var=[fleet.data.Slot("n")], seed=3)
+        made.set_filelist([str(numbers)])
+        return made
+
+    def use(script: Script, data: Any, most: int) -> list[int]:
+        data.load_into_memory()
+        data.local_shuffle()
+        seen: list[int] = []
+        for batch in data:
+            seen += batch["n"].values.tolist()
+            script.steps(1)
+            if len(seen) == most:
+                break
+        return seen
+
+    data = dataset()
+    script = Script(SCHEDULES["step"], data=data)
+    seen = use(script, data, 6)
+    data.release_memory()
+    script.saving.save_persistables(tmp_path / "one")
+
+    later = dataset()
+    other = Script(SCHEDULES["step"], data=later)
+    assert other.saving.load_model(tmp_path / "one") == []
+    other.saving.save_persistables(tmp_path / "two")  # before anything is in memory again
+    last = dataset()
+    third = Script(SCHEDULES["step"], data=last)
+    third.saving.load_model(tmp_path / "two")
+
+    assert sorted(seen + use(third, last, 10)) == list(range(10))
