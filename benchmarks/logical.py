@@ -16,7 +16,7 @@ included, and a GEO worker hears of an exchange one step later.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -112,10 +112,15 @@ class LogicalJob:
         self._ending = 0
         for rank, worker in enumerate(self.workers):
             communicator = _Communicator(self._loop, self._road, self._end_next)
+            pservers, author = (
+                cast("Any", _PServers(self._road)),
+                Author(rank=rank, incarnation=1),
+            )
             job = Job(
                 communicator=cast("Any", communicator),
-                pservers=cast("Any", _PServers(self._road)),
-                author=Author(rank=rank, incarnation=1),
+                pservers=pservers,
+                author=author,
+                answering=cast("Any", _NothingAsked()),
                 worker_num=len(self.workers),
                 times=StepTimes(clock.monotonic),
             )
@@ -153,6 +158,13 @@ class LogicalJob:
         request = Request(op=op, message=carried, peer="worker", deadline=None, is_alone=True)
         answer = self._server.handle(op, request)
         return answer if isinstance(answer, Message) else await answer
+
+
+class _NothingAsked:
+    """A logical job saves nothing, so that nobody asks a worker anything."""
+
+    def begin(self, answers: Mapping[str, Any]) -> None:
+        """Answer nothing."""
 
 
 class _Road:

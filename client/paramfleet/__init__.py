@@ -43,6 +43,7 @@ if TYPE_CHECKING:
         load_model,
         metrics,
         prefetch,
+        register_for_checkpointing,
         report,
         run_server,
         save_inference_model,
@@ -92,6 +93,7 @@ __all__ = [  # noqa: RUF022 - grouped as a user meets them
     "job_progress",
     "should_stop",
     # saving
+    "register_for_checkpointing",
     "save_persistables",
     "load_model",
     "save_inference_model",

@@ -2,7 +2,13 @@
 
 from paramfleet_shared.errors import ContractError
 
-__all__ = ["CallOrderError"]
+__all__ = ["CallOrderError", "NotYetError"]
+
+
+class NotYetError(ContractError):
+    """Something was asked of an object that isn't so far yet, or not any more."""
+
+    code = "contract.not_yet"
 
 
 class CallOrderError(ContractError):

@@ -92,7 +92,13 @@ def judge(answers: Sequence[Mapping[str, Any]]) -> Verdict:
 
 
 async def save_everywhere(
-    pservers: PServers, author: Author, folder: str, *, in_sync: bool, clock: Clock
+    pservers: PServers,
+    author: Author,
+    folder: str,
+    *,
+    in_sync: bool,
+    clock: Clock,
+    more: Mapping[str, Any] | None = None,
 ) -> tuple[list[Message], Cut]:
     """Have every pserver write its part of a checkpoint; runs on the communicator's loop.
 
@@ -102,6 +108,7 @@ async def save_everywhere(
         folder: An absolute path, the same on every machine.
         in_sync: Whether the mode is sync.
         clock: For waits, and for how long it took.
+        more: Fields of ``save``: what the pservers ask the workers for while they write.
 
     Returns:
         The pservers' answers, and whether they are of one moment. They are written even if
@@ -111,7 +118,7 @@ async def save_everywhere(
         FleetError: if a pserver couldn't write its part. No pserver holds pushes after that.
     """
     began = clock.monotonic()
-    fields = {**author.fields(), "dirname": folder}
+    fields = {**author.fields(), "dirname": folder, **(more or {})}
     if in_sync:
         answers = await pservers.call_all("save", fields, timeout_s=pservers.step_timeout_s)
         reason = _different_steps(answers)

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paramfleet.agreement import Agreement
+from paramfleet.answering import Answering
 from paramfleet.communicator import Communicator
 from paramfleet.dense import DenseBlock
 from paramfleet.leaving import Departure
@@ -106,6 +107,8 @@ class Job:
     departure: Departure = field(default_factory=Departure)
     staleness: Staleness = field(default_factory=Staleness)
     agreement: Agreement = field(default_factory=lambda: Agreement(None))
+    answering: Answering
+    """What this worker says where pservers ask it."""
 
     @property
     def placement(self) -> Placement:
@@ -117,6 +120,11 @@ class Job:
         session = self.communicator.session
         with self.times.during("barrier"):
             self.communicator.wait(session.barrier(name, timeout_s=timeout_s))
+
+    async def say_goodbye(self) -> None:
+        """Leave where nothing of this worker is on its way."""
+        await self.pservers.call_all("leave", {**self.author.fields(), "step": 0})
+        await self.answering.depart()
 
     def wait_for_the_end(self, name: str) -> None:
         """Wait for workers that may train on for long; this one is done.
@@ -182,10 +190,12 @@ def open_job(
     member = session.member
     pservers = communicator.wait(connect())
     pservers.dense = DenseLimits(request_bytes=settings.dense_request_bytes)
+    author = Author(rank=member.index, incarnation=member.incarnation)
     return Job(
         communicator=communicator,
         pservers=pservers,
-        author=Author(rank=member.index, incarnation=member.incarnation),
+        author=author,
+        answering=Answering(communicator, pservers, author, departure),
         worker_num=session.worker_num,
         times=times,
         departure=departure,

@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from paramfleet.dense import DenseBlock
+from paramfleet.densestate import steps_of
 from paramfleet.modes.base import ModelTables
 from paramfleet.modes.rowstep import RowStepper, forget_states
 from paramfleet.rowstore import spec_of
@@ -26,6 +27,7 @@ from paramfleet_shared.checkpoint import (
     CheckpointDamagedError,
     FilePart,
     ManifestError,
+    SavedTable,
     StatesLeftOut,
     read_manifest,
     read_part,
@@ -38,9 +40,20 @@ __all__ = ["export_tables", "install_table", "join_parts", "load_tables"]
 
 
 def export_tables(
-    optimizer: torch.optim.Optimizer, tables: ModelTables, steppers: Sequence[RowStepper]
-) -> list[tuple[TableSpec, FilePart]]:
-    """Return every table with its rows and optimizer state."""
+    optimizer: torch.optim.Optimizer,
+    tables: ModelTables,
+    steppers: Sequence[RowStepper],
+    *,
+    steps: int,
+) -> list[tuple[SavedTable, FilePart]]:
+    """Return every table with its rows and optimizer state.
+
+    Args:
+        optimizer: The user's.
+        tables: Its parameters.
+        steppers: What steps the sparse tables, in their order.
+        steps: That were taken, for an optimizer that doesn't count them itself.
+    """
     sparse, dense = _specs_of(optimizer, tables)
     saved = []
     for stepper, spec in zip(steppers, sparse, strict=True):
@@ -53,14 +66,16 @@ def export_tables(
             values=store.values[:count].copy(),
             states=np.concatenate([empty, *states], axis=1),
         )
-        saved.append((spec, part))
+        saved.append((SavedTable(spec=spec, version=stepper.num_steps), part))
     for (block, _), spec in zip(tables.dense, dense, strict=True):
         states_SP = [
             _flat_state(optimizer, block, name, spec)
             for name in STATE_NAMES[spec.optimizer.rule]
         ]
         stacked = np.stack(states_SP) if states_SP else np.empty((0, block.size), np.float32)
-        saved.append((spec, FilePart(values=block.values(), states=stacked)))
+        version = steps_of(optimizer, block, otherwise=steps)
+        part = FilePart(values=block.values(), states=stacked)
+        saved.append((SavedTable(spec=spec, version=version), part))
     return saved
 
 

@@ -5,7 +5,7 @@ learning-rate schedulers, ``clip_grad_norm_`` and ``zero_grad`` work on it. What
 step does is the mode's business.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, overload
 
@@ -24,6 +24,7 @@ from paramfleet.step_times import StepTimes
 from paramfleet.strategy import TrainingMode
 from paramfleet_shared.bounds import MAX_LEARNING_RATE, MAX_WEIGHT
 from paramfleet_shared.errors import ContractError
+from paramfleet_shared.tables.spec import TableSpec
 from paramfleet_shared.upkeep import freeze
 
 __all__ = [
@@ -273,6 +274,12 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def ledger(self) -> Ledger | None:
         """What LocalSGD's exchanges cost so far; None in other modes."""
         return getattr(self._mode, "ledger", None)
+
+    @property
+    def own_states(self) -> Sequence[TableSpec]:
+        """Tables whose states are each worker's own, and that a checkpoint can hold."""
+        states = getattr(self._mode, "states", None)
+        return () if states is None else states.specs()
 
     @property
     def prefetch_misses(self) -> int:

@@ -2,20 +2,29 @@
 
 A tensor becomes a carrier, an array of a kind that every reader of safetensors knows, and the
 name of its dtype: bfloat16 is carried as int16, booleans as bytes. A plain value is a tensor,
-number, string, bool or None, or a list or dict of them. Nothing else passes, so that nothing
-that is read is ever run.
+number, string, bool or None, or a list, tuple, dict or Counter of them. Nothing else passes,
+so that nothing that is read is ever run.
 """
 
 import math
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
+import msgpack
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-__all__ = ["carrier_of", "dtype_name", "from_document", "tensor_of", "to_document"]
+__all__ = [
+    "carrier_of",
+    "dtype_name",
+    "from_document",
+    "pack",
+    "tensor_of",
+    "to_document",
+    "unpack",
+]
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -101,6 +110,37 @@ def from_document(document: Any, arrays: Arrays) -> Any:
     return _take(document, arrays, depth=0)
 
 
+def pack(value: Any) -> bytes:
+    """Return a plain value as bytes, for another worker.
+
+    Raises:
+        ValueError: saying what in it isn't plain.
+    """
+    arrays: dict[str, NDArray[Any]] = {}
+    document = to_document(value, arrays)
+    carried = {n: [a.dtype.str, list(a.shape), a.tobytes()] for n, a in arrays.items()}
+    packed: bytes = msgpack.packb([document, carried])
+    return packed
+
+
+def unpack(packed: bytes) -> Any:
+    """Return what ``pack`` was given.
+
+    Raises:
+        ValueError: if it isn't that.
+    """
+    try:
+        document, carried = msgpack.unpackb(packed)
+        arrays = {
+            name: np.frombuffer(data, np.dtype(dtype)).reshape(shape)
+            for name, (dtype, shape, data) in carried.items()
+        }
+    except (TypeError, AttributeError, msgpack.UnpackException) as error:
+        problem = f"it is no packed value: {error!r}"
+        raise ValueError(problem) from error
+    return from_document(document, arrays)
+
+
 def _put(value: Any, arrays: dict[str, NDArray[Any]], *, where: str, depth: int) -> Any:
     if depth > _MAX_DEPTH:
         problem = f"it is nested deeper than {_MAX_DEPTH}"
@@ -114,6 +154,11 @@ def _put(value: Any, arrays: dict[str, NDArray[Any]], *, where: str, depth: int)
             _put(each, arrays, where=f"{where}[{index}]", depth=depth + 1)
             for index, each in enumerate(value)
         ]
+    if type(value) is tuple:
+        return {"tuple": _put(list(value), arrays, where=where, depth=depth)}
+    if type(value) is Counter:
+        counts = [list(item) for item in value.items()]
+        return {"counter": _put(counts, arrays, where=where, depth=depth)}
     if type(value) in {dict, OrderedDict}:
         items = {
             _key(key, where): _put(each, arrays, where=f"{where}[{key!r}]", depth=depth + 1)
@@ -169,6 +214,9 @@ def _take(document: Any, arrays: Arrays, *, depth: int) -> Any:
             return [_take(each, arrays, depth=depth + 1) for each in document]
         case {"dict": dict(items), **rest} if not rest:
             return {key: _take(each, arrays, depth=depth + 1) for key, each in items.items()}
+        case {"tuple": list(items), **rest} | {"counter": list(items), **rest} if not rest:
+            taken = _take(items, arrays, depth=depth)
+            return tuple(taken) if "tuple" in document else Counter(_counts(taken))
         case {"float": "nan" | "inf" | "-inf" as text, **rest} if not rest:
             return float(text)
         case {"tensor": str(name), "dtype": str(dtype), "shape": list(shape)}:
@@ -179,6 +227,21 @@ def _take(document: Any, arrays: Arrays, *, depth: int) -> Any:
         case _:
             pass
     raise ValueError("a plain value is described wrongly")
+
+
+def _counts(pairs: list[Any]) -> dict[Any, int]:
+    """Return what a Counter is made of.
+
+    Raises:
+        ValueError: if it is anything else than pairs of a number or string and a number.
+    """
+    for pair in pairs:
+        match pair:
+            case [int() | float() | str(), int()]:
+                continue
+            case _:
+                raise ValueError("a counter is described wrongly")
+    return dict(pairs)
 
 
 def _carrying(dtype: torch.dtype) -> torch.dtype:

@@ -75,6 +75,38 @@ class Prefetcher(Generic[B]):
         self._ahead = ahead
         self._stops = stops
         self._views: list[_View] | None = None
+        self._state: Any = None
+        """Of the loader behind the batch that was yielded last; None if that is its own."""
+        self._has_state = hasattr(loader, "state_dict")
+
+    def state_dict(self) -> Any:
+        """Return the loader's state as of the batch that was yielded last.
+
+        Raises:
+            PrefetchError: if the loader has no ``state_dict``.
+        """
+        self._stateful("state_dict")
+        return self._loader.state_dict() if self._state is None else self._state  # type: ignore[attr-defined]  # it has one
+
+    def load_state_dict(self, state: Any) -> None:
+        """Let the loader go on where a state was taken.
+
+        Raises:
+            PrefetchError: if the loader has no ``load_state_dict``.
+        """
+        self._stateful("load_state_dict")
+        self._state = None
+        self._loader.load_state_dict(state)  # type: ignore[attr-defined]  # it has one
+
+    def state_of_workers(self, states: Sequence[Any]) -> Any:
+        """Return where the loader goes on after workers of another number; None for nowhere."""
+        spread = getattr(self._loader, "state_of_workers", None)
+        return None if spread is None else spread(states)
+
+    def _stateful(self, name: str) -> None:
+        if not hasattr(self._loader, name):
+            rule = f"a {type(self._loader).__name__} has no {name}, so that nothing is saved"
+            raise PrefetchError(option="loader", value=type(self._loader).__name__, rule=rule)
 
     def __len__(self) -> int:
         """Return the number of batches, if the loader knows it."""
@@ -94,20 +126,24 @@ class Prefetcher(Generic[B]):
                 yield batch
             return
         batches = iter(self._loader)
-        coming: deque[B] = deque()
+        coming: deque[tuple[B, Any]] = deque()
         loop = ahead.open()
         try:
             if self._ids is None and self._views is None:
                 yield from self._watched(batches)
             while not self._stops() and self._fill(batches, coming, loop, upto=1):
                 loop.begin()
-                batch = coming.popleft()
+                batch, self._state = coming.popleft()
                 self._fill(batches, coming, loop, upto=self._depth)
                 yield batch
+            if not coming:
+                self._state = None
         finally:
             ahead.close(loop)
 
-    def _fill(self, batches: Iterator[B], coming: deque[B], loop: Loop, *, upto: int) -> bool:
+    def _fill(
+        self, batches: Iterator[B], coming: deque[tuple[B, Any]], loop: Loop, *, upto: int
+    ) -> bool:
         """Load batches and ask for their rows; return whether there is a next one."""
         while len(coming) < upto:
             try:
@@ -115,7 +151,8 @@ class Prefetcher(Generic[B]):
             except StopIteration:
                 break
             loop.ask(self._wanted(batch))
-            coming.append(batch)
+            state = self._loader.state_dict() if self._has_state else None  # type: ignore[attr-defined]  # it has
+            coming.append((batch, state))
         return bool(coming)
 
     def _wanted(self, batch: B) -> list[Wanted]:

@@ -1,9 +1,11 @@
 """The pservers of a job, as one: every operation goes to all of them at once."""
 
 import asyncio
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any, TypeVar
+
+from numpy.typing import NDArray
 
 from paramfleet.requests import ReadPlan
 from paramfleet.staging import Ahead, DenseLimits
@@ -246,10 +248,16 @@ class PServers:
         return await self.call(op, [message] * len(self._channels), timeout_s=timeout_s)
 
     async def call_one(
-        self, server: int, op: str, fields: dict[str, Any], *, timeout_s: float
+        self,
+        server: int,
+        op: str,
+        fields: dict[str, Any],
+        *,
+        timeout_s: float,
+        tensors: Mapping[str, NDArray[Any]] | None = None,
     ) -> Message:
-        """Send fields to one pserver."""
-        message = Message(fields=fields, tensors={})
+        """Send fields, and tensors if there are any, to one pserver."""
+        message = Message(fields=fields, tensors=tensors or {})
         return await self._channels[server].call(op, message, timeout_s=timeout_s)
 
     def _num_held(self) -> Held:

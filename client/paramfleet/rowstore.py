@@ -4,6 +4,7 @@ A row has columns beside each other: its value, and what a mode or an optimizer 
 with it. What works on all of a row so finds it in one place.
 """
 
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -40,7 +41,7 @@ def spec_of(table: "SparseTable", *, rule: OptimizerSpec, num_shards: int = 1) -
 class RowStore:
     """Rows of one table by id, growing without a limit but memory.
 
-    One thread owns a store.
+    One thread owns a store; others may call ``held``.
 
     Shape legend: U = unique ids, D = row width, C = columns.
     """
@@ -57,6 +58,7 @@ class RowStore:
         self._table = self._reserved(1)
         self._looked_up = (np.empty(0, np.int64), np.empty(0, np.int64))
         """The newest ids that were read to be trained, and their slots."""
+        self._finding = threading.Lock()
 
     @classmethod
     def of(cls, table: "SparseTable") -> "RowStore":
@@ -135,6 +137,11 @@ class RowStore:
         """
         return self._find(ids, self._fill_columns)
 
+    def held(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return each id's slot, -1 where there is no row; any thread may call it."""
+        with self._finding:
+            return self._index.find(ids, create=False)
+
     def lookup(
         self,
         table: "SparseTable",
@@ -145,7 +152,7 @@ class RowStore:
     ) -> NDArray[np.float32]:
         """Return rows as ``RowSource`` promises."""
         del table, offsets  # a store holds one, in one shard
-        slots = self.slots(ids_U) if create else self._index.find(ids_U, create=False)
+        slots = self.slots(ids_U) if create else self.held(ids_U)
         if create:
             self._looked_up = (ids_U, slots)  # the step that follows asks for them again
         dim = self.spec.dim
@@ -173,12 +180,13 @@ class RowStore:
     def _find(
         self, ids: NDArray[np.int64], fill: Callable[[int, int], None]
     ) -> NDArray[np.int64]:
-        before = self._index.num_rows
-        try:
-            return self._index.find(ids, create=True)
-        finally:  # a row exists from the moment its id does
-            if self._index.num_rows > before:
-                fill(before, self._index.num_rows)
+        with self._finding:
+            before = self._index.num_rows
+            try:
+                return self._index.find(ids, create=True)
+            finally:  # a row exists from the moment its id does
+                if self._index.num_rows > before:
+                    fill(before, self._index.num_rows)
 
     def _fill_values(self, start: int, stop: int) -> None:
         """Give new rows their first values, and what is kept beside them."""

@@ -8,10 +8,8 @@ pservers and the first worker share.
 """
 
 import logging
-import secrets
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,23 +24,28 @@ from paramfleet.job import Job, pull_dense
 from paramfleet.localstate import export_tables, load_tables
 from paramfleet.modes.local import LocalMode
 from paramfleet.optimizer import DistributedOptimizer
+from paramfleet.plain import unpack
+from paramfleet.registered import SavedProgress
+from paramfleet.resuming import packed_progress, take_progress, unpacked_progress
+from paramfleet.savedprogress import read_progress, write_progress
 from paramfleet.savedstate import buffers_to_load, plain_state, write_state
 from paramfleet.serving.unknown import UnknownOf, chosen_of
 from paramfleet.session import Session
 from paramfleet.sparse import tables_of
+from paramfleet.whole_folders import give_name, naming, temporary_beside
 from paramfleet_shared.checkpoint import (
     CheckpointWriteError,
     Manifest,
     SavedFile,
     SavedTable,
-    sync_directory,
     write_manifest,
     write_part,
 )
 from paramfleet_shared.clock import Clock, SystemClock
 from paramfleet_shared.cuts import Cut
 from paramfleet_shared.errors import FleetError, error_from_wire, error_to_wire
-from paramfleet_shared.folders import FolderNotAllowedError, check_folder_name
+from paramfleet_shared.folders import check_folder_name
+from paramfleet_shared.gathered import GatheredStates
 from paramfleet_shared.wire.message import Message
 
 if TYPE_CHECKING:
@@ -97,14 +100,19 @@ class Saving:
         if not self._session.is_first_worker():
             return None
         final = Path(dirname).absolute()
-        temporary = _temporary_beside(final)
+        temporary = temporary_beside(final)
         try:
-            with _naming(final):
-                cut = self._write(temporary).cut
-            _rename(temporary, final)
+            with naming(final):
+                manifest = self._write(temporary, goes_on=True)
+            give_name(temporary, final)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
+        cut = manifest.cut
         assert cut is not None, "it was just written"
+        if manifest.gathered is not None and manifest.gathered.left_out:
+            lacking = {str(rank): why for rank, why in manifest.gathered.left_out.items()}
+            facts = {"folder": str(final), "workers": lacking}
+            log.warning("worker.states_not_gathered", extra=facts)
         told = {"folder": str(final), "paused_s": cut.paused_s, "reason": cut.reason}
         if cut.consistent:
             log.info("worker.checkpoint_written", extra=told)
@@ -147,13 +155,15 @@ class Saving:
         if self._session.is_first_worker():
             outcome = _load_everywhere(job, folder)
         outcomes = self._session.gather("fleet.load_model", outcome)
-        error, lacking, buffers = msgpack.unpackb(outcomes[0])
+        error, lacking, buffers, progress = msgpack.unpackb(outcomes[0])
         if error is not None:
             failure = error_from_wire(error)
             raise failure
         mode.reload()
         job.agreement.take([buffers], others="worker 0")
-        return list(lacking)
+        optimizer = self._session.optimizer
+        assert optimizer is not None, "its mode runs"
+        return [*lacking, *self._go_on(optimizer, unpacked_progress(progress), folder)]
 
     def save_inference_model(
         self, dirname: str | Path, *, unknown: UnknownOf = "initial"
@@ -195,23 +205,23 @@ class Saving:
             raise CallOrderError(function="save_inference_model", remedy=remedy)
         chosen = chosen_of(unknown, {t.name: t.dim for t in tables_of(model).values()})
         final = Path(dirname).absolute()
-        parts, temporary = _temporary_beside(final), _temporary_beside(final)
+        parts, temporary = temporary_beside(final), temporary_beside(final)
         try:
-            with _naming(final):
-                manifest = self._write(parts)
+            with naming(final):
+                manifest = self._write(parts, goes_on=False)
             temporary.mkdir(parents=True)
             tables = write_rows(parts, manifest, temporary, chosen)
             self._with_served_dense(model, temporary / "model.pt")
             finish_export(temporary, tables)
-            _rename(temporary, final)
+            give_name(temporary, final)
         except (OSError, RuntimeError) as error:  # torch's is a RuntimeError
             raise CheckpointWriteError(path=str(final), reason=str(error)) from error
         finally:
             shutil.rmtree(parts, ignore_errors=True)
             shutil.rmtree(temporary, ignore_errors=True)
 
-    def _write(self, folder: Path) -> Manifest:
-        """Write a whole checkpoint into ``folder``."""
+    def _write(self, folder: Path, *, goes_on: bool) -> Manifest:
+        """Write a whole checkpoint into ``folder``, with all states if training may go on."""
         job, model = self._session.job, self._session.model
         if job is None:
             manifest = self._write_locally(folder)
@@ -219,41 +229,78 @@ class Saving:
             self._running("save_persistables").flush()
             optimizer = self._session.optimizer
             assert optimizer is not None, "its mode runs"
-            in_sync = optimizer.mode.name == "sync"
             saving = save_everywhere(
                 job.pservers,
                 job.author,
                 str(folder),
-                in_sync=in_sync,
+                in_sync=optimizer.mode.name == "sync",
                 clock=job.communicator.clock,
+                more=self._asked_for(optimizer) if goes_on else {},
             )
             answers, cut = job.communicator.wait(saving)
             manifest = replace(_collect(answers), cut=cut)
+            if goes_on:
+                progress = self._progress(optimizer, answers[0])
+                manifest = replace(manifest, progress=write_progress(folder, progress))
         if model is not None:
             manifest = replace(manifest, module=write_state(folder, model))
         write_manifest(folder, manifest)
         return manifest
 
+    def _asked_for(self, optimizer: DistributedOptimizer) -> dict[str, Any]:
+        """Return what the workers are asked for while a checkpoint is written."""
+        asked: dict[str, Any] = {}
+        if specs := optimizer.own_states:
+            asked["states"] = [spec.to_wire() for spec in specs]
+        if self._session.registered.has_positions:
+            step = optimizer.num_steps if optimizer.mode.name == "sync" else None
+            asked["positions"] = {"step": step}
+        return asked
+
+    def _progress(
+        self, optimizer: DistributedOptimizer, answer: Message | None
+    ) -> SavedProgress:
+        """Return what is saved beside the model, with what the other workers say of theirs."""
+        workers = self._session.worker_num()
+        progress = self._session.registered.progress(steps=optimizer.num_steps, workers=workers)
+        if answer is not None:
+            for rank, why in answer.fields["without"]:
+                progress.not_saved[f"positions/{rank}"] = why
+            for name, packed in answer.tensors.items():
+                rank = int(name.removeprefix("positions."))
+                progress.positions.setdefault(rank, unpack(packed.tobytes()))
+        return progress
+
     def _write_locally(self, folder: Path) -> Manifest:
         mode, optimizer = self._local("save_persistables")
         began = self._clock.monotonic()
         tables, files = [], []
-        for number, (spec, part) in enumerate(
-            export_tables(optimizer.inner, optimizer.tables, mode.steppers)
-        ):
-            tables.append(SavedTable(spec=spec, version=optimizer.num_steps))
-            files.append(write_part(folder, f"table{number:03d}.safetensors", spec, part))
+        saved = export_tables(
+            optimizer.inner, optimizer.tables, mode.steppers, steps=optimizer.num_steps
+        )
+        for number, (table, part) in enumerate(saved):
+            tables.append(table)
+            name = f"table{number:03d}.safetensors"
+            files.append(write_part(folder, name, table.spec, part))
+        progress = write_progress(folder, self._progress(optimizer, None))
         cut = Cut(consistent=True, paused_s=round(self._clock.monotonic() - began, 3))
-        return Manifest(tables=tuple(tables), files=tuple(files), cut=cut)
+        return Manifest(tables=tuple(tables), files=tuple(files), cut=cut, progress=progress)
 
     def _load_locally(self, folder: Path) -> list[str]:
         mode, optimizer = self._local("load_model")
         buffers = buffers_to_load(self._session.model, folder)
+        progress = read_progress(folder)
         optimizer.num_steps, left_out = load_tables(
             optimizer.inner, optimizer.tables, mode.steppers, folder
         )
         _log_left_out(left_out)
-        return buffers.install()
+        return buffers.install() + self._go_on(optimizer, progress, folder)
+
+    def _go_on(
+        self, optimizer: DistributedOptimizer, progress: SavedProgress | None, folder: Path
+    ) -> list[str]:
+        registered = self._session.registered
+        return take_progress(registered, optimizer, progress, self._session, str(folder))
 
     def _with_served_dense(self, model: torch.nn.Module, path: Path) -> None:
         """Write the state_dict with the pservers' dense values, and keep this worker's own."""
@@ -299,14 +346,15 @@ def _load_everywhere(job: Job, folder: Path) -> bytes:
     agreement = job.agreement
     try:
         buffers = buffers_to_load(agreement.model, folder)
+        progress = packed_progress(folder)
         fields = {"dirname": str(folder)}
         timeout_s = job.pservers.step_timeout_s
         loading = job.pservers.call_all("load", fields, timeout_s=timeout_s)
         _log_left_out(job.communicator.wait(loading)[0].fields["left_out"])
     except FleetError as error:
-        answer: list[Any] = [error_to_wire(error), [], b""]
+        answer: list[Any] = [error_to_wire(error), [], b"", b""]
     else:
-        answer = [None, buffers.install(), agreement.payload(say="all")]
+        answer = [None, buffers.install(), agreement.payload(say="all"), progress]
     packed: bytes = msgpack.packb(answer)
     return packed
 
@@ -326,47 +374,17 @@ def _collect(answers: Iterable[Message]) -> Manifest:
     """
     tables: dict[str, SavedTable] = {}
     files: list[SavedFile] = []
+    gathered = GatheredStates()
     for answer in answers:
+        gathered = gathered.and_those(GatheredStates.from_wire(answer.fields["gathered"]))
         files += [SavedFile.from_wire(wire) for wire in answer.fields["files"]]
         for wire in answer.fields["tables"]:
             table = SavedTable.from_wire(wire)
             known = tables.setdefault(table.spec.name, table)
             if table.version < known.version:
                 tables[table.spec.name] = table
-    return Manifest(tables=tuple(tables.values()), files=tuple(files))
-
-
-@contextmanager
-def _naming(final: Path) -> Iterator[None]:
-    """Let a refusal name the folder that was asked for, not the temporary one beside it.
-
-    Raises:
-        FolderNotAllowedError: as the body did.
-    """
-    try:
-        yield
-    except FolderNotAllowedError as error:
-        raise FolderNotAllowedError(path=str(final), allowed=error.allowed) from error
-
-
-def _temporary_beside(final: Path) -> Path:
-    return final.with_name(f".{final.name}.{secrets.token_hex(4)}.partial")
-
-
-def _rename(temporary: Path, final: Path) -> None:
-    """Give a complete folder its name; a former one of that name makes way.
-
-    Raises:
-        CheckpointWriteError: if the system refuses.
-    """
-    former = _temporary_beside(final)
-    try:
-        if final.exists():
-            final.rename(former)
-        temporary.rename(final)
-        sync_directory(final.parent)
-    except OSError as error:
-        if former.exists() and not final.exists():
-            former.rename(final)
-        raise CheckpointWriteError(path=str(final), reason=str(error)) from error
-    shutil.rmtree(former, ignore_errors=True)
+    return Manifest(
+        tables=tuple(tables.values()),
+        files=tuple(files),
+        gathered=gathered if gathered.workers or gathered.left_out else None,
+    )

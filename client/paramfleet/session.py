@@ -31,6 +31,7 @@ from paramfleet.modes.served import AsyncMode, SyncMode
 from paramfleet.naming import TableConflictError, check_covered, share_tables
 from paramfleet.optimizer import DistributedOptimizer
 from paramfleet.progress import Progress
+from paramfleet.resuming import begin_registered
 from paramfleet.roles import PaddleCloudRoleMaker, Role, RoleError, RoleMaker
 from paramfleet.settings import WorkerSettings, read_settings
 from paramfleet.standing import Standing
@@ -249,6 +250,7 @@ class Session(Standing):
         self._job = job
         self._departure.begin()
         optimizer.bind(mode, job.staleness)
+        begin_registered(self, job, optimizer)
         self._draw(optimizer)
 
     def average_buffers(self) -> None:
@@ -287,6 +289,7 @@ class Session(Standing):
             self.collective.finish()
             self._finished = True
         if self.optimizer is not None and not self._finished:
+            self.registered.end()
             self.optimizer.finish()
             self._finished = True
         self._curves.end()
@@ -294,7 +297,8 @@ class Session(Standing):
     def stop_worker(self) -> None:
         """Finish training, say that this worker is done, and leave the job.
 
-        A second call does nothing.
+        A second call does nothing. A worker that has states which a checkpoint is to hold, as
+        GEO's have, stays until the first worker has left, which may save until then.
 
         Raises:
             FleetError: if the rest couldn't be sent, or the job failed.
@@ -307,6 +311,7 @@ class Session(Standing):
             return
         if self._job is not None:
             self.finish_training()
+            self._job.answering.end()
         self._leave(self.communicator)
 
     def depart(self) -> None:
@@ -319,13 +324,15 @@ class Session(Standing):
             FleetError: if the rest couldn't be sent, or the job failed.
         """
         self.check_served("leave")
-        if self.communicator is None or self._stopped:
+        communicator = self.communicator
+        if communicator is None or self._stopped:
             return
         if self._job is not None and self.optimizer is not None and not self._finished:
             self.optimizer.depart()
+            communicator.wait(self._job.answering.depart())
             self._finished = True
         self._curves.end()
-        self._leave(self.communicator)
+        self._leave(communicator)
 
     def _leave(self, communicator: Communicator) -> None:
         session = communicator.session
@@ -364,7 +371,8 @@ class Session(Standing):
         if self._departure.asked:
             self.depart()
             raise SystemExit(0)
-        self.between_steps()
+        with self.registered.ending_step(self.optimizer):
+            self.between_steps()
 
     def _abandon(self, error: str | None) -> None:
         """Tell the job why this script ended before ``stop_worker``."""
@@ -386,7 +394,6 @@ class Session(Standing):
     async def _say_goodbye(self, session: "JobSession") -> None:
         """Leave where nothing of this worker is on its way."""
         if self._job is not None:
-            fields = {**self._job.author.fields(), "step": 0}
-            await self._job.pservers.call_all("leave", fields)
+            await self._job.say_goodbye()
         await session.mark_done()
         await session.leave()

@@ -1,9 +1,10 @@
 """Who this process is among those of its job, and how its workers wait for each other."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from paramfleet.call_order import CallOrderError
 from paramfleet.collective.errors import WrongModeError
+from paramfleet.registered import Registered
 from paramfleet.roles import Role, RoleMaker
 
 if TYPE_CHECKING:
@@ -30,8 +31,32 @@ class Standing:
         self.communicator: Communicator | None = None
         self.collective: CollectiveTraining | None = None
         """In collective mode, what stands for communicator and job."""
+        self.registered = Registered()
+        """What is saved and loaded beside the model."""
         self._role: RoleMaker | None = None
         self._job: Job | None = None
+
+    def register_for_checkpointing(self, **objects: Any) -> None:
+        """Save and load objects with every checkpoint, each by the name that is given here.
+
+        An object that is registered later by the same name takes its place.
+
+            fleet.register_for_checkpointing(scheduler=scheduler, data=dataset)
+
+        Each has ``state_dict`` and ``load_state_dict``, of plain values and tensors. What can
+        be iterated over, such as a dataset, has a position of each worker's own; of all else,
+        such as a scheduler, the first worker's state is saved, and every worker goes on with
+        it. Every worker calls this before ``init_worker``, and before ``load_model``.
+
+        Raises:
+            CallOrderError: after ``init_worker``.
+            RegistrationError: if a name can't be one, or an object has no ``state_dict`` and
+                ``load_state_dict``.
+        """
+        if self._job is not None:
+            remedy = "call it before fleet.init_worker()"
+            raise CallOrderError(function="register_for_checkpointing", remedy=remedy)
+        self.registered.add(objects)
 
     @property
     def role(self) -> RoleMaker:

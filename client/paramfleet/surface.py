@@ -37,6 +37,7 @@ __all__ = [
     "load_model",
     "metrics",
     "prefetch",
+    "register_for_checkpointing",
     "report",
     "run_server",
     "save_inference_model",
@@ -78,6 +79,7 @@ server_endpoints = session.server_endpoints
 barrier_worker = session.barrier_worker
 distributed_model = session.distributed_model
 distributed_optimizer = session.distributed_optimizer
+register_for_checkpointing = session.register_for_checkpointing
 prefetch = Prefetching(session, _conduct.should_stop).prefetch
 should_stop = _conduct.should_stop
 report = _reporting.report

@@ -25,6 +25,7 @@ from paramfleet_shared.errors import (
     IntegrityError,
     UnavailableError,
 )
+from paramfleet_shared.gathered import GatheredStates
 from paramfleet_shared.saved_module import SavedModule, check_file_name
 from paramfleet_shared.tables.spec import TableSpec
 from paramfleet_shared.tables.states import check_rows
@@ -146,6 +147,10 @@ class Manifest:
     """Of what moment it is; None if it doesn't say."""
     module: SavedModule | None = None
     """The model's state beside its tables; None if it was saved without."""
+    progress: SavedModule | None = None
+    """What the script registered, such as a schedule, and the steps; None if it has nothing."""
+    gathered: GatheredStates | None = None
+    """Whose optimizer states are in it where each worker has its own; else None."""
 
 
 class StatesLeftOut(NamedTuple):
@@ -275,6 +280,10 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
         document["cut"] = manifest.cut.to_wire()
     if manifest.module is not None:
         document["module"] = manifest.module.to_wire()
+    if manifest.progress is not None:
+        document["progress"] = manifest.progress.to_wire()
+    if manifest.gathered is not None:
+        document["gathered"] = manifest.gathered.to_wire()
     _write_through(directory / MANIFEST, json.dumps(document, indent=1).encode())
     sync_directory(directory)
 
@@ -298,6 +307,10 @@ def read_manifest(directory: Path) -> Manifest:
         files = tuple(SavedFile.from_wire(wire) for wire in document["files"])
         cut = Cut.from_wire(document["cut"]) if "cut" in document else None
         module = SavedModule.from_wire(document["module"]) if "module" in document else None
+        wire = document.get("progress")
+        progress = None if wire is None else SavedModule.from_wire(wire)
+        saved = document.get("gathered")
+        gathered = None if saved is None else GatheredStates.from_wire(saved)
     except (KeyError, TypeError, ValueError) as error:
         raise ManifestError(path=str(path), rule=f"is malformed: {error!r}") from error
     except FleetError as error:
@@ -307,7 +320,14 @@ def read_manifest(directory: Path) -> Manifest:
         if known.get(file.table) != file.kind:
             rule = f"file {file.name!r} belongs to no {file.kind} table {file.table!r}"
             raise ManifestError(path=str(path), rule=rule)
-    return Manifest(tables=tables, files=files, cut=cut, module=module)
+    return Manifest(
+        tables=tables,
+        files=files,
+        cut=cut,
+        module=module,
+        progress=progress,
+        gathered=gathered,
+    )
 
 
 def read_part(directory: Path, file: SavedFile, spec: TableSpec) -> FilePart:

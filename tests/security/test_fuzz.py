@@ -90,7 +90,20 @@ def messages(mode: str, folder: str) -> dict[str, list[Message]]:
             )
         ],
         "wait_turn": [Message(fields={**ABOUT, "step": 0})],
-        "save": [Message(fields={"dirname": folder})],
+        "answer": [
+            Message(
+                fields={**ABOUT, "to": 1, "ends": False, "own": 1, "before": 0},
+                tensors={"counts": np.ones(4, np.int64), "states": np.ones((4, 3), np.float32)},
+            )
+        ],
+        "states": [
+            Message(fields={"rank": 0}),
+            Message(fields={"rank": 0, "file": 0, "row": 0}),
+        ],
+        "save": [
+            Message(fields={"dirname": folder}),
+            Message(fields={"dirname": folder, "positions": {"step": 1}}),
+        ],
         "load": [Message(fields={"dirname": folder})],
         "status": [Message()],
     }

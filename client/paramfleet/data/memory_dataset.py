@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from paramfleet.call_order import NotYetError
 from paramfleet.collectives import Util
 from paramfleet.data.batch import Batch
 from paramfleet.data.dataset import DatasetBase, share_of_process
@@ -20,7 +21,7 @@ from paramfleet.data.settings import DatasetSettings
 from paramfleet.data.shuffling import Drawing, exchange_rows, permuted
 from paramfleet.data.slots import Layout
 from paramfleet.data.store import Store
-from paramfleet_shared.errors import ContractError, FleetError
+from paramfleet_shared.errors import FleetError
 
 __all__ = ["Fleet", "InMemoryDataset", "NotLoadedError"]
 
@@ -33,7 +34,7 @@ class Fleet(Protocol):
     util: Util
 
 
-class NotLoadedError(ContractError):
+class NotLoadedError(NotYetError):
     """Something was asked of data that isn't in memory."""
 
     code = "contract.not_loaded"

@@ -1,11 +1,15 @@
 """How far a dataset has been used: plain values that a checkpoint can hold."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from paramfleet_shared.errors import ContractError
 
-__all__ = ["OtherDataError", "Progress"]
+__all__ = ["FINISHED", "OtherDataError", "Progress", "among_workers"]
+
+FINISHED = -1
+"""Line of a file of which all has been used."""
 
 _VERSION = 1
 
@@ -50,7 +54,8 @@ class Progress:
 
     def to_state(self, files: Sequence[str]) -> dict[str, Any]:
         """Return the position as JSON can hold it."""
-        lines = {str(number): line for number, line in sorted(self.lines.items())}
+        reached = self.lines.copy()  # at once: another thread may ask
+        lines = {str(number): line for number, line in sorted(reached.items())}
         return {
             "version": _VERSION,
             "kind": "stream",
@@ -73,6 +78,46 @@ class Progress:
         progress.epoch = int(state["epoch"])
         progress.lines = {int(number): int(line) for number, line in state["lines"].items()}
         return progress
+
+
+def among_workers(states: Sequence[Mapping[str, Any]], files: Sequence[str]) -> dict[str, Any]:
+    """Return the position in some files that follows from those of all workers.
+
+    Each file goes on where its reader was, whoever reads it now. A file whose reader had
+    begun a later epoch is finished in this one; one that was read by several goes on where
+    the first of them was, and one that nobody had from its beginning.
+
+    Args:
+        states: Every worker's, of ``Progress.to_state``.
+        files: Those that are read here from now on.
+
+    Raises:
+        OtherDataError: if one is no position in a stream of files.
+    """
+    reached: dict[str, list[float]] = {}
+    for state in states:
+        require_same(state, "kind", "stream")
+        require_same(state, "version", _VERSION)
+    epoch = min(int(state["epoch"]) for state in states)
+    for state in states:
+        is_later = int(state["epoch"]) > epoch
+        for number, file in enumerate(state["files"]):
+            line = int(state["lines"].get(str(number), 0))
+            ended = is_later or line == FINISHED
+            reached.setdefault(str(file), []).append(math.inf if ended else line)
+    least = {file: min(lines) for file, lines in reached.items()}
+    lines = {
+        str(number): FINISHED if least[file] == math.inf else int(least[file])
+        for number, file in enumerate(files)
+        if least.get(file)
+    }
+    return {
+        "version": _VERSION,
+        "kind": "stream",
+        "files": list(files),
+        "epoch": epoch,
+        "lines": lines,
+    }
 
 
 def require_same(state: Mapping[str, Any], what: str, here: Any) -> None:

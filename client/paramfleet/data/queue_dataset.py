@@ -1,7 +1,7 @@
 """``QueueDataset``: files as a stream of batches."""
 
 from collections import deque
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,15 +11,12 @@ from paramfleet.data.batch import Batch
 from paramfleet.data.dataset import DatasetBase, share_of_process
 from paramfleet.data.files import require_files
 from paramfleet.data.parser import Block
-from paramfleet.data.progress import Progress
+from paramfleet.data.progress import FINISHED, Progress, among_workers
 from paramfleet.data.reading import Readers
 from paramfleet.data.rows import Rows
 from paramfleet.data.settings import DatasetSettings
 
 __all__ = ["QueueDataset"]
-
-_FINISHED = -1
-"""Line of a file of which all has been used."""
 
 
 class QueueDataset(DatasetBase):
@@ -62,7 +59,7 @@ class QueueDataset(DatasetBase):
         mine = share_of_process(range(len(self._files)))
         readers = Readers(
             self._files,
-            [number for number in mine if skip.get(number) != _FINISHED],
+            [number for number in mine if skip.get(number) != FINISHED],
             skip=skip,
             settings=settings,
             bad_lines=self._new_bad_lines(),
@@ -106,6 +103,19 @@ class QueueDataset(DatasetBase):
         self._progress = Progress.from_state(state, self._files)
         self._resumes = True
 
+    def state_of_workers(self, states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Return where this dataset goes on after workers of another number, as a state.
+
+        Each file goes on where its reader was; set the file list before.
+
+        Args:
+            states: The ``state_dict`` of every worker's dataset.
+
+        Raises:
+            OtherDataError: if one isn't of such a dataset.
+        """
+        return among_workers(states, self._files)
+
 
 def _batches(blocks: Iterator[Block], settings: DatasetSettings) -> Iterator[Batch]:
     """Yield batches of blocks as they come; only the last one may be smaller."""
@@ -137,7 +147,7 @@ def _next_batch(
         if used + taken < len(block.rows):
             waiting.appendleft((block, used + taken))
         else:
-            lines[block.file] = _FINISHED if block.is_last else block.end_line
+            lines[block.file] = FINISHED if block.is_last else block.end_line
         left -= taken
     if len(pieces) == 1:
         rows, order = pieces[0]

@@ -1,5 +1,6 @@
 """What GEO's exchanges carry: differences one way, what others changed the other."""
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -9,7 +10,7 @@ from numpy.typing import NDArray
 from paramfleet.requests import Rows
 from paramfleet_shared.tables.encoding import Encoded, WireDtype
 
-__all__ = ["Delta", "Heard", "part_of"]
+__all__ = ["Delta", "Heard", "divided", "part_of"]
 
 
 @dataclass(slots=True)
@@ -35,6 +36,27 @@ class Delta(NamedTuple):
     encoded: tuple[Encoded, ...] = ()
     """What travels instead of ``values`` if that isn't float32: all rows, or each
     pserver's part of a dense table."""
+
+
+def divided(
+    deltas: Iterable[Delta], max_rows: Callable[[str], int]
+) -> tuple[list[Delta], list[Delta]]:
+    """Return what fits into one message, and the rest.
+
+    Args:
+        deltas: What is to be sent.
+        max_rows: Returns how many rows of a table fit.
+    """
+    now, later = [], []
+    for delta in deltas:
+        if delta.rows is None:
+            now.append(delta)
+            continue
+        limit = max_rows(delta.table)
+        now.append(part_of(delta, slice(0, limit)))
+        if len(delta.values) > limit:
+            later.append(part_of(delta, slice(limit, len(delta.values))))
+    return now, later
 
 
 def part_of(delta: Delta, part: slice) -> Delta:

@@ -21,8 +21,10 @@ from paramfleet.job import (
     pull_dense,
     slowest_of,
 )
+from paramfleet.loadedstates import take_saved_states
 from paramfleet.modes.base import ModelTables, check_gradients
-from paramfleet.modes.deltas import Delta, Heard, part_of
+from paramfleet.modes.deltas import Delta, Heard, divided
+from paramfleet.modes.geo_states import GeoStates
 from paramfleet.modes.periods import Periods
 from paramfleet.modes.rowstep import RowStepper, forget_states, step_rows
 from paramfleet.replica import DenseReplica, RowReplica, damping_of
@@ -91,6 +93,8 @@ class GeoMode:
             RowStepper(optimizer, group, table, store, steps_at_once=job.worker_num)
             for (table, group), store in zip(tables.sparse, stores, strict=True)
         ]
+        self.states = GeoStates(optimizer, tables, self._steppers, workers=job.worker_num)
+        """Of this worker's optimizer."""
         self._dense: dict[str, DenseReplica] = {}
         self._step = 0
         self._periods = self._periods_from(0)
@@ -124,16 +128,23 @@ class GeoMode:
             )
         self._send(self._no_deltas())
         self.wait_exchanged()
+        if self.states.specs():
+            if not self._step:  # who comes late would read states of long ago
+                take_saved_states(self._job, self.states)
+            self._job.answering.begin({"states": self.states.answer})
 
     def step(self, *, examples: int) -> None:
         """Step locally; take in what arrived; send when a period is over."""
         del examples  # every worker's optimizer has its own batch
         self._job.communicator.raise_failure()
         check_gradients(self._tables, step=self._step)
-        stepped = step_rows(self._steppers, self._optimizer)
-        for stepper, slots in zip(self._steppers, stepped, strict=True):
-            if slots is not None:
-                self._rows[stepper.table.name].touch(slots)
+        with self.states.lock:
+            stepped = step_rows(self._steppers, self._optimizer)
+            for stepper, slots in zip(self._steppers, stepped, strict=True):
+                if slots is not None:
+                    self._rows[stepper.table.name].touch(slots)
+                    self.states.note(stepper, slots)
+            self.states.note_step()
         self._step += 1
         self._due |= self._periods.is_due(self._step)
         if self._flying is not None and self._flying.done():
@@ -169,9 +180,11 @@ class GeoMode:
         self.wait_exchanged()
 
     def reload(self) -> None:
-        """Take the servers' values; this worker's progress and states are forgotten."""
+        """Take the servers' values and the loaded states; this worker's are forgotten."""
         self.wait_exchanged()
-        forget_states(self._optimizer, self._steppers, self._blocks)
+        with self.states.lock:
+            forget_states(self._optimizer, self._steppers, self._blocks)
+            self.states.begin()
         for block, values in zip(
             self._blocks, pull_dense(self._job, self._blocks), strict=True
         ):
@@ -181,6 +194,7 @@ class GeoMode:
             replica.forget()
         self._send(self._no_deltas())
         self.wait_exchanged()
+        take_saved_states(self._job, self.states)
 
     def depart(self) -> None:
         """Send all of this worker's progress, and leave."""
@@ -289,7 +303,7 @@ class GeoMode:
         """
         heard = Heard(step=step)
         while True:
-            now, later = self._divide(deltas)
+            now, later = divided(deltas, self._max_rows)
             more = await self._exchange_once(now, step, heard, listens=not later)
             sending = {delta.table for delta in later}
             listening = (self._rows.keys() if later else more) - sending
@@ -302,19 +316,6 @@ class GeoMode:
             pulled = await fetch_dense(self._job, unheard)
             heard.dense |= {b.name: v for b, v in zip(unheard, pulled, strict=True)}
         return heard
-
-    def _divide(self, deltas: list[Delta]) -> tuple[list[Delta], list[Delta]]:
-        """Return what fits into one message, and the rest."""
-        now, later = [], []
-        for delta in deltas:
-            if delta.rows is None:
-                now.append(delta)
-                continue
-            limit = self._max_rows(delta.table)
-            now.append(part_of(delta, slice(0, limit)))
-            if len(delta.values) > limit:
-                later.append(part_of(delta, slice(limit, len(delta.values))))
-        return now, later
 
     async def _exchange_once(
         self, deltas: list[Delta], step: int, heard: Heard, *, listens: bool

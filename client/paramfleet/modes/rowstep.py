@@ -75,6 +75,11 @@ class RowStepper:
             self._keep(first)
         self._current_rule()
 
+    @property
+    def num_steps(self) -> int:
+        """Return the steps of this table in the whole job, as its rows count them."""
+        return self._num_steps
+
     def begin(self) -> NDArray[np.int64] | None:
         """Step the pending rows, or lend them to the optimizer, whose step comes next.
 

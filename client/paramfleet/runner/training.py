@@ -151,10 +151,12 @@ class Trainer:
             named = strategy.checkpoint_configs["dirname"]
             strategy.checkpoint_configs["dirname"] = str(config.path_of(named))
         self._optimizer = fleet.distributed_optimizer(inner, strategy)
+        self._scheduler = model.create_scheduler(self._optimizer)
+        if self._scheduler is not None:
+            fleet.register_for_checkpointing(scheduler=self._scheduler)
         fleet.init_worker()
         if runner.model_init_path:
             fleet.load_model(config.path_of(runner.model_init_path))
-        self._scheduler = model.create_scheduler(self._optimizer)
         self._batches = fleet.prefetch(_Loader(model, batches), self.net)
         self._model = model
         self._clock = clock

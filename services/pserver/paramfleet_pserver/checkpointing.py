@@ -11,16 +11,23 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from paramfleet_pserver.asking import Asking
 from paramfleet_pserver.core.holding import Source
 from paramfleet_pserver.fields import Fields
+from paramfleet_pserver.gathering import GONE, SILENT, Gathering, rules_of
 from paramfleet_pserver.holding import Holding
 from paramfleet_pserver.owners import Owners
-from paramfleet_pserver.storage import Loaded, load_tables, save_tables
+from paramfleet_pserver.savedstates import SavedStates
+from paramfleet_pserver.storage import Loaded, load_tables, save_tables, trained_otherwise
 from paramfleet_pserver.tablestore import TableStore
 from paramfleet_pserver.training import Training
 from paramfleet_shared.checkpoint import SavedTable
 from paramfleet_shared.clock import Clock
 from paramfleet_shared.folders import CheckpointDirs
+from paramfleet_shared.ids import Rank
 from paramfleet_shared.rpc.server import Request
 from paramfleet_shared.served_errors import FencedError
 from paramfleet_shared.tables.spec import TableSpec
@@ -60,10 +67,12 @@ class Checkpointing:
         self._owners = owners
         self._server = server
         self._dirs = dirs
-        self._folders: dict[str, Path] = {}
-        """The folder of each table that was loaded before a worker declared any."""
         self.holding = Holding(clock)
         """What pushes ask."""
+        self.asking = Asking(clock)
+        """What workers are asked."""
+        self.saved_states = SavedStates()
+        """Of the checkpoint that was loaded last."""
         self.loaded_from = ""
         """Folder that was loaded last, with its links resolved; empty for none."""
 
@@ -105,6 +114,8 @@ class Checkpointing:
     async def save(self, request: Request, training: Training | None) -> Message:
         """Write this server's part of a checkpoint; ends the hold that it names.
 
+        Where it names ``states``, GEO's workers are asked for theirs while it is written.
+
         ``held`` says whether that was in force from its beginning until the last row was
         copied; ``steps`` is how many steps of sync were applied before and after.
         """
@@ -114,12 +125,18 @@ class Checkpointing:
         paused_s = 0.0
         try:
             directory = await asyncio.to_thread(self._dirs.require, fields.text("dirname"))
+            positions, without = await self._positions(request.message, training)
+            gathering = self._gathering(request.message, training)
             steps = [_steps_of(training)]
-            tables = [
-                SavedTable(spec=table.spec, version=table.num_updates).to_wire()
-                for table in self._store
-            ]
-            files = await save_tables(self._store, self._owners, directory, server=self._server)
+            versions = {table.spec.name: table.num_updates for table in self._store}
+            specs = [table.spec for table in self._store]
+            files = await save_tables(
+                self._store,
+                self._owners,
+                directory,
+                server=self._server,
+                gathering=gathering,
+            )
             steps.append(_steps_of(training))
         finally:
             paused_s = self.holding.end(name)
@@ -128,12 +145,89 @@ class Checkpointing:
         return Message(
             fields={
                 "files": [file.to_wire() for file in files],
-                "tables": tables,
+                "tables": [
+                    SavedTable(
+                        spec=gathering.spec(spec),
+                        version=gathering.version(spec, versions[spec.name]),
+                    ).to_wire()
+                    for spec in specs
+                ],
+                "gathered": gathering.outcome.to_wire(),
+                "without": without,
                 "held": held,
                 "paused_s": paused_s,
                 "steps": steps,
-            }
+            },
+            tensors=positions,
         )
+
+    async def _positions(
+        self, message: Message, training: Training | None
+    ) -> tuple[dict[str, NDArray[Any]], list[list[Any]]]:
+        """Return the workers' positions in their data, and whose are missing, and why.
+
+        The first server asks for all.
+        """
+        asked = message.fields.get("positions")
+        if training is None or self._server or asked is None:
+            return {}, []
+        step = Fields(asked, where="save positions").optional_integer("step")
+        workers = [Rank(rank) for rank in sorted(training.identities.incarnations())]
+        gone = self.asking.gone
+        there = [rank for rank in workers if rank not in gone]
+        question = Message(fields={"about": "positions", "step": step})
+        answers = await self.asking.ask(there, question)
+        found: dict[str, NDArray[Any]] = {}
+        without: list[list[Any]] = [[rank, GONE] for rank in workers if rank in gone]
+        for rank in there:
+            answer = answers.get(rank)
+            packed = None if answer is None else answer.tensors.get("positions")
+            if packed is not None and packed.dtype == np.uint8:
+                found[f"positions.{rank}"] = packed
+            else:
+                lack = None if answer is None else answer.fields.get("lack")
+                without.append([rank, lack if type(lack) is str else SILENT])
+        return found, without
+
+    def _gathering(self, message: Message, training: Training | None) -> Gathering:
+        """Return what gathers the workers' states; nothing if none are asked for."""
+        rules = rules_of(message)
+        if training is None or training.terms.mode != "geo" or not rules:
+            return Gathering(self.asking, [], {})
+        workers = [Rank(rank) for rank in sorted(training.identities.incarnations())]
+        return Gathering(self.asking, workers, rules)
+
+    async def answer(self, request: Request, training: Training) -> Message:
+        """Take a worker's answer, and wait for the next question.
+
+        With ``ends`` it leaves. When the first one does, which saves, all others may go.
+
+        Raises:
+            FencedError: if a newer incarnation of the worker is known.
+        """
+        fields = Fields(request.message.fields, where="answer")
+        rank = Rank(fields.integer("rank"))
+        training.check_rank(rank)
+        training.identities.fence(rank, fields.integer("incarnation"))
+        if fields.flag("ends"):
+            self.asking.leave(rank)
+        question = await self.asking.serve(
+            rank, fields.integer("to"), request.message, deadline=request.deadline
+        )
+        if question is None:
+            return Message(fields={"number": 0, "ends": self.asking.is_over(rank)})
+        asked = question.message
+        about = {**asked.fields, "number": question.number, "ends": False}
+        return Message(fields=about, tensors=asked.tensors)
+
+    async def states(self, request: Request, training: Training) -> Message:
+        """Answer with states of the checkpoint that was loaded last, or with what there are."""
+        fields = Fields(request.message.fields, where="states")
+        training.check_rank(Rank(fields.integer("rank")))
+        file = fields.optional_integer("file")
+        if file is None:
+            return await self.saved_states.listed()
+        return await self.saved_states.read(file, fields.integer("row"))
 
     async def load(self, request: Request, training: Training | None) -> Message:
         """Take this server's part of a checkpoint into the tables."""
@@ -150,32 +244,40 @@ class Checkpointing:
     async def load_from(self, directory: Path, training: Training | None) -> Loaded:
         """Take this server's part of a checkpoint."""
         directory = await asyncio.to_thread(directory.resolve)  # a link may move meanwhile
-        loaded = await load_tables(self._store, self._owners, directory)
+        apart = training is not None and training.terms.mode == "geo"
+        loaded = await load_tables(self._store, self._owners, directory, apart=apart)
         self._store.put(loaded.tables)
         self.loaded_from = str(directory)
-        if training is None:
-            self._folders |= {t.spec.name: directory for t in loaded.tables}
-        elif training.geo is not None:
+        self.saved_states.folder = directory
+        if training is not None and training.geo is not None:
             await training.geo.announce_loaded()
         _log_left_out(loaded)
         return loaded
 
-    async def fit(self, specs: Iterable[TableSpec]) -> None:
-        """Load again what was loaded before the workers said how they train it.
+    async def fit(self, specs: Iterable[TableSpec], *, apart: bool) -> None:
+        """Turn what was loaded before the workers said how they train it into that.
 
         Called before the first declaration takes effect, when all tables are loaded ones.
 
+        Args:
+            specs: The tables, as the workers declare them.
+            apart: Whether each worker has optimizer states of its own.
+
         Raises:
             TableMismatchError: if a table can't take the rows that were loaded.
-            FleetError: as a load does.
+            TableMemoryError: if there is no memory for one, beside what is in use.
         """
-        known = {table.spec.name: table.spec for table in self._store}
-        other = {s.name: s for s in specs if s.name in known and known[s.name] != s}
-        for name, spec in other.items():
-            spec.check_same_rows(known[name])
-        for folder in {self._folders[name] for name in other}:
-            those = {name: s for name, s in other.items() if self._folders[name] == folder}
-            loaded = await load_tables(self._store, self._owners, folder, declared=those)
+        known = {table.spec.name: table for table in self._store}
+        other = [s for s in specs if s.name in known and known[s.name].spec != s]
+        for spec in other:
+            spec.check_same_rows(known[spec.name].spec)
+        turned = [
+            await trained_otherwise(
+                known[spec.name], spec, self._store, self._owners, apart=apart
+            )
+            for spec in other
+        ]
+        for loaded in turned:
             self._store.replace(loaded.tables)
             _log_left_out(loaded)
 

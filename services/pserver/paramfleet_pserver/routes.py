@@ -58,7 +58,7 @@ __all__ = [
 
 OPERATIONS = (
     "declare", "pull", "stage", "push", "exchange", "assign", "leave", "wait_turn", "hold",
-    "save",
+    "save", "answer", "states",
     "load", "status",
 )  # fmt: skip
 """Methods of ``Routes``, by the names they have on the wire."""
@@ -126,6 +126,7 @@ class Routes:
         """The job failed: answer every request that waits with its error."""
         self._failure = error
         self._holding.fail(error)
+        self._checkpoints.asking.fail(error)
         if self._training is not None:
             self._training.fail(error)
 
@@ -144,6 +145,7 @@ class Routes:
         if self._training is None or not self._training.lose(rank, incarnation):
             return False
         self._forget(rank)
+        self._checkpoints.asking.leave(rank)
         return True
 
     def obey(self, orders: Orders) -> None:
@@ -170,12 +172,13 @@ class Routes:
         declared = declare_request(request.message)
         async with self._making:
             if self._training is None:
-                await self._checkpoints.fit(declared.specs)
+                await self._checkpoints.fit(declared.specs, apart=declared.mode == "geo")
             built = await self._build(declared)
             if self._training is None:
                 self._training = self._begin(Terms.of(declared))
             training = self._training
             step = training.join(declared.rank, declared.incarnation)
+            self._checkpoints.asking.join(declared.rank)
             for table in built:
                 table.version = training.steps.version if training.steps else 0
             self._store.put(built)
@@ -305,6 +308,14 @@ class Routes:
     async def save(self, request: Request) -> Message:
         """Write this server's part of a checkpoint."""
         return await self._checkpoints.save(request, self._training)
+
+    async def answer(self, request: Request) -> Message:
+        """Take what a worker was asked for, and answer with the next question."""
+        return await self._checkpoints.answer(request, self._trained("answer"))
+
+    async def states(self, request: Request) -> Message:
+        """Answer with saved optimizer states, for workers that have their own."""
+        return await self._checkpoints.states(request, self._trained("states", {"geo"}))
 
     async def load(self, request: Request) -> Message:
         """Take this server's part of a checkpoint into the tables."""

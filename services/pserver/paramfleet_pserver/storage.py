@@ -22,6 +22,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from paramfleet_pserver.gathering import Gathering
 from paramfleet_pserver.owners import Job, Owners
 from paramfleet_pserver.parts import SparsePart
 from paramfleet_pserver.tables import Block, DenseTable, SparseTable, Table
@@ -42,7 +43,7 @@ from paramfleet_shared.tables.routing import route
 from paramfleet_shared.tables.spec import TableSpec
 from paramfleet_shared.tables.states import have_other_states, states_for
 
-__all__ = ["Loaded", "load_tables", "plan_chunks", "save_tables"]
+__all__ = ["Loaded", "load_tables", "plan_chunks", "save_tables", "trained_otherwise"]
 
 CHUNK_ROWS = 1_000_000
 """Most rows of one file."""
@@ -88,7 +89,12 @@ def plan_chunks(num_rows: Iterable[int], chunk_rows: int) -> list[list[Segment]]
 
 
 async def save_tables(
-    store: TableStore, owners: Owners, directory: Path, *, server: int
+    store: TableStore,
+    owners: Owners,
+    directory: Path,
+    *,
+    server: int,
+    gathering: Gathering,
 ) -> list[SavedFile]:
     """Write every table's part of this server.
 
@@ -97,6 +103,7 @@ async def save_tables(
         owners: Who copies the rows.
         directory: Where to; made if it is missing.
         server: This server's index, part of the files' names.
+        gathering: Adds the states that workers hold.
 
     Raises:
         CheckpointWriteError: if the system refuses; files may be left behind.
@@ -104,20 +111,20 @@ async def save_tables(
     files: list[SavedFile] = []
     for table in list(store):
         stem = f"{_stem(table.spec.name)}.server{server}"
+        spec = gathering.spec(table.spec)
         if isinstance(table, SparseTable):
-            row_bytes = 8 + 4 * table.spec.dim * (1 + table.spec.optimizer.num_state_columns)
-            chunk_rows = max(1, min(CHUNK_ROWS, CHUNK_BYTES // row_bytes))
             counts = [block.rows.num_rows for block in table.blocks]
-            for number, chunk in enumerate(plan_chunks(counts, chunk_rows)):
-                part = await _export(table, chunk, owners)
+            for number, chunk in enumerate(plan_chunks(counts, _chunk_rows(spec))):
+                part = await gathering.with_states(spec, await _export(table, chunk, owners))
                 name = f"{stem}.{number:05d}.safetensors"
-                files.append(await _write(directory, name, table.spec, part))
+                files.append(await _write(directory, name, spec, part))
         elif isinstance(table, DenseTable):
-            parts = _parts_of(table)
+            parts = _parts_of(table, spec)
             for number, where in enumerate(parts):
-                part = await _copy_values(table, where, owners)
+                copied = await _copy_values(table, where, owners)
+                part = await gathering.with_states(spec, copied)
                 name = f"{stem}.{number:05d}" if len(parts) > 1 else stem
-                files.append(await _write(directory, f"{name}.safetensors", table.spec, part))
+                files.append(await _write(directory, f"{name}.safetensors", spec, part))
     await asyncio.to_thread(sync_directory, directory)
     return files
 
@@ -127,7 +134,7 @@ async def load_tables(
     owners: Owners,
     directory: Path,
     *,
-    declared: Mapping[str, TableSpec] | None = None,
+    apart: bool = False,
 ) -> Loaded:
     """Read this server's part of a checkpoint into new tables, not yet in the store.
 
@@ -137,7 +144,7 @@ async def load_tables(
         store: Whose tables say which optimizer trains.
         owners: Who puts the rows in place.
         directory: The checkpoint's folder.
-        declared: The tables to read, and how they are trained; None reads all.
+        apart: Whether each worker has states of its own: it takes the saved ones itself.
 
     Raises:
         ManifestError: if the folder is no readable checkpoint, or lacks values.
@@ -148,15 +155,15 @@ async def load_tables(
             one of its name.
     """
     manifest = await asyncio.to_thread(read_manifest, directory)
-    saved = [t for t in manifest.tables if declared is None or t.spec.name in declared]
-    known = {table.spec.name: table.spec for table in store} | dict(declared or {})
+    saved = manifest.tables
+    known = {table.spec.name: table.spec for table in store}
     specs = [_wanted(table.spec, known, store.num_shards) for table in saved]
     store.check_limits(specs, anew=True)
     loaded = Loaded([], [])
     for each, spec in zip(saved, specs, strict=True):
         table = await asyncio.to_thread(store.build, spec)
         table.is_loaded = True
-        if have_other_states(each.spec.optimizer, spec.optimizer):
+        if not apart and have_other_states(each.spec.optimizer, spec.optimizer):
             rules = each.spec.optimizer.rule, spec.optimizer.rule
             loaded.left_out.append(StatesLeftOut(spec.name, *rules))
         else:
@@ -170,6 +177,59 @@ async def load_tables(
             await _take_range(table, each.spec, files, directory, owners)
         loaded.tables.append(table)
     return loaded
+
+
+async def trained_otherwise(
+    table: Table, spec: TableSpec, store: TableStore, owners: Owners, *, apart: bool
+) -> Loaded:
+    """Return a loaded table as another optimizer trains it, not yet in the store.
+
+    Nothing is read again: rows are copied, some at a time, from the table as it was saved.
+
+    Args:
+        table: It, which nobody has trained yet.
+        spec: How it is declared; its shape and first values are those.
+        store: Where it is.
+        owners: Who copies the rows.
+        apart: Whether each worker has states of its own.
+
+    Raises:
+        TableLimitError: if it is too wide.
+        TableMemoryError: if there is no memory for it, beside what is in use.
+    """
+    store.check_limits([spec], anew=True)
+    saved, left_out = table.spec, []
+    fresh = await asyncio.to_thread(store.build, spec)
+    fresh.is_loaded = True
+    if not apart and have_other_states(saved.optimizer, spec.optimizer):
+        left_out.append(StatesLeftOut(spec.name, saved.optimizer.rule, spec.optimizer.rule))
+    else:
+        fresh.num_updates = table.num_updates
+    if isinstance(table, SparseTable) and isinstance(fresh, SparseTable):
+        chunk_rows = _chunk_rows(saved)
+        for old, new in zip(table.blocks, fresh.blocks, strict=True):
+            for start in range(0, old.rows.num_rows, chunk_rows):
+                copy = partial(_copy_rows, old, new, start, chunk_rows)
+                await owners.run([Job(old.owner, chunk_rows, copy)])
+    elif isinstance(table, DenseTable) and isinstance(fresh, DenseTable):
+        for where in _parts_of(table, saved):
+            part = await _copy_values(table, where, owners)
+            states = states_for(spec.optimizer, saved.optimizer, part.values, part.states)
+            put = partial(fresh.range.assign_part, where.start, part.values, states)
+            await owners.run([fresh.job(put, num_values=part.num_rows)])
+    return Loaded([fresh], left_out)
+
+
+def _copy_rows(old: Block, new: Block, start: int, count: int) -> None:
+    ids, values, states = old.rows.export(start, count)
+    rules = new.rows.spec.optimizer, old.rows.spec.optimizer
+    new.rows.assign(ids, values, states_for(*rules, values, states))
+
+
+def _chunk_rows(spec: TableSpec) -> int:
+    """Return how many rows of a table go into one file."""
+    row_bytes = 8 + 4 * spec.dim * (1 + spec.optimizer.num_state_columns)
+    return max(1, min(CHUNK_ROWS, CHUNK_BYTES // row_bytes))
 
 
 def _wanted(saved: TableSpec, known: Mapping[str, TableSpec], num_shards: int) -> TableSpec:
@@ -222,9 +282,9 @@ def _joined(
     )
 
 
-def _parts_of(table: DenseTable) -> list[slice]:
-    """Return which values of a range go into each file."""
-    most = CHUNK_BYTES // (4 * (1 + table.spec.optimizer.num_state_columns))
+def _parts_of(table: DenseTable, spec: TableSpec) -> list[slice]:
+    """Return which values of a range go into each file, as it is described there."""
+    most = CHUNK_BYTES // (4 * (1 + spec.optimizer.num_state_columns))
     starts = range(0, table.num_rows, most)
     return [slice(start, min(start + most, table.num_rows)) for start in starts]
 

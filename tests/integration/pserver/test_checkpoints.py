@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -230,6 +231,7 @@ async def test_another_optimizer_takes_the_values_and_begins_anew(
     after = (await start_servers(3, num_shards=5)).worker()
     if load_first:
         await after.ask("load", dirname=str(tmp_path))
+        shutil.rmtree(tmp_path)  # what was read is read once
     declared = await after.declare(*tables)
     if not load_first:
         replies = await after.ask("load", dirname=str(tmp_path))

@@ -33,6 +33,7 @@ OPERATIONS: dict[str, dict[str, Any]] = {
     "declare": TERMS,
     "stage": {"table": "flat", "number": 1, "start": 0},
     "hold": {"cut": "x", "for_s": 0.0},
+    "answer": {"to": 0, "ends": True},
     "push": STEP,
     "exchange": STEP,
     "assign": {"table": "flat", "only_if_new": False},

@@ -130,10 +130,13 @@ def test_saved_epochs_are_scored_one_by_one(folder: Path) -> None:
     assert done.stderr.count("epoch ") == 2
 
 
-def test_training_goes_on_behind_an_epoch(folder: Path) -> None:
-    whole = json.loads(run(folder, "train").stdout.splitlines()[-1])
+@pytest.mark.parametrize("decay", [[], ["hyper_parameters.optimizer.decay_steps=4"]])
+def test_training_goes_on_behind_an_epoch(folder: Path, decay: list[str]) -> None:
+    how = ["-o", *decay] if decay else []
+    whole = json.loads(run(folder, "train", *how).stdout.splitlines()[-1])
 
-    rest = run(folder, "train", "-o", "runner.model_init_path=saved/0", "runner.last_epoch=0")
+    more = ["runner.model_init_path=saved/0", "runner.last_epoch=0"]
+    rest = run(folder, "train", "-o", *decay, *more)
 
     assert json.loads(rest.stdout.splitlines()[-1])["mean"] == pytest.approx(
         whole["mean"], abs=1e-6

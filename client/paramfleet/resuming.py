@@ -1,0 +1,108 @@
+"""Workers go on from what a checkpoint has beside the model: steps, schedules, positions.
+
+Only the first worker reads the files. The others get what they say where all meet.
+"""
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paramfleet.job import Job
+from paramfleet.plain import pack, unpack
+from paramfleet.registered import Registered, SavedProgress
+from paramfleet.savedprogress import read_progress
+from paramfleet_shared.errors import FleetError, error_from_wire, error_to_wire
+
+if TYPE_CHECKING:
+    from paramfleet.optimizer import DistributedOptimizer
+    from paramfleet.standing import Standing
+
+__all__ = ["begin_registered", "packed_progress", "take_progress", "unpacked_progress"]
+
+log = logging.getLogger(__name__)
+
+_MEETING = "fleet.progress"
+
+
+def begin_registered(session: "Standing", job: Job, optimizer: "DistributedOptimizer") -> None:
+    """Go on from what the pservers had loaded before the job began; every worker calls it.
+
+    Raises:
+        FleetError: if worker 0 can't read it, or a state doesn't fit.
+    """
+    registered, folder = session.registered, job.agreement.loaded_from
+    if registered.has_positions:
+        job.answering.begin({"positions": registered.answer})
+    if not folder or job.communicator.session.has_passed(f"gather/{_MEETING}"):
+        return
+    payload = b""
+    if job.author.rank == 0:
+        try:
+            payload = pack([None, _plain(read_progress(Path(folder)))])
+        except FleetError as error:
+            payload = pack([error_to_wire(error), None])
+    refusal, progress = unpack(session.gather(_MEETING, payload)[0])
+    if refusal is not None:
+        failure = error_from_wire(refusal)
+        raise failure
+    take_progress(registered, optimizer, _progress_of(progress), session, folder)
+
+
+def take_progress(
+    registered: Registered,
+    optimizer: "DistributedOptimizer",
+    progress: SavedProgress | None,
+    session: "Standing",
+    folder: str,
+) -> list[str]:
+    """Have registered objects and the step count go on.
+
+    Returns:
+        What of it stays as it is.
+
+    Raises:
+        RegisteredStateError: if a saved state isn't one of such an object.
+        OtherDataError: if a position is one in other data.
+    """
+    saved = progress or SavedProgress(steps=optimizer.num_steps)
+    optimizer.num_steps = saved.steps
+    lacking = registered.take(saved, rank=session.worker_index(), workers=session.worker_num())
+    if lacking:
+        facts = {"folder": folder, "names": lacking, "not_saved": saved.not_saved}
+        log.warning("worker.not_resumed", extra=facts)
+    return lacking
+
+
+def packed_progress(folder: Path) -> bytes:
+    """Return a checkpoint's progress for all workers.
+
+    Raises:
+        ManifestError: if the folder isn't a checkpoint, or describes it wrongly.
+        CheckpointDamagedError: if its file isn't what was saved.
+    """
+    return pack(_plain(read_progress(folder)))
+
+
+def unpacked_progress(packed: bytes) -> SavedProgress | None:
+    """Return what ``packed_progress`` packed."""
+    return _progress_of(unpack(packed))
+
+
+def _plain(progress: SavedProgress | None) -> Any:
+    if progress is None:
+        return None
+    return {
+        "steps": progress.steps,
+        "workers": progress.workers,
+        "states": progress.states,
+        "pending": progress.pending,
+        "positions": [[rank, states] for rank, states in progress.positions.items()],
+        "not_saved": progress.not_saved,
+    }
+
+
+def _progress_of(plain: Any) -> SavedProgress | None:
+    if plain is None:
+        return None
+    positions = {int(rank): states for rank, states in plain.pop("positions")}
+    return SavedProgress(**plain, positions=positions)

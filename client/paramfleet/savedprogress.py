@@ -1,0 +1,110 @@
+"""What is registered for checkpoints, as a part of them: plain values, and their numbers."""
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paramfleet.plain import from_document, to_document
+from paramfleet.registered import SavedProgress
+from paramfleet_shared.checkpoint import (
+    MANIFEST,
+    ManifestError,
+    read_arrays,
+    read_manifest,
+    write_arrays,
+)
+from paramfleet_shared.saved_module import SavedModule
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+__all__ = ["read_progress", "write_progress"]
+
+log = logging.getLogger(__name__)
+
+_FILE = "progress.safetensors"
+_STATES, _POSITIONS = "states", "positions"
+
+
+def write_progress(folder: Path, progress: SavedProgress) -> SavedModule:
+    """Write it beside the tables, and return what the manifest says of it.
+
+    A state that isn't made of plain values is left out: the manifest and the log name it.
+
+    Raises:
+        CheckpointWriteError: if the system refuses.
+    """
+    values: dict[str, Any] = {f"{_STATES}/{name}": s for name, s in progress.states.items()}
+    for rank, states in progress.positions.items():
+        values |= {f"{_POSITIONS}/{rank}/{name}": s for name, s in states.items()}
+    arrays: dict[str, NDArray[Any]] = {}
+    documents: dict[str, Any] = {
+        "steps": progress.steps,
+        "workers": progress.workers,
+        "pending": progress.pending,
+    }
+    not_saved = dict(progress.not_saved)
+    for name, value in values.items():
+        pieces = dict(arrays)
+        try:
+            documents[name] = to_document(value, pieces)
+        except ValueError as error:
+            not_saved[name] = str(error)
+            continue
+        arrays = pieces
+    if not_saved:
+        log.warning("worker.progress_not_saved", extra={"left_out": not_saved})
+    if not arrays:
+        return SavedModule(extra=documents, not_saved=not_saved)
+    written = write_arrays(folder, _FILE, arrays, {"kind": "progress"})
+    return SavedModule(
+        file=_FILE,
+        sha256=written.sha256,
+        bytes=written.num_bytes,
+        extra=documents,
+        not_saved=not_saved,
+    )
+
+
+def read_progress(folder: Path) -> SavedProgress | None:
+    """Return what a checkpoint has of it; None if it has nothing.
+
+    Raises:
+        ManifestError: if the folder isn't a checkpoint, or describes it wrongly.
+        CheckpointDamagedError: if its file isn't what was saved.
+    """
+    saved = read_manifest(folder).progress
+    if saved is None:
+        return None
+    arrays = read_arrays(folder, saved) if saved.file else {}
+    try:
+        return _progress_of(saved, arrays)
+    except (KeyError, TypeError, ValueError) as error:
+        rule = f"is malformed: the progress: {error!r}"
+        raise ManifestError(path=str(folder / MANIFEST), rule=rule) from error
+
+
+def _progress_of(saved: SavedModule, arrays: "Mapping[str, NDArray[Any]]") -> SavedProgress:
+    documents = dict(saved.extra)
+    steps, workers = documents.pop("steps"), documents.pop("workers")
+    pending = documents.pop("pending")
+    whole = type(steps) is int and type(workers) is int and steps >= 0 and workers >= 1
+    if not whole or type(pending) is not list or any(type(each) is not str for each in pending):
+        raise ValueError("steps, workers or pending are no such values")
+    progress = SavedProgress(
+        steps=steps, workers=workers, pending=pending, not_saved=dict(saved.not_saved)
+    )
+    for path, document in documents.items():
+        value = from_document(document, arrays)
+        kind, _, name = path.partition("/")
+        if kind == _STATES and name:
+            progress.states[name] = value
+            continue
+        rank, _, name = name.partition("/")
+        if kind != _POSITIONS or not name or not rank.isdecimal():
+            problem = f"{path!r} is nothing that is saved"
+            raise ValueError(problem)
+        progress.positions.setdefault(int(rank), {})[name] = value
+    return progress
