@@ -90,6 +90,9 @@ def messages(mode: str, folder: str) -> dict[str, list[Message]]:
             )
         ],
         "wait_turn": [Message(fields={**ABOUT, "step": 0})],
+        "total": [
+            Message(fields={**ABOUT, "step": 0, "name": "x"}, tensors={"part": np.ones(3)})
+        ],
         "save": [Message(fields={"dirname": folder})],
         "load": [Message(fields={"dirname": folder})],
         "status": [Message()],
