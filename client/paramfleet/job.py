@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from paramfleet.agreement import Agreement
 from paramfleet.communicator import Communicator
 from paramfleet.dense import DenseBlock
+from paramfleet.examples_count import ExampleCounter
 from paramfleet.leaving import Departure
 from paramfleet.pservers import PIECES_AT_ONCE, PServers, ends_of
 from paramfleet.requests import Author, Read, ReadPlan, decoded_part, dense_slice
@@ -106,6 +107,7 @@ class Job:
     departure: Departure = field(default_factory=Departure)
     staleness: Staleness = field(default_factory=Staleness)
     agreement: Agreement = field(default_factory=lambda: Agreement(None))
+    examples: ExampleCounter = field(default_factory=ExampleCounter)
 
     @property
     def placement(self) -> Placement:
@@ -159,6 +161,7 @@ def open_job(
     times: StepTimes,
     departure: Departure,
     agreement: Agreement,
+    examples: ExampleCounter,
 ) -> Job:
     """Connect a worker to the pservers, as soon as all of them serve.
 
@@ -190,6 +193,7 @@ def open_job(
         times=times,
         departure=departure,
         agreement=agreement,
+        examples=examples,
     )
 
 
@@ -205,6 +209,7 @@ def declare(job: Job, specs: Sequence[TableSpec], mode: TrainingMode) -> int:
         "mode": mode.name,
         "worker_num": job.worker_num,
         "max_staleness": mode.max_staleness,
+        "sync_batch_norm": mode.sync_batch_norm,
     }
     job.pservers.divides = _num_dense(job, specs) * 4 > job.pservers.dense.request_bytes
     answers = job.communicator.wait(
