@@ -15,6 +15,7 @@ from paramfleet.agreement import Agreement
 from paramfleet.communicator import Communicator
 from paramfleet.dense import DenseBlock
 from paramfleet.examples_count import ExampleCounter
+from paramfleet.latecomers import take_current_buffers
 from paramfleet.leaving import Departure
 from paramfleet.pservers import PIECES_AT_ONCE, PServers, ends_of
 from paramfleet.requests import Author, Read, ReadPlan, decoded_part, dense_slice
@@ -224,8 +225,8 @@ def agree_on_dense(job: Job, blocks: Sequence[DenseBlock]) -> None:
     """Start every worker from the same dense parameters and buffers.
 
     They are worker 0's, unless the pservers hold loaded ones, or it died before it could say
-    them and the job goes on. One that comes late finds the parameters there, and keeps its
-    own buffers until all agree again.
+    them and the job goes on. One that comes late finds the parameters there, and takes the
+    buffers that the others train with.
     """
     session = job.communicator.session
     if job.author.rank == 0:
@@ -233,6 +234,8 @@ def agree_on_dense(job: Job, blocks: Sequence[DenseBlock]) -> None:
     if not session.has_passed(f"gather/{_DENSE}"):
         _load_buffers(job)
         job.begin_alike(_DENSE)
+    else:
+        take_current_buffers(job.communicator, job.agreement)
     if session.elastic:
         _assign(job, blocks)
     for block, values in zip(blocks, pull_dense(job, blocks), strict=True):
