@@ -218,7 +218,7 @@ def _strategy() -> str:
     rows = [
         (f"`{option.name}`", _shown(configs[option.name]), option.help)
         for option in options_of(TrainingMode)
-        if option.name not in {"name", "apart", "checkpoints"}
+        if option.name not in {"name", "apart", "checkpoints", "sync_batch_norm"}
     ]
     periodic = [
         (f"`{name}`", _shown(key.default), key.meaning) for name, key in CHECKPOINT_KEYS.items()

@@ -5,7 +5,8 @@ since the workers agreed last: so what is constant costs 32 bytes. The numbers a
 ``MAX_BYTES`` at most, the small buffers first. Of a buffer that isn't the same everywhere,
 all take the same, reckoned from the same payloads: the mean of floating-point and complex
 numbers, the largest of integers (so counters of batches stay counters), true where any is. A
-worker that changed nothing since the last agreement doesn't count. Of extra states, which
+worker that changed nothing since the last agreement doesn't count. Of batch statistics over
+all workers, the newest count: they are the same in all that were there. Of extra states, which
 can't be averaged, all take those of the lowest rank that changed its own.
 
 Nothing here waits or sends.
@@ -21,6 +22,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from paramfleet.batchnorm import ages_of
 from paramfleet.modulestate import Buffer, BufferMismatchError, has_state, install, state_of
 from paramfleet.plain import from_document, to_document
 from paramfleet_shared.errors import ContractError
@@ -63,6 +65,9 @@ class _Entry(NamedTuple):
     packed: bytes
     """What others make the value of."""
 
+    age: int = 0
+    """Of batch statistics over all workers: how many batches they are of."""
+
 
 class _Said(NamedTuple):
     """What a worker says of it."""
@@ -72,6 +77,8 @@ class _Said(NamedTuple):
     content: bytes | bool
     """What the value is made of. True says that it is too large to be sent, False that it
     needn't be."""
+
+    age: int = 0
 
 
 class Agreement:
@@ -113,7 +120,7 @@ class Agreement:
                 content = True
             else:
                 left -= len(entry.packed)
-            sent[name] = [entry.kind, entry.digest, content]
+            sent[name] = [entry.kind, entry.digest, content, entry.age]
         packed: bytes = msgpack.packb(sent)
         return packed
 
@@ -154,7 +161,12 @@ class Agreement:
             if problem is not None:
                 problems.append(problem)
                 continue
-            sent = [each.content for each in found if isinstance(each.content, bytes)]
+            newest = max((each.age for each in found), default=0)
+            sent = [
+                each.content
+                for each in found
+                if isinstance(each.content, bytes) and each.age == newest
+            ]
             if not sent or all(each.digest == own.digest for each in found):
                 continue
             if own.kind:
@@ -187,8 +199,9 @@ class Agreement:
         if self.model is None:
             return {}
         state = state_of(self.model)
+        ages = dict(ages_of(self.model))
         entries = {
-            name: _entry(buffer.kind, _content_of(buffer))
+            name: _entry(buffer.kind, _content_of(buffer))._replace(age=ages.get(name, 0))
             for name, buffer in state.buffers.items()
         }
         for path, value in state.extra.items():

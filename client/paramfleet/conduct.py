@@ -10,6 +10,7 @@ import logging
 import sys
 from typing import Any
 
+from paramfleet.latecomers import BuffersForLate
 from paramfleet.outcomes import saved
 from paramfleet.periodic import PeriodicCheckpoints
 from paramfleet.saving import Saving
@@ -43,6 +44,7 @@ class Conduct:
         self._saved = 0
         self._looks = False
         self._periodic = PeriodicCheckpoints(session, saving, self._clock)
+        self._for_late = BuffersForLate(self._clock)
         session.between_steps = self._between_steps
 
     def should_stop(self) -> bool:
@@ -57,6 +59,9 @@ class Conduct:
     def _between_steps(self) -> None:
         self.obey()
         self._periodic.look()
+        communicator = self._session.communicator
+        if communicator is not None and not self._session.stopped:
+            self._for_late.look(communicator, self._session.agreement)
 
     def obey(self) -> None:
         """Do what newer orders ask for; costs next to nothing without any.

@@ -26,13 +26,18 @@ class ExampleCounter:
             self._watched.add(id(model))
             model.register_forward_pre_hook(self._count, with_kwargs=True)
 
+    @property
+    def seen(self) -> int:
+        """Examples since the last ``take``; 1 if no watched model saw any."""
+        return self._seen or 1
+
     def take(self) -> int:
         """Return the examples since the last call; 1 if no watched model saw any.
 
         With 1 for everybody, sync gives every worker the same weight.
         """
-        seen, self._seen = self._seen, 0
-        return seen or 1
+        seen, self._seen = self.seen, 0
+        return seen
 
     def _count(
         self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -275,10 +275,11 @@ SETTINGS: dict[str, Key] = {
     "sync_batch_norm": Key(
         kind=bool,
         default=False,
-        meaning="Batch norm over the batches of all workers; GPUs only.",
+        meaning="Batch norm over the batches of all workers: with servers in sync mode, in "
+        "collective mode on GPUs.",
     ),
 }
-"""What collective mode takes beside them: single values."""
+"""What collective mode takes beside them: single values. ``sync_batch_norm`` is sync's, too."""
 
 _APART = "workers that train apart all-reduce no gradients"
 _WHOLE = "sharded parameters have no gradients of their own that a bucket could hold"

@@ -15,6 +15,8 @@ from paramfleet.agreement import Agreement
 from paramfleet.answering import Answering
 from paramfleet.communicator import Communicator
 from paramfleet.dense import DenseBlock
+from paramfleet.examples_count import ExampleCounter
+from paramfleet.latecomers import take_current_buffers
 from paramfleet.leaving import Departure
 from paramfleet.pservers import PIECES_AT_ONCE, PServers, ends_of
 from paramfleet.requests import Author, Read, ReadPlan, decoded_part, dense_slice
@@ -109,6 +111,7 @@ class Job:
     agreement: Agreement = field(default_factory=lambda: Agreement(None))
     answering: Answering
     """What this worker says where pservers ask it."""
+    examples: ExampleCounter = field(default_factory=ExampleCounter)
 
     @property
     def placement(self) -> Placement:
@@ -167,6 +170,7 @@ def open_job(
     times: StepTimes,
     departure: Departure,
     agreement: Agreement,
+    examples: ExampleCounter,
 ) -> Job:
     """Connect a worker to the pservers, as soon as all of them serve.
 
@@ -200,6 +204,7 @@ def open_job(
         times=times,
         departure=departure,
         agreement=agreement,
+        examples=examples,
     )
 
 
@@ -215,6 +220,7 @@ def declare(job: Job, specs: Sequence[TableSpec], mode: TrainingMode) -> int:
         "mode": mode.name,
         "worker_num": job.worker_num,
         "max_staleness": mode.max_staleness,
+        "sync_batch_norm": mode.sync_batch_norm,
     }
     job.pservers.divides = _num_dense(job, specs) * 4 > job.pservers.dense.request_bytes
     answers = job.communicator.wait(
@@ -229,8 +235,8 @@ def agree_on_dense(job: Job, blocks: Sequence[DenseBlock]) -> None:
     """Start every worker from the same dense parameters and buffers.
 
     They are worker 0's, unless the pservers hold loaded ones, or it died before it could say
-    them and the job goes on. One that comes late finds the parameters there, and keeps its
-    own buffers until all agree again.
+    them and the job goes on. One that comes late finds the parameters there, and takes the
+    buffers that the others train with.
     """
     session = job.communicator.session
     if job.author.rank == 0:
@@ -238,6 +244,8 @@ def agree_on_dense(job: Job, blocks: Sequence[DenseBlock]) -> None:
     if not session.has_passed(f"gather/{_DENSE}"):
         _load_buffers(job)
         job.begin_alike(_DENSE)
+    else:
+        take_current_buffers(job.communicator, job.agreement)
     if session.elastic:
         _assign(job, blocks)
     for block, values in zip(blocks, pull_dense(job, blocks), strict=True):

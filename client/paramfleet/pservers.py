@@ -260,6 +260,11 @@ class PServers:
         message = Message(fields=fields, tensors=tensors or {})
         return await self._channels[server].call(op, message, timeout_s=timeout_s)
 
+    async def total(self, message: Message) -> Message:
+        """Have the first pserver add up the workers' parts of a sum, and wait for all."""
+        channel = self._channels[0]
+        return await channel.call("total", message, timeout_s=self.step_timeout_s)
+
     def _num_held(self) -> Held:
         held = [channel.num_held for channel in self._channels]
         return Held(sum(each.receiving for each in held), sum(each.sending for each in held))

@@ -27,7 +27,8 @@ from paramfleet.job import open_job
 from paramfleet.leaving import Departure
 from paramfleet.localsgd.over_pservers import LocalSgdMode
 from paramfleet.modes.geo import GeoMode
-from paramfleet.modes.served import AsyncMode, SyncMode
+from paramfleet.modes.served import AsyncMode
+from paramfleet.modes.sync import SyncMode
 from paramfleet.naming import TableConflictError, check_covered, share_tables
 from paramfleet.optimizer import DistributedOptimizer
 from paramfleet.progress import Progress
@@ -239,6 +240,7 @@ class Session(Standing):
             times=self.times,
             departure=self._departure,
             agreement=self.agreement,
+            examples=self._examples,
         )
         self.progress.watch_traffic(job.pservers.traffic)
         kinds: dict[str, Callable[..., Mode]]

@@ -146,6 +146,9 @@ class TrainingMode:
     independent_recv_thread: bool = False
     """async: refresh dense parameters beside the pushes instead of after each."""
 
+    sync_batch_norm: bool = False
+    """sync: whether batch norm is over the batches of all workers."""
+
     checkpoints: CheckpointPlan | None = None
     """When checkpoints are written while it trains, and where."""
 
@@ -272,7 +275,23 @@ class DistributedStrategy:
                 key="max_staleness", value=shown(values["max_staleness"]), rule=rule
             )
         checkpoints = plan_of(self.checkpoint_configs)
+        values["sync_batch_norm"] = self._resolve_batch_norm(name)
         return TrainingMode(name=name, checkpoints=checkpoints, **values)
+
+    def _resolve_batch_norm(self, mode: ModeName) -> bool:
+        """Return whether batch norm is over the batches of all workers.
+
+        Raises:
+            StrategyError: in a mode whose workers aren't in the same step.
+        """
+        is_on: bool = self.sync_batch_norm
+        if is_on and mode != "sync":
+            rule = (
+                f"doesn't go with {mode} mode, whose workers don't take the same step at the "
+                "same time: set a_sync = False"
+            )
+            raise StrategyError(key="sync_batch_norm", value="True", rule=rule)
+        return is_on
 
     def _resolve_apart(self) -> tuple[str, Mapping[str, Any]] | None:
         """Return which of the LocalSGD family is on, and its keys; None for none.
@@ -281,7 +300,7 @@ class DistributedStrategy:
             StrategyError: if another feature is on, or sync or GEO beside one of the family.
         """
         for key, value in self._changed().items():
-            if _CONFIGS.get(key, key) not in FAMILY:
+            if _CONFIGS.get(key, key) not in {*FAMILY, "sync_batch_norm"}:
                 rule = "has no effect with is_collective = False: it belongs to collective mode"
                 raise StrategyError(key=key, value=shown(value), rule=rule)
         for apart, keys in self._features().items():

@@ -13,6 +13,11 @@ from paramfleet_shared.number_errors import (
     NonFiniteGradientError,
     NonFiniteValuesError,
 )
+from paramfleet_shared.total_errors import (
+    TotalIncompleteError,
+    TotalMismatchError,
+    TotalsTooLargeError,
+)
 
 __all__ = [
     "AnswerTooLargeError",
@@ -36,6 +41,9 @@ __all__ = [
     "StepTooEarlyError",
     "TablesDamagedError",
     "TablesNotDeclaredError",
+    "TotalIncompleteError",
+    "TotalMismatchError",
+    "TotalsTooLargeError",
     "TurnTimeoutError",
     "UnknownTableError",
     "UnknownWorkerError",

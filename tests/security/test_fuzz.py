@@ -104,6 +104,9 @@ def messages(mode: str, folder: str) -> dict[str, list[Message]]:
             Message(fields={"dirname": folder}),
             Message(fields={"dirname": folder, "positions": {"step": 1}}),
         ],
+        "total": [
+            Message(fields={**ABOUT, "step": 0, "name": "x"}, tensors={"part": np.ones(3)})
+        ],
         "load": [Message(fields={"dirname": folder})],
         "status": [Message()],
     }

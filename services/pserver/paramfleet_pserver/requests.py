@@ -61,6 +61,7 @@ class DeclareRequest:
     mode: Mode
     worker_num: int
     max_staleness: int | None
+    sync_batch_norm: bool
     rank: Rank
     incarnation: int
 
@@ -154,6 +155,7 @@ def declare_request(message: Message) -> DeclareRequest:
         mode=known,
         worker_num=fields.integer("worker_num", least=1),
         max_staleness=fields.optional_integer("max_staleness"),
+        sync_batch_norm=fields.flag("sync_batch_norm"),
         rank=Rank(fields.integer("rank")),
         incarnation=fields.integer("incarnation"),
     )
@@ -225,11 +227,7 @@ def pull_request(message: Message, store: TableStore) -> PullRequest:
                 keep=part.optional_integer("keep"),
             )
         )
-    return PullRequest(
-        rank=rank,
-        min_version=fields.integer("min_version"),
-        parts=tuple(parts),
-    )
+    return PullRequest(rank=rank, min_version=fields.integer("min_version"), parts=tuple(parts))
 
 
 def _values_of(part: Fields, table: Table) -> slice:

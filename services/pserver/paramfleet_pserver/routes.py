@@ -34,6 +34,7 @@ from paramfleet_pserver.requests import (
 from paramfleet_pserver.staging import Staging
 from paramfleet_pserver.tables import SparseTable, Table
 from paramfleet_pserver.tablestore import TableStore
+from paramfleet_pserver.total_requests import total_request
 from paramfleet_pserver.training import Terms, Training
 from paramfleet_shared.clock import Clock
 from paramfleet_shared.discovery.orders import Orders
@@ -58,8 +59,7 @@ __all__ = [
 
 OPERATIONS = (
     "declare", "pull", "stage", "push", "exchange", "assign", "leave", "wait_turn", "hold",
-    "save", "answer", "states",
-    "load", "status",
+    "save", "load", "status", "total", "answer", "states",
 )  # fmt: skip
 """Methods of ``Routes``, by the names they have on the wire."""
 
@@ -300,6 +300,14 @@ class Routes:
         training.identities.fence(rank, fields.integer("incarnation"))
         await training.wait_turn(rank, step, deadline=request.deadline)
         return Message(fields={"slowest": training.slowest_but(rank)})
+
+    async def total(self, request: Request) -> Message:
+        """Answer with the sum over a step's workers, once it is whole; may be repeated."""
+        training = self._trained("total", {"sync"})
+        part = total_request(request.message)
+        training.identities.fence(part.rank, part.incarnation)
+        assert training.steps is not None, "the mode is sync"
+        return Message(tensors={"sum": await training.steps.total(part, request.deadline)})
 
     async def hold(self, request: Request) -> Message:
         """Keep pushes back for a checkpoint; may be repeated."""

@@ -10,17 +10,28 @@ Runs on the event loop's thread; only the owners' jobs leave it.
 
 import asyncio
 from functools import partial
+from typing import TYPE_CHECKING
 
 from paramfleet_pserver.core.membership import StepMembers
 from paramfleet_pserver.core.reservoir import CompleteStep, StepReservoir
+from paramfleet_pserver.core.totals import StepTotals
 from paramfleet_pserver.owners import Job, Owners, when_done
 from paramfleet_pserver.parking import Parking
 from paramfleet_pserver.requests import PushPart
 from paramfleet_pserver.tablestore import TableStore
+from paramfleet_pserver.total_requests import TotalRequest
 from paramfleet_shared.clock import Clock
 from paramfleet_shared.errors import FleetError
 from paramfleet_shared.ids import Rank, Step
-from paramfleet_shared.served_errors import StepIncompleteError, TablesDamagedError
+from paramfleet_shared.served_errors import (
+    StepIncompleteError,
+    TablesDamagedError,
+    TotalIncompleteError,
+)
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 __all__ = ["SyncSteps"]
 
@@ -44,6 +55,8 @@ class SyncSteps:
             StepMembers(num_workers=num_workers)
         )
         self._parking: Parking[int] = Parking(clock=clock)
+        self._totals = StepTotals()
+        self._awaiting_totals: Parking[str] = Parking(clock=clock)
         self._applying = False
         self.version = 0
         """Steps applied."""
@@ -59,12 +72,37 @@ class SyncSteps:
     def keep(self, rank: Rank, step: Step, weight: float, parts: tuple[PushPart, ...]) -> None:
         """Keep a worker's push; if the step is whole now, begin to apply it."""
         self._reservoir.add(rank, step, weight, parts)
+        self._settle_totals()
         self._apply_next()
 
     def leave(self, rank: Rank, step: Step) -> None:
         """Take a worker out of ``step`` and all after."""
         self._reservoir.leave(rank, step)
+        self._settle_totals()
         self._apply_next()
+
+    async def total(self, part: TotalRequest, deadline: float | None) -> "NDArray[np.float64]":
+        """Add a worker's part to a sum, and return it when nobody's is missing, float64 [n].
+
+        Missing are the parts of those who take part in the step and have not pushed it: who
+        has, or has left before, adds nothing more.
+
+        Raises:
+            NotAMemberError: if the worker takes no part in the step.
+            StepPassedError: if the worker has pushed the step, or it was applied.
+            StepTooEarlyError: if an earlier step is in progress.
+            TotalMismatchError: if another worker's part has another length.
+            TotalsTooLargeError: if a step has more sums than are kept.
+            TotalIncompleteError: if the deadline comes first.
+        """
+        name = part.name
+        self._reservoir.check_in_progress(part.rank, part.step)
+        self._totals.add(name, part.rank, part.values)
+        self._settle_totals()
+        if not self._totals.is_whole(name):
+            late = partial(self._total_late, part)
+            await self._awaiting_totals.wait(name, deadline=deadline, late=late)
+        return self._totals.of(name)
 
     async def wait(self, version: int, *, deadline: float | None) -> None:
         """Wait until ``version`` steps are applied.
@@ -77,8 +115,9 @@ class SyncSteps:
             await self._parking.wait(version, deadline=deadline, late=late)
 
     def fail(self, error: FleetError) -> None:
-        """Fail every pull that waits, and all that will."""
+        """Fail every request that waits, and all that will."""
         self._parking.fail(error)
+        self._awaiting_totals.fail(error)
 
     def missing(self) -> tuple[Rank, ...]:
         """Return the workers that the step in progress waits for."""
@@ -88,6 +127,10 @@ class SyncSteps:
         """Return how many versions pulls wait for."""
         return len(self._parking.awaited())
 
+    def num_sums(self) -> int:
+        """Return for how many sums over the workers requests wait."""
+        return len(self._awaiting_totals.awaited())
+
     def _apply_next(self) -> None:
         if self._applying:
             return
@@ -95,6 +138,7 @@ class SyncSteps:
         if complete is None:
             return
         self._applying = True
+        self._totals.clear()  # all have pushed the step, so all had its sums
         jobs = _jobs(complete, self._store)
         when_done(self._owners.start(jobs), partial(self._applied, complete.step))
 
@@ -109,6 +153,17 @@ class SyncSteps:
             table.version = self.version
         self._parking.wake([v for v in self._parking.awaited() if v <= self.version])
         self._apply_next()
+
+    def _settle_totals(self) -> None:
+        self._awaiting_totals.wake(self._totals.settle(self._reservoir.missing()))
+
+    def _total_late(self, part: TotalRequest, waited_s: float) -> FleetError:
+        return TotalIncompleteError(
+            name=part.name,
+            step=part.step,
+            missing=self._totals.missing(part.name, self._reservoir.missing()),
+            waited_s=waited_s,
+        )
 
     def _late(self, version: int, waited_s: float) -> FleetError:
         return StepIncompleteError(

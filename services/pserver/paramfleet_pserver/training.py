@@ -23,7 +23,7 @@ from paramfleet_shared.served_errors import (
 
 __all__ = ["Terms", "Training"]
 
-_FIELDS = ("mode", "worker_num", "max_staleness")
+_FIELDS = ("mode", "worker_num", "max_staleness", "sync_batch_norm")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,6 +35,9 @@ class Terms:
     max_staleness: int | None
     """Steps a worker may lead the slowest by; None for any number."""
 
+    sync_batch_norm: bool
+    """Whether each worker adds its batch statistics to those of all."""
+
     @classmethod
     def of(cls, request: DeclareRequest) -> "Terms":
         """Return what a worker declares."""
@@ -42,6 +45,7 @@ class Terms:
             mode=request.mode,
             worker_num=request.worker_num,
             max_staleness=request.max_staleness,
+            sync_batch_norm=request.sync_batch_norm,
         )
 
     def check_same(self, got: "Terms", *, elastic: bool) -> None:
@@ -211,6 +215,7 @@ class Training:
             "parked": self._gate.statistics().parked,
             "waiting_for": list(self.steps.missing()) if self.steps is not None else [],
             "waiting_pulls": self.steps.num_waiting() if self.steps is not None else 0,
+            "waiting_sums": self.steps.num_sums() if self.steps is not None else 0,
         }
 
     def _take_out(self, rank: Rank) -> None:

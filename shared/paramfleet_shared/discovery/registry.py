@@ -104,6 +104,15 @@ class Registry:
         found = read_hash(await self._store.command("HGETALL", key))
         return [Member.from_json(text) for text in found.values()]
 
+    async def read_training(self, epoch: int) -> list[int]:
+        """Return the ranks of the workers that train: who has ended or is lost doesn't."""
+        ends = read_hash(await self._store.command("HGETALL", self._keys.of_run(epoch)[6]))
+        return [
+            member.index
+            for member in await self.read_members(epoch)
+            if member.role == "worker" and not ends.get(field_of(*member.key))
+        ]
+
     async def read_incarnation(self, role: str, index: int) -> int:
         """Return the newest incarnation of a place that was given out; 0 for none."""
         field = field_of(role, index)

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from paramfleet_shared.clock import Clock
 from paramfleet_shared.config import JobSettings
 from paramfleet_shared.discovery.barriers import BarrierCaller
+from paramfleet_shared.discovery.board import Board
 from paramfleet_shared.discovery.errors import (
     EpochEndedError,
     FencedError,
@@ -67,6 +68,7 @@ class JobSession:
             clock=clock,
             passed=admission.released,
         )
+        self.board = Board(self._registry, admission.member, self._epoch, self._insist)
         self._facts = ""
         self._end: End = ""
         self._why = ""

@@ -197,3 +197,32 @@ async def test_a_redis_that_comes_back_empty_is_told_who_is_lost(
         assert [lost.index for lost in record.lost] == [1]
         assert successor.session.member.index == 1
         assert successor.session.member.incarnation > 1
+
+
+async def test_the_lowest_rank_that_is_there_puts_down_what_late_workers_read(
+    stage: Any, redis_url: str, job_name: str
+) -> None:
+    async with stage(redis_url, job_name) as job:
+        job.coordinator(worker_num=3, **ELASTIC)
+        workers, pservers = await job.crew(workers=3, pservers=1)
+        first, second, last = sorted((w.session for w in workers), key=lambda s: s.member.index)
+        assert await last.board.read("x") is None
+
+        await second.board.put_if_first("x", b"one")
+        assert await last.board.read("x") is None, "rank 0 is there"
+        await first.board.put_if_first("x", b"zero")
+        await first.board.put_if_first("x", b"newer")
+        assert await last.board.read("x") == b"newer"
+        assert await last.board.read("y") is None
+
+        await first.mark_done()
+        await first.leave()
+        assert await last.board.read("x") == b"newer", "nobody else has put any down"
+        await second.board.put_if_first("x", b"one")
+        assert await last.board.read("x") == b"one"
+
+        await asyncio.gather(second.mark_done(), last.mark_done())
+        for part in [second, last]:
+            await part.leave()
+        for pserver in pservers:
+            await pserver.session.leave()

@@ -39,6 +39,7 @@ OPERATIONS: dict[str, dict[str, Any]] = {
     "assign": {"table": "flat", "only_if_new": False},
     "leave": {"step": 0},
     "wait_turn": {"step": 0},
+    "total": {"step": 0, "name": "x"},
 }
 
 

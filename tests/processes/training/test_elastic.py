@@ -129,6 +129,28 @@ def test_a_paused_worker_goes_on_and_one_paused_for_long_is_fenced(
     assert running.code("coordinator") == 0
 
 
+@pytest.mark.parametrize("mode", ["async", "geo", "localsgd"])
+def test_who_comes_late_begins_with_the_buffers_of_those_who_train(
+    jobs: Any, mode: str, tmp_path: Path
+) -> None:
+    enough = tmp_path / "enough"
+    args = ["--mode", mode, "--until", str(enough)]
+    running = jobs.start("train_late.py", *args, workers=2, servers=1, **TIMES)
+    running.wait_for("worker0", "trained 80")
+    running.wait_for("worker1", "trained 80")
+
+    running.start_worker(None, "train_late.py", *args, name="worker_late")
+    running.wait_for("worker_late", "trained 20")
+    enough.touch()
+
+    ended = running.end()
+    assert set(ended.codes.values()) == {0}, ended.story()
+    began = ended.last_json("worker_late")
+    assert began["0.num_batches_tracked"] > 0
+    assert min(began["0.running_mean"]) > 0.5, "of inputs around 7; a fresh one is 0"
+    assert ended.last_json("worker0")["0.running_mean"] == [0.0] * 4
+
+
 def test_sync_is_refused_in_an_elastic_job(jobs: Any, tmp_path: Path) -> None:
     enough = str(tmp_path / "enough")
     running = jobs.start(SCRIPT, "--mode", "sync", "--until", enough, workers=1, **TIMES)

@@ -217,6 +217,123 @@ def test_ncf_learns_which_items_users_like_alone_and_in_every_mode(
     assert min(scores.values()) > 0.9, scores
 
 
+def learns(jobs: Any, model: str, options: Options, metric: str, *, above: float) -> None:
+    """Train alone and in every mode, on the files train and test of one folder."""
+    keys = words(model, options)
+
+    results = {"local": jobs.local(SCRIPT, *keys), **in_each_mode(jobs, *keys)}
+
+    scores = {mode: result[metric] for mode, result in results.items()}
+    assert min(scores.values()) > above, scores
+
+
+def write_histories(path: Path, *, rows: int, seed: int) -> None:
+    """Write users who take an item if its category is among those of their history."""
+    random = np.random.default_rng(seed)
+    lines = []
+    for _ in range(rows):
+        history = random.integers(0, 20, random.integers(1, 4))
+        item = int(random.choice([*history, *random.integers(0, 20, 2)]))
+        taken = int(item % 4 in history % 4)
+        past, kinds = (" ".join(map(str, part)) for part in (history, history % 4))
+        lines.append(f"{past};{kinds};{item};{item % 4};{taken}\n")
+    path.write_text("".join(lines))
+
+
+def test_din_learns_which_items_go_with_a_history_alone_and_in_every_mode(
+    jobs: Any, tmp_path: Path
+) -> None:
+    for name, rows, seed in (("train", 2000, 1), ("test", 600, 2)):
+        write_histories(tmp_path / name, rows=rows, seed=seed)
+    options = {
+        "runner.train_data_dir": tmp_path / "train",
+        "runner.test_data_dir": tmp_path / "test",
+        "runner.model_save_path": "",
+        "runner.epochs": 24,
+        "hyper_parameters.optimizer.class": "Adam",
+        "hyper_parameters.optimizer.learning_rate": 0.01,
+        "hyper_parameters.item_emb_size": 8,
+        "hyper_parameters.cat_emb_size": 8,
+    }
+
+    learns(jobs, "rank/din", options, "auc", above=0.75)  # async's steps are of old values
+
+
+def write_queries(path: Path, *, rows: int, seed: int) -> None:
+    """Write queries of one of five subjects, a document of it and two of others.
+
+    A document's trigrams are others than those of a query of its subject.
+    """
+    random = np.random.default_rng(seed)
+    lines = []
+    for _ in range(rows):
+        subject, *others = random.permutation(5)[:3]
+        texts = []
+        for place, about in enumerate((subject, subject, *others)):
+            trigrams = np.zeros(60, np.int64)
+            first = 6 * about + (30 if place else 0)
+            trigrams[first + random.integers(0, 6, 3)] = 1
+            trigrams[random.integers(0, 60, 2)] = 1
+            texts.append(",".join(map(str, trigrams)))
+        lines.append("\t".join(texts) + "\n")
+    path.write_text("".join(lines))
+
+
+def test_dssm_learns_which_documents_go_with_a_query_alone_and_in_every_mode(
+    jobs: Any, tmp_path: Path
+) -> None:
+    for name, rows, seed in (("train", 600, 1), ("test", 300, 2)):
+        write_queries(tmp_path / name, rows=rows, seed=seed)
+    options = {
+        "runner.train_data_dir": tmp_path / "train",
+        "runner.test_data_dir": tmp_path / "test",
+        "runner.model_save_path": "",
+        "runner.epochs": 5,
+        "hyper_parameters.optimizer.learning_rate": 0.005,
+        "hyper_parameters.trigram_d": 60,
+        "hyper_parameters.fc_sizes": "[32, 16]",
+        "hyper_parameters.gamma": 5.0,
+    }
+
+    learns(jobs, "match/dssm", options, "auc", above=0.9)
+
+
+def test_mind_recalls_what_users_take_next_alone_and_in_every_mode(
+    jobs: Any, tmp_path: Path
+) -> None:
+    random = np.random.default_rng(1)
+    rows, judged = [], []
+    for user in range(300):  # each takes items of two of six kinds, of ten items each
+        kinds = random.choice(6, 2, replace=False)
+        items = 1 + random.choice(kinds, 14) + 6 * random.integers(0, 10, 14)
+        if user < 240:
+            rows += [f"{user},{item},{time}\n" for time, item in enumerate(items)]
+        else:
+            past, then = items[:10], items[10:]
+            words_of = [f"hist_item:{i}" for i in past] + [f"eval_item:{i}" for i in then]
+            judged.append(" ".join([f"user_id:{user}", *words_of]) + "\n")
+    random.shuffle(rows)
+    (tmp_path / "train").write_text("".join(rows))
+    (tmp_path / "test").write_text("".join(judged))
+    options = {
+        "runner.train_data_dir": tmp_path / "train",
+        "runner.test_data_dir": tmp_path / "test",
+        "runner.model_save_path": "",
+        "runner.train_batch_size": 64,
+        "runner.batches_per_epoch": 120,
+        "runner.epochs": 2,
+        "hyper_parameters.optimizer.learning_rate": 0.01,
+        "hyper_parameters.item_count": 61,
+        "hyper_parameters.embedding_dim": 16,
+        "hyper_parameters.hidden_size": 16,
+        "hyper_parameters.neg_samples": 20,
+        "hyper_parameters.maxlen": 10,
+        "hyper_parameters.top_n": 20,
+    }
+
+    learns(jobs, "recall/mind", options, "recall", above=0.7)  # 0.33 by chance
+
+
 def test_sync_with_shared_batches_equals_one_process(
     jobs: Any, clicks: Options, tmp_path: Path
 ) -> None:

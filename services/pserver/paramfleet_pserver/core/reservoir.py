@@ -102,6 +102,23 @@ class StepReservoir(Generic[Payload]):
         if rank in self._pushed.get(step, {}):
             raise PushRepeatedError(rank=rank, step=step)
 
+    def check_in_progress(self, rank: Rank, step: Step) -> None:
+        """Refuse a worker that is in another step, or has pushed this one.
+
+        Raises:
+            NotAMemberError: if the worker takes no part in the step.
+            StepPassedError: if it has pushed the step, or the step was taken out.
+            StepTooEarlyError: if an earlier step is in progress.
+        """
+        self._members.expect(rank, step)
+        if self.holds(rank, step):
+            next_step = max(self._next, step + 1)
+            raise StepPassedError(rank=rank, step=step, next_step=next_step)
+        if step > self._next:
+            raise StepTooEarlyError(
+                rank=rank, step=step, next_step=self._next, max_ahead_steps=0
+            )
+
     def add(self, rank: Rank, step: Step, weight: float, payload: Payload) -> None:
         """Keep a member's push of a step. Raises as ``check`` does, with no effect."""
         self.check(rank, step, weight)

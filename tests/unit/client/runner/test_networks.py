@@ -5,6 +5,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -63,15 +64,16 @@ def test_dlrm_multiplies_every_pair_of_vectors(scores: int) -> None:
     assert logits.sigmoid().tolist() == pytest.approx(said.tolist())
 
 
-def test_each_order_of_xdeepfm_is_weighted_products_with_the_first() -> None:
+@pytest.mark.parametrize("sizes", [[2, 4], [4, 2]])
+def test_each_order_of_xdeepfm_is_weighted_products_with_the_first(sizes: list[int]) -> None:
     _, module = net_of("rank/xdeepfm")
-    cross = module.CompressedInteraction(3, [2, 4])
+    cross = module.CompressedInteraction(3, sizes)
     vectors = torch.randn(2, 3, 5)
 
     with torch.no_grad():
         sums = cross(vectors)
         orders, before = [], vectors
-        for layer, size in zip(cross.layers, [2, 4], strict=True):
+        for layer, size in zip(cross.layers, sizes, strict=True):
             weights = layer.weight.reshape(size, 3, -1)
             before = torch.einsum("sfk,bfd,bkd->bsd", weights, vectors, before)
             orders.append(before.sum(2))
@@ -110,6 +112,12 @@ def test_a_click_has_a_logit(name: str) -> None:
         ("recall/ncf", "mf_dim=0", "from 1"),
         ("multitask/esmm", "ctr_fc_sizes=[]", "widths from 1"),
         ("multitask/esmm", "max_len=0", "from 1"),
+        ("rank/din", "item_emb_size=0", "from 1"),
+        ("rank/din", "max_len=0", "from 1"),
+        ("match/dssm", "fc_sizes=[]", "widths from 1"),
+        ("match/dssm", "gamma=0", "from 1e-06"),
+        ("recall/mind", "hidden_size=32", r"embedding_dim \(64\)"),
+        ("recall/mind", "capsual_max_k=0", "from 1"),
     ],
 )
 def test_sizes_that_do_not_fit_are_refused(name: str, size: str, rule: str) -> None:
@@ -229,3 +237,117 @@ def test_ncf_has_products_a_network_or_both(mode: str) -> None:
 
     assert feeds.labels.tolist() == [0, 1]
     torch.testing.assert_close(logits, expected)
+
+
+def made(name: str, *sizes: str) -> tuple[Any, Any]:
+    """Return a model and its network, which computes alone."""
+    config = config_of(name, *sizes)
+    model = load_model_class(read_config(MODELS / name / "config.yaml"))(config)
+    net = fleet.distributed_model(model.create_model())
+    fleet.distributed_optimizer(torch.optim.SGD(net.parameters(), lr=0.1))
+    fleet.init_worker()
+    return model, net
+
+
+def din_batch(items: list[list[int]], mask: list[list[int]]) -> list[torch.Tensor]:
+    """Return what a reader yields, of two examples."""
+    history = torch.tensor(items)
+    target, label = torch.tensor([[7], [8]]), torch.tensor([[1.0], [0.0]])
+    return [history, history + 100, target, target + 100, label, torch.tensor(mask)]
+
+
+def test_padding_of_a_history_changes_nothing_in_din() -> None:
+    model, net = made("rank/din", "item_emb_size=3", "cat_emb_size=2")
+    none = -1_000_000_000
+    short = model.create_feeds(din_batch([[1, 2], [3, 0]], [[0, 0], [0, none]]))
+    long = model.create_feeds(
+        din_batch([[1, 2, 0, 0], [3, 5, 6, 0]], [[0, 0, none, none], [0, none, none, none]])
+    )
+
+    with torch.no_grad():
+        found = net(*short.inputs)
+
+    assert [each.shape for each in long.inputs[:3]] == [(2, 2)] * 3, "cut to the longest"
+    assert short.labels.tolist() == [1.0, 0.0]
+    torch.testing.assert_close(net(*long.inputs), found)
+
+
+def test_an_empty_history_has_a_logit_and_gradients_in_din() -> None:
+    model, net = made("rank/din", "item_emb_size=3", "cat_emb_size=2")
+    none = -1_000_000_000
+    feeds = model.create_feeds(din_batch([[1, 2], [0, 0]], [[0, 0], [none, none]]))
+
+    logits = net(*feeds.inputs)
+    model.create_loss(logits, feeds.labels).backward()
+
+    assert logits.isfinite().all()
+    for parameter in net.interest.parameters():
+        assert parameter.grad is not None
+        assert parameter.grad.isfinite().all()
+
+
+def test_a_document_of_dssm_is_near_by_the_cosine_of_two_networks() -> None:
+    model, net = made("match/dssm", "trigram_d=4", "fc_sizes=[3]", "gamma=2")
+    texts = [torch.rand(2, 4) for _ in range(4)]
+
+    feeds = model.create_feeds(texts)
+    near = net(*feeds.inputs)
+
+    assert feeds.labels.tolist() == [[1, 0, 0], [1, 0, 0]]
+    query, documents = net.query(texts[0]), [net.document(text) for text in texts[1:]]
+    expected = [torch.cosine_similarity(query, document) for document in documents]
+    torch.testing.assert_close(near, torch.stack(expected, dim=1))
+    loss = -torch.log_softmax(2 * near, dim=1)[:, 0].mean()
+    torch.testing.assert_close(model.create_loss(near, feeds.labels), loss)
+
+
+MIND = ("item_count=50", "embedding_dim=6", "hidden_size=6", "maxlen=4", "neg_samples=9")
+
+
+def test_padding_and_its_place_change_no_interest_of_mind() -> None:
+    _, net = made("recall/mind", *MIND)
+
+    with torch.no_grad():
+        padded = net.interests(torch.tensor([[5, 6, 0, 0]]), torch.tensor([2]))
+        other = net.interests(torch.tensor([[5, 6, 7, 8]]), torch.tensor([2]))
+
+    assert padded.shape == (1, 4, 6)
+    torch.testing.assert_close(padded, other)
+
+
+def test_an_item_that_was_drawn_too_is_not_learned_against_itself_in_mind() -> None:
+    _, net = made("recall/mind", *MIND)
+
+    scores = net(
+        torch.tensor([[5, 6, 0, 0], [7, 8, 9, 1]]),
+        torch.tensor([2, 4]),
+        torch.tensor([3, 4]),
+        torch.tensor([1, 3, 3]),
+    )
+
+    assert scores.shape == (2, 4)
+    assert (scores < -1e29).tolist() == [[False, False, True, True], [False] * 4]
+
+
+def test_mind_draws_items_by_the_chance_that_it_reckons_with() -> None:
+    module = import_module(MODELS / "recall/mind/net")
+
+    drawn = module.draw(200_000, below=20, generator=torch.Generator().manual_seed(1))
+
+    assert (int(drawn.min()), int(drawn.max())) == (1, 19)
+    share = torch.bincount(drawn, minlength=20)[1:] / len(drawn)
+    chance = torch.log1p(1 / (torch.arange(1, 20) + 1.0))
+    torch.testing.assert_close(share, chance / chance.sum(), atol=0.004, rtol=0)
+
+
+def test_what_mind_recalls_is_counted_as_paddlerec_counts_it() -> None:
+    recalled = import_module(MODELS / "recall/mind/recalled").Recalled(2)
+    vectors = torch.eye(4)  # items 1 to 4
+    near = torch.tensor([[[3.0, 0, 2, 0], [0, 1, 0, 0]], [[0, 0, 0.5, 1.0], [0, 0, 0, 0]]])
+
+    recalled.update(near, vectors, [{3, 9}, {1, 2}])
+
+    found = recalled.values()
+    assert found["recall"] == pytest.approx(0.25)  # item 3 of two, second; and none of two
+    assert found["ndcg"] == pytest.approx(0.5 / np.log2(3), abs=1e-6)
+    assert found["hitrate"] == 0.5

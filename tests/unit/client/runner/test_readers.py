@@ -59,6 +59,13 @@ def test_slot_text_and_the_raw_table_are_samples_of_one_shape(
         ("recall/ncf", "1,2", "not enough values"),
         ("recall/ncf", "1,2,x", "invalid literal"),
         ("multitask/mmoe", "1,2", "2 columns instead of 43"),
+        ("rank/din", "1 2;3 4;5;6", "4 parts instead of 5"),
+        ("rank/din", "1 2;3;5;6;1", "2 items and 1 categories"),
+        ("rank/din", "1 x;3 4;5;6;1", "invalid literal"),
+        ("match/dssm", "0,1\t1,0", "2 texts instead of 3"),
+        ("match/dssm", "0,1\t1,0\t0,0", "2 trigrams instead of 2900"),
+        ("recall/mind", "1,2", "not enough values"),
+        ("recall/mind", "1,2,3", "no user has more than 4 items"),
         ("multitask/mmoe", ",".join(["x"] * 43), "could not convert"),
     ],
 )
@@ -83,6 +90,33 @@ def test_an_impression_has_up_to_three_ids_a_field_and_zeros(tmp_path: Path) -> 
     assert (ids[-1].tolist(), ids[4].tolist()) == ([5, 0, 0], [1, 2, 3])
     assert int(ids.sum()) == 11
     assert not nothing.any()
+
+
+def test_a_history_has_its_latest_items_and_a_mask(tmp_path: Path) -> None:
+    file = tmp_path / "rows"
+    long = [" ".join(str(first + n) for n in range(102)) for first in (1, 1000)]
+    file.write_text(f"7 8;70 80;9;90;1\n{long[0]};{long[1]};5;6;0\n")
+
+    (items, categories, *rest, mask), (latest, *_, whole) = samples("rank/din", file)
+
+    assert (items[:3].tolist(), categories[:3].tolist()) == ([7, 8, 0], [70, 80, 0])
+    assert (rest, mask[:3].tolist()) == ([9, 90, 1.0], [0, 0, -1_000_000_000])
+    assert (latest[0], latest[-1], len(latest)) == (3, 102, 100)
+    assert not whole.any()
+
+
+def test_samples_of_mind_are_items_before_another_in_the_order_of_time(tmp_path: Path) -> None:
+    file = tmp_path / "rows"
+    rows = [f"1,{10 + time},{time}\n" for time in (5, 1, 0, 3, 2, 4)]
+    file.write_text("".join([*rows, "2,99,1\n"]))
+
+    found = samples("recall/mind", file)
+
+    assert len(found) == 128 * 100
+    assert {item for _, item, _ in found} == {14, 15}
+    for before, item, length in found:
+        assert before[:length].tolist() == list(range(10, item))
+        assert not before[length:].any()
 
 
 def test_a_file_that_is_cut_short_is_named_with_the_line(tmp_path: Path) -> None:
