@@ -16,9 +16,17 @@ __all__ = ["IssuedIncarnations"]
 
 ACTING = frozenset(
     {
-        "declare", "stage", "push", "exchange", "assign", "leave", "wait_turn", "hold", "answer",
+        "declare",
+        "stage",
+        "push",
+        "exchange",
+        "assign",
+        "leave",
+        "wait_turn",
+        "hold",
+        "answer",
         "total",
-    }  # fmt: skip
+    }
 )
 """Operations that a worker acts by, under its incarnation."""
 
