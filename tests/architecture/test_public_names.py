@@ -34,7 +34,12 @@ TRAINING = [
     "should_stop",
 ]
 READERS = ["MultiSlotDataGenerator", "MultiSlotStringDataGenerator"]
-SAVING = ["save_persistables", "load_model", "save_inference_model"]
+SAVING = [
+    "register_for_checkpointing",
+    "save_persistables",
+    "load_model",
+    "save_inference_model",
+]
 MODULES = ["data", "metrics", "nn", "serving", "text", "util"]
 
 
