@@ -97,8 +97,7 @@ class Session(Standing):
         Raises:
             RoleError: if the role environment is incomplete.
             CallOrderError: if this process has joined a job already.
-            FleetError: if Redis, the coordinator or another collective worker can't be
-                reached in time.
+            FleetError: if what the job needs can't be reached in time; it says what.
         """
         if self.communicator is not None or self.collective is not None:
             raise CallOrderError(

@@ -52,10 +52,7 @@ from paramfleet_shared.tables.spec import TableSpec
 from paramfleet_shared.tables.warm import warm
 from paramfleet_shared.wire.message import Message
 
-__all__ = [
-    "OPERATIONS",
-    "Routes",
-]
+__all__ = ["OPERATIONS", "Routes"]
 
 OPERATIONS = (
     "declare", "pull", "stage", "push", "exchange", "assign", "leave", "wait_turn", "hold",
