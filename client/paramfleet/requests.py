@@ -141,12 +141,13 @@ class ReadPlan:
     def __init__(self, reads: Sequence[Read], placement: Placement) -> None:
         self._placement = placement
         self._orders: list[NDArray[np.int64] | None] = []
-        self._reads: list[Read] = []
+        self.reads: list[Read] = []
+        """What is pulled, as it travels."""
         for read in reads:
             rows, order = read.rows, read.order
             if rows is not None and order is None and read.wire != "float32":
                 rows, order = rows.sorted()
-            self._reads.append(read if rows is read.rows else replace(read, rows=rows))
+            self.reads.append(read if rows is read.rows else replace(read, rows=rows))
             self._orders.append(order)
 
     def messages(self, *, rank: int, min_step: int) -> list[Message]:
@@ -162,12 +163,12 @@ class ReadPlan:
         """Return the same plan, with the ids of every part."""
         plan = ReadPlan([], self._placement)
         plan._orders = self._orders
-        plan._reads = [replace(read, as_pulled=None, named=None) for read in self._reads]
+        plan.reads = [replace(read, as_pulled=None, named=None) for read in self.reads]
         return plan
 
     def named(self) -> list[tuple[str, Named]]:
         """Return by which numbers rows are asked for, with their tables."""
-        return [(read.table, read.named) for read in self._reads if read.named is not None]
+        return [(read.table, read.named) for read in self.reads if read.named is not None]
 
     def join(self, answers: Sequence[Message]) -> list[NDArray[np.float32]]:
         """Return each read's rows [U, D] in the order asked, or dense values [P].
@@ -181,7 +182,7 @@ class ReadPlan:
             self._join_part(
                 read, order, [decoded_part(answer, index, read.wire) for answer in answers]
             )
-            for index, (read, order) in enumerate(zip(self._reads, self._orders, strict=True))
+            for index, (read, order) in enumerate(zip(self.reads, self._orders, strict=True))
         ]
 
     def put(self, answers: Sequence[Message], into: Mapping[str, NDArray[np.float32]]) -> None:
@@ -194,7 +195,7 @@ class ReadPlan:
         Raises:
             RowShapeError: if an answer isn't what was asked for.
         """
-        for index, read in enumerate(self._reads):
+        for index, read in enumerate(self.reads):
             for server, answer in enumerate(answers):
                 piece = self._piece_of(read, server)
                 start = dense_slice(read.size, self._placement, server).start
@@ -218,7 +219,7 @@ class ReadPlan:
     def _message(self, server: int, rank: int, min_step: int) -> Message:
         parts: list[dict[str, Any]] = []
         tensors: dict[str, NDArray[Any]] = {}
-        for index, read in enumerate(self._reads):
+        for index, read in enumerate(self.reads):
             about = {"table": read.table, "create": read.create, **_wire_field(read.wire)}
             if read.rows is not None:
                 if read.as_pulled is not None:

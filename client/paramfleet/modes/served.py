@@ -1,4 +1,4 @@
-"""sync and async: the pservers run the optimizer.
+"""async, and what it shares with sync: the pservers run the optimizer.
 
 Both pull the rows of a batch and push one gradient a row. They differ in what a
 step waits for: in sync for every worker's push of the same step, in async for
@@ -18,7 +18,6 @@ from paramfleet.job import (
     Job,
     agree_on_dense,
     declare,
-    dense_plan,
     fetch_dense,
     pull_dense,
     slowest_of,
@@ -27,7 +26,6 @@ from paramfleet.modes.ahead import Ahead, Wanted, When
 from paramfleet.modes.base import ModelTables, check_gradients, learning_rate
 from paramfleet.modes.outgoing import Outgoing
 from paramfleet.modes.sender import Sender, StepGradients, TableGradient
-from paramfleet.pservers import both
 from paramfleet.requests import Read, ReadPlan, Rows, Write, write_messages
 from paramfleet.rowstore import spec_of
 from paramfleet.rules import RuleChangedError, server_rule
@@ -41,10 +39,10 @@ from paramfleet_shared.served_errors import (
 from paramfleet_shared.tables.encoding import WireDtype
 from paramfleet_shared.wire.message import Message
 
-__all__ = ["AsyncMode", "SyncMode"]
+__all__ = ["AsyncMode", "ServedMode"]
 
 
-class _ServedMode:
+class ServedMode:
     """Pull on demand; collect gradients; describe tables to the servers."""
 
     def __init__(
@@ -121,15 +119,31 @@ class _ServedMode:
             if found is None:
                 read = self._read(Wanted(table, Rows(ids_U, offsets), create))
                 plan = ReadPlan([read], self._job.placement)
-                pulling = self._pull(plan, self._min_step())
-                answers = self._job.communicator.wait(
-                    pulling, meanwhile=partial(self._outgoing.find_rest, read)
-                )
+                answers = self._fetch(plan)
                 found = plan.join(answers)[0], answers
         rows, answers = found
         if create:
             self._note(answers)
         return rows
+
+    def expect(self, wanted: Sequence[Wanted]) -> None:
+        """Pull the rows of all lookups of the forward that begins, by one request.
+
+        Raises:
+            FleetError: if the request failed.
+        """
+        with self._job.times.during("pull"):
+            self.ahead.begin_forward(wanted, self._fetch)
+
+    def _fetch(self, plan: ReadPlan) -> list[Message]:
+        """Pull rows of the step in progress, and wait for them."""
+        pulling = self._pull(plan, self._min_step())
+        find = partial(self._find_rests, plan)
+        return self._job.communicator.wait(pulling, meanwhile=find)
+
+    def _find_rests(self, plan: ReadPlan) -> None:
+        for read in plan.reads:
+            self._outgoing.find_rest(read)
 
     def flush(self) -> None:
         """A push is with the servers when ``step`` returns."""
@@ -271,46 +285,7 @@ class _ServedMode:
         return write_messages(writes, self._job.placement, fields, values_name="grads")
 
 
-class SyncMode(_ServedMode):
-    """Every step is one step of the whole job: equal to one process with the whole batch."""
-
-    def step(self, *, examples: int) -> None:
-        """Push, wait until every worker's push is applied, and take the new dense values.
-
-        What is pulled for the next step goes out right behind the push: it names the step
-        that it needs, and the pservers answer when they are so far.
-        """
-        gradients = self._gradients(examples=examples)
-        writes = self._writes(gradients)
-        step, job = self._step + 1, self._job
-        push = self._push_alone(gradients, writes)
-        with job.times.during("push"):
-            if job.pservers.divides:
-                job.communicator.wait(push)
-                del gradients, writes, push  # gigabytes, and as many are about to come
-                self.ahead.send_next(step=step)
-                fetch = fetch_dense(
-                    job, self._blocks, min_step=step, wire=self._wire, ask=self._pull
-                )
-                values = job.communicator.wait(fetch)
-            else:
-                plan = dense_plan(job, self._blocks, wire=self._wire)
-                stepping = job.communicator.submit(both(push, self._pull(plan, step)))
-                self.ahead.send_next(step=step)
-                values = plan.join(stepping.result())
-        self._step = step
-        self._install(values)
-
-    async def _push_alone(self, gradients: StepGradients, writes: list[Write]) -> None:
-        """Push; what the training thread waits for after that is the others' pushes."""
-        await self._push(gradients, writes)
-        self._job.times.switch("barrier")
-
-    def _min_step(self) -> int:
-        return self._step
-
-
-class AsyncMode(_ServedMode):
+class AsyncMode(ServedMode):
     """Nobody waits: gradients are queued, merged and pushed beside the training."""
 
     def start(self) -> None:
