@@ -238,6 +238,19 @@ class PServers:
         messages = plan.messages(rank=rank, min_step=min_step)
         return await self.call("pull", messages, timeout_s=timeout_s, waits=min_step > 0)
 
+    async def step(self, messages: Sequence[Message]) -> tuple[list[Message], float]:
+        """Push a step of sync to every pserver, and pull what it has made of the tables.
+
+        Returns:
+            The answers, and how many seconds of the call were spent waiting for other workers.
+        """
+        began = self._now()
+        answers = await self.call("step", messages, timeout_s=self.step_timeout_s, waits=True)
+        took = self._now() - began
+        waited = min(took, max(float(answer.fields["waited_s"]) for answer in answers))
+        self.traffic.count_time("step", took - waited)
+        return answers, waited
+
     async def call_all(
         self, op: str, fields: dict[str, Any], *, timeout_s: float | None = None
     ) -> list[Message]:

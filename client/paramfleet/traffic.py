@@ -3,14 +3,15 @@
 The communicator's loop counts, other threads read: a value is replaced as a whole.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from paramfleet_shared.http2.stream import Held
 from paramfleet_shared.wire.message import Message
 
 __all__ = ["OF_TABLES", "Traffic"]
 
-OF_TABLES = frozenset({"pull", "push", "exchange"})
+OF_TABLES = frozenset({"pull", "push", "step", "exchange"})
 """Operations whose parts are tables."""
 
 
@@ -46,11 +47,24 @@ class Traffic:
     def count_tables(self, messages: Sequence[Message], answers: Sequence[Message]) -> None:
         """Count what a call to every pserver, one of ``OF_TABLES``, carried of each table."""
         for message, answer in zip(messages, answers, strict=True):
-            parts = message.fields["parts"]
-            for one in (message, answer):
-                for name, array in one.tensors.items():
-                    table = parts[int(name[: name.index(".")])]["table"]
-                    _add(self.table_bytes, table, array.nbytes)
+            fields = message.fields
+            pulled = fields.get("pull")  # of a step, whose answer is the pull's
+            self._count(message, fields["parts"], pulled)
+            self._count(answer, fields["parts"] if pulled is None else pulled, pulled)
+
+    def _count(
+        self,
+        message: Message,
+        parts: Sequence[Mapping[str, Any]],
+        pulled: Sequence[Mapping[str, Any]] | None,
+    ) -> None:
+        for name, array in message.tensors.items():
+            which, _, rest = name.partition(".")
+            if which == "pull" and pulled is not None:
+                about = pulled[int(rest[: rest.index(".")])]
+            else:
+                about = parts[int(which)]
+            _add(self.table_bytes, about["table"], array.nbytes)
 
     def count_pieces(self, table: str, messages: Sequence[Message]) -> None:
         """Count pieces of a table that went ahead of a request."""

@@ -182,9 +182,16 @@ class Loop:
 
     def send_next(self, *, step: int) -> None:
         """Send the next batch's request, if it waits yet, for this step."""
-        if self._coming and not self._coming[0].is_sent:
-            self._coming[0].step = step
-            self._send(self._coming[0])
+        due = self.due(step=step)
+        if due is not None:
+            self._send(due)
+
+    def due(self, *, step: int) -> AskedRows | None:
+        """Return the next batch's request, if it waits yet, to be sent for this step."""
+        if not self._coming or self._coming[0].is_sent:
+            return None
+        self._coming[0].step = step
+        return self._coming[0]
 
     def drop(self) -> None:
         """Drop the rows, but not the places of their batches: those pull when they come."""
@@ -239,6 +246,11 @@ class Ahead:
         """Drop what a loop asked for: nobody comes for it."""
         self._loops.remove(loop)
         loop.drop()
+
+    def due(self, *, step: int) -> list[AskedRows]:
+        """Return what waits for this step, and goes with the request that takes it."""
+        due = [loop.due(step=step) for loop in self._loops]
+        return [asked for asked in due if asked is not None]
 
     @property
     def has_begun(self) -> bool:

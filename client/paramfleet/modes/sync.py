@@ -1,10 +1,20 @@
-"""sync: a step is one step of the whole job, run by the pservers."""
+"""sync: a step is one step of the whole job, run by the pservers.
+
+A step is one request to each pserver: it pushes the gradients, and is answered with the new
+dense values, and the rows of the next batch if that is known, once every worker's push is
+applied.
+"""
 
 from paramfleet.job import dense_plan, fetch_dense
 from paramfleet.modes.sender import StepGradients
 from paramfleet.modes.served import ServedMode
-from paramfleet.pservers import both
-from paramfleet.requests import Write
+from paramfleet.requests import ReadPlan, Write
+from paramfleet_shared.served_errors import (
+    KnownIdsGoneError,
+    PulledIdsGoneError,
+    StepIncompleteError,
+)
+from paramfleet_shared.wire.message import Message
 
 __all__ = ["SyncMode"]
 
@@ -13,31 +23,73 @@ class SyncMode(ServedMode):
     """Every step is one step of the whole job: equal to one process with the whole batch."""
 
     def step(self, *, examples: int) -> None:
-        """Push, wait until every worker's push is applied, and take the new dense values.
-
-        What is pulled for the next step goes out right behind the push: it names the step
-        that it needs, and the pservers answer when they are so far.
-        """
+        """Push, wait until every worker's push is applied, and take the new dense values."""
         gradients = self._gradients(examples=examples)
         writes = self._writes(gradients)
+        if self._job.pservers.divides:
+            self._step_in_pieces(gradients, writes)
+            return
         step, job = self._step + 1, self._job
-        push = self._push_alone(gradients, writes)
+        due = self.ahead.due(step=step)
+        dense = dense_plan(job, self._blocks, wire=self._wire)
+        reads = [read for plan in (dense, *(each.plan for each in due)) for read in plan.reads]
+        plan = ReadPlan(reads, job.placement)
         with job.times.during("push"):
-            if job.pservers.divides:
-                job.communicator.wait(push)
-                del gradients, writes, push  # gigabytes, and as many are about to come
-                self.ahead.send_next(step=step)
-                fetch = fetch_dense(
-                    job, self._blocks, min_step=step, wire=self._wire, ask=self._pull
-                )
-                values = job.communicator.wait(fetch)
-            else:
-                plan = dense_plan(job, self._blocks, wire=self._wire)
-                stepping = job.communicator.submit(both(push, self._pull(plan, step)))
-                self.ahead.send_next(step=step)
-                values = plan.join(stepping.result())
+            answers = job.communicator.wait(self._take_step(gradients, writes, plan))
+            found = plan.join(answers)
+        self._step = step
+        place = len(self._blocks)
+        for asked in due:
+            stop = place + len(asked.plan.reads)
+            asked.arrived(found[place:stop], answers)
+            place = stop
+        self._install(found[: len(self._blocks)])
+
+    def _step_in_pieces(self, gradients: StepGradients, writes: list[Write]) -> None:
+        """Step dense tables that are larger than one request carries."""
+        step, job = self._step + 1, self._job
+        with job.times.during("push"):
+            job.communicator.wait(self._push_alone(gradients, writes))
+            del gradients, writes  # gigabytes, and as many are about to come
+            self.ahead.send_next(step=step)
+            fetch = fetch_dense(
+                job, self._blocks, min_step=step, wire=self._wire, ask=self._pull
+            )
+            values = job.communicator.wait(fetch)
         self._step = step
         self._install(values)
+
+    async def _take_step(
+        self, gradients: StepGradients, writes: list[Write], plan: ReadPlan
+    ) -> list[Message]:
+        """Push, and pull what the step makes of the tables.
+
+        That takes two requests after all if a pserver lacks ids that weren't sent, or an
+        operator holds another worker up: a push that was kept is taken once.
+
+        Raises:
+            StepIncompleteError: if another worker's push didn't come in time.
+        """
+        job, times = self._job, self._job.times
+        pushes = self._push_messages(gradients, writes)
+        times.switch("barrier")  # what of it wasn't one is known in the end
+        began = times.seconds("barrier")
+        try:
+            answers, waited_s = await job.pservers.step(
+                plan.behind(pushes, rank=job.author.rank)
+            )
+        except (PulledIdsGoneError, KnownIdsGoneError):
+            pass
+        except StepIncompleteError:
+            if not job.communicator.session.life.orders.paused:
+                raise
+        else:
+            took_s = times.seconds("barrier") - began
+            times.move(max(0.0, took_s - waited_s), "barrier", "push")
+            self._outgoing.confirm(plan)
+            return answers
+        await self._push(gradients, writes)
+        return await self._pull(plan, gradients.step + 1)
 
     async def _push_alone(self, gradients: StepGradients, writes: list[Write]) -> None:
         """Push; what the training thread waits for after that is the others' pushes."""

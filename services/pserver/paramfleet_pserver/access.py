@@ -15,7 +15,7 @@ from paramfleet_shared.wire.message import Message
 __all__ = ["IssuedIncarnations"]
 
 ACTING = frozenset(
-    {"declare", "stage", "push", "exchange", "assign", "leave", "wait_turn", "hold"}
+    {"declare", "stage", "push", "step", "exchange", "assign", "leave", "wait_turn", "hold"}
 )
 """Operations that a worker acts by, under its incarnation."""
 

@@ -22,8 +22,8 @@ from paramfleet_pserver.fields import Fields
 from paramfleet_pserver.finite import check_change, check_values
 from paramfleet_pserver.geo import check_rule
 from paramfleet_pserver.owners import Job, Owners
-from paramfleet_pserver.pushing import apply_push, keep_push
-from paramfleet_pserver.reading import reading
+from paramfleet_pserver.pushing import apply_push, keep_push, take_step
+from paramfleet_pserver.reading import pull_of_step, reading
 from paramfleet_pserver.requests import (
     DeclareRequest,
     declare_request,
@@ -57,9 +57,8 @@ __all__ = [
 ]
 
 OPERATIONS = (
-    "declare", "pull", "stage", "push", "exchange", "assign", "leave", "wait_turn", "hold",
-    "save",
-    "load", "status",
+    "declare", "pull", "stage", "push", "step", "exchange", "assign", "leave", "wait_turn",
+    "hold", "save", "load", "status",
 )  # fmt: skip
 """Methods of ``Routes``, by the names they have on the wire."""
 
@@ -230,6 +229,14 @@ class Routes:
                 "duplicate": [not each for each in fresh],
             }
         )
+
+    async def step(self, request: Request) -> Message:
+        """Keep gradients as ``push``, and read what their step has made of the tables."""
+        training = self._trained("step", {"sync"})
+        push = await self._read(push_request, request.message)
+        pull = await self._read(pull_request, pull_of_step(request.message))
+        await check_change(push)
+        return await take_step(training, self._owners, push, pull, request)
 
     async def exchange(self, request: Request) -> Message:
         """Add differences, or let optimizers take them; answer with what the others changed."""
