@@ -6,9 +6,10 @@ nothing but room in a bounded queue.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -138,8 +139,13 @@ class ServedMode:
     def _fetch(self, plan: ReadPlan) -> list[Message]:
         """Pull rows of the step in progress, and wait for them."""
         pulling = self._pull(plan, self._min_step())
-        find = partial(self._find_rests, plan)
-        return self._job.communicator.wait(pulling, meanwhile=find)
+        return self._wait(pulling, meanwhile=partial(self._find_rests, plan))
+
+    def _wait(
+        self, work: Coroutine[Any, Any, list[Message]], *, meanwhile: Callable[[], None]
+    ) -> list[Message]:
+        """Wait for a request, in the training thread."""
+        return self._job.communicator.wait(work, meanwhile=meanwhile)
 
     def _find_rests(self, plan: ReadPlan) -> None:
         for read in plan.reads:

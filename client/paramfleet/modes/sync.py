@@ -5,6 +5,11 @@ dense values, and the rows of the next batch if that is known, once every worker
 applied.
 """
 
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from typing_extensions import override
+
 from paramfleet.job import dense_plan, fetch_dense
 from paramfleet.modes.sender import StepGradients
 from paramfleet.modes.served import ServedMode
@@ -22,6 +27,25 @@ __all__ = ["SyncMode"]
 class SyncMode(ServedMode):
     """Every step is one step of the whole job: equal to one process with the whole batch."""
 
+    @override
+    def start(self) -> None:
+        """Start as every served mode; from now on this thread makes its small calls itself."""
+        super().start()
+        self._job.communicator.wait(self._open_direct())
+
+    async def _open_direct(self) -> None:
+        self._job.communicator.wakes(await self._job.pservers.open_direct())
+
+    @override
+    def _wait(
+        self,
+        work: Coroutine[Any, Any, list[Message]],
+        *,
+        meanwhile: Callable[[], None] = lambda: None,
+    ) -> list[Message]:
+        """Wait for a request, and make it in this thread where that can be."""
+        return self._job.communicator.wait_here(work, meanwhile=meanwhile)
+
     def step(self, *, examples: int) -> None:
         """Push, wait until every worker's push is applied, and take the new dense values."""
         gradients = self._gradients(examples=examples)
@@ -35,7 +59,7 @@ class SyncMode(ServedMode):
         reads = [read for plan in (dense, *(each.plan for each in due)) for read in plan.reads]
         plan = ReadPlan(reads, job.placement)
         with job.times.during("push"):
-            answers = job.communicator.wait(self._take_step(gradients, writes, plan))
+            answers = self._wait(self._take_step(gradients, writes, plan))
             found = plan.join(answers)
         self._step = step
         place = len(self._blocks)
