@@ -31,6 +31,7 @@ class SyncMode(ServedMode):
     def start(self) -> None:
         """Start as every served mode; from now on this thread makes its small calls itself."""
         super().start()
+        self._dense = dense_plan(self._job, self._blocks, wire=self._wire)
         self._job.communicator.wait(self._open_direct())
 
     async def _open_direct(self) -> None:
@@ -55,9 +56,12 @@ class SyncMode(ServedMode):
             return
         step, job = self._step + 1, self._job
         due = self.ahead.due(step=step)
-        dense = dense_plan(job, self._blocks, wire=self._wire)
-        reads = [read for plan in (dense, *(each.plan for each in due)) for read in plan.reads]
-        plan = ReadPlan(reads, job.placement)
+        plan = self._dense
+        if due:
+            plan = ReadPlan(
+                [*plan.reads, *(read for each in due for read in each.plan.reads)],
+                job.placement,
+            )
         with job.times.during("push"):
             answers = self._wait(self._take_step(gradients, writes, plan))
             found = plan.join(answers)
