@@ -10,6 +10,7 @@ import itertools
 import signal
 import socket
 import tempfile
+from collections import Counter
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -20,7 +21,9 @@ from delay_proxy import DelayProxy
 from nursery.client import Fork, Nursery
 from paramfleet_shared.clock import SystemClock
 from paramfleet_shared.discovery.embedded import EmbeddedRedis
-from peer.children import cpu_s
+from paramfleet_shared.discovery.registry import Registry
+from paramfleet_shared.discovery.store import RedisStore
+from peer.children import cpu_s, num_switches
 
 __all__ = ["WORK", "JobShape", "TrainingJob", "free_port", "run_jobs", "training_jobs"]
 
@@ -30,6 +33,9 @@ WORK = Path(__file__).parent / "work"
 T = TypeVar("T")
 
 _NUMBERS = itertools.count(1)
+
+_FIRST_RUN = 1
+"""The epoch of a job that runs for the first time."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,15 +94,18 @@ class TrainingJob:
         """Run a window of so many ``steps``, or of about so many ``seconds``.
 
         Returns:
-            The job's rate, seconds and steps; ``cpu_s`` of all its workers and pservers; of a
-            distant job also ``bytes``, both ways.
+            The job's rate, seconds and steps; of its workers and of its pservers the
+            processor time and how often a thread waited, ``worker_cpu_s``, ``server_cpu_s``,
+            ``worker_waits`` and ``server_waits``, and ``cpu_s`` of all; of a distant job also
+            ``bytes``, both ways.
 
         Raises:
             ChildFailedError: if a worker fails.
         """
-        before, cpu_before_s = self._num_bytes, self._cpu_s
+        before, use_before = self._num_bytes, self._use()
         figures: dict[str, float] = (await self._ask("window", **length))[0]
-        figures["cpu_s"] = self._cpu_s - cpu_before_s
+        figures |= {name: used - use_before[name] for name, used in self._use().items()}
+        figures["cpu_s"] = figures["worker_cpu_s"] + figures["server_cpu_s"]
         if self.shape.distant:
             figures["bytes"] = self._num_bytes - before
         return figures
@@ -125,9 +134,24 @@ class TrainingJob:
             "workers": [fork.pid for fork in self._workers],
         }
 
-    @property
-    def _cpu_s(self) -> float:
-        return sum(cpu_s(fork.pid) for fork in (*self._workers, *self._servers))
+    async def num_requests(self) -> dict[str, int]:
+        """Return by operation how many requests the pservers have answered so far."""
+        store = RedisStore(self._redis, clock=SystemClock(), timeout_s=5.0)
+        try:
+            facts = await Registry(store, job=self._name).read_facts(_FIRST_RUN, "pserver")
+        finally:
+            await store.close()
+        counts: Counter[str] = Counter()
+        for each in facts.values():
+            counts.update({op: int(count) for op, (count, _) in each["service"].items()})
+        return dict(counts)
+
+    def _use(self) -> dict[str, float]:
+        use = {}
+        for role, forks in (("worker", self._workers), ("server", self._servers)):
+            use[f"{role}_cpu_s"] = sum(cpu_s(fork.pid) for fork in forks)
+            use[f"{role}_waits"] = sum(num_switches(fork.pid) for fork in forks)
+        return use
 
     @property
     def _num_bytes(self) -> int:

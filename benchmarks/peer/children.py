@@ -1,6 +1,7 @@
 """Processes of a benchmark: started with their log, asked with a deadline, ended for sure."""
 
 import asyncio
+import contextlib
 import json
 import os
 import subprocess
@@ -11,7 +12,14 @@ from typing import Any
 
 from paramfleet_shared.processes.keeping import tied
 
-__all__ = ["ANSWER_TIMEOUT_S", "Child", "ChildFailedError", "cpu_s", "start_child"]
+__all__ = [
+    "ANSWER_TIMEOUT_S",
+    "Child",
+    "ChildFailedError",
+    "cpu_s",
+    "num_switches",
+    "start_child",
+]
 
 ANSWER_TIMEOUT_S = 60.0
 """Longest wait for a client's answer to one command."""
@@ -116,3 +124,13 @@ def cpu_s(pid: int) -> float:
     except FileNotFoundError:
         return 0.0
     return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def num_switches(pid: int) -> int:
+    """Return how often a process's threads have stopped to wait; 0 where there is no /proc."""
+    count = 0
+    for status in Path(f"/proc/{pid}/task").glob("*/status"):
+        with contextlib.suppress(OSError):  # a thread that has ended meanwhile
+            _, _, after = status.read_text().partition("\nvoluntary_ctxt_switches:")
+            count += int(after.split()[0])
+    return count

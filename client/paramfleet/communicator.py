@@ -1,9 +1,9 @@
 """The one background thread of a worker, and the event loop that it owns.
 
-All network traffic of a training process runs here. The training thread hands
-in coroutines and waits for their results, or lets them run beside the training;
-it never touches a socket. When a member of the job dies, every wait ends at once
-with that member's name.
+The network traffic of a training process runs here. The training thread hands
+in coroutines and waits for their results, or lets them run beside the training. In
+sync it begins them itself, and calls pservers on sockets of its own (``direct``). When
+a member of the job dies, every wait ends at once with that member's name.
 
 Start: ``start`` runs the thread and its loop; ``join`` makes this process a member.
 Stop: ``close`` closes the admin address, ends the heartbeat, and joins the thread.
@@ -27,7 +27,9 @@ from paramfleet_shared.clock import SystemClock
 from paramfleet_shared.discovery.session import JobSession
 from paramfleet_shared.errors import FleetError, IntegrityError, UnavailableError
 from paramfleet_shared.otel import OtelTracing, tracing_of
+from paramfleet_shared.rpc.direct import Waker
 from paramfleet_shared.rpc.endpoint import join_endpoint
+from paramfleet_shared.rpc.tasks import begun_here, rest_on_loop
 from paramfleet_shared.telemetry import setup_logging, show_warnings
 from paramfleet_shared.upkeep import freeze
 from paramfleet_shared.versions import versions
@@ -119,6 +121,7 @@ class Communicator:
         self._admin: AdminServer | None = None
         self._failure: FleetError | None = None
         self._waiting: set[asyncio.Task[Any]] = set()
+        self._wakers: list[Waker] = []
         self._stop = asyncio.Event()
         self._tasks: asyncio.TaskGroup | None = None
         self._pid = 0
@@ -202,6 +205,33 @@ class Communicator:
             meanwhile()
         return end.wait()
 
+    def wait_here(
+        self, work: Coroutine[Any, Any, T], *, meanwhile: Callable[[], None] = lambda: None
+    ) -> T:
+        """Do as ``wait``, but begin in the training thread; the loop takes over at a ``hop``.
+
+        Args:
+            work: What to run. It awaits nothing else before.
+            meanwhile: Called first.
+
+        Raises:
+            CommunicatorClosedError: after ``close``.
+            FleetError: as ``wait``.
+        """
+        self._open_loop(work)
+        if self._failure is not None:
+            work.close()
+            self.raise_failure()
+        meanwhile()
+        found = begun_here(work)
+        return self.wait(rest_on_loop(work)) if found is None else found[0]
+
+    def wakes(self, waker: Waker) -> None:
+        """End the waits of this one, too, when the job fails; called on the loop."""
+        self._wakers.append(waker)
+        if self._failure is not None:
+            waker.wake()
+
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Run ``work`` on the loop beside the training.
 
@@ -246,6 +276,8 @@ class Communicator:
         """End every wait, now and later, with ``error``; called on the loop."""
         if self._failure is None:
             self._failure = error
+            for waker in self._wakers:
+                waker.wake()
             for task in self._waiting:
                 task.cancel()
 

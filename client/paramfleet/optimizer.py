@@ -12,6 +12,7 @@ from typing import Any, overload
 import torch
 from typing_extensions import override
 
+from paramfleet.forwards import Expecting
 from paramfleet.job import Staleness
 from paramfleet.localsgd.alone import localsgd_alone
 from paramfleet.localsgd.core.ledger import Ledger
@@ -269,6 +270,12 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def ahead(self) -> Ahead | None:
         """Where the mode takes requests for rows to come; None where none travel."""
         return getattr(self._mode, "ahead", None)
+
+    @property
+    def serving(self) -> Expecting | None:
+        """The mode, if its lookups pull rows; None where none travel."""
+        mode: Any = self._mode
+        return mode if self.ahead is not None else None
 
     @property
     def ledger(self) -> Ledger | None:

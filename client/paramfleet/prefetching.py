@@ -11,17 +11,16 @@ The loader stays in the training thread.
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from paramfleet.call_order import CallOrderError
 from paramfleet.modes.ahead import Ahead, Loop, Wanted
 from paramfleet.nn.embedding import IdError, SparseModule
 from paramfleet.requests import Rows
 from paramfleet.session import Session
+from paramfleet.views import View, tensors_of
 from paramfleet_shared.errors import ContractError
 
 __all__ = ["PrefetchError", "Prefetcher", "Prefetching"]
@@ -74,7 +73,7 @@ class Prefetcher(Generic[B]):
         self._depth = depth
         self._ahead = ahead
         self._stops = stops
-        self._views: list[_View] | None = None
+        self._views: list[View] | None = None
         self._state: Any = None
         """Of the loader behind the batch that was yielded last; None if that is its own."""
         self._has_state = hasattr(loader, "state_dict")
@@ -184,12 +183,12 @@ class Prefetcher(Generic[B]):
     def _watched(self, batches: Iterator[B]) -> Iterator[B]:
         """Yield the first batch, and note which views of it reach which module."""
         for batch in batches:
-            tensors = dict(_tensors(batch, ()))
-            views: dict[_View, None] = {}
+            tensors = dict(tensors_of(batch))
+            views: dict[View, None] = {}
 
             def note(module: Any, args: Any, kwargs: Any) -> None:
                 ids = args[0] if args else kwargs.get("input")
-                found = _View.of(module, ids, tensors)  # noqa: B023 - unhooked before the next
+                found = View.of(module, ids, tensors)  # noqa: B023 - unhooked before the next
                 if found is not None:
                     views[found] = None  # noqa: B023 - as above
 
@@ -203,90 +202,11 @@ class Prefetcher(Generic[B]):
             return
 
     def _found(self, batch: B) -> Iterator[tuple[SparseModule, torch.Tensor]]:
-        tensors = dict(_tensors(batch, ()))
+        tensors = dict(tensors_of(batch))
         for view in self._views or ():
             ids = view.seen_in(tensors)
             if ids is not None:
                 yield view.module, ids
-
-
-class _View(NamedTuple):
-    """Part of a tensor of every batch that a module looks up."""
-
-    module: SparseModule
-    path: tuple[Any, ...]
-    """Where in the batch the tensor is."""
-    whole: tuple[tuple[int, ...], tuple[int, ...]]
-    """Shape and strides of the tensor."""
-    part: tuple[tuple[int, ...], tuple[int, ...]]
-    """Shape and strides of the view."""
-    start: int
-    """Where in the tensor it starts, in elements."""
-
-    @classmethod
-    def of(
-        cls, module: SparseModule, ids: Any, tensors: Mapping[tuple[Any, ...], torch.Tensor]
-    ) -> "_View | None":
-        """Return how ``ids`` is seen in the batch; None if it isn't a view of it.
-
-        Parts of one tensor share its memory. So a view is of a tensor that has all of its
-        elements, and of the smallest that does: the very same if that is in the batch.
-        """
-        if not isinstance(ids, torch.Tensor) or ids.layout != torch.strided or not ids.numel():
-            return None
-        holding = [
-            (path, tensor)
-            for path, tensor in tensors.items()
-            if tensor.dtype == ids.dtype
-            and tensor.untyped_storage().data_ptr() == ids.untyped_storage().data_ptr()
-            and np.isin(_elements(ids), _elements(tensor)).all()
-        ]
-        if not holding:
-            return None
-        path, tensor = min(holding, key=lambda item: item[1].numel())
-        start = int(ids.storage_offset() - tensor.storage_offset())
-        whole, part = (tensor.shape, tensor.stride()), (ids.shape, ids.stride())
-        return cls(module, path, whole, part, start)
-
-    def seen_in(self, tensors: Mapping[tuple[Any, ...], torch.Tensor]) -> torch.Tensor | None:
-        """Return the view of another batch; None if that is built otherwise.
-
-        A batch may have another number of examples: their dimension is the first. With the
-        same strides the view is inside the tensor for any number, as it is for the first's.
-        """
-        tensor = tensors.get(self.path)
-        if tensor is None:
-            return None
-        (shape, strides), (part, part_strides) = self.whole, self.part
-        if (tensor.shape, tensor.stride()) != self.whole:
-            examples = shape[:1] == part[:1] and strides[:1] == part_strides[:1]
-            if (tensor.shape[1:], tensor.stride()) != (shape[1:], strides) or not examples:
-                return None
-            part = (tensor.shape[0], *part[1:])
-        return tensor.as_strided(part, part_strides, tensor.storage_offset() + self.start)
-
-
-def _elements(tensor: torch.Tensor) -> NDArray[np.int64]:
-    """Return where in its memory a tensor's elements are, each once."""
-    places = np.array([tensor.storage_offset()], np.int64)
-    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
-        places = (places[:, None] + np.arange(size) * stride).reshape(-1)
-    return np.unique(places)
-
-
-def _tensors(
-    batch: Any, path: tuple[Any, ...]
-) -> Iterator[tuple[tuple[Any, ...], torch.Tensor]]:
-    """Yield the tensors in nested containers, each with the way to it."""
-    if isinstance(batch, torch.Tensor):
-        if batch.layout == torch.strided:
-            yield path, batch
-    elif isinstance(batch, Mapping):
-        for key, part in batch.items():
-            yield from _tensors(part, (*path, key))
-    elif isinstance(batch, (list, tuple)):
-        for key, part in enumerate(batch):
-            yield from _tensors(part, (*path, key))
 
 
 class Prefetching:

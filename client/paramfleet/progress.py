@@ -42,7 +42,7 @@ _LOCALSGD = {
 _MAX_METRICS = 16
 """Names of further metrics that a worker may report."""
 
-_OPERATIONS = ("pull", "push", "exchange")
+_OPERATIONS = ("pull", "push", "step", "exchange")
 """Those that a worker's traffic consists of."""
 
 

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from numpy.typing import NDArray
 
+from paramfleet.direct import Direct, Outcome
 from paramfleet.requests import ReadPlan
 from paramfleet.staging import Ahead, DenseLimits
 from paramfleet.traffic import OF_TABLES, Traffic
@@ -15,6 +16,8 @@ from paramfleet_shared.clock import Clock
 from paramfleet_shared.cuts import PushesHeldError
 from paramfleet_shared.http2.stream import Held
 from paramfleet_shared.placement import Placement
+from paramfleet_shared.rpc.direct import Waker
+from paramfleet_shared.rpc.tasks import hop, is_here
 from paramfleet_shared.rpc.tracing import Tracing, open_channel
 from paramfleet_shared.secret import JobSecret
 from paramfleet_shared.table_errors import StagedGoneError
@@ -65,6 +68,17 @@ async def ends_of(works: Iterator[Coroutine[None, None, None]], *, at_once: int)
         raise errors.exceptions[0] from None
 
 
+def _answers_of(outcomes: Sequence[Outcome | BaseException]) -> list[Message]:
+    """Return answers, or raise the first error among them."""
+    answers = []
+    for outcome in outcomes:
+        if isinstance(outcome, BaseException):
+            raise outcome
+        assert outcome is not None, "everybody was asked"
+        answers.append(outcome)
+    return answers
+
+
 class PServers:
     """One channel a pserver.
 
@@ -92,7 +106,9 @@ class PServers:
         secret: JobSecret | None = None,
         tracing: Tracing | None = None,
     ) -> None:
+        self._clock = clock
         self._now = clock.monotonic
+        self._direct: Direct | None = None
         self.dense = DenseLimits()
         """How much of dense tables travels in one request."""
         self.divides = False
@@ -197,21 +213,54 @@ class PServers:
         self, op: str, messages: Sequence[Message], timeout_s: float | None
     ) -> list[Message]:
         limit_s = self.call_timeout_s if timeout_s is None else timeout_s
+        if is_here():
+            return await self._call_from_here(op, messages, limit_s)
         if len(self._channels) == 1:  # needs no task of its own
             return [await self._channels[0].call(op, messages[0], timeout_s=limit_s)]
-        outcomes = await asyncio.gather(
+        return _answers_of(
+            await asyncio.gather(
+                *(
+                    channel.call(op, message, timeout_s=limit_s)
+                    for channel, message in zip(self._channels, messages, strict=True)
+                ),
+                return_exceptions=True,
+            )
+        )
+
+    async def _call_from_here(
+        self, op: str, messages: Sequence[Message], limit_s: float
+    ) -> list[Message]:
+        """Call by the thread that waits, and by the event loop what doesn't come back."""
+        direct, began = self._direct, self._now()
+        outcomes: list[Outcome | BaseException] = [None] * len(messages)
+        if direct is not None:
+            outcomes[:] = direct.call(op, messages, limit_s)
+        missing = [index for index, outcome in enumerate(outcomes) if outcome is None]
+        if not missing:
+            return _answers_of(outcomes)
+        await hop()
+        left_s = max(0.001, limit_s - (self._now() - began))
+        found = await asyncio.gather(
             *(
-                channel.call(op, message, timeout_s=limit_s)
-                for channel, message in zip(self._channels, messages, strict=True)
+                self._channels[index].call(
+                    op, messages[index], timeout_s=left_s, sent_before=direct is not None
+                )
+                for index in missing
             ),
             return_exceptions=True,
         )
-        answers = []
-        for outcome in outcomes:
-            if isinstance(outcome, BaseException):
-                raise outcome
-            answers.append(outcome)
+        for index, outcome in zip(missing, found, strict=True):
+            outcomes[index] = outcome
+        answers = _answers_of(outcomes)
+        if direct is not None and direct.is_due:
+            await direct.open()
         return answers
+
+    async def open_direct(self) -> Waker:
+        """Let threads that wait for calls make them; return what ends their waits."""
+        self._direct = direct = Direct(self._channels, self._clock)
+        await direct.open()
+        return direct.waker
 
     async def change(self, op: str, messages: Sequence[Message]) -> list[Message]:
         """Call an operation that changes tables; repeat it while a checkpoint holds it up.
@@ -239,6 +288,19 @@ class PServers:
         timeout_s = self.step_timeout_s if min_step else self.call_timeout_s
         messages = plan.messages(rank=rank, min_step=min_step)
         return await self.call("pull", messages, timeout_s=timeout_s, waits=min_step > 0)
+
+    async def step(self, messages: Sequence[Message]) -> tuple[list[Message], float]:
+        """Push a step of sync to every pserver, and pull what it has made of the tables.
+
+        Returns:
+            The answers, and how many seconds of the call were spent waiting for other workers.
+        """
+        began = self._now()
+        answers = await self.call("step", messages, timeout_s=self.step_timeout_s, waits=True)
+        took = self._now() - began
+        waited = min(took, max(float(answer.fields["waited_s"]) for answer in answers))
+        self.traffic.count_time("step", took - waited)
+        return answers, waited
 
     async def call_all(
         self, op: str, fields: dict[str, Any], *, timeout_s: float | None = None
@@ -271,5 +333,8 @@ class PServers:
 
     async def close(self) -> None:
         """Close every channel."""
+        if self._direct is not None:
+            self._direct.close()
+            self._direct = None
         for channel in self._channels:
             await channel.close()

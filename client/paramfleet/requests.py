@@ -23,16 +23,14 @@ from paramfleet_shared.placement import Placement, range_of_shard
 from paramfleet_shared.tables.encoding import (
     Encoded,
     WireDtype,
-    are_bounds,
     are_sorted_within_shards,
     decode_rows,
     pack_ids,
     sort_within_shards,
     stored_dtype,
-    unpack_ids,
 )
 from paramfleet_shared.tables.rowstore import check_array, scatter_rows
-from paramfleet_shared.wire.message import MalformedMessageError, Message
+from paramfleet_shared.wire.message import Message
 
 __all__ = [
     "Author",
@@ -42,7 +40,6 @@ __all__ = [
     "Write",
     "decoded_part",
     "dense_slice",
-    "heard_ids",
     "write_messages",
 ]
 
@@ -140,14 +137,14 @@ class ReadPlan:
 
     def __init__(self, reads: Sequence[Read], placement: Placement) -> None:
         self._placement = placement
-        self._orders: list[NDArray[np.int64] | None] = []
-        self._reads: list[Read] = []
+        self.reads: list[Read] = []
+        """What is pulled, as it travels."""
         for read in reads:
             rows, order = read.rows, read.order
             if rows is not None and order is None and read.wire != "float32":
                 rows, order = rows.sorted()
-            self._reads.append(read if rows is read.rows else replace(read, rows=rows))
-            self._orders.append(order)
+            moved = rows is not read.rows
+            self.reads.append(replace(read, rows=rows, order=order) if moved else read)
 
     def messages(self, *, rank: int, min_step: int) -> list[Message]:
         """Return one message a pserver.
@@ -160,14 +157,26 @@ class ReadPlan:
 
     def with_ids(self) -> "ReadPlan":
         """Return the same plan, with the ids of every part."""
-        plan = ReadPlan([], self._placement)
-        plan._orders = self._orders
-        plan._reads = [replace(read, as_pulled=None, named=None) for read in self._reads]
-        return plan
+        reads = [replace(read, as_pulled=None, named=None) for read in self.reads]
+        return ReadPlan(reads, self._placement)
+
+    def behind(self, writes: Sequence[Message], *, rank: int) -> list[Message]:
+        """Return one message a pserver that writes, and reads what has become of it."""
+        reads = self.messages(rank=rank, min_step=0)
+        return [
+            Message(
+                fields={**write.fields, "pull": read.fields["parts"]},
+                tensors={
+                    **write.tensors,
+                    **{f"pull.{name}": tensor for name, tensor in read.tensors.items()},
+                },
+            )
+            for write, read in zip(writes, reads, strict=True)
+        ]
 
     def named(self) -> list[tuple[str, Named]]:
         """Return by which numbers rows are asked for, with their tables."""
-        return [(read.table, read.named) for read in self._reads if read.named is not None]
+        return [(read.table, read.named) for read in self.reads if read.named is not None]
 
     def join(self, answers: Sequence[Message]) -> list[NDArray[np.float32]]:
         """Return each read's rows [U, D] in the order asked, or dense values [P].
@@ -179,9 +188,9 @@ class ReadPlan:
         """
         return [
             self._join_part(
-                read, order, [decoded_part(answer, index, read.wire) for answer in answers]
+                read, [decoded_part(answer, index, read.wire) for answer in answers]
             )
-            for index, (read, order) in enumerate(zip(self._reads, self._orders, strict=True))
+            for index, read in enumerate(self.reads)
         ]
 
     def put(self, answers: Sequence[Message], into: Mapping[str, NDArray[np.float32]]) -> None:
@@ -194,7 +203,7 @@ class ReadPlan:
         Raises:
             RowShapeError: if an answer isn't what was asked for.
         """
-        for index, read in enumerate(self._reads):
+        for index, read in enumerate(self.reads):
             for server, answer in enumerate(answers):
                 piece = self._piece_of(read, server)
                 start = dense_slice(read.size, self._placement, server).start
@@ -218,7 +227,7 @@ class ReadPlan:
     def _message(self, server: int, rank: int, min_step: int) -> Message:
         parts: list[dict[str, Any]] = []
         tensors: dict[str, NDArray[Any]] = {}
-        for index, read in enumerate(self._reads):
+        for index, read in enumerate(self.reads):
             about = {"table": read.table, "create": read.create, **_wire_field(read.wire)}
             if read.rows is not None:
                 if read.as_pulled is not None:
@@ -241,16 +250,14 @@ class ReadPlan:
         return Message(fields=fields, tensors=tensors)
 
     @staticmethod
-    def _join_part(
-        read: Read, order: NDArray[np.int64] | None, parts: list[NDArray[np.float32]]
-    ) -> NDArray[np.float32]:
+    def _join_part(read: Read, parts: list[NDArray[np.float32]]) -> NDArray[np.float32]:
         whole = parts[0] if len(parts) == 1 else np.concatenate(parts)
         shape = (read.size,) if read.rows is None else (len(read.rows.ids_U), read.dim)
         check_array(whole, np.float32, shape, table=read.table)
-        if order is None:
+        if read.order is None:
             return whole
         asked = np.empty_like(whole)
-        scatter_rows(asked, order, whole)
+        scatter_rows(asked, read.order, whole)
         return asked
 
 
@@ -309,41 +316,6 @@ def decoded_part(answer: Message, index: int, wire: WireDtype) -> NDArray[np.flo
 
 def _encoded_part(answer: Message, index: int) -> Encoded:
     return Encoded(answer.tensors[f"{index}.rows"], answer.tensors.get(f"{index}.scales"))
-
-
-def heard_ids(answer: Message, index: int) -> NDArray[np.int64]:
-    """Return the ids of part ``index`` of an exchange's answer, int64 [n], one a row.
-
-    Raises:
-        MalformedMessageError: if they are packed, but not as they should be, or named by a
-            part that hasn't as many.
-    """
-    about, num_rows = answer.fields["parts"][index], len(answer.tensors[f"{index}.rows"])
-    coded = about.get("ids")
-    if coded == "same":
-        return _same_ids(answer, index, about.get("as"), num_rows)
-    found = answer.tensors[f"{index}.ids"]
-    if coded != "delta":
-        return found
-    offsets = answer.tensors[f"{index}.offsets"]
-    fits = are_bounds(offsets, num_rows)
-    ids = unpack_ids(found, offsets) if fits else None
-    if ids is None:
-        raise MalformedMessageError(where=f"tensor '{index}.ids'", rule="must be packed ids")
-    return ids
-
-
-def _same_ids(answer: Message, index: int, other: object, num_rows: int) -> NDArray[np.int64]:
-    """Return the ids of an earlier part of an answer, which part ``index`` has too.
-
-    Raises:
-        MalformedMessageError: if that part isn't there, or hasn't as many.
-    """
-    if isinstance(other, int) and 0 <= other < index and f"{other}.ids" in answer.tensors:
-        ids = heard_ids(answer, other)
-        if len(ids) == num_rows:
-            return ids
-    raise MalformedMessageError(where=f"part {index}", rule="must name a part of as many ids")
 
 
 def _same_rows(writes: Sequence[Write], index: int) -> int | None:

@@ -22,6 +22,7 @@ from paramfleet.communicator import Communicator
 from paramfleet.curves import Curves
 from paramfleet.early_end import watch_for_early_end
 from paramfleet.examples_count import ExampleCounter
+from paramfleet.forwards import Forwards
 from paramfleet.hosting import serve
 from paramfleet.job import open_job
 from paramfleet.leaving import Departure
@@ -67,6 +68,7 @@ class Session(Standing):
         self._strategy: DistributedStrategy | None = None
         self.settings = WorkerSettings()
         self._examples = ExampleCounter(self.times.forward)
+        self._forwards = Forwards(lambda: getattr(self.optimizer, "serving", None))
         self._load: str | None = None
         self._stopped = False
         self._finished = False
@@ -181,6 +183,7 @@ class Session(Standing):
             return taken
         share_tables(model)
         self._examples.watch(model)
+        self._forwards.watch(model)
         self.model = model
         return model
 

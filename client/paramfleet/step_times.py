@@ -74,6 +74,16 @@ class StepTimes:
         self._steps.append((now, now - self._step_began - (paused_s - self._paused_s)))
         self._step_began, self._paused_s = now, paused_s
 
+    def seconds(self, phase: str) -> float:
+        """Return the time of a phase so far."""
+        seconds = self._seconds[phase]
+        return seconds + self._now() - self._since if phase == self._phase else seconds
+
+    def move(self, seconds: float, before: str, phase: str) -> None:
+        """Count time of one phase as another's, once it is known which it was."""
+        self._seconds[before] -= seconds
+        self._seconds[phase] += seconds
+
     def during(self, phase: str) -> "_During":
         """Return a context that is this phase, and after it the one before."""
         return _During(self, phase)

@@ -10,6 +10,8 @@ takes what was asked for its ids, or finds nothing and pulls. What a mode promis
 * ``step``: those that will be trained are asked for with the step before, and name the
   version that they need; those of another step are never taken.
 
+What a forward will look up may also be asked for as it begins, if its input says so.
+
 Everything here runs in the training thread; the calls run on the communicator's loop.
 """
 
@@ -28,9 +30,12 @@ from paramfleet_shared.wire.message import Message
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-__all__ = ["Ahead", "AskedRows", "Loop", "Wanted", "When"]
+__all__ = ["Ahead", "AskedRows", "Fetch", "Loop", "Wanted", "When"]
 
 When = Literal["now", "next", "step"]
+
+Fetch = Callable[[ReadPlan], list[Message]]
+"""Waits for the answers to a request."""
 
 
 class Wanted(NamedTuple):
@@ -39,6 +44,21 @@ class Wanted(NamedTuple):
     table: SparseTable
     rows: Rows
     create: bool
+
+
+class _Arrived:
+    """Answers that needn't be waited for, in the place of a future."""
+
+    def __init__(self, answers: list[Message]) -> None:
+        self._answers = answers
+
+    def result(self) -> list[Message]:
+        """Return them."""
+        return self._answers
+
+    def cancel(self) -> bool:
+        """Do nothing: it is too late."""
+        return False
 
 
 class AskedRows:
@@ -54,7 +74,7 @@ class AskedRows:
         self.step = step
         self.plan = plan
         self._left: list[Wanted | None] = list(wanted)
-        self._answers: Future[list[Message]] | None = None
+        self._answers: Future[list[Message]] | _Arrived | None = None
         self._found: list[NDArray[np.float32]] | None = None
 
     @property
@@ -70,6 +90,16 @@ class AskedRows:
     def sent(self, answers: "Future[list[Message]]") -> None:
         """Note that the request is on its way."""
         self._answers = answers
+
+    def arrived(self, found: Sequence[NDArray[np.float32]], answers: list[Message]) -> None:
+        """Note that the rows are here, those of each lookup [U, D], and their answers."""
+        self._found = list(found)
+        self._answers = _Arrived(answers)
+
+    @property
+    def left(self) -> list[int]:
+        """Which lookups, by their places, haven't taken their rows."""
+        return [place for place, each in enumerate(self._left) if each is not None]
 
     def take(
         self, table: SparseTable, ids_U: NDArray[np.int64], *, create: bool
@@ -152,9 +182,16 @@ class Loop:
 
     def send_next(self, *, step: int) -> None:
         """Send the next batch's request, if it waits yet, for this step."""
-        if self._coming and not self._coming[0].is_sent:
-            self._coming[0].step = step
-            self._send(self._coming[0])
+        due = self.due(step=step)
+        if due is not None:
+            self._send(due)
+
+    def due(self, *, step: int) -> AskedRows | None:
+        """Return the next batch's request, if it waits yet, to be sent for this step."""
+        if not self._coming or self._coming[0].is_sent:
+            return None
+        self._coming[0].step = step
+        return self._coming[0]
 
     def drop(self) -> None:
         """Drop the rows, but not the places of their batches: those pull when they come."""
@@ -194,6 +231,8 @@ class Ahead:
         self._step = step
         self._when = when
         self._loops: list[Loop] = []
+        self._together: AskedRows | None = None
+        """The rows of the forward that goes on, if they were asked for at its beginning."""
         self.num_misses = 0
         """Lookups of begun batches whose rows were not at hand."""
 
@@ -208,6 +247,34 @@ class Ahead:
         self._loops.remove(loop)
         loop.drop()
 
+    def due(self, *, step: int) -> list[AskedRows]:
+        """Return what waits for this step, and goes with the request that takes it."""
+        due = [loop.due(step=step) for loop in self._loops]
+        return [asked for asked in due if asked is not None]
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the rows of a batch that began were asked for ahead."""
+        step = self._step()
+        return any(loop.current and loop.current.step == step for loop in self._loops)
+
+    def begin_forward(self, wanted: Sequence[Wanted], fetch: Fetch) -> None:
+        """Get the rows of a forward's lookups by one request; they then take what is theirs.
+
+        Raises:
+            FleetError: why the request failed.
+        """
+        plan = self._plan(wanted)
+        asked = AskedRows(wanted, plan, step=self._step())
+        answers = fetch(plan)
+        asked.arrived(plan.join(answers), answers)
+        self._together = asked
+
+    def end_forward(self) -> list[int]:
+        """Forget the forward's rows; return which lookups, by their places, took none."""
+        asked, self._together = self._together, None
+        return [] if asked is None else asked.left
+
     def send_next(self, *, step: int) -> None:
         """Send what waited for this step, which is on its way to the pservers."""
         for loop in tuple(self._loops):
@@ -221,7 +288,8 @@ class Ahead:
         A batch that began at another step hands out nothing: its rows are too old.
         """
         begun = [loop.current for loop in reversed(self._loops) if loop.current is not None]
-        for asked in begun:
+        together = [] if self._together is None else [self._together]
+        for asked in (*together, *begun):
             if asked.step == self._step():
                 found = asked.take(table, ids_U, create=create)
                 if found is not None:
@@ -231,6 +299,7 @@ class Ahead:
 
     def forget(self) -> None:
         """Drop everything that was asked for: it is of before."""
+        self._together = None
         for loop in tuple(self._loops):
             loop.drop()
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from paramfleet.heard import heard_ids
 from paramfleet.job import (
     Job,
     agree_on_dense,
@@ -35,7 +36,6 @@ from paramfleet.requests import (
     Write,
     decoded_part,
     dense_slice,
-    heard_ids,
     write_messages,
 )
 from paramfleet.rowstore import RowStore, spec_of

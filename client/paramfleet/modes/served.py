@@ -6,9 +6,10 @@ nothing but room in a bounded queue.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -41,6 +42,18 @@ from paramfleet_shared.wire.message import Message
 
 __all__ = ["AsyncMode", "ServedMode"]
 
+_NO_RULES = frozenset({"params", "lr", "initial_lr"})
+"""What a group has beside the options of its rule."""
+
+
+def _options_of(group: dict[str, Any]) -> dict[str, Any]:
+    """Return a copy of the options that a rule is made of."""
+    return {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in group.items()
+        if name not in _NO_RULES
+    }
+
 
 class ServedMode:
     """Pull on demand; collect gradients; describe tables to the servers."""
@@ -66,6 +79,10 @@ class ServedMode:
             for block, group in tables.dense
         ]
         self._optimizer = optimizer
+        groups = [group for _, group in (*tables.sparse, *tables.dense)]
+        self._groups = list({id(group): group for group in groups}.values())
+        self._checked: list[dict[str, Any]] = []
+        """Options of the optimizer's groups, as they were found in order."""
         self._noted = -1
         self._blocks = [block for block, _ in tables.dense]
         self._wire = mode.wire_dtype
@@ -119,15 +136,36 @@ class ServedMode:
             if found is None:
                 read = self._read(Wanted(table, Rows(ids_U, offsets), create))
                 plan = ReadPlan([read], self._job.placement)
-                pulling = self._pull(plan, self._min_step())
-                answers = self._job.communicator.wait(
-                    pulling, meanwhile=partial(self._outgoing.find_rest, read)
-                )
+                answers = self._fetch(plan)
                 found = plan.join(answers)[0], answers
         rows, answers = found
         if create:
             self._note(answers)
         return rows
+
+    def expect(self, wanted: Sequence[Wanted]) -> None:
+        """Pull the rows of all lookups of the forward that begins, by one request.
+
+        Raises:
+            FleetError: if the request failed.
+        """
+        with self._job.times.during("pull"):
+            self.ahead.begin_forward(wanted, self._fetch)
+
+    def _fetch(self, plan: ReadPlan) -> list[Message]:
+        """Pull rows of the step in progress, and wait for them."""
+        pulling = self._pull(plan, self._min_step())
+        return self._wait(pulling, meanwhile=partial(self._find_rests, plan))
+
+    def _wait(
+        self, work: Coroutine[Any, Any, list[Message]], *, meanwhile: Callable[[], None]
+    ) -> list[Message]:
+        """Wait for a request, in the training thread."""
+        return self._job.communicator.wait(work, meanwhile=meanwhile)
+
+    def _find_rests(self, plan: ReadPlan) -> None:
+        for read in plan.reads:
+            self._outgoing.find_rest(read)
 
     def flush(self) -> None:
         """A push is with the servers when ``step`` returns."""
@@ -213,18 +251,22 @@ class ServedMode:
             self._noted = self._step
             self._job.staleness.note(step=self._step, slowest=slowest_of(answers))
 
-    def _check_rules(self) -> None:
+    def check_rules(self) -> None:
         """Refuse options that changed since the servers were told; the lr may.
 
         Raises:
             RuleChangedError: naming the table.
         """
+        options = [_options_of(group) for group in self._groups]
+        if options == self._checked:  # most steps: what was looked at before
+            return
         groups = [(True, group) for _, group in self._tables.sparse]
         groups += [(False, group) for _, group in self._tables.dense]
         for spec, (sparse, group) in zip(self._specs, groups, strict=True):
             rule = server_rule(self._optimizer, group, sparse=sparse)
             if rule != spec.optimizer:
                 raise RuleChangedError(table=spec.name, have=str(spec.optimizer), got=str(rule))
+        self._checked = options
 
     def _gradients(self, *, examples: int) -> StepGradients:
         """Return what this step pushes.
@@ -234,7 +276,7 @@ class ServedMode:
             RuleChangedError: if an option but the lr changed.
         """
         check_gradients(self._tables, step=self._step)
-        self._check_rules()
+        self.check_rules()
         parts = []
         for table, group in self._tables.sparse:
             ids, grads, offsets = table.pending() or nothing_pending(table.dim, self.num_shards)

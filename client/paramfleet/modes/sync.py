@@ -1,15 +1,29 @@
-"""sync: a step waits for every worker's push, and is one step of the whole job."""
+"""sync: a step is one step of the whole job, run by the pservers.
+
+A step is one request to each pserver: it pushes the gradients, and is answered with the new
+dense values, and the rows of the next batch if that is known, once every worker's push is
+applied.
+"""
 
 import logging
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from typing_extensions import override
 
 from paramfleet.batchnorm import share_statistics
 from paramfleet.call_order import CallOrderError
 from paramfleet.job import dense_plan, fetch_dense
 from paramfleet.modes.sender import StepGradients
 from paramfleet.modes.served import ServedMode
-from paramfleet.pservers import both
-from paramfleet.requests import Write
+from paramfleet.requests import ReadPlan, Write
 from paramfleet.steptotals import StepTotals
+from paramfleet_shared.served_errors import (
+    KnownIdsGoneError,
+    PulledIdsGoneError,
+    StepIncompleteError,
+)
+from paramfleet_shared.wire.message import Message
 
 __all__ = ["SyncMode"]
 
@@ -21,8 +35,11 @@ class SyncMode(ServedMode):
 
     _totals: StepTotals | None = None
 
+    @override
     def start(self) -> None:
-        """Start as every served mode; let workers share batch statistics if that is asked for.
+        """Start as every served mode; from now on this thread makes its small calls itself.
+
+        Workers share batch statistics if that is asked for.
 
         Raises:
             CallOrderError: if it is, and there is no model.
@@ -31,41 +48,102 @@ class SyncMode(ServedMode):
         if self._mode.sync_batch_norm and self._job.worker_num > 1:
             self._share_statistics()
         super().start()
+        self._dense = dense_plan(self._job, self._blocks, wire=self._wire)
+        self._job.communicator.wait(self._open_direct())
 
+    @override
     def depart(self) -> None:
         """Push what waits, and leave; what the model computes from now on is its own."""
         super().depart()
         if self._totals is not None:
             self._totals.is_over = True
 
-    def step(self, *, examples: int) -> None:
-        """Push, wait until every worker's push is applied, and take the new dense values.
+    async def _open_direct(self) -> None:
+        self._job.communicator.wakes(await self._job.pservers.open_direct())
 
-        What is pulled for the next step goes out right behind the push: it names the step
-        that it needs, and the pservers answer when they are so far.
-        """
+    @override
+    def _wait(
+        self,
+        work: Coroutine[Any, Any, list[Message]],
+        *,
+        meanwhile: Callable[[], None] = lambda: None,
+    ) -> list[Message]:
+        """Wait for a request, and make it in this thread where that can be."""
+        return self._job.communicator.wait_here(work, meanwhile=meanwhile)
+
+    def step(self, *, examples: int) -> None:
+        """Push, wait until every worker's push is applied, and take the new dense values."""
         if self._totals is not None:
             self._totals.end_step(examples=examples)
         gradients = self._gradients(examples=examples)
         writes = self._writes(gradients)
+        if self._job.pservers.divides:
+            self._step_in_pieces(gradients, writes)
+            return
         step, job = self._step + 1, self._job
-        push = self._push_alone(gradients, writes)
+        due = self.ahead.due(step=step)
+        plan = self._dense
+        if due:
+            plan = ReadPlan(
+                [*plan.reads, *(read for each in due for read in each.plan.reads)],
+                job.placement,
+            )
         with job.times.during("push"):
-            if job.pservers.divides:
-                job.communicator.wait(push)
-                del gradients, writes, push  # gigabytes, and as many are about to come
-                self.ahead.send_next(step=step)
-                fetch = fetch_dense(
-                    job, self._blocks, min_step=step, wire=self._wire, ask=self._pull
-                )
-                values = job.communicator.wait(fetch)
-            else:
-                plan = dense_plan(job, self._blocks, wire=self._wire)
-                stepping = job.communicator.submit(both(push, self._pull(plan, step)))
-                self.ahead.send_next(step=step)
-                values = plan.join(stepping.result())
+            answers = self._wait(self._take_step(gradients, writes, plan))
+            found = plan.join(answers)
+        self._step = step
+        place = len(self._blocks)
+        for asked in due:
+            stop = place + len(asked.plan.reads)
+            asked.arrived(found[place:stop], answers)
+            place = stop
+        self._install(found[: len(self._blocks)])
+
+    def _step_in_pieces(self, gradients: StepGradients, writes: list[Write]) -> None:
+        """Step dense tables that are larger than one request carries."""
+        step, job = self._step + 1, self._job
+        with job.times.during("push"):
+            job.communicator.wait(self._push_alone(gradients, writes))
+            del gradients, writes  # gigabytes, and as many are about to come
+            self.ahead.send_next(step=step)
+            fetch = fetch_dense(
+                job, self._blocks, min_step=step, wire=self._wire, ask=self._pull
+            )
+            values = job.communicator.wait(fetch)
         self._step = step
         self._install(values)
+
+    async def _take_step(
+        self, gradients: StepGradients, writes: list[Write], plan: ReadPlan
+    ) -> list[Message]:
+        """Push, and pull what the step makes of the tables.
+
+        That takes two requests after all if a pserver lacks ids that weren't sent, or an
+        operator holds another worker up: a push that was kept is taken once.
+
+        Raises:
+            StepIncompleteError: if another worker's push didn't come in time.
+        """
+        job, times = self._job, self._job.times
+        pushes = self._push_messages(gradients, writes)
+        times.switch("barrier")  # what of it wasn't one is known in the end
+        began = times.seconds("barrier")
+        try:
+            answers, waited_s = await job.pservers.step(
+                plan.behind(pushes, rank=job.author.rank)
+            )
+        except (PulledIdsGoneError, KnownIdsGoneError):
+            pass
+        except StepIncompleteError:
+            if not job.communicator.session.life.orders.paused:
+                raise
+        else:
+            took_s = times.seconds("barrier") - began
+            times.move(max(0.0, took_s - waited_s), "barrier", "push")
+            self._outgoing.confirm(plan)
+            return answers
+        await self._push(gradients, writes)
+        return await self._pull(plan, gradients.step + 1)
 
     async def _push_alone(self, gradients: StepGradients, writes: list[Write]) -> None:
         """Push; what the training thread waits for after that is the others' pushes."""

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from paramfleet.devices import to_device, to_host
 from paramfleet.embedding_errors import EmbeddingOptionError, IdError
+from paramfleet.nn.initializers import constant, normal, uniform
 from paramfleet.nn.lookups import bags_of_rows, rows_of_ids
 from paramfleet.rowstore import RowStore
 from paramfleet.serving.modules import ServedEmbedding, ServedEmbeddingBag, demand_own_forward
@@ -38,21 +39,6 @@ _NAMES = itertools.count()
 """Numbers the tables that got no name: the same script gives the same names everywhere."""
 
 
-def normal(mean: float = 0.0, std: float = 1.0) -> InitializerSpec:
-    """Rows start normally distributed, as torch's embeddings do."""
-    return InitializerSpec(kind="normal", mean=mean, std=std)
-
-
-def uniform(low: float, high: float) -> InitializerSpec:
-    """Rows start uniformly distributed in [low, high)."""
-    return InitializerSpec(kind="uniform", low=low, high=high)
-
-
-def constant(value: float) -> InitializerSpec:
-    """Rows start at one value."""
-    return InitializerSpec(kind="constant", value=value)
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _TableOptions:
     """What torch's signature doesn't have."""
@@ -61,6 +47,10 @@ class _TableOptions:
     initializer: InitializerSpec | None
     seed: int
     kept_as: KeptAs
+
+
+_Different = tuple[Partitioned, NDArray[np.bool_] | None]
+"""The different ids of a batch without padding, and where the padding is."""
 
 
 def _kept_as(storage: Storage, rounding: Rounding) -> KeptAs:
@@ -112,6 +102,22 @@ class SparseModule(torch.nn.Module):
             make_source=RowStore.of,
         )
         self.weight = self.table.weight
+        self._known: list[tuple[NDArray[np.int64], _Different]] = []
+        """Ids that are about to be looked up, with what ``different`` returns of them."""
+
+    def expect(self, ids: torch.Tensor) -> _Different:
+        """Return what ``different`` does, and keep it for the lookup that will follow.
+
+        Raises:
+            IdError: as ``different``.
+        """
+        found = self.different(ids)
+        self._known.append((to_host(ids.reshape(-1), dtype=torch.int64).numpy().copy(), found))
+        return found
+
+    def expect_nothing(self) -> None:
+        """Forget what was kept for lookups that didn't follow."""
+        self._known.clear()
 
     def share(self, table: SparseTable) -> None:
         """Use another module's table of the same name and shape."""
@@ -122,7 +128,7 @@ class SparseModule(torch.nn.Module):
         """Return the table's name, if the module stands at ``path`` in a model."""
         return self.table.name if self.named or not path else path
 
-    def different(self, ids: torch.Tensor) -> tuple[Partitioned, NDArray[np.bool_] | None]:
+    def different(self, ids: torch.Tensor) -> _Different:
         """Return the ids that a forward looks up, and which of ``ids`` are padding.
 
         Returns:
@@ -133,6 +139,10 @@ class SparseModule(torch.nn.Module):
             IdError: on a dtype that isn't an id's, or a negative id.
         """
         flat = self._checked(ids)
+        for place, (expected, found) in enumerate(self._known):
+            if np.array_equal(expected, flat):
+                del self._known[place]
+                return found
         padding = flat == self.padding_idx if self.padding_idx is not None else None
         if padding is not None and not padding.any():
             padding = None

@@ -19,6 +19,7 @@ ACTING = frozenset(
         "declare",
         "stage",
         "push",
+        "step",
         "exchange",
         "assign",
         "leave",

@@ -367,7 +367,7 @@ class PServer:
             if isinstance(reply, Message):
                 service.count(operation, began)
                 return reply
-            return service.counted(operation, began, reply)
+            return service.counted(operation, began, reply, waited_s=_waited_s)
 
         return handle
 
@@ -386,6 +386,11 @@ def _shards_of(session: JobSession) -> range:
     """Return this server's shards: they follow from the job's sizes alone."""
     anywhere = Placement(endpoints=("",) * session.server_num, num_shards=session.num_shards)
     return anywhere.shards_of(session.member.index)
+
+
+def _waited_s(answer: Message) -> float:
+    """Return for how long a request waited for other workers, if its answer says so."""
+    return float(answer.fields.get("waited_s", 0.0))
 
 
 def _held_by(server: RpcServer, name: str) -> float:

@@ -13,7 +13,8 @@ TABLE_GAUGES = {
 
 SERVICE_GAUGES = {
     "requests": "Requests answered.",
-    "request_seconds": "Seconds between taking a request and its answer, waiting included.",
+    "request_seconds": "Seconds between taking a request and its answer, waiting included, but "
+    "for that of a step for other workers.",
 }
 
 BODY_GAUGES = {

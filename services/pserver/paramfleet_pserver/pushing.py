@@ -4,10 +4,13 @@ import asyncio
 from functools import partial
 
 from paramfleet_pserver.owners import Job, Owners, when_done
-from paramfleet_pserver.requests import PushPart, PushRequest
+from paramfleet_pserver.reading import reading
+from paramfleet_pserver.requests import PullRequest, PushPart, PushRequest
 from paramfleet_pserver.training import Training
+from paramfleet_shared.rpc.server import Request
+from paramfleet_shared.wire.message import Message
 
-__all__ = ["apply_push", "keep_push"]
+__all__ = ["apply_push", "keep_push", "take_step"]
 
 
 def keep_push(training: Training, push: PushRequest) -> list[bool]:
@@ -23,6 +26,34 @@ def keep_push(training: Training, push: PushRequest) -> list[bool]:
     training.commit(push.rank, push.step)
     steps.keep(push.rank, push.step, push.weight, push.parts)
     return fresh
+
+
+async def take_step(
+    training: Training, owners: Owners, push: PushRequest, pull: PullRequest, request: Request
+) -> Message:
+    """Keep the gradients of a step of sync, and read when it is applied.
+
+    Cancellation: what is kept is applied all the same.
+
+    Raises:
+        StepIncompleteError: if the request's deadline comes first.
+    """
+    steps = training.steps
+    assert steps is not None, "only in sync"
+    fresh = keep_push(training, push)
+    waited_s = await steps.wait(push.step + 1, deadline=request.deadline)
+    versions = [part.table.version for part in pull.parts]
+    jobs, tensors = reading(pull)
+    await owners.run(jobs, alone=request.is_alone)
+    return Message(
+        fields={
+            "versions": versions,
+            "slowest": training.slowest_but(push.rank),
+            "duplicate": [not each for each in fresh],
+            "waited_s": waited_s,
+        },
+        tensors=tensors,
+    )
 
 
 async def apply_push(

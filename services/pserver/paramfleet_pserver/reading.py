@@ -4,12 +4,33 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from paramfleet_pserver.fields import Fields
 from paramfleet_pserver.owners import Job
 from paramfleet_pserver.requests import PullRequest
 from paramfleet_pserver.tables import DenseTable, SparseTable
 from paramfleet_shared.tables.encoding import Encoded, room_for
+from paramfleet_shared.wire.message import Message
 
-__all__ = ["reading", "tensors_of"]
+__all__ = ["pull_of_step", "reading", "tensors_of"]
+
+_OF_PULL = "pull."
+"""What names of tensors begin with that belong to the pull of a ``step``."""
+
+
+def pull_of_step(message: Message) -> Message:
+    """Return what a ``step`` pulls as the message of a ``pull``.
+
+    Raises:
+        MalformedMessageError: if a field is missing or of a wrong type.
+    """
+    fields = Fields(message.fields, where="step")
+    wanted = {"rank": fields.integer("rank"), "parts": list(fields.parts("pull"))}
+    tensors = {
+        name.removeprefix(_OF_PULL): tensor
+        for name, tensor in message.tensors.items()
+        if name.startswith(_OF_PULL)
+    }
+    return Message(fields={**wanted, "min_version": 0}, tensors=tensors)
 
 
 def reading(pull: PullRequest) -> tuple[list[Job], dict[str, NDArray[Any]]]:

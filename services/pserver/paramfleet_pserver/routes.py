@@ -22,8 +22,8 @@ from paramfleet_pserver.fields import Fields
 from paramfleet_pserver.finite import check_change, check_values
 from paramfleet_pserver.geo import check_rule
 from paramfleet_pserver.owners import Job, Owners
-from paramfleet_pserver.pushing import apply_push, keep_push
-from paramfleet_pserver.reading import reading
+from paramfleet_pserver.pushing import apply_push, keep_push, take_step
+from paramfleet_pserver.reading import pull_of_step, reading
 from paramfleet_pserver.requests import (
     DeclareRequest,
     declare_request,
@@ -55,14 +55,16 @@ from paramfleet_shared.wire.message import Message
 __all__ = ["OPERATIONS", "Routes"]
 
 OPERATIONS = (
-    "declare", "pull", "stage", "push", "exchange", "assign", "leave", "wait_turn", "hold",
-    "save", "load", "status", "total", "answer", "states",
+    "declare", "pull", "stage", "push", "step", "exchange", "assign", "leave", "wait_turn",
+    "hold", "save", "load", "status", "total", "answer", "states",
 )  # fmt: skip
 """Methods of ``Routes``, by the names they have on the wire."""
 
 _Read = TypeVar("_Read")
 
 ANY_MODE = frozenset({"sync", "async", "geo", "localsgd"})
+
+_PACKED = np.dtype(np.uint8)
 
 INLINE_PACKED_BYTES = 1 << 16
 """Packed ids that are unpacked on the event loop: some 50,000, in as few microseconds."""
@@ -231,6 +233,14 @@ class Routes:
             }
         )
 
+    async def step(self, request: Request) -> Message:
+        """Keep gradients as ``push``, and read what their step has made of the tables."""
+        training = self._trained("step", {"sync"})
+        push = await self._read(push_request, request.message)
+        pull = await self._read(pull_request, pull_of_step(request.message))
+        await check_change(push)
+        return await take_step(training, self._owners, push, pull, request)
+
     async def exchange(self, request: Request) -> Message:
         """Add differences, or let optimizers take them; answer with what the others changed."""
         training = self._trained("exchange", {"geo", "localsgd"})
@@ -343,7 +353,7 @@ class Routes:
     ) -> _Read:
         """Take a request apart, on another thread if that means to unpack many ids."""
         packed = sum(
-            tensor.nbytes for tensor in message.tensors.values() if tensor.dtype == np.uint8
+            tensor.nbytes for tensor in message.tensors.values() if tensor.dtype == _PACKED
         )
         if packed <= INLINE_PACKED_BYTES:
             return reader(message, self._store)

@@ -51,6 +51,7 @@ class SyncSteps:
     ) -> None:
         self._store = store
         self._owners = owners
+        self._clock = clock
         self._reservoir: StepReservoir[tuple[PushPart, ...]] = StepReservoir(
             StepMembers(num_workers=num_workers)
         )
@@ -104,15 +105,18 @@ class SyncSteps:
             await self._awaiting_totals.wait(name, deadline=deadline, late=late)
         return self._totals.of(name)
 
-    async def wait(self, version: int, *, deadline: float | None) -> None:
-        """Wait until ``version`` steps are applied.
+    async def wait(self, version: int, *, deadline: float | None) -> float:
+        """Wait until ``version`` steps are applied; return for how many seconds.
 
         Raises:
             StepIncompleteError: if the deadline comes first.
         """
-        if self.version < version:
-            late = partial(self._late, version)
-            await self._parking.wait(version, deadline=deadline, late=late)
+        if self.version >= version:
+            return 0.0
+        began = self._clock.monotonic()
+        late = partial(self._late, version)
+        await self._parking.wait(version, deadline=deadline, late=late)
+        return self._clock.monotonic() - began
 
     def fail(self, error: FleetError) -> None:
         """Fail every request that waits, and all that will."""

@@ -4,21 +4,15 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from paramfleet_shared.clock import Clock
-from paramfleet_shared.errors import (
-    ContractError,
-    UnavailableError,
-)
 from paramfleet_shared.http2.events import ResponseReceived
 from paramfleet_shared.http2.hpack_memo import Header
 from paramfleet_shared.http2.stream import Held
 from paramfleet_shared.rpc.alarm import DeadlinePassedError
 from paramfleet_shared.rpc.answers import read_error
+from paramfleet_shared.rpc.call_errors import ChannelClosedError, PeerUnreachableError
 from paramfleet_shared.rpc.connecting import Connector, RefusedPeer
-from paramfleet_shared.rpc.deadlines import (
-    DEADLINE_HEADER,
-    DeadlineExceededError,
-    write_deadline,
-)
+from paramfleet_shared.rpc.deadlines import DeadlineExceededError
+from paramfleet_shared.rpc.direct import DirectLink, Waker, request_headers
 from paramfleet_shared.rpc.faults import NO_FAULTS, FaultHook, Verdict
 from paramfleet_shared.rpc.link import CallLostError, ConnectionLostError, Link
 from paramfleet_shared.rpc.proof import PeerUnprovenError
@@ -40,45 +34,6 @@ __all__ = [
 
 _FIRST_BACKOFF_S = 0.02
 _MAX_BACKOFF_S = 1.0
-
-
-class ChannelClosedError(ContractError):
-    """A call was made on a channel that its owner has closed."""
-
-    code = "contract.channel_closed"
-
-    def __init__(self, *, peer: str, operation: str) -> None:
-        super().__init__(
-            f"{operation!r} was called on the closed channel to {peer}",
-            peer=peer,
-            operation=operation,
-        )
-        self.peer = peer
-        self.operation = operation
-
-
-class PeerUnreachableError(UnavailableError):
-    """The peer could not be asked in the time the call had; it did nothing."""
-
-    code = "unavailable.peer_unreachable"
-
-    def __init__(
-        self, *, peer: str, endpoint: str, operation: str, waited_s: float, reason: str
-    ) -> None:
-        super().__init__(
-            f"{peer} at {endpoint} could not be reached for {operation!r} "
-            f"within {waited_s:.3f} s: {reason}",
-            peer=peer,
-            endpoint=endpoint,
-            operation=operation,
-            waited_s=waited_s,
-            reason=reason,
-        )
-        self.peer = peer
-        self.endpoint = endpoint
-        self.operation = operation
-        self.waited_s = waited_s
-        self.reason = reason
 
 
 class Channel:
@@ -143,7 +98,13 @@ class Channel:
         return self._connector.endpoint
 
     async def call(
-        self, op: str, message: Message, *, timeout_s: float, idempotent: bool = True
+        self,
+        op: str,
+        message: Message,
+        *,
+        timeout_s: float,
+        idempotent: bool = True,
+        sent_before: bool = False,
     ) -> Message:
         """Ask the peer, and return its answer.
 
@@ -157,6 +118,13 @@ class Channel:
         Cancellation: before the request is sent, no effect; after, the outcome
         is unknown.
 
+        Args:
+            op: The operation.
+            message: What it is given.
+            timeout_s: Until when there must be an answer.
+            idempotent: Whether the peer may be asked twice.
+            sent_before: Whether it was sent already, by a connection that is lost.
+
         Raises:
             ChannelClosedError: if ``close`` was called before.
             PeerUnreachableError: if the deadline passed and the call was never sent.
@@ -168,6 +136,7 @@ class Channel:
         if self._closed:
             raise ChannelClosedError(peer=self.peer, operation=op)
         attempt = _Call(op, encode(message), self._clock.monotonic(), timeout_s)
+        attempt.maybe_processed = sent_before
         link = self._link
         if link is not None and link.free and self._faults is NO_FAULTS:  # most calls
             attempt.begin(link)
@@ -225,12 +194,49 @@ class Channel:
         if self._closed or (lost.processed and not idempotent):
             raise self._gone(call) from lost
 
-    def _read(self, call: "_Call", response: ResponseReceived) -> Message:
+    async def open_direct(self, waker: Waker) -> DirectLink | None:
+        """Return a further connection, for a thread that waits for its calls itself.
+
+        Args:
+            waker: Ends its waits.
+
+        Returns:
+            None where there can't be one: with TLS, or while the peer can't be reached.
+        """
+        if self._scheme == b"https" or self._faults is not NO_FAULTS or self._closed:
+            return None
+        try:
+            async with asyncio.timeout(self._limits.connect_timeout_s):
+                link = await self._connector.connect()
+                await link.wait_ready()
+        except (CallLostError, PeerUnprovenError, TimeoutError):
+            return None
+        taken = link.detach()
+        if taken is None:
+            link.close()
+            return None
+        return DirectLink(
+            *taken,
+            authority=link.authority,
+            limits=self._limits,
+            clock=self._clock,
+            waker=waker,
+        )
+
+    def read(self, op: str, num_sent: int, response: ResponseReceived) -> Message:
+        """Return what the peer has answered to a request of so many bytes.
+
+        Raises:
+            read_error: Returns what is raised: whatever the peer answered, as the same class.
+        """
         if response.status != 200:
             raise read_error(response.body, peer=self.peer, status=response.status)
         if self._count is not None:
-            self._count(call.op, call.num_bytes, len(response.body))
+            self._count(op, num_sent, len(response.body))
         return decode(response.body, self._limits)
+
+    def _read(self, call: "_Call", response: ResponseReceived) -> Message:
+        return self.read(call.op, call.num_bytes, response)
 
     async def _ask_once(self, call: "_Call") -> ResponseReceived:
         link = self._link
@@ -264,14 +270,13 @@ class Channel:
         return link.connection.encode(self._headers(link, call, remaining_s))
 
     def _headers(self, link: Link, call: "_Call", remaining_s: float) -> list[Header]:
-        return [
-            (b":method", b"POST"),
-            (b":scheme", self._scheme),
-            (b":authority", link.authority),
-            (b":path", b"/v1/" + call.op.encode()),
-            (b"content-length", b"%d" % call.num_bytes),
-            (DEADLINE_HEADER, write_deadline(remaining_s)),
-        ]
+        return request_headers(
+            call.op,
+            call.num_bytes,
+            remaining_s,
+            scheme=self._scheme,
+            authority=link.authority,
+        )
 
     def _too_late(self, call: "_Call") -> DeadlineExceededError | PeerUnreachableError:
         waited_s = self._clock.monotonic() - call.started

@@ -1,6 +1,8 @@
 """One connection of a ``Channel``: requests out, answers to whoever waits."""
 
 import asyncio
+import os
+import socket
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 
@@ -178,6 +180,31 @@ class Link(Http2Protocol[ClientConnection]):
     def hold(self) -> None:
         """Keep what is to be written for the first request, which is due at once."""
         self._holding = self._loop.call_later(_HOLD_S, self._release)
+
+    def detach(self) -> tuple[socket.socket, ClientConnection] | None:
+        """Give the socket away, with what is known of its connection; this link is over then.
+
+        Returns:
+            None, and the link goes on, if a call or bytes are under way, or it speaks TLS.
+        """
+        transport, connection = self._transport, self.connection
+        if (
+            transport is None
+            or transport.is_closing()
+            or not self.free
+            or connection.num_streams
+            or connection.has_output
+            or transport.get_write_buffer_size()
+            or transport.get_extra_info("ssl_object") is not None
+        ):
+            return None
+        sock = socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno()))
+        self._transport = None
+        transport.set_protocol(asyncio.Protocol())  # which isn't interested in its end
+        transport.abort()
+        self._alarm.close()
+        self.closed.set_result(None)
+        return sock, connection
 
     def probe(self) -> None:
         """Cut the connection unless the server shows a sign of life soon."""

@@ -5,13 +5,17 @@ task. This is the only place where ``rpc`` starts tasks.
 """
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Coroutine, Generator
 from types import coroutine
 from typing import Any, TypeVar
 
-__all__ = ["TaskSet", "begun"]
+__all__ = ["TaskSet", "begun", "begun_here", "hop", "is_here", "rest_on_loop"]
 
 T = TypeVar("T")
+
+_HOP = object()
+_thread = threading.local()
 
 
 class TaskSet:
@@ -55,6 +59,44 @@ def begun(work: Coroutine[Any, Any, T]) -> T | Awaitable[T]:
         result: T = end.value
         return result
     return _rest(work, waits_for)
+
+
+@coroutine
+def hop() -> Generator[Any, Any, None]:
+    """Go on on the event loop, in work that ``begun_here`` runs; to be awaited."""
+    yield _HOP
+
+
+def is_here() -> bool:
+    """Return whether the calling work is run by ``begun_here``: no event loop is at hand."""
+    return getattr(_thread, "is_here", False)
+
+
+def begun_here(work: Coroutine[Any, Any, T]) -> tuple[T] | None:
+    """Run ``work`` in this thread, which has no event loop.
+
+    Returns:
+        Its result; None if it awaited ``hop``, to go on by ``rest_on_loop``.
+    """
+    _thread.is_here = True
+    try:
+        asked = work.send(None)
+    except StopIteration as end:
+        return (end.value,)
+    finally:
+        _thread.is_here = False
+    assert asked is _HOP, "work that begins here waits for nothing before it has hopped"
+    return None
+
+
+async def rest_on_loop(work: Coroutine[Any, Any, T]) -> T:
+    """Go on with work that has hopped."""
+    try:
+        waits_for = work.send(None)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    return await _steps(work, waits_for)
 
 
 async def _rest(work: Coroutine[Any, Any, T], waits_for: Any) -> T:

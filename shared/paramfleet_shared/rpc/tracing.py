@@ -13,6 +13,7 @@ from typing_extensions import override
 
 from paramfleet_shared.http2.hpack_memo import Header
 from paramfleet_shared.rpc.client import Channel
+from paramfleet_shared.rpc.direct import DirectLink, Waker
 from paramfleet_shared.rpc.link import Link
 from paramfleet_shared.rpc.session import Handler, Request, Session
 from paramfleet_shared.wire.message import Message
@@ -62,7 +63,13 @@ class TracedChannel(Channel):
 
     @override
     async def call(
-        self, op: str, message: Message, *, timeout_s: float, idempotent: bool = True
+        self,
+        op: str,
+        message: Message,
+        *,
+        timeout_s: float,
+        idempotent: bool = True,
+        sent_before: bool = False,
     ) -> Message:
         num_bytes = sum(tensor.nbytes for tensor in message.tensors.values())
         span = self._tracing.call(
@@ -70,7 +77,13 @@ class TracedChannel(Channel):
         )
         before = _caller.set(span.traceparent)
         try:
-            reply = await super().call(op, message, timeout_s=timeout_s, idempotent=idempotent)
+            reply = await super().call(
+                op,
+                message,
+                timeout_s=timeout_s,
+                idempotent=idempotent,
+                sent_before=sent_before,
+            )
         except BaseException as error:
             span.end(error)
             raise
@@ -78,6 +91,11 @@ class TracedChannel(Channel):
             _caller.reset(before)
         span.end()
         return reply
+
+    @override
+    async def open_direct(self, waker: Waker) -> DirectLink | None:
+        """Return None: what goes round the channel isn't traced."""
+        return None
 
     @override
     def _block(self, link: Link, call: Any) -> bytes:

@@ -42,6 +42,21 @@ def test_every_mode_trains_and_is_set_beside_one_process(tmp_path: Path) -> None
 
 
 @pytest.mark.processes
+def test_small_steps_are_set_beside_one_process_and_a_bare_exchange(tmp_path: Path) -> None:
+    result = run("small_steps.py", tmp_path)
+
+    assert result["benchmark"] == "small_steps"
+    rows = {row["case"]: row for row in result["rows"]}
+    assert set(rows) == {"single", "sync", "floor"}
+    assert all(min(row["samples_per_s"]) > 0 for row in rows.values())
+    assert 0 < rows["sync"]["requests"] < 20, "two for each table, and more, if one by one"
+    assert set(result["summary"]) == {
+        "small_each_adam_sync_vs_single",
+        "small_each_adam_floor_vs_single",
+    }
+
+
+@pytest.mark.processes
 def test_geo_and_async_train_over_a_wire_that_delays(tmp_path: Path) -> None:
     result = run("delay.py", tmp_path)
 

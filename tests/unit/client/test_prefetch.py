@@ -211,7 +211,7 @@ def test_evaluation_asks_ahead_and_creates_nothing() -> None:
     pull = source.ahead._pull
 
     def noted(plan: ReadPlan, step: int) -> Any:
-        created.extend(read.create for read in plan._reads)
+        created.extend(read.create for read in plan.reads)
         return pull(plan, step)
 
     source.ahead._pull = noted

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paramfleet.heard import heard_ids
 from paramfleet.requests import (
     Read,
     ReadPlan,
     Rows,
     Write,
     dense_slice,
-    heard_ids,
     write_messages,
 )
 from paramfleet_shared.placement import Placement

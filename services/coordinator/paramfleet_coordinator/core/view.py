@@ -266,7 +266,7 @@ def _served(after: Mapping[str, Any], before: Mapping[str, Any]) -> tuple[float,
     new, old = after.get("service", {}), before.get("service", {})
     names: Iterable[str] = _WORKER_PULLS
     if after.get("mode") == "sync":
-        names = ("push",)  # a pull waits for the step to be whole
+        names = ("push", "step")  # a pull waits for the step to be whole
     count = seconds = 0.0
     for name in names:
         calls, took = new.get(name, (0, 0.0))

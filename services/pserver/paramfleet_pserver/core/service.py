@@ -1,7 +1,7 @@
 """How many requests a server answered, and how long each kind took.
 
-The time of a request includes what it waits for: its turn with an owner, and in sync the
-other workers. That of a pull or push which waits for nobody is the server's own.
+The time of a request includes what it waits for: its turn with an owner, and that of a pull in
+sync the other workers; that of a step doesn't. What waits for nobody is the server's own.
 """
 
 from collections.abc import Awaitable, Callable
@@ -24,18 +24,41 @@ class ServiceTimes:
         self._requests: dict[str, int] = {}
         self._seconds: dict[str, float] = {}
 
-    def count(self, operation: str, began: float) -> None:
-        """Count a request that is answered now."""
+    def count(self, operation: str, began: float, *, waited_s: float = 0.0) -> None:
+        """Count a request that is answered now.
+
+        Args:
+            operation: Its name.
+            began: When it came.
+            waited_s: Seconds that aren't to count.
+        """
         self._requests[operation] = self._requests.get(operation, 0) + 1
-        took = self.now() - began
+        took = max(0.0, self.now() - began - waited_s)
         self._seconds[operation] = self._seconds.get(operation, 0.0) + took
 
-    async def counted(self, operation: str, began: float, answer: Awaitable[T]) -> T:
-        """Return the answer, and count its request then."""
+    async def counted(
+        self,
+        operation: str,
+        began: float,
+        answer: Awaitable[T],
+        *,
+        waited_s: Callable[[T], float] = lambda _: 0.0,
+    ) -> T:
+        """Return the answer, and count its request then.
+
+        Args:
+            operation: Its name.
+            began: When it came.
+            answer: What becomes of it.
+            waited_s: Tells by the answer which seconds aren't to count.
+        """
         try:
-            return await answer
-        finally:
+            found = await answer
+        except BaseException:
             self.count(operation, began)
+            raise
+        self.count(operation, began, waited_s=waited_s(found))
+        return found
 
     def measure(self, operation: str, which: str) -> float:
         """Return ``requests`` or ``request_seconds`` of an operation."""
