@@ -205,6 +205,7 @@ def declare(job: Job, specs: Sequence[TableSpec], mode: TrainingMode) -> int:
         "mode": mode.name,
         "worker_num": job.worker_num,
         "max_staleness": mode.max_staleness,
+        "async_rate": mode.async_rate,
     }
     job.pservers.divides = _num_dense(job, specs) * 4 > job.pservers.dense.request_bytes
     answers = job.communicator.wait(

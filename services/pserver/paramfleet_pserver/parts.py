@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from paramfleet_pserver.core.pacing import Pace, RateGuard
 from paramfleet_shared.tables.dense import DenseRange, pieces_of
 from paramfleet_shared.tables.encoding import (
     DENSE_WIDTH,
@@ -16,7 +17,17 @@ from paramfleet_shared.tables.encoding import (
 )
 from paramfleet_shared.tables.sparse import SparseShard
 
-__all__ = ["DensePart", "SparsePart", "pull_rows", "push_rows", "push_values", "read_values"]
+__all__ = [
+    "DensePart",
+    "Guarded",
+    "SparsePart",
+    "pull_rows",
+    "push_guarded_rows",
+    "push_guarded_values",
+    "push_rows",
+    "push_values",
+    "read_values",
+]
 
 CODED_VALUES = 1 << 15
 """Floats that are read and then encoded at a time: they stay near."""
@@ -115,6 +126,37 @@ def push_values(dense: DenseRange, parts: Sequence[DensePart], lr: float, step: 
         return total
 
     dense.push_pieces(sum_of, lr=lr, step=step)
+
+
+class Guarded(NamedTuple):
+    """An update of async whose stride depends on its gradients."""
+
+    guard: RateGuard
+    """Of what steps."""
+    pace: Pace
+
+
+def push_guarded_rows(
+    block: SparseShard, part: SparsePart, lr: float, step: int, guarded: Guarded
+) -> None:
+    """As ``push_rows`` of one part, as far as the guard lets it."""
+    if part.wire != "float32":
+        part = part._replace(rows=Encoded(decode_rows(part.rows, part.wire)), wire="float32")
+    flat = part.rows.rows.reshape(-1)
+    stride = guarded.guard.stride(float(np.dot(flat, flat)), guarded.pace)
+    push_rows(block, [part._replace(scale=stride.scale)], lr * stride.share, step)
+
+
+def push_guarded_values(
+    dense: DenseRange, part: DensePart, lr: float, step: int, guarded: Guarded
+) -> None:
+    """As ``push_values`` of one part, as far as the guard lets it."""
+    square = 0.0
+    for piece in pieces_of(len(dense.values)):
+        values = _numbers(part.part(piece))
+        square += float(np.dot(values, values))
+    stride = guarded.guard.stride(square, guarded.pace)
+    push_values(dense, [part._replace(scale=stride.scale)], lr * stride.share, step)
 
 
 def read_values(dense: DenseRange, where: slice, wire: WireDtype, out: Encoded) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paramfleet_pserver.core.identities import FIRST_SEQUENCE
+from paramfleet_pserver.core.pacing import ASYNC_RATES, AsyncRate
 from paramfleet_pserver.fields import Fields
 from paramfleet_pserver.parts import DensePart, SparsePart
 from paramfleet_pserver.tables import SparseTable, Table
@@ -61,6 +62,7 @@ class DeclareRequest:
     mode: Mode
     worker_num: int
     max_staleness: int | None
+    async_rate: AsyncRate
     rank: Rank
     incarnation: int
 
@@ -154,6 +156,7 @@ def declare_request(message: Message) -> DeclareRequest:
         mode=known,
         worker_num=fields.integer("worker_num", least=1),
         max_staleness=fields.optional_integer("max_staleness"),
+        async_rate=fields.choice("async_rate", ASYNC_RATES, "full"),
         rank=Rank(fields.integer("rank")),
         incarnation=fields.integer("incarnation"),
     )
@@ -225,11 +228,7 @@ def pull_request(message: Message, store: TableStore) -> PullRequest:
                 keep=part.optional_integer("keep"),
             )
         )
-    return PullRequest(
-        rank=rank,
-        min_version=fields.integer("min_version"),
-        parts=tuple(parts),
-    )
+    return PullRequest(rank=rank, min_version=fields.integer("min_version"), parts=tuple(parts))
 
 
 def _values_of(part: Fields, table: Table) -> slice:

@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any
 
 from paramfleet_pserver.core.identities import IdentityWindow
+from paramfleet_pserver.core.pacing import AsyncRate
 from paramfleet_pserver.core.staleness import Release, StalenessGate
 from paramfleet_pserver.geo import GeoExchange
 from paramfleet_pserver.owners import Owners
@@ -23,7 +24,8 @@ from paramfleet_shared.served_errors import (
 
 __all__ = ["Terms", "Training"]
 
-_FIELDS = ("mode", "worker_num", "max_staleness")
+_COMMON_FIELDS = ("mode", "max_staleness", "async_rate")
+_FIELDS = (*_COMMON_FIELDS, "worker_num")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,6 +36,8 @@ class Terms:
     worker_num: int
     max_staleness: int | None
     """Steps a worker may lead the slowest by; None for any number."""
+    async_rate: AsyncRate = "full"
+    """Whether async takes the whole rate at every update."""
 
     @classmethod
     def of(cls, request: DeclareRequest) -> "Terms":
@@ -42,6 +46,7 @@ class Terms:
             mode=request.mode,
             worker_num=request.worker_num,
             max_staleness=request.max_staleness,
+            async_rate=request.async_rate,
         )
 
     def check_same(self, got: "Terms", *, elastic: bool) -> None:
@@ -54,7 +59,7 @@ class Terms:
         Raises:
             ModeMismatchError: if a field differs; it names the first.
         """
-        for field in ("mode", "max_staleness") if elastic else _FIELDS:
+        for field in _COMMON_FIELDS if elastic else _FIELDS:
             have_value, got_value = getattr(self, field), getattr(got, field)
             if have_value != got_value:
                 raise ModeMismatchError(field=field, have=have_value, got=got_value)

@@ -75,6 +75,7 @@ class Worker:
         mode: str = "async",
         worker_num: int = 1,
         max_staleness: int | None = None,
+        async_rate: str = "full",
     ) -> list[Message]:
         replies = await self.ask(
             "declare",
@@ -83,6 +84,7 @@ class Worker:
             mode=mode,
             worker_num=worker_num,
             max_staleness=max_staleness,
+            async_rate=async_rate,
         )
         self.specs |= {spec.name: spec for spec in specs}
         return replies
