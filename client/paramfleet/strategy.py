@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 ModeName = Literal["local", "sync", "async", "geo", "localsgd"]
-GeoMerge = Literal["damped", "mean", "remainder", "average"]
+GeoMerge = Literal["paced", "damped", "mean", "remainder", "average"]
 AsyncRate = Literal["guarded", "full"]
 
 
@@ -46,7 +46,7 @@ _KEYS: dict[str, Key] = {
     "max_staleness": Key(kind=int, default=None, least=0, most=MAX_STEPS, modes=_ASYNC),
     "async_rate": Key(kind=str, default="guarded", modes=_ASYNC, only=get_args(AsyncRate)),
     "wire_dtype": Key(kind=str, default="float32", modes=_ALL, only=WIRE_DTYPES),
-    "geo_merge": Key(kind=str, default="damped", modes=_GEO, only=get_args(GeoMerge)),
+    "geo_merge": Key(kind=str, default="paced", modes=_GEO, only=get_args(GeoMerge)),
     "geo_growth": Key(kind=int, default=40, least=0, most=MAX_STEPS, modes=_GEO),
     "runtime_split_send_recv": Key(
         kind=bool, default=False, modes=_ALL, only=(False,), remedy="sends are always split"
@@ -112,13 +112,16 @@ class TrainingMode:
     k_steps: int = 0
     """GEO: batches between two exchanges once the period is grown; 0 in the other modes."""
 
-    geo_merge: GeoMerge = "damped"
+    geo_merge: GeoMerge = "paced"
     """GEO: what is added of a worker's progress. ``damped`` divides it by the square root of
     the number of workers that changed the same row at the same time, a dense parameter's by
     that of all workers; ``mean`` by the number itself. So what one worker alone learns of a
-    row is added whole. ``remainder`` and ``average`` divide all by the number of workers;
-    ``remainder`` sends the rest later, so that totals tend to the sum over workers, and
-    ``average`` drops it."""
+    row is added whole. ``paced`` divides by a power of these numbers that fits: with SGD the
+    number itself at first and nothing after 12 steps, unless differences grow much longer than
+    usual; with Adam nothing at first, and the root, for rows the number, after 800 steps of
+    all workers together; with others the root. ``remainder`` and ``average`` divide all by the
+    number of workers; ``remainder`` sends the rest later, so that totals tend to the sum over
+    workers, and ``average`` drops it."""
 
     geo_growth: int = 40
     """GEO: steps after which the period between two exchanges is one batch longer, until it is

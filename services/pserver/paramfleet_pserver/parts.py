@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from paramfleet_pserver.core.pacing import Pace, RateGuard
+from paramfleet_pserver.core.pacing import Pace, RateGuard, Stride
 from paramfleet_shared.tables.dense import DenseRange, pieces_of
 from paramfleet_shared.tables.encoding import (
     DENSE_WIDTH,
@@ -27,6 +27,7 @@ __all__ = [
     "push_rows",
     "push_values",
     "read_values",
+    "square_of",
 ]
 
 CODED_VALUES = 1 << 15
@@ -129,11 +130,17 @@ def push_values(dense: DenseRange, parts: Sequence[DensePart], lr: float, step: 
 
 
 class Guarded(NamedTuple):
-    """An update of async whose stride depends on its gradients."""
+    """An update whose stride depends on its numbers."""
 
     guard: RateGuard
     """Of what steps."""
     pace: Pace
+    steps: int = 1
+    """Of which the numbers are the sum."""
+
+    def stride(self, square: float) -> Stride:
+        """Return how far to step with numbers of a squared length."""
+        return self.guard.stride(square / self.steps**2, self.pace)
 
 
 def push_guarded_rows(
@@ -142,9 +149,15 @@ def push_guarded_rows(
     """As ``push_rows`` of one part, as far as the guard lets it."""
     if part.wire != "float32":
         part = part._replace(rows=Encoded(decode_rows(part.rows, part.wire)), wire="float32")
-    flat = part.rows.rows.reshape(-1)
-    stride = guarded.guard.stride(float(np.dot(flat, flat)), guarded.pace)
-    push_rows(block, [part._replace(scale=stride.scale)], lr * stride.share, step)
+    stride = guarded.stride(square_of(part))
+    share = guarded.pace.share_at(stride.power)
+    push_rows(block, [part._replace(scale=stride.scale)], lr * share, step)
+
+
+def square_of(part: SparsePart) -> float:
+    """Return the squared length of all rows together, as they were sent."""
+    flat = decode_rows(part.rows, part.wire).reshape(-1)
+    return float(np.dot(flat, flat))
 
 
 def push_guarded_values(
@@ -155,8 +168,11 @@ def push_guarded_values(
     for piece in pieces_of(len(dense.values)):
         values = _numbers(part.part(piece))
         square += float(np.dot(values, values))
-    stride = guarded.guard.stride(square, guarded.pace)
-    push_values(dense, [part._replace(scale=stride.scale)], lr * stride.share, step)
+    stride = guarded.stride(square)
+    scale, share = stride.scale, guarded.pace.share_at(stride.power)
+    if dense.spec.optimizer.rule == "sum":  # it has no rate
+        scale *= share
+    push_values(dense, [part._replace(scale=scale)], lr * share, step)
 
 
 def read_values(dense: DenseRange, where: slice, wire: WireDtype, out: Encoded) -> None:

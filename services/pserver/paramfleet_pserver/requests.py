@@ -46,12 +46,10 @@ MODES: tuple[Mode, ...] = ("sync", "async", "geo", "localsgd")
 MAX_ANSWER_BYTES = DEFAULT_LIMITS.max_body_bytes
 """A worker takes no longer body."""
 
-_Ids = Literal["plain", "delta", "pulled"]
-_IDS: tuple[_Ids, ...] = ("plain", "delta", "pulled")
 _PullIds = Literal["plain", "delta", "pulled", "known"]
-_PULL_IDS: tuple[_PullIds, ...] = (*_IDS, "known")
+_PULL_IDS: tuple[_PullIds, ...] = ("plain", "delta", "pulled", "known")
 _ChangeIds = Literal["plain", "delta", "pulled", "same"]
-_CHANGE_IDS: tuple[_ChangeIds, ...] = (*_IDS, "same")
+_CHANGE_IDS: tuple[_ChangeIds, ...] = ("plain", "delta", "pulled", "same")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -126,6 +124,8 @@ class ExchangePart(NamedTuple):
     """Whether a dense table's values aren't answered: the worker pulls them."""
     damping: float
     """The power of the number of workers by which GEO divides what several change."""
+    guarded_steps: int
+    """Steps that the differences are of, if they are to be kept from growing; else 0."""
 
 
 class ExchangeRequest(NamedTuple):
@@ -308,6 +308,7 @@ def exchange_request(message: Message, store: TableStore) -> ExchangeRequest:
                 answer_wire=part.choice("answer_wire", WIRE_DTYPES, content.wire),
                 quiet=part.flag("quiet"),
                 damping=part.fraction("damping"),
+                guarded_steps=part.optional_integer("guarded_steps") or 0,
             )
             for identity, table, content, part in changes
         ),

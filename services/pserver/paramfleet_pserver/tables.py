@@ -325,11 +325,17 @@ class DenseTable(Table):
 
     @override
     def guarded_jobs(
-        self, part: SparsePart | DensePart, *, lr: float, step: int, pace: Pace
+        self,
+        part: SparsePart | DensePart,
+        *,
+        lr: float,
+        step: int,
+        pace: Pace,
+        num_steps: int = 1,
     ) -> list[Job]:
         assert isinstance(part, DensePart), "the request's reader sees to it"
         self.num_pushes += 1
-        guarded = Guarded(self._guard, pace)
+        guarded = Guarded(self._guard, pace, num_steps)
         return [self.job(partial(push_guarded_values, self.range, part, lr, step, guarded))]
 
     def assign_job(self, values: NDArray[np.float32]) -> Job:

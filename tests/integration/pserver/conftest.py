@@ -187,6 +187,7 @@ class Worker:
         step: int = 0,
         max_rows: int = 1 << 20,
         damping: float = 0.0,
+        guarded_steps: int = 0,
     ) -> dict[str, Heard]:
         """Exchange with every server, and note what to acknowledge next time."""
         messages = self.messages(
@@ -196,6 +197,7 @@ class Worker:
                 "ack": self.acks.get((server, table), 0),
                 "max_rows": max_rows,
                 "damping": damping,
+                "guarded_steps": guarded_steps,
             },
             step=step,
         )

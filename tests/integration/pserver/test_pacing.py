@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import pytest
@@ -94,7 +94,7 @@ async def test_one_worker_steps_as_one_process(start_servers: Start) -> None:
 
 @pytest.mark.parametrize(("rule", "share"), [("adagrad", 0.5), ("adam", 1.0)])
 async def test_adagrad_begins_with_its_nth_part_and_adam_with_the_whole(
-    start_servers: Start, rule: str, share: float
+    start_servers: Start, rule: Literal["adagrad", "adam"], share: float
 ) -> None:
     cluster = await start_servers(1)
     ada = cluster.worker(0)

@@ -32,10 +32,10 @@ WARMED_RULES = frozenset({"sgd", "momentum", "adagrad"})
 Adam's mean begins slowly already."""
 GUARDED_RULES = frozenset({"sgd", "momentum"})
 
-SLOW_STEPS = 8.0
-"""Updates of each worker over which the usual length is averaged."""
-FAST_STEPS = 0.5
-"""And the present one."""
+SLOW_STEPS, LEAST_SLOW = 8.0, 64
+"""Updates of each worker, and in all, over which the usual length is averaged at least."""
+FAST_STEPS, LEAST_FAST = 0.5, 8
+"""And the present one: gradients of few examples differ much in length."""
 MOST_GROWTH = 2.5
 """Times the usual squared length that the present one may be."""
 MOST_SQUARE = 4.0
@@ -59,7 +59,11 @@ class Pace(NamedTuple):
     @property
     def share(self) -> float:
         """Return the part of the rate that is taken at most."""
-        return float(self.workers**-self.power)
+        return self.share_at(self.power)
+
+    def share_at(self, power: float) -> float:
+        """Return the part of the rate that is taken at another power."""
+        return float(self.workers**-power)
 
 
 class Stride(NamedTuple):
@@ -67,8 +71,8 @@ class Stride(NamedTuple):
 
     scale: float
     """What the gradient is multiplied by."""
-    share: float
-    """What the rate is multiplied by."""
+    power: float
+    """Of the number of workers, by which the rate is divided."""
 
 
 def pace_of(spec: OptimizerSpec, *, update: int, workers: int) -> Pace:
@@ -113,12 +117,12 @@ class RateGuard:
             taken = min(square, MOST_SQUARE * self._usual)
             counted = min(square, MOST_COUNTED * self._usual)
         scale = (taken / square) ** 0.5 if taken < square else 1.0
-        self._usual += (taken - self._usual) / min(self._num, SLOW_STEPS * workers)
-        self._present += (counted - self._present) / min(
-            self._num, max(1.0, FAST_STEPS * workers)
-        )
+        slow = max(LEAST_SLOW, SLOW_STEPS * workers)
+        fast = max(LEAST_FAST, FAST_STEPS * workers)
+        self._usual += (taken - self._usual) / min(self._num, slow)
+        self._present += (counted - self._present) / min(self._num, fast)
         if watches and self._present > MOST_GROWTH * self._usual:
             self._power = min(1.0, self._power + RISE / workers)
         else:
             self._power -= self._power / (FALL_STEPS * workers)
-        return Stride(scale, Pace(workers, max(pace.power, self._power)).share)
+        return Stride(scale, max(pace.power, self._power))
