@@ -7,6 +7,7 @@ GEO, with the modes' defaults, in logical time (``logical.py``). See docs/accura
 import argparse
 import itertools
 import json
+import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -22,12 +23,15 @@ from harness import Suite, markdown_table, with_machine, write_json
 from logical import Alone, LogicalJob, LogicalWorker
 from paramfleet.modes.base import GradientError
 from paramfleet.strategy import DistributedStrategy
+from paramfleet_shared.clock import SystemClock
 from quality_tasks import TASKS, DeepFM, Task, TaskMissingError, area_under_curve
 
 __all__ = ["Case", "cases_of", "interval", "main", "rows_of", "summary_of"]
 
 MODES: dict[str, dict[str, Any]] = {"async": {}, "geo": {"k_steps": 20}}
 """The keys of each mode's strategy; all others are the defaults."""
+CONTROL = "control"
+"""One process, its batches in another order: what no mode is to blame for."""
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.1),
     "adagrad": lambda parameters: torch.optim.Adagrad(parameters, lr=0.01),
@@ -48,8 +52,9 @@ of the machine's speed. A Latin square was chosen before anything was measured: 
 optimizer j takes (2, 6, 16)[(i + j) % 3] workers and (1, 3)[(i + j // 2) % 2] epochs. loss is
 the held-out AUC of one process (batches as a worker's) less that of the mode, with the same
 seed: its mean over the seeds, and where it lies with 95 % confidence by Student's t. A run that
-diverges has an AUC of 0.5. quality_*_mean_loss is the mean over all cases and seeds,
-quality_*_worst_loss the largest."""
+diverges has an AUC of 0.5. The control is one process whose batches come in another order.
+Runs are made seed by seed until the time is over; seeds says how many a case got.
+quality_*_mean_loss is the mean over all cases and seeds, quality_*_worst_loss the largest."""
 
 _T_95 = {2: 12.71, 3: 4.303, 4: 3.182, 5: 2.776}
 """Student's t for 95 %, both sides, by the number of values."""
@@ -74,7 +79,7 @@ class Plan(NamedTuple):
 
 
 class Run(NamedTuple):
-    """One case with one seed: the AUC of one process, and of each mode."""
+    """One case with one seed: the AUC of one process, and of each mode and the control."""
 
     case: Case
     seed: int
@@ -100,8 +105,18 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
     return mean - reach, mean + reach
 
 
-def train(task: Task, case: Case, keys: Mapping[str, Any] | None, seed: int) -> float:
-    """Return the held-out AUC of a job, or of one process where ``keys`` is None."""
+def train(
+    task: Task,
+    case: Case,
+    keys: Mapping[str, Any] | None,
+    seed: int,
+    *,
+    reordered: bool = False,
+) -> float:
+    """Return the held-out AUC of a job, or of one process where ``keys`` is None.
+
+    With ``reordered`` the batches of each epoch are the same, and come in another order.
+    """
     num = 1 if keys is None else case.workers
     workers = []
     for _ in range(num):
@@ -115,13 +130,15 @@ def train(task: Task, case: Case, keys: Mapping[str, Any] | None, seed: int) -> 
         job = LogicalJob(workers, strategy.resolve())
     with closing(job):
         try:
-            train_all(job, task, case, seed)
+            train_all(job, task, case, seed, reordered=reordered)
         except GradientError:
             return 0.5
         return area_under_curve(task.labels[task.num_train :], scores(workers[0], task))
 
 
-def train_all(job: Alone | LogicalJob, task: Task, case: Case, seed: int) -> None:
+def train_all(
+    job: Alone | LogicalJob, task: Task, case: Case, seed: int, *, reordered: bool
+) -> None:
     """Take every step of a job.
 
     Raises:
@@ -129,11 +146,13 @@ def train_all(job: Alone | LogicalJob, task: Task, case: Case, seed: int) -> Non
     """
     num, batch = len(job.workers), BATCHES[case.workers]
     dice = np.random.default_rng(seed)
+    shuffle = np.random.default_rng([seed, 1])
     ids, labels = torch.from_numpy(task.ids), torch.from_numpy(task.labels)
     loss = torch.nn.functional.binary_cross_entropy_with_logits
     for _ in range(case.epochs):
         order = dice.permutation(task.num_train)
-        for first in range(0, task.num_train - batch * num + 1, batch * num):
+        firsts = np.arange(0, task.num_train - batch * num + 1, batch * num)
+        for first in shuffle.permutation(firsts) if reordered else firsts:
             for place, worker in enumerate(job.workers):
                 rows = order[first + place * batch : first + (place + 1) * batch]
                 lost: Any = loss(worker.model(ids[rows]), labels[rows])  # untyped in torch
@@ -162,6 +181,7 @@ def run(case: Case, seed: int, plan: Plan) -> Run:
     if plan.quick:
         task = task._replace(num_train=min(task.num_train, QUICK_ROWS))
     modes = {mode: train(task, case, keys, seed) for mode, keys in plan.modes.items()}
+    modes[CONTROL] = train(task, case, None, seed, reordered=True)
     return Run(case, seed, train(task, case, None, seed), modes)
 
 
@@ -189,15 +209,19 @@ def rows_of(runs: Sequence[Run]) -> list[dict[str, Any]]:
 def summary_of(runs: Sequence[Run]) -> dict[str, float | None]:
     """Return the headlines: each mode's mean and worst loss."""
     summary: dict[str, float | None] = {}
-    for mode in MODES:
+    for mode in (*MODES, CONTROL):
         losses = [each.alone - each.modes[mode] for each in runs if mode in each.modes]
         summary[f"quality_{mode}_mean_loss"] = float(np.mean(losses)) if losses else None
         summary[f"quality_{mode}_worst_loss"] = max(losses, default=None)
     return summary
 
 
-def measure(plan: Plan, tasks: Sequence[str], *, seeds: int) -> Suite:
-    """Run every case with every seed, two at a time."""
+def measure(
+    plan: Plan, tasks: Sequence[str], *, seeds: int, minutes: float = math.inf
+) -> Suite:
+    """Run every case with every seed, two at a time; none begins when the time is over."""
+    clock = SystemClock()
+    stop = clock.monotonic() + 60 * minutes
     jobs = list(itertools.product(range(seeds), cases_of(list(TASKS))))
     jobs = [(seed, case) for seed, case in jobs if case.task in tasks]
     runs: list[Run] = []
@@ -205,6 +229,8 @@ def measure(plan: Plan, tasks: Sequence[str], *, seeds: int) -> Suite:
     with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
         futures = [pool.submit(run, case, seed, plan) for seed, case in jobs]
         for future, (_, case) in zip(futures, jobs, strict=True):
+            if clock.monotonic() > stop and future.cancel():
+                continue
             try:
                 runs.append(future.result())
             except TaskMissingError as error:
@@ -226,6 +252,7 @@ def main() -> int:
     parser.add_argument("--data_dir", type=Path, required=True, help="of the medium data")
     parser.add_argument("--tasks", default=",".join(TASKS), help="which, with commas")
     parser.add_argument("--seeds", type=int, default=SEEDS, help="how many")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="begin no run after")
     parser.add_argument("--modes", default=",".join(MODES), help="which, with commas")
     parser.add_argument("--keys", type=json.loads, default={}, help="more of geo's, as JSON")
     parser.add_argument("--quick", action="store_true", help="see that it works")
@@ -237,7 +264,7 @@ def main() -> int:
     if "geo" in modes:
         modes["geo"] = {**modes["geo"], **options.keys}
     plan = Plan(options.data_dir, modes, options.quick)
-    result = with_machine(lambda: measure(plan, tasks, seeds=seeds))
+    result = with_machine(lambda: measure(plan, tasks, seeds=seeds, minutes=options.minutes))
     for line in markdown_table(result["rows"]):
         print(line)
     if options.output is not None:

@@ -221,6 +221,7 @@ def declare(job: Job, specs: Sequence[TableSpec], mode: TrainingMode) -> int:
         "worker_num": job.worker_num,
         "max_staleness": mode.max_staleness,
         "sync_batch_norm": mode.sync_batch_norm,
+        "async_rate": mode.async_rate,
     }
     job.pservers.divides = _num_dense(job, specs) * 4 > job.pservers.dense.request_bytes
     answers = job.communicator.wait(

@@ -11,8 +11,9 @@ keeps it, so that it is sent with later deltas and the total tends to the sum of
 all workers' progress (Fleet's rule; see also Wu et al., GEO-SGD, in Fleet's
 documentation). ``average`` drops it: ``cur = old`` after taking a delta.
 
-``damped`` and ``mean`` leave the division to the servers, which know how many workers share
-what changes: there N = 1, nothing is unsent, and the worker hears what became of its delta.
+``paced``, ``damped`` and ``mean`` leave the division to the servers, which know how many
+workers share what changes: there N = 1, nothing is unsent, and the worker hears what became of
+its delta.
 
 A delta that is sent as narrow numbers is sent rounded: ``give_back`` counts what that loses
 as unsent, so that it goes with a later delta. With ``remainder`` it is taken out of ``old``
@@ -22,8 +23,6 @@ kept apart, and goes undivided.
 At the end of training ``take_rest`` sends all that is left, undivided.
 """
 
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -42,19 +41,12 @@ from paramfleet_shared.tables.reservation import RowColumn
 from paramfleet_shared.tables.routing import route
 from paramfleet_shared.tables.rowstore import initial_rows
 
-__all__ = ["DenseReplica", "RowDeltas", "RowReplica", "damping_of"]
+__all__ = ["DenseReplica", "RowDeltas", "RowReplica"]
 
 _OLD = "geo.old"
 _LOST = "geo.lost"
 
-
-_DAMPING: Mapping[GeoMerge, float] = MappingProxyType({"damped": 0.5, "mean": 1.0})
-"""Of merges in which the servers divide: by which power of the number of workers."""
-
-
-def damping_of(merge: GeoMerge) -> float:
-    """Return by which power of the number of workers the servers divide; 0 if they don't."""
-    return _DAMPING.get(merge, 0.0)
+_DIVIDED_BY_SERVERS: frozenset[GeoMerge] = frozenset({"paced", "damped", "mean"})
 
 
 class DenseReplica:
@@ -266,4 +258,4 @@ class RowReplica:
 
 def _divisor_of(worker_num: int, merge: GeoMerge) -> np.float32:
     """Return by what a worker divides its deltas: 1 where the servers do."""
-    return np.float32(1 if merge in _DAMPING else worker_num)
+    return np.float32(1 if merge in _DIVIDED_BY_SERVERS else worker_num)

@@ -16,6 +16,7 @@ from paramfleet_shared.tables.encoding import WIRE_DTYPES, WireDtype
 from paramfleet_shared.texts import shown
 
 __all__ = [
+    "AsyncRate",
     "CollectiveMode",
     "DistributedStrategy",
     "GeoMerge",
@@ -25,7 +26,8 @@ __all__ = [
 ]
 
 ModeName = Literal["local", "sync", "async", "geo", "localsgd"]
-GeoMerge = Literal["damped", "mean", "remainder", "average"]
+GeoMerge = Literal["paced", "damped", "mean", "remainder", "average"]
+AsyncRate = Literal["guarded", "full"]
 
 
 _ASYNC = frozenset({"async"})
@@ -42,8 +44,9 @@ _KEYS: dict[str, Key] = {
     "thread_pool_size": Key(kind=int, default=1, least=1, most=256, modes=_ASYNC),
     "send_wait_times": Key(kind=int, default=1, least=0, most=360_000, modes=_ASYNC),
     "max_staleness": Key(kind=int, default=None, least=0, most=MAX_STEPS, modes=_ASYNC),
+    "async_rate": Key(kind=str, default="guarded", modes=_ASYNC, only=get_args(AsyncRate)),
     "wire_dtype": Key(kind=str, default="float32", modes=_ALL, only=WIRE_DTYPES),
-    "geo_merge": Key(kind=str, default="damped", modes=_GEO, only=get_args(GeoMerge)),
+    "geo_merge": Key(kind=str, default="paced", modes=_GEO, only=get_args(GeoMerge)),
     "geo_growth": Key(kind=int, default=40, least=0, most=MAX_STEPS, modes=_GEO),
     "runtime_split_send_recv": Key(
         kind=bool, default=False, modes=_ALL, only=(False,), remedy="sends are always split"
@@ -109,13 +112,16 @@ class TrainingMode:
     k_steps: int = 0
     """GEO: batches between two exchanges once the period is grown; 0 in the other modes."""
 
-    geo_merge: GeoMerge = "damped"
+    geo_merge: GeoMerge = "paced"
     """GEO: what is added of a worker's progress. ``damped`` divides it by the square root of
     the number of workers that changed the same row at the same time, a dense parameter's by
     that of all workers; ``mean`` by the number itself. So what one worker alone learns of a
-    row is added whole. ``remainder`` and ``average`` divide all by the number of workers;
-    ``remainder`` sends the rest later, so that totals tend to the sum over workers, and
-    ``average`` drops it."""
+    row is added whole. ``paced`` divides by a power of these numbers that fits: with SGD the
+    number itself at first and nothing after 12 steps, unless differences grow much longer than
+    usual; with Adam nothing at first, and the root, for rows the number, after 800 steps of
+    all workers together; with others the root. ``remainder`` and ``average`` divide all by the
+    number of workers; ``remainder`` sends the rest later, so that totals tend to the sum over
+    workers, and ``average`` drops it."""
 
     geo_growth: int = 40
     """GEO: steps after which the period between two exchanges is one batch longer, until it is
@@ -129,6 +135,12 @@ class TrainingMode:
 
     max_staleness: int | None = None
     """async: batches a worker may lead the slowest by; None never waits."""
+
+    async_rate: AsyncRate = "guarded"
+    """async: how far each worker's gradient steps. ``guarded`` begins with the rate divided by
+    the number of workers N, and reaches the whole rate after 12 updates of each; Adam has the
+    whole from the start. With SGD it also shortens gradients, and divides the rate by up to N
+    again, while gradients grow much longer than usual. ``full`` always takes the whole rate."""
 
     max_merge_var_num: int = 1
     """async: steps whose gradients are summed into one push, at most."""
@@ -187,8 +199,8 @@ class DistributedStrategy:
     """Choose the mode: ``a_sync = False`` is sync, ``True`` async, ``k_steps > 0`` GEO.
 
     ``a_sync_configs`` takes Fleet's keys, plus ``wire_dtype`` (every mode),
-    ``max_staleness`` (async), ``geo_merge`` and ``geo_growth`` (GEO). See ``TrainingMode`` for
-    what each means.
+    ``max_staleness`` and ``async_rate`` (async), ``geo_merge`` and ``geo_growth`` (GEO). See
+    ``TrainingMode`` for what each means.
     ``checkpoint_configs`` has checkpoints written by time: ``{"every_s": 600, "keep": 3,
     "dirname": "checkpoints"}``.
     In collective mode there are features instead: ``strategy.amp = True`` switches one on, and

@@ -36,6 +36,8 @@ class Delta(NamedTuple):
     encoded: tuple[Encoded, ...] = ()
     """What travels instead of ``values`` if that isn't float32: all rows, or each
     pserver's part of a dense table."""
+    num_steps: int = 0
+    """Steps that the differences are of; 0 if there are none."""
 
 
 def divided(

@@ -27,8 +27,9 @@ from paramfleet.modes.base import ModelTables, check_gradients
 from paramfleet.modes.deltas import Delta, Heard, divided
 from paramfleet.modes.geo_states import GeoStates
 from paramfleet.modes.periods import Periods
+from paramfleet.modes.powers import powers_at
 from paramfleet.modes.rowstep import RowStepper, forget_states, step_rows
-from paramfleet.replica import DenseReplica, RowReplica, damping_of
+from paramfleet.replica import DenseReplica, RowReplica
 from paramfleet.requests import (
     Read,
     ReadPlan,
@@ -100,6 +101,8 @@ class GeoMode:
         self._periods = self._periods_from(0)
         self._due = False
         self._sequence = 0
+        self._delta_step = 0
+        """Steps taken when deltas were taken last."""
         self._acks: dict[tuple[int, str], int] = {}
         self._flying: Future[Heard] | None = None
         self._slices = {
@@ -254,20 +257,22 @@ class GeoMode:
         values = delta.values if order is None else delta.values[order]
         encoded = encode_rows(values, wire)
         replica.give_back(rows.ids_U, values - decode_rows(encoded, wire))
-        return Delta(name, values, rows, wire, (encoded,))
+        return Delta(name, values, rows, wire, (encoded,), delta.num_steps)
 
     def _take_deltas(self, *, rest: bool = False) -> list[Delta]:
         """Return what this worker has to send; with ``rest``, all of it."""
         deltas = []
+        num_steps = self._step - self._delta_step
+        self._delta_step = self._step
         for name, replica in self._rows.items():
             ids, values, offsets = replica.take_rest() if rest else replica.take_delta()
-            deltas.append(Delta(name, values, Rows(ids, offsets)))
+            deltas.append(Delta(name, values, Rows(ids, offsets), num_steps=num_steps))
         for block in self._blocks:
             dense = self._dense[block.name]
             take = dense.take_rest if rest else dense.take_delta
             values, cur = take(block.values())
             block.install(cur)
-            deltas.append(Delta(block.name, values))
+            deltas.append(Delta(block.name, values, num_steps=num_steps))
         return deltas
 
     def _no_deltas(self) -> list[Delta]:
@@ -323,6 +328,8 @@ class GeoMode:
         """Send one message to each pserver; return the tables that have more to tell."""
         self._sequence += 1
         writes = [self._write(delta) for delta in deltas]
+        num_steps = max((delta.num_steps for delta in deltas), default=0)
+        part_fields = partial(self._part_fields, step=step, num_steps=num_steps)
         fields = {**self._job.author.fields(), "step": max(step - 1, 0)}
         if not listens:
             fields["continues"] = True
@@ -331,7 +338,7 @@ class GeoMode:
             self._job.placement,
             fields,
             values_name="deltas",
-            part_fields=partial(self._part_fields, listens=listens),
+            part_fields=partial(part_fields, listens=listens),
         )
         answers = await self._job.pservers.change("exchange", messages)
         for block in self._blocks:
@@ -381,16 +388,14 @@ class GeoMode:
                     more.add(write.table)
         return more
 
-    def _part_fields(self, server: int, write: Write, *, listens: bool) -> dict[str, float]:
-        """Say what was heard, and how much the pserver may tell: little if nobody listens.
-
-        And by which power of the number of workers it divides what several change.
-        """
-        max_rows = self._max_rows(write.table) if listens and write.rows is not None else 1
-        fields: dict[str, float] = {
+    def _part_fields(
+        self, server: int, write: Write, *, listens: bool, step: int, num_steps: int
+    ) -> dict[str, float]:
+        """Say what was heard, what may be told (little if nobody listens), how to divide."""
+        is_dense, workers = write.rows is None, self._job.worker_num
+        powers = powers_at(self._mode.geo_merge, self._optimizer, step=step, workers=workers)
+        return {
             "ack": self._acks.get((server, write.table), 0),
-            "max_rows": max_rows,
+            "max_rows": self._max_rows(write.table) if listens and not is_dense else 1,
+            **powers.fields(dense=is_dense, num_steps=num_steps),
         }
-        if damping := damping_of(self._mode.geo_merge):
-            fields["damping"] = damping
-        return fields

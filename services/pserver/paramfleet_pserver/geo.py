@@ -28,9 +28,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paramfleet_pserver.core.geo_recorder import GeoRecorder, Reply
+from paramfleet_pserver.core.pacing import Pace, RateGuard
 from paramfleet_pserver.core.sharers import Sharers
 from paramfleet_pserver.owners import Job, Owners, when_done
-from paramfleet_pserver.parts import DensePart, SparsePart
+from paramfleet_pserver.parts import DensePart, Guarded, SparsePart, square_of
 from paramfleet_pserver.requests import ExchangePart, ExchangeRequest, Mode
 from paramfleet_pserver.tables import Block, DenseTable, SparseTable, Table
 from paramfleet_pserver.tablestore import TableStore
@@ -113,9 +114,16 @@ class GeoExchange:
         for part in parts:
             table = part.table
             content = part.content
+            if isinstance(table, DenseTable) and self._is_guarded(part):
+                pace, num_steps = Pace(len(self._ranks), part.damping), part.guarded_steps
+                step = table.next_update()
+                jobs += table.guarded_jobs(
+                    content, lr=part.lr, step=step, pace=pace, num_steps=num_steps
+                )
+                continue
             if isinstance(content, DensePart):
                 content = content._replace(scale=share * self._weight(part.damping))
-            elif part.damping:
+            elif part.damping or self._is_guarded(part):
                 content = content._replace(weights=np.ones(len(content.ids), np.float32))
                 jobs += self._weigh_jobs(part, content, request)
             jobs += table.update_jobs([content], lr=part.lr, step=table.next_update())
@@ -146,7 +154,7 @@ class GeoExchange:
                     self._announced[table.spec.name] = blocks
 
     async def _announce(self, table: SparseTable) -> None:
-        for block, recorder, _ in self._recorded(table):
+        for block, recorder, *_ in self._recorded(table):
             for rows in _all_rows(block):
                 act = partial(recorder.record, rows, writer=None)
                 await self._owners.run([Job(block.owner, len(rows), act)])
@@ -169,7 +177,7 @@ class GeoExchange:
             return
         for table in self._store:
             if isinstance(table, SparseTable):
-                for block, recorder, _ in self._recorded(table):
+                for block, recorder, *_ in self._recorded(table):
                     for rows in _all_rows(block):
                         act = partial(recorder.tell, rank, rows)
                         await self._owners.run([Job(block.owner, len(rows), act)])
@@ -196,7 +204,7 @@ class GeoExchange:
         max_rows = max(1, part.max_rows // len(table.blocks))
         taken = [
             _Taking(block, recorder, rank, part.ack, max_rows)
-            for block, recorder, _ in self._recorded(table)
+            for block, recorder, *_ in self._recorded(table)
         ]
         await self._owners.run([each.job() for each in taken])
         told = _Told(taken, self._store.num_shards, packs=wire != "float32")
@@ -215,6 +223,9 @@ class GeoExchange:
             rows=room,
         )
 
+    def _is_guarded(self, part: ExchangePart) -> bool:
+        return part.guarded_steps > 0 and len(self._ranks) > 1
+
     def _weight(self, damping: float) -> float:
         """Return what a difference of a dense table is multiplied by."""
         return float(max(1, len(self._ranks)) ** -damping)
@@ -232,7 +243,8 @@ class GeoExchange:
                 some,
                 writer=request.rank,
                 step=request.step,
-                damping=part.damping,
+                pace=Pace(max(1, len(self._ranks)), part.damping),
+                guarded_steps=part.guarded_steps if self._is_guarded(part) else 0,
             )
             jobs.append(Job(recorded.block.owner, len(some.ids), act))
         return jobs
@@ -256,7 +268,7 @@ class GeoExchange:
             last = max((each.recorder.last_batch for each in former), default=0)
             recorders = [GeoRecorder(num_workers=0, last_batch=last) for _ in table.blocks]
             self._recorders[name] = tuple(
-                _Recorded(block, recorder, Sharers())
+                _Recorded(block, recorder, Sharers(), RateGuard())
                 for block, recorder in zip(table.blocks, recorders, strict=True)
             )
             for recorded in self._recorders[name]:
@@ -271,6 +283,7 @@ class _Recorded(NamedTuple):
     block: Block
     recorder: GeoRecorder
     sharers: Sharers
+    guard: RateGuard
 
     def join(self, rank: Rank) -> None:
         self.recorder.join(rank)
@@ -280,11 +293,17 @@ class _Recorded(NamedTuple):
         self.recorder.leave(rank)
         self.sharers.leave(rank)
 
-    def weigh(self, part: SparsePart, *, writer: Rank, step: Step, damping: float) -> None:
+    def weigh(
+        self, part: SparsePart, *, writer: Rank, step: Step, pace: Pace, guarded_steps: int
+    ) -> None:
         """Set the weights of rows that are about to change, and end the writer's period."""
         assert part.weights is not None, "they are to be set"
         counts = self.sharers.count(self.block.rows.find(part.ids), writer=writer, step=step)
-        part.weights[:] = 1.0 / counts.astype(np.float32) ** np.float32(damping)
+        scale, power = 1.0, pace.power
+        if guarded_steps and len(part.ids):
+            guarded = Guarded(self.guard, pace, guarded_steps)
+            scale, power = guarded.stride(square_of(part))
+        part.weights[:] = np.float32(scale) / counts.astype(np.float32) ** np.float32(power)
 
     def record(self, part: SparsePart, *, writer: Rank) -> None:
         """Note rows that changed; the writer hears of those that aren't what it holds."""

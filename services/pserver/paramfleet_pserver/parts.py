@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from paramfleet_pserver.core.pacing import Pace, RateGuard, Stride
 from paramfleet_shared.tables.dense import DenseRange, pieces_of
 from paramfleet_shared.tables.encoding import (
     DENSE_WIDTH,
@@ -16,7 +17,18 @@ from paramfleet_shared.tables.encoding import (
 )
 from paramfleet_shared.tables.sparse import SparseShard
 
-__all__ = ["DensePart", "SparsePart", "pull_rows", "push_rows", "push_values", "read_values"]
+__all__ = [
+    "DensePart",
+    "Guarded",
+    "SparsePart",
+    "pull_rows",
+    "push_guarded_rows",
+    "push_guarded_values",
+    "push_rows",
+    "push_values",
+    "read_values",
+    "square_of",
+]
 
 CODED_VALUES = 1 << 15
 """Floats that are read and then encoded at a time: they stay near."""
@@ -115,6 +127,52 @@ def push_values(dense: DenseRange, parts: Sequence[DensePart], lr: float, step: 
         return total
 
     dense.push_pieces(sum_of, lr=lr, step=step)
+
+
+class Guarded(NamedTuple):
+    """An update whose stride depends on its numbers."""
+
+    guard: RateGuard
+    """Of what steps."""
+    pace: Pace
+    steps: int = 1
+    """Of which the numbers are the sum."""
+
+    def stride(self, square: float) -> Stride:
+        """Return how far to step with numbers of a squared length."""
+        return self.guard.stride(square / self.steps**2, self.pace)
+
+
+def push_guarded_rows(
+    block: SparseShard, part: SparsePart, lr: float, step: int, guarded: Guarded
+) -> None:
+    """As ``push_rows`` of one part, as far as the guard lets it."""
+    if part.wire != "float32":
+        part = part._replace(rows=Encoded(decode_rows(part.rows, part.wire)), wire="float32")
+    stride = guarded.stride(square_of(part))
+    share = guarded.pace.share_at(stride.power)
+    push_rows(block, [part._replace(scale=stride.scale)], lr * share, step)
+
+
+def square_of(part: SparsePart) -> float:
+    """Return the squared length of all rows together, as they were sent."""
+    flat = decode_rows(part.rows, part.wire).reshape(-1)
+    return float(np.dot(flat, flat))
+
+
+def push_guarded_values(
+    dense: DenseRange, part: DensePart, lr: float, step: int, guarded: Guarded
+) -> None:
+    """As ``push_values`` of one part, as far as the guard lets it."""
+    square = 0.0
+    for piece in pieces_of(len(dense.values)):
+        values = _numbers(part.part(piece))
+        square += float(np.dot(values, values))
+    stride = guarded.stride(square)
+    scale, share = stride.scale, guarded.pace.share_at(stride.power)
+    if dense.spec.optimizer.rule == "sum":  # it has no rate
+        scale *= share
+    push_values(dense, [part._replace(scale=scale)], lr * share, step)
 
 
 def read_values(dense: DenseRange, where: slice, wire: WireDtype, out: Encoded) -> None:

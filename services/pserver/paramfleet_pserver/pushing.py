@@ -3,6 +3,7 @@
 import asyncio
 from functools import partial
 
+from paramfleet_pserver.core.pacing import pace_of
 from paramfleet_pserver.owners import Job, Owners, when_done
 from paramfleet_pserver.reading import reading
 from paramfleet_pserver.requests import PullRequest, PushPart, PushRequest
@@ -69,8 +70,7 @@ async def apply_push(
     jobs: list[Job] = []
     for part in new:
         training.identities.record(part.identity)
-        step = part.table.next_update()
-        jobs += part.table.update_jobs([part.content], lr=part.lr, step=step)
+        jobs += _jobs(part, training)
     applied = owners.start(jobs, alone=alone)
     when_done(applied, partial(_count, new))
     training.commit(push.rank, push.step)
@@ -78,6 +78,16 @@ async def apply_push(
     if len(new) < len(fresh):
         await owners.settle()  # the original may still be on its way
     return fresh
+
+
+def _jobs(part: PushPart, training: Training) -> list[Job]:
+    """Return the update that a part is."""
+    table, step = part.table, part.table.next_update()
+    if training.terms.async_rate == "full":
+        return table.update_jobs([part.content], lr=part.lr, step=step)
+    workers = max(1, training.num_members)
+    pace = pace_of(table.spec.optimizer, update=step, workers=workers)
+    return table.paced_jobs(part.content, lr=part.lr, step=step, pace=pace)
 
 
 def _count(parts: list[PushPart], applied: asyncio.Future[None]) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paramfleet_pserver.core.identities import FIRST_SEQUENCE
+from paramfleet_pserver.core.pacing import ASYNC_RATES, AsyncRate
 from paramfleet_pserver.fields import Fields
 from paramfleet_pserver.parts import DensePart, SparsePart
 from paramfleet_pserver.tables import SparseTable, Table
@@ -45,12 +46,10 @@ MODES: tuple[Mode, ...] = ("sync", "async", "geo", "localsgd")
 MAX_ANSWER_BYTES = DEFAULT_LIMITS.max_body_bytes
 """A worker takes no longer body."""
 
-_Ids = Literal["plain", "delta", "pulled"]
-_IDS: tuple[_Ids, ...] = ("plain", "delta", "pulled")
 _PullIds = Literal["plain", "delta", "pulled", "known"]
-_PULL_IDS: tuple[_PullIds, ...] = (*_IDS, "known")
+_PULL_IDS: tuple[_PullIds, ...] = ("plain", "delta", "pulled", "known")
 _ChangeIds = Literal["plain", "delta", "pulled", "same"]
-_CHANGE_IDS: tuple[_ChangeIds, ...] = (*_IDS, "same")
+_CHANGE_IDS: tuple[_ChangeIds, ...] = ("plain", "delta", "pulled", "same")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,6 +61,7 @@ class DeclareRequest:
     worker_num: int
     max_staleness: int | None
     sync_batch_norm: bool
+    async_rate: AsyncRate
     rank: Rank
     incarnation: int
 
@@ -125,6 +125,8 @@ class ExchangePart(NamedTuple):
     """Whether a dense table's values aren't answered: the worker pulls them."""
     damping: float
     """The power of the number of workers by which GEO divides what several change."""
+    guarded_steps: int
+    """Steps that the differences are of, if they are to be kept from growing; else 0."""
 
 
 class ExchangeRequest(NamedTuple):
@@ -156,6 +158,7 @@ def declare_request(message: Message) -> DeclareRequest:
         worker_num=fields.integer("worker_num", least=1),
         max_staleness=fields.optional_integer("max_staleness"),
         sync_batch_norm=fields.flag("sync_batch_norm"),
+        async_rate=fields.choice("async_rate", ASYNC_RATES, "full"),
         rank=Rank(fields.integer("rank")),
         incarnation=fields.integer("incarnation"),
     )
@@ -307,6 +310,7 @@ def exchange_request(message: Message, store: TableStore) -> ExchangeRequest:
                 answer_wire=part.choice("answer_wire", WIRE_DTYPES, content.wire),
                 quiet=part.flag("quiet"),
                 damping=part.fraction("damping"),
+                guarded_steps=part.optional_integer("guarded_steps") or 0,
             )
             for identity, table, content, part in changes
         ),

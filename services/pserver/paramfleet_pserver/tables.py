@@ -13,13 +13,17 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from paramfleet_pserver.core.pacing import Pace, RateGuard, is_guarded
 from paramfleet_pserver.core.pulled import PulledIds
 from paramfleet_pserver.known import KnownIds
 from paramfleet_pserver.owners import Job
 from paramfleet_pserver.parts import (
     DensePart,
+    Guarded,
     SparsePart,
     pull_rows,
+    push_guarded_rows,
+    push_guarded_values,
     push_rows,
     push_values,
     read_values,
@@ -83,6 +87,27 @@ class Table(ABC):
             lr: Learning rate.
             step: The update's number, from 1.
         """
+
+    def paced_jobs(
+        self, part: "SparsePart | DensePart", *, lr: float, step: int, pace: Pace
+    ) -> list[Job]:
+        """Apply one update made of one worker's part, as far as the pace lets it.
+
+        Args:
+            part: Of the table's kind.
+            lr: Learning rate.
+            step: The update's number, from 1.
+            pace: Of the update.
+        """
+        if pace.workers == 1 or not is_guarded(self.spec.optimizer):
+            return self.update_jobs([part], lr=lr * pace.share, step=step)
+        return self.guarded_jobs(part, lr=lr, step=step, pace=pace)
+
+    @abstractmethod
+    def guarded_jobs(
+        self, part: "SparsePart | DensePart", *, lr: float, step: int, pace: Pace
+    ) -> list[Job]:
+        """Apply one update as ``paced_jobs`` does, with a look at its gradients."""
 
     @abstractmethod
     def busiest_shards(self) -> list[dict[str, Any]]:
@@ -153,6 +178,7 @@ class SparseTable(Table):
             for owner, own in enumerate(shards)
         )
         self._counters = self._new_counters()
+        self._guards = [RateGuard() for _ in self.blocks]
 
     @property
     @override
@@ -169,6 +195,7 @@ class SparseTable(Table):
         super().adopt(other)
         assert isinstance(other, SparseTable), "of one spec"
         self.blocks = other.blocks
+        self._guards = [RateGuard() for _ in self.blocks]
         self._counters = self._new_counters()
 
     @override
@@ -226,6 +253,22 @@ class SparseTable(Table):
                 jobs.append(Job(owner, count, partial(push_rows, rows, mine, lr, step)))
         return jobs
 
+    @override
+    def guarded_jobs(
+        self, part: SparsePart | DensePart, *, lr: float, step: int, pace: Pace
+    ) -> list[Job]:
+        assert isinstance(part, SparsePart), "the request's reader sees to it"
+        self.num_pushes += 1
+        self.use.push(part.offsets)
+        jobs = []
+        for (owner, shards, rows), guard in zip(self.blocks, self._guards, strict=True):
+            mine = part.part(part.within(shards))
+            if count := len(mine.ids):
+                guarded = Guarded(guard, pace)
+                act = partial(push_guarded_rows, rows, mine, lr, step, guarded)
+                jobs.append(Job(owner, count, act))
+        return jobs
+
     def _new_counters(self) -> tuple[RowCounter, ...]:
         first, num_shards = self.hosted.start, self.spec.num_shards
         return tuple(
@@ -252,6 +295,7 @@ class DenseTable(Table):
         self.stop = stop
         self.owner = owner
         self.range = DenseRange(spec, start, stop)
+        self._guard = RateGuard()
 
     @property
     @override
@@ -279,6 +323,21 @@ class DenseTable(Table):
         dense = [part for part in parts if isinstance(part, DensePart)]
         return [self.job(partial(push_values, self.range, dense, lr, step))]
 
+    @override
+    def guarded_jobs(
+        self,
+        part: SparsePart | DensePart,
+        *,
+        lr: float,
+        step: int,
+        pace: Pace,
+        num_steps: int = 1,
+    ) -> list[Job]:
+        assert isinstance(part, DensePart), "the request's reader sees to it"
+        self.num_pushes += 1
+        guarded = Guarded(self._guard, pace, num_steps)
+        return [self.job(partial(push_guarded_values, self.range, part, lr, step, guarded))]
+
     def assign_job(self, values: NDArray[np.float32]) -> Job:
         """Overwrite the range's values."""
         return self.job(partial(self.range.assign, values))
@@ -293,6 +352,7 @@ class DenseTable(Table):
         super().adopt(other)
         assert isinstance(other, DenseTable), "their specs are the same"
         self.range = other.range
+        self._guard = RateGuard()
 
     @override
     def busiest_shards(self) -> list[dict[str, Any]]:

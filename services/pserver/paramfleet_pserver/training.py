@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any
 
 from paramfleet_pserver.core.identities import IdentityWindow
+from paramfleet_pserver.core.pacing import AsyncRate
 from paramfleet_pserver.core.staleness import Release, StalenessGate
 from paramfleet_pserver.geo import GeoExchange
 from paramfleet_pserver.owners import Owners
@@ -23,7 +24,8 @@ from paramfleet_shared.served_errors import (
 
 __all__ = ["Terms", "Training"]
 
-_FIELDS = ("mode", "worker_num", "max_staleness", "sync_batch_norm")
+_COMMON_FIELDS = ("mode", "max_staleness", "async_rate", "sync_batch_norm")
+_FIELDS = (*_COMMON_FIELDS, "worker_num")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,6 +36,8 @@ class Terms:
     worker_num: int
     max_staleness: int | None
     """Steps a worker may lead the slowest by; None for any number."""
+    async_rate: AsyncRate = "full"
+    """Whether async takes the whole rate at every update."""
 
     sync_batch_norm: bool
     """Whether each worker adds its batch statistics to those of all."""
@@ -46,6 +50,7 @@ class Terms:
             worker_num=request.worker_num,
             max_staleness=request.max_staleness,
             sync_batch_norm=request.sync_batch_norm,
+            async_rate=request.async_rate,
         )
 
     def check_same(self, got: "Terms", *, elastic: bool) -> None:
@@ -58,7 +63,7 @@ class Terms:
         Raises:
             ModeMismatchError: if a field differs; it names the first.
         """
-        for field in ("mode", "max_staleness") if elastic else _FIELDS:
+        for field in _COMMON_FIELDS if elastic else _FIELDS:
             have_value, got_value = getattr(self, field), getattr(got, field)
             if have_value != got_value:
                 raise ModeMismatchError(field=field, have=have_value, got=got_value)

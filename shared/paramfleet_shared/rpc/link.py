@@ -185,7 +185,8 @@ class Link(Http2Protocol[ClientConnection]):
         """Give the socket away, with what is known of its connection; this link is over then.
 
         Returns:
-            None, and the link goes on, if a call or bytes are under way, or it speaks TLS.
+            None if a call or bytes are under way, or it speaks TLS: then the link goes on.
+            None, too, if the server has gone.
         """
         transport, connection = self._transport, self.connection
         if (
@@ -193,7 +194,7 @@ class Link(Http2Protocol[ClientConnection]):
             or transport.is_closing()
             or not self.free
             or connection.num_streams
-            or connection.has_output
+            or (connection.has_output and self._holding is None)
             or transport.get_write_buffer_size()
             or transport.get_extra_info("ssl_object") is not None
         ):
@@ -204,6 +205,14 @@ class Link(Http2Protocol[ClientConnection]):
         transport.abort()
         self._alarm.close()
         self.closed.set_result(None)
+        if self._holding is not None:
+            self._holding.cancel()
+        try:
+            for buffer in connection.take_buffers(self._clock.monotonic()):
+                sock.sendall(buffer)  # what was held: some hundred bytes, the first of all
+        except OSError:
+            sock.close()
+            return None
         return sock, connection
 
     def probe(self) -> None:

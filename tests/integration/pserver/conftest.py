@@ -75,6 +75,7 @@ class Worker:
         mode: str = "async",
         worker_num: int = 1,
         max_staleness: int | None = None,
+        async_rate: str = "full",
     ) -> list[Message]:
         replies = await self.ask(
             "declare",
@@ -83,6 +84,7 @@ class Worker:
             mode=mode,
             worker_num=worker_num,
             max_staleness=max_staleness,
+            async_rate=async_rate,
         )
         self.specs |= {spec.name: spec for spec in specs}
         return replies
@@ -185,6 +187,7 @@ class Worker:
         step: int = 0,
         max_rows: int = 1 << 20,
         damping: float = 0.0,
+        guarded_steps: int = 0,
     ) -> dict[str, Heard]:
         """Exchange with every server, and note what to acknowledge next time."""
         messages = self.messages(
@@ -194,6 +197,7 @@ class Worker:
                 "ack": self.acks.get((server, table), 0),
                 "max_rows": max_rows,
                 "damping": damping,
+                "guarded_steps": guarded_steps,
             },
             step=step,
         )

@@ -354,3 +354,50 @@ async def test_a_large_exchange_leaves_the_loop_and_loses_nothing(start_servers:
 
     assert len(heard.rows) == 50_000
     assert all(value[0] == 1.0 for value in heard.rows.values())
+
+
+async def test_guarded_differences_that_grow_are_shortened_and_divided(
+    start_servers: Start,
+) -> None:
+    ada, _ = await crew(await start_servers(1), 2, ROWS, FLAT)
+    usual = {"rows": rows({1: 0.5}), "flat": np.full(13, 0.5, np.float32)}
+    for step in range(2):
+        await ada.exchange(usual, step=step, guarded_steps=1)
+    before = await ada.pull("rows", [1]), await ada.pull("flat")
+
+    heard = await ada.exchange(
+        {"rows": rows({1: 4.0}), "flat": np.full(13, 4.0, np.float32)}, step=2, guarded_steps=1
+    )
+
+    # Eight times the usual length: shortened to twice, 1.0. The dense parameter is shared by
+    # both workers and divided by 2; the row, which nobody else changed, isn't.
+    after = await ada.pull("rows", [1]), await ada.pull("flat")
+    np.testing.assert_allclose(after[0] - before[0], 1.0, rtol=1e-6)
+    np.testing.assert_allclose(after[1] - before[1], 0.5, rtol=1e-6)
+    assert heard["rows"].rows.keys() == {1}, "less was added than it sent: it is told"
+
+
+async def test_differences_of_more_steps_may_be_longer(start_servers: Start) -> None:
+    ada, _ = await crew(await start_servers(1), 2, ROWS, FLAT)
+    for step in range(3):
+        parts = {"rows": rows({1: 0.5}), "flat": np.full(13, 0.5, np.float32)}
+        await ada.exchange(parts, step=step, guarded_steps=1)
+
+    await ada.exchange(
+        {"rows": rows({1: 4.0}), "flat": np.full(13, 4.0, np.float32)},
+        step=11,
+        guarded_steps=8,
+    )
+
+    np.testing.assert_allclose(await ada.pull("rows", [1]), 5.5, rtol=1e-6)
+    np.testing.assert_allclose(await ada.pull("flat"), 5.5, rtol=1e-6)
+
+
+async def test_one_worker_s_guarded_differences_are_added_whole(start_servers: Start) -> None:
+    (ada,) = await crew(await start_servers(2), 1, ROWS, FLAT)
+    for step, size in enumerate((0.5, 0.5, 0.5, 64.0)):
+        parts = {"rows": rows({1: size}), "flat": np.full(13, size, np.float32)}
+        await ada.exchange(parts, step=step, damping=1.0, guarded_steps=1)
+
+    np.testing.assert_array_equal(await ada.pull("rows", [1]), [[65.5, 65.5]])
+    np.testing.assert_array_equal(await ada.pull("flat"), np.full(13, 65.5, np.float32))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from paramfleet.replica import DenseReplica, RowReplica, damping_of
+from paramfleet.replica import DenseReplica, RowReplica
 from paramfleet.rowstore import RowStore
 from paramfleet.strategy import GeoMerge
 from paramfleet_shared.tables.spec import InitializerSpec, OptimizerSpec, TableSpec
@@ -77,7 +77,7 @@ def test_average_drops_what_was_not_sent() -> None:
     assert replica.hear(cur, vector(1.5)) == pytest.approx([1.5])
 
 
-@pytest.mark.parametrize("merge", ["damped", "mean"])
+@pytest.mark.parametrize("merge", ["paced", "damped", "mean"])
 def test_where_servers_divide_all_progress_is_sent_and_nothing_is_left(
     merge: GeoMerge,
 ) -> None:
@@ -95,13 +95,6 @@ def test_where_servers_divide_all_progress_is_sent_and_nothing_is_left(
     assert dense.hear(vector(1.75), vector(1.25)) == pytest.approx([1.5]), "0.25 is new"
     rows.hear(np.array([7], np.int64), np.array([[1.25]], np.float32))
     assert rows.store.values[slots].tolist() == [[1.25]], "what became of its delta"
-
-
-@pytest.mark.parametrize(
-    ("merge", "power"), [("damped", 0.5), ("mean", 1.0), ("remainder", 0.0), ("average", 0.0)]
-)
-def test_the_power_that_servers_divide_by(merge: GeoMerge, power: float) -> None:
-    assert damping_of(merge) == power
 
 
 def test_one_worker_alone_agrees_with_the_server_after_one_exchange() -> None:

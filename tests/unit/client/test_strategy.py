@@ -76,6 +76,7 @@ def test_an_unknown_attribute_names_the_nearest() -> None:
         ("k_steps", True),
         ("send_queue_size", 0),
         ("geo_merge", "median"),
+        ("async_rate", "half"),
         ("independent_recv_thread", 1),
         ("runtime_split_send_recv", True),
         ("launch_barrier", False),
@@ -99,6 +100,7 @@ def test_a_value_that_cannot_work_is_refused_by_name(key: str, value: object) ->
         (False, {"max_staleness": 1}),
         (True, {"k_steps": 5, "max_merge_var_num": 2}),
         (True, {"geo_merge": "average"}),
+        (True, {"k_steps": 5, "async_rate": "full"}),
     ],
 )
 def test_a_key_without_effect_in_the_mode_is_refused(

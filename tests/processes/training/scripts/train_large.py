@@ -89,7 +89,7 @@ elif args.mode == "localsgd":
     strategy.localsgd = True
     strategy.localsgd_configs = {"k_steps": 1}
 elif args.mode == "async":
-    strategy.a_sync_configs = {"max_merge_var_num": 1}
+    strategy.a_sync_configs = {"max_merge_var_num": 1, "async_rate": "full"}
 if args.mode != "localsgd":
     strategy.a_sync_configs["wire_dtype"] = args.wire_dtype
 model = fleet.distributed_model(Dense())

@@ -64,6 +64,7 @@ strategy = fleet.DistributedStrategy()
 strategy.a_sync = args.mode != "sync"
 if args.mode == "async":
     strategy.a_sync_configs = {"thread_pool_size": args.pool, "send_queue_size": 4}
+    strategy.a_sync_configs["async_rate"] = "full"  # adds up
 if args.mode == "geo":
     strategy.a_sync_configs = {"k_steps": 2, "geo_merge": "remainder"}  # adds up
 if args.mode == "localsgd":

@@ -1,0 +1,128 @@
+"""How far async steps with a gradient, so that N workers don't overshoot.
+
+Gradients of N workers are about N updates old when they are applied. While a model is young
+they all point the same way, and N steps by them are one step of N times the rate. Later they
+differ, and N steps are what one process would take. So a table's rate begins as its N-th part
+and grows to the whole in its first updates: ``pace_of``.
+
+With SGD near its largest rate that isn't enough: delayed gradients overshoot each time farther
+than before, and grow longer each time. ``RateGuard`` compares the gradients of the last updates
+with those of many. Where they are much longer, it shortens them to what is usual and lowers the
+rate, down to the N-th part; then it lets the rate grow back slowly. Adagrad and Adam divide by
+the length themselves.
+
+The rate is divided by N to a power, 0 for the whole rate and 1 for the N-th part. For N = 1 it
+is the whole rate whatever the power is.
+"""
+
+from typing import Literal, NamedTuple
+
+from paramfleet_shared.tables.spec import OptimizerSpec
+
+__all__ = ["ASYNC_RATES", "AsyncRate", "Pace", "RateGuard", "Stride", "is_guarded", "pace_of"]
+
+AsyncRate = Literal["guarded", "full"]
+ASYNC_RATES: tuple[AsyncRate, ...] = ("guarded", "full")
+"""``full`` takes the whole rate at every update."""
+
+WARM_STEPS = 12
+"""Updates of each worker over which the rate grows."""
+WARMED_RULES = frozenset({"sgd", "momentum", "adagrad"})
+"""Rules that step as far as the gradients are long, or, Adagrad, as far as the first ones are.
+Adam's mean begins slowly already."""
+GUARDED_RULES = frozenset({"sgd", "momentum"})
+
+SLOW_STEPS, LEAST_SLOW = 8.0, 64
+"""Updates of each worker, and in all, over which the usual length is averaged at least."""
+FAST_STEPS, LEAST_FAST = 0.5, 8
+"""And the present one: gradients of few examples differ much in length."""
+MOST_GROWTH = 2.5
+"""Times the usual squared length that the present one may be."""
+MOST_SQUARE = 4.0
+"""Times the usual squared length that a gradient is shortened to."""
+MOST_COUNTED = 36.0
+"""Times the usual squared length that one gradient counts for in the present one."""
+RISE = 2.0
+"""By which the power grows in one update of each worker."""
+FALL_STEPS = 64.0
+"""Updates of each worker in which the power falls to a third."""
+
+
+class Pace(NamedTuple):
+    """What is known before the gradient."""
+
+    workers: int
+    """N, those that take part now."""
+    power: float
+    """Of N, by which the rate is divided at least."""
+
+    @property
+    def share(self) -> float:
+        """Return the part of the rate that is taken at most."""
+        return self.share_at(self.power)
+
+    def share_at(self, power: float) -> float:
+        """Return the part of the rate that is taken at another power."""
+        return float(self.workers**-power)
+
+
+class Stride(NamedTuple):
+    """How far to step with one gradient."""
+
+    scale: float
+    """What the gradient is multiplied by."""
+    power: float
+    """Of the number of workers, by which the rate is divided."""
+
+
+def pace_of(spec: OptimizerSpec, *, update: int, workers: int) -> Pace:
+    """Return the pace of a table's update.
+
+    Args:
+        spec: The table's rule.
+        update: The update's number, from 1.
+        workers: That take part now, at least 1.
+    """
+    if spec.rule not in WARMED_RULES:
+        return Pace(workers, 0.0)
+    return Pace(workers, max(0.0, 1.0 - (update - 1) / (WARM_STEPS * workers)))
+
+
+def is_guarded(spec: OptimizerSpec) -> bool:
+    """Return whether a rule needs a ``RateGuard``."""
+    return spec.rule in GUARDED_RULES
+
+
+class RateGuard:
+    """Watches the gradients of a table, or of a part of it. One thread owns it."""
+
+    def __init__(self) -> None:
+        self._usual = 0.0
+        self._present = 0.0
+        self._power = 0.0
+        self._num = 0
+
+    def stride(self, square: float, pace: Pace) -> Stride:
+        """Return how far to step with the next gradient.
+
+        Args:
+            square: Its squared length, 0 or more.
+            pace: Of the update.
+        """
+        workers = pace.workers
+        self._num += 1
+        watches = self._num > workers and self._usual > 0.0
+        taken, counted = square, square
+        if watches:
+            taken = min(square, MOST_SQUARE * self._usual)
+            counted = min(square, MOST_COUNTED * self._usual)
+        scale = (taken / square) ** 0.5 if taken < square else 1.0
+        slow = max(LEAST_SLOW, SLOW_STEPS * workers)
+        fast = max(LEAST_FAST, FAST_STEPS * workers)
+        self._usual += (taken - self._usual) / min(self._num, slow)
+        self._present += (counted - self._present) / min(self._num, fast)
+        if watches and self._present > MOST_GROWTH * self._usual:
+            self._power = min(1.0, self._power + RISE / workers)
+        else:
+            self._power -= self._power / (FALL_STEPS * workers)
+        return Stride(scale, max(pace.power, self._power))
