@@ -50,7 +50,7 @@ class Departure:
         """
         self._at_rest = True
         try:
-            self._exit_if_asked()
+            self.exit_if_asked()
             yield
         finally:
             self._at_rest = False
@@ -65,9 +65,9 @@ class Departure:
             log.warning("worker.leaving", extra={"signal": signal.Signals(number).name})
         self.asked = True
         if self._at_rest:
-            self._exit_if_asked()
+            self.exit_if_asked()
 
-    def _exit_if_asked(self) -> None:
+    def exit_if_asked(self) -> None:
         """End the script if it may end here.
 
         Raises:

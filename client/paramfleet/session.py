@@ -367,14 +367,10 @@ class Session(Standing):
         return None if communicator is None else communicator.session.member
 
     def _end_step(self) -> None:
-        """Leave behind a step if this worker was asked to; else obey the operator.
-
-        Raises:
-            SystemExit: with 0, when it has left.
-        """
+        """Leave behind a step if that was asked for; else apply the operator's orders."""
         if self._departure.asked:
             self.depart()
-            raise SystemExit(0)
+        self._departure.exit_if_asked()
         with self.registered.ending_step(self.optimizer):
             self.between_steps()
 

@@ -1,7 +1,5 @@
 """Errors of sums over the workers of a step; see ``served_errors``."""
 
-from collections.abc import Sequence
-
 from paramfleet_shared.errors import ContractError, UnavailableError
 
 __all__ = ["TotalIncompleteError", "TotalMismatchError", "TotalsTooLargeError"]
@@ -12,9 +10,7 @@ class TotalIncompleteError(UnavailableError):
 
     code = "unavailable.total_incomplete"
 
-    def __init__(
-        self, *, name: str, step: int, missing: Sequence[int], waited_s: float
-    ) -> None:
+    def __init__(self, *, name: str, step: int, missing: list[int], waited_s: float) -> None:
         ranks = ", ".join(map(str, missing))
         super().__init__(
             f"{name!r} of step {step} wasn't whole within {waited_s:.1f} s: it waits for "

@@ -1,9 +1,8 @@
 """GEO: workers run the optimizer on replicas and exchange differences every ``k_steps``.
 
-The exchange runs beside the training: a delta is taken where a period ends, in the
-training thread, pushed in the background, and what others changed is taken in at
-the first step boundary after the answer. One exchange is in flight at most; one
-that comes due meanwhile starts at the boundary where the former is taken in.
+The exchange runs beside the training: a delta is taken where a period ends, pushed in the
+background, and what others changed is taken in at the first step boundary after the answer. One
+exchange is in flight at most; one that comes due meanwhile starts there.
 """
 
 from functools import partial

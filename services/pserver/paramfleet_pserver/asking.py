@@ -33,12 +33,6 @@ class Question(NamedTuple):
     answer: "asyncio.Future[Message]"
 
 
-class _NothingAskedError(UnavailableError):
-    """Nobody asked for anything as long as a request could wait."""
-
-    code = "unavailable.nothing_asked"
-
-
 class Asking:
     """The questions of one server. Used from one event loop.
 
@@ -77,6 +71,9 @@ class Asking:
 
         Returns:
             None if nothing was asked in time, or nothing will be any more.
+
+        Raises:
+            UnavailableError: if that is how the job has failed.
         """
         asked = self._open.get(rank)
         if asked is not None and asked.number == to:
@@ -84,10 +81,13 @@ class Asking:
             if not asked.answer.done():
                 asked.answer.set_result(answer)
         if rank not in self._open and not self.is_over(rank):
+            nothing = UnavailableError("nothing was asked in time")
             try:
-                await self._parking.wait(rank, deadline=deadline, late=_nothing)
-            except _NothingAskedError:
-                return None
+                await self._parking.wait(rank, deadline=deadline, late=lambda _: nothing)
+            except UnavailableError as error:
+                if error is nothing:
+                    return None
+                raise
         return self._open.get(rank)
 
     async def ask(self, ranks: Sequence[Rank], message: Message) -> Mapping[Rank, Message]:
@@ -133,7 +133,3 @@ class Asking:
     def fail(self, error: FleetError) -> None:
         """Fail all that wait, and all that will."""
         self._parking.fail(error)
-
-
-def _nothing(waited_s: float) -> FleetError:
-    return _NothingAskedError(f"nothing was asked in {waited_s:.0f} s", waited_s=waited_s)

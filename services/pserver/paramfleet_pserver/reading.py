@@ -1,20 +1,41 @@
 """What a pull reads of the tables, and where it is put for the answer."""
 
-from typing import Any
+import asyncio
+from collections.abc import Callable
+from typing import Any, TypeVar
 
+import numpy as np
 from numpy.typing import NDArray
 
 from paramfleet_pserver.fields import Fields
 from paramfleet_pserver.owners import Job
 from paramfleet_pserver.requests import PullRequest
 from paramfleet_pserver.tables import DenseTable, SparseTable
+from paramfleet_pserver.tablestore import TableStore
 from paramfleet_shared.tables.encoding import Encoded, room_for
 from paramfleet_shared.wire.message import Message
 
-__all__ = ["pull_of_step", "reading", "tensors_of"]
+__all__ = ["INLINE_PACKED_BYTES", "pull_of_step", "read_packed", "reading", "tensors_of"]
+
+R = TypeVar("R")
+
+_PACKED = np.dtype(np.uint8)
+
+INLINE_PACKED_BYTES = 1 << 16
+"""Packed ids that are unpacked on the event loop: some 50,000, in as few microseconds."""
 
 _OF_PULL = "pull."
 """What names of tensors begin with that belong to the pull of a ``step``."""
+
+
+async def read_packed(
+    reader: Callable[[Message, TableStore], R], message: Message, store: TableStore
+) -> R:
+    """Take a request apart, on another thread if that means to unpack many ids."""
+    packed = sum(t.nbytes for t in message.tensors.values() if t.dtype == _PACKED)
+    if packed <= INLINE_PACKED_BYTES:
+        return reader(message, store)
+    return await asyncio.to_thread(reader, message, store)
 
 
 def pull_of_step(message: Message) -> Message:

@@ -205,12 +205,9 @@ def pull_request(message: Message, store: TableStore) -> PullRequest:
             if coded == "pulled":
                 ids, offsets = _pulled_before(parts, part, store, rank)
             elif coded == "known":
+                book, base = part.integer("book"), part.optional_integer("base")
                 ids, offsets = part_ids.read_known(
-                    index,
-                    table,
-                    rank=rank,
-                    book=part.integer("book"),
-                    base=part.optional_integer("base"),
+                    index, table, rank=rank, book=book, base=base
                 )
             else:
                 ids, offsets = part_ids.read(index, table, packed=coded == "delta")

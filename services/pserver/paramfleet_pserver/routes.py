@@ -10,9 +10,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from collections.abc import Set as AbstractSet
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
-
-import numpy as np
+from typing import Any
 
 from paramfleet_pserver.access import IssuedIncarnations
 from paramfleet_pserver.answers import telling
@@ -23,7 +21,7 @@ from paramfleet_pserver.finite import check_change, check_values
 from paramfleet_pserver.geo import check_rule
 from paramfleet_pserver.owners import Job, Owners
 from paramfleet_pserver.pushing import apply_push, keep_push, take_step
-from paramfleet_pserver.reading import pull_of_step, reading
+from paramfleet_pserver.reading import pull_of_step, read_packed, reading
 from paramfleet_pserver.requests import (
     DeclareRequest,
     declare_request,
@@ -60,14 +58,7 @@ OPERATIONS = (
 )  # fmt: skip
 """Methods of ``Routes``, by the names they have on the wire."""
 
-_Read = TypeVar("_Read")
-
 ANY_MODE = frozenset({"sync", "async", "geo", "localsgd"})
-
-_PACKED = np.dtype(np.uint8)
-
-INLINE_PACKED_BYTES = 1 << 16
-"""Packed ids that are unpacked on the event loop: some 50,000, in as few microseconds."""
 
 COMPILING_ROWS = 1 << 30
 """What a job counts for that must never run on the event loop."""
@@ -196,7 +187,7 @@ class Routes:
         training = self._trained("pull")
         rank = Fields(request.message.fields, where="pull").integer("rank")
         training.check_rank(Rank(rank))  # before anything is kept for it
-        pull = await self._read(pull_request, request.message)
+        pull = await read_packed(pull_request, request.message, self._store)
         if training.steps is not None:
             await training.steps.wait(pull.min_version, deadline=request.deadline)
         versions = [part.table.version for part in pull.parts]
@@ -217,7 +208,7 @@ class Routes:
     async def push(self, request: Request) -> Message:
         """Apply gradients (async), or keep them until their step is whole (sync)."""
         training = self._trained("push", {"sync", "async"})
-        push = await self._read(push_request, self._staging.fill(request.message))
+        push = await read_packed(push_request, self._staging.fill(request.message), self._store)
         await check_change(push)
         if training.steps is not None:
             fresh = keep_push(training, push)
@@ -236,8 +227,8 @@ class Routes:
     async def step(self, request: Request) -> Message:
         """Keep gradients as ``push``, and read what their step has made of the tables."""
         training = self._trained("step", {"sync"})
-        push = await self._read(push_request, request.message)
-        pull = await self._read(pull_request, pull_of_step(request.message))
+        push = await read_packed(push_request, request.message, self._store)
+        pull = await read_packed(pull_request, pull_of_step(request.message), self._store)
         await check_change(push)
         return await take_step(training, self._owners, push, pull, request)
 
@@ -246,7 +237,9 @@ class Routes:
         training = self._trained("exchange", {"geo", "localsgd"})
         geo = training.geo
         assert geo is not None, "the mode is one of these"
-        exchange = await self._read(exchange_request, self._staging.fill(request.message))
+        exchange = await read_packed(
+            exchange_request, self._staging.fill(request.message), self._store
+        )
         await check_change(exchange)
         continues = Fields(request.message.fields, where="exchange").flag("continues")
         if self._holding.is_held:
@@ -348,24 +341,10 @@ class Routes:
         del request
         return Message(fields=self.facts())
 
-    async def _read(
-        self, reader: Callable[[Message, TableStore], _Read], message: Message
-    ) -> _Read:
-        """Take a request apart, on another thread if that means to unpack many ids."""
-        packed = sum(
-            tensor.nbytes for tensor in message.tensors.values() if tensor.dtype == _PACKED
-        )
-        if packed <= INLINE_PACKED_BYTES:
-            return reader(message, self._store)
-        return await asyncio.to_thread(reader, message, self._store)
-
     def _forget(self, rank: Rank) -> None:
         """Keep nothing of a worker's any more."""
         self._staging.forget(rank)
-        for table in self._store:
-            if isinstance(table, SparseTable):
-                table.pulled.forget(rank)
-                table.known.forget(rank)
+        self._store.forget(rank)
 
     def _trained(self, operation: str, modes: AbstractSet[str] = ANY_MODE) -> Training:
         if self._training is None:

@@ -165,7 +165,7 @@ class SyncSteps:
         return TotalIncompleteError(
             name=part.name,
             step=part.step,
-            missing=self._totals.missing(part.name, self._reservoir.missing()),
+            missing=list[int](self._totals.missing(part.name, self._reservoir.missing())),
             waited_s=waited_s,
         )
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from paramfleet_pserver.core.limits import TableLimits, check_bytes, check_tables
 from paramfleet_pserver.tables import DenseTable, SparseTable, Table
 from paramfleet_shared.amounts import Memory
+from paramfleet_shared.ids import Rank
 from paramfleet_shared.memory import machine_memory
 from paramfleet_shared.placement import range_of_shard
 from paramfleet_shared.served_errors import UnknownTableError
@@ -48,6 +49,13 @@ class TableStore:
 
     def __iter__(self) -> Iterator[Table]:
         return iter(tuple(self._tables.values()))  # others may come between two of them
+
+    def forget(self, rank: Rank) -> None:
+        """Keep no ids of a worker's pulls any more."""
+        for table in self:
+            if isinstance(table, SparseTable):
+                table.pulled.forget(rank)
+                table.known.forget(rank)
 
     def find(self, name: str) -> Table:
         """Return a table.

@@ -350,10 +350,13 @@ async def test_it_starts_from_a_checkpoint(job: Job, tmp_path: Path) -> None:
 
 
 async def test_a_termination_signal_tells_the_job_and_ends_it_cleanly(job: Job) -> None:
-    _, ended = job.pserver()
+    server, ended = job.pserver()
     coordinator = job.coordinator()
     session, beating = await job.worker()
     await session.wait_placement()
+    async with asyncio.timeout(5):
+        while not server.ready()[0]:  # it is placed before it has the answer that it joined
+            await CLOCK.sleep(0.01)
 
     os.kill(os.getpid(), signal.SIGTERM)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from paramfleet_pserver.routes import INLINE_PACKED_BYTES
+from paramfleet_pserver.reading import INLINE_PACKED_BYTES
 from paramfleet_pserver.tensors import MAX_PACKED_IDS
 from paramfleet_shared.served_errors import (
     AnswerTooLargeError,

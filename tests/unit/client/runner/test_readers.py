@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import paramfleet as fleet
 from paramfleet.runner import LineError, read_lines
 from paramfleet.runner.config import read_config
 from paramfleet.runner.folders import load_model_class, load_reader
@@ -20,6 +21,11 @@ SLOTS = " ".join(
     ]
 )
 TABLE = "\t".join(["1", "20", "", *["0"] * 11, *(str(n) for n in range(25)), ""])
+
+
+@pytest.fixture(autouse=True)
+def _one_process() -> None:
+    fleet.init(fleet.PaddleCloudRoleMaker(environment={}))  # a reader may ask for its rank
 
 
 def samples(model: str, file: Path) -> list[Any]:
