@@ -24,9 +24,14 @@ class Fields:
     Args:
         values: The fields.
         where: What they belong to, for errors.
+
+    Raises:
+        MalformedMessageError: if the fields, which may be a field's value, are none.
     """
 
     def __init__(self, values: Mapping[str, Any], *, where: str) -> None:
+        if not isinstance(values, (dict, Mapping)):  # a dict is told faster
+            raise MalformedMessageError(where=where, rule="must be a map of fields by name")
         self._values = values
         self._where = where
 

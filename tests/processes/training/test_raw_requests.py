@@ -60,7 +60,12 @@ class Hand:
         )
 
     async def declare(self) -> None:
-        about = {"mode": "async", "worker_num": 2, "max_staleness": None}
+        about = {
+            "mode": "async",
+            "worker_num": 2,
+            "max_staleness": None,
+            "async_rate": "guarded",
+        }
         tables = [self.spec.to_wire()]
         for channel in self.channels:
             message = Message(fields={**self.about, **about, "tables": tables}, tensors={})
