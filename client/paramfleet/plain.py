@@ -23,6 +23,7 @@ __all__ = [
     "pack",
     "tensor_of",
     "to_document",
+    "to_documents",
     "unpack",
 ]
 
@@ -108,6 +109,24 @@ def from_document(document: Any, arrays: Arrays) -> Any:
         ValueError: if it is no such document, or a tensor's numbers are missing or others.
     """
     return _take(document, arrays, depth=0)
+
+
+def to_documents(
+    values: Mapping[str, Any],
+) -> tuple[dict[str, Any], dict[str, NDArray[Any]], dict[str, str]]:
+    """Return values by name as documents, the arrays of all, and why others aren't plain."""
+    documents: dict[str, Any] = {}
+    arrays: dict[str, NDArray[Any]] = {}
+    refused: dict[str, str] = {}
+    for name, value in values.items():
+        pieces = dict(arrays)
+        try:
+            documents[name] = to_document(value, pieces)
+        except ValueError as error:
+            refused[name] = str(error)
+        else:
+            arrays = pieces
+    return documents, arrays, refused
 
 
 def pack(value: Any) -> bytes:

@@ -1,6 +1,6 @@
 """Workers go on from what a checkpoint has beside the model: steps, schedules, positions.
 
-Only the first worker reads the files. The others get what they say where all meet.
+Only the first worker reads the files. The others receive it in a gather.
 """
 
 import logging
@@ -21,7 +21,7 @@ __all__ = ["begin_registered", "packed_progress", "take_progress", "unpacked_pro
 
 log = logging.getLogger(__name__)
 
-_MEETING = "fleet.progress"
+_GATHER = "fleet.progress"
 
 
 def begin_registered(session: "Standing", job: Job, optimizer: "DistributedOptimizer") -> None:
@@ -33,7 +33,7 @@ def begin_registered(session: "Standing", job: Job, optimizer: "DistributedOptim
     registered, folder = session.registered, job.agreement.loaded_from
     if registered.has_positions:
         job.answering.begin({"positions": registered.answer})
-    if not folder or job.communicator.session.has_passed(f"gather/{_MEETING}"):
+    if not folder or job.communicator.session.has_passed(f"gather/{_GATHER}"):
         return
     payload = b""
     if job.author.rank == 0:
@@ -41,7 +41,7 @@ def begin_registered(session: "Standing", job: Job, optimizer: "DistributedOptim
             payload = pack([None, _plain(read_progress(Path(folder)))])
         except FleetError as error:
             payload = pack([error_to_wire(error), None])
-    refusal, progress = unpack(session.gather(_MEETING, payload)[0])
+    refusal, progress = unpack(session.gather(_GATHER, payload)[0])
     if refusal is not None:
         failure = error_from_wire(refusal)
         raise failure

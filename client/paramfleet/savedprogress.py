@@ -4,14 +4,14 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paramfleet.plain import from_document, to_document
+from paramfleet.plain import from_document, to_documents
 from paramfleet.registered import SavedProgress
+from paramfleet.savedstate import with_arrays
 from paramfleet_shared.checkpoint import (
     MANIFEST,
     ManifestError,
     read_arrays,
     read_manifest,
-    write_arrays,
 )
 from paramfleet_shared.saved_module import SavedModule
 
@@ -39,33 +39,17 @@ def write_progress(folder: Path, progress: SavedProgress) -> SavedModule:
     values: dict[str, Any] = {f"{_STATES}/{name}": s for name, s in progress.states.items()}
     for rank, states in progress.positions.items():
         values |= {f"{_POSITIONS}/{rank}/{name}": s for name, s in states.items()}
-    arrays: dict[str, NDArray[Any]] = {}
-    documents: dict[str, Any] = {
+    documents, arrays, refused = to_documents(values)
+    documents |= {
         "steps": progress.steps,
         "workers": progress.workers,
         "pending": progress.pending,
     }
-    not_saved = dict(progress.not_saved)
-    for name, value in values.items():
-        pieces = dict(arrays)
-        try:
-            documents[name] = to_document(value, pieces)
-        except ValueError as error:
-            not_saved[name] = str(error)
-            continue
-        arrays = pieces
+    not_saved = progress.not_saved | refused
     if not_saved:
         log.warning("worker.progress_not_saved", extra={"left_out": not_saved})
-    if not arrays:
-        return SavedModule(extra=documents, not_saved=not_saved)
-    written = write_arrays(folder, _FILE, arrays, {"kind": "progress"})
-    return SavedModule(
-        file=_FILE,
-        sha256=written.sha256,
-        bytes=written.num_bytes,
-        extra=documents,
-        not_saved=not_saved,
-    )
+    saved = SavedModule(extra=documents, not_saved=not_saved)
+    return with_arrays(folder, _FILE, saved, arrays, kind="progress")
 
 
 def read_progress(folder: Path) -> SavedProgress | None:

@@ -6,6 +6,7 @@ value) is left out, by name: in the manifest and in the log.
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,7 +21,7 @@ from paramfleet.modulestate import (
     missing_in,
     state_of,
 )
-from paramfleet.plain import from_document, to_document
+from paramfleet.plain import from_document, to_document, to_documents
 from paramfleet_shared.checkpoint import (
     MANIFEST,
     CheckpointDamagedError,
@@ -34,7 +35,14 @@ from paramfleet_shared.saved_module import SavedBuffer, SavedModule
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["BuffersToLoad", "buffers_to_load", "plain_state", "read_state", "write_state"]
+__all__ = [
+    "BuffersToLoad",
+    "buffers_to_load",
+    "plain_state",
+    "read_state",
+    "with_arrays",
+    "write_state",
+]
 
 log = logging.getLogger(__name__)
 
@@ -48,16 +56,10 @@ def write_state(folder: Path, model: torch.nn.Module) -> SavedModule:
         CheckpointWriteError: if the system refuses.
     """
     state = state_of(model)
-    arrays: dict[str, NDArray[Any]] = {}
-    extra, not_saved = {}, dict(state.not_saved)
-    for path, value in state.extra.items():
-        pieces: dict[str, NDArray[Any]] = dict(arrays)
-        try:
-            extra[path] = to_document(value, pieces)
-        except ValueError as error:
-            not_saved[f"{path}._extra_state" if path else "_extra_state"] = str(error)
-            continue
-        arrays = pieces
+    extra, arrays, refused = to_documents(state.extra)
+    not_saved = dict(state.not_saved)
+    for path, why in refused.items():
+        not_saved[f"{path}._extra_state" if path else "_extra_state"] = why
     if not_saved:
         log.warning("worker.state_not_saved", extra={"left_out": not_saved})
     arrays |= {f"buffers/{name}": each.carrier for name, each in state.buffers.items()}
@@ -65,17 +67,27 @@ def write_state(folder: Path, model: torch.nn.Module) -> SavedModule:
         SavedBuffer(name=name, dtype=each.dtype, shape=each.shape)
         for name, each in state.buffers.items()
     )
+    saved = SavedModule(buffers=buffers, extra=extra, not_saved=not_saved)
+    return with_arrays(folder, _FILE, saved, arrays, kind="module")
+
+
+def with_arrays(
+    folder: Path,
+    name: str,
+    saved: SavedModule,
+    arrays: "Mapping[str, NDArray[Any]]",
+    *,
+    kind: str,
+) -> SavedModule:
+    """Write the arrays of a description into a file, if there are any, and name that in it.
+
+    Raises:
+        CheckpointWriteError: if the system refuses.
+    """
     if not arrays:
-        return SavedModule(extra=extra, not_saved=not_saved)
-    written = write_arrays(folder, _FILE, arrays, {"kind": "module"})
-    return SavedModule(
-        file=_FILE,
-        sha256=written.sha256,
-        bytes=written.num_bytes,
-        buffers=buffers,
-        extra=extra,
-        not_saved=not_saved,
-    )
+        return saved
+    written = write_arrays(folder, name, arrays, {"kind": kind})
+    return replace(saved, file=name, sha256=written.sha256, bytes=written.num_bytes)
 
 
 def read_state(folder: Path) -> ModuleState:

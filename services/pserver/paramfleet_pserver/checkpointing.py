@@ -172,7 +172,7 @@ class Checkpointing:
         if training is None or self._server or asked is None:
             return {}, []
         step = Fields(asked, where="save positions").optional_integer("step")
-        workers = [Rank(rank) for rank in sorted(training.identities.incarnations())]
+        workers = _workers_of(training)
         gone = self.asking.gone
         there = [rank for rank in workers if rank not in gone]
         question = Message(fields={"about": "positions", "step": step})
@@ -194,8 +194,7 @@ class Checkpointing:
         rules = rules_of(message)
         if training is None or training.terms.mode != "geo" or not rules:
             return Gathering(self.asking, [], {})
-        workers = [Rank(rank) for rank in sorted(training.identities.incarnations())]
-        return Gathering(self.asking, workers, rules)
+        return Gathering(self.asking, _workers_of(training), rules)
 
     async def answer(self, request: Request, training: Training) -> Message:
         """Take a worker's answer, and wait for the next question.
@@ -287,6 +286,11 @@ def _log_left_out(loaded: Loaded) -> None:
         log.warning(
             "pserver.states_left_out", extra={"table": table, "saved": saved, "rule": rule}
         )
+
+
+def _workers_of(training: Training) -> list[Rank]:
+    """Return all workers that have taken part, in rank order."""
+    return [Rank(rank) for rank in sorted(training.identities.incarnations())]
 
 
 def _steps_of(training: Training | None) -> int | None:

@@ -1,7 +1,8 @@
-"""What becomes of a push: kept until its step is whole, or applied on arrival."""
+"""What becomes of a push, kept until its step is whole or applied on arrival, and of a pull."""
 
 import asyncio
 from functools import partial
+from typing import Any
 
 from paramfleet_pserver.core.pacing import pace_of
 from paramfleet_pserver.owners import Job, Owners, when_done
@@ -11,7 +12,7 @@ from paramfleet_pserver.training import Training
 from paramfleet_shared.rpc.server import Request
 from paramfleet_shared.wire.message import Message
 
-__all__ = ["apply_push", "keep_push", "take_step"]
+__all__ = ["answer_pull", "apply_push", "keep_push", "take_step"]
 
 
 def keep_push(training: Training, push: PushRequest) -> list[bool]:
@@ -43,18 +44,27 @@ async def take_step(
     assert steps is not None, "only in sync"
     fresh = keep_push(training, push)
     waited_s = await steps.wait(push.step + 1, deadline=request.deadline)
+    facts = {"duplicate": [not each for each in fresh], "waited_s": waited_s}
+    return await answer_pull(training, owners, pull, alone=request.is_alone, **facts)
+
+
+async def answer_pull(
+    training: Training, owners: Owners, pull: PullRequest, *, alone: bool, **facts: Any
+) -> Message:
+    """Read what a pull asks for, as the tables are now.
+
+    Args:
+        training: Whose tables they are.
+        owners: Who reads them.
+        pull: What is asked for.
+        alone: Whether nobody else waits for this server.
+        facts: More fields of the answer.
+    """
     versions = [part.table.version for part in pull.parts]
     jobs, tensors = reading(pull)
-    await owners.run(jobs, alone=request.is_alone)
-    return Message(
-        fields={
-            "versions": versions,
-            "slowest": training.slowest_but(push.rank),
-            "duplicate": [not each for each in fresh],
-            "waited_s": waited_s,
-        },
-        tensors=tensors,
-    )
+    await owners.run(jobs, alone=alone)
+    slowest = training.slowest_but(pull.rank)
+    return Message(fields={"versions": versions, "slowest": slowest, **facts}, tensors=tensors)
 
 
 async def apply_push(

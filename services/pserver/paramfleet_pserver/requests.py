@@ -46,10 +46,12 @@ MODES: tuple[Mode, ...] = ("sync", "async", "geo", "localsgd")
 MAX_ANSWER_BYTES = DEFAULT_LIMITS.max_body_bytes
 """A worker takes no longer body."""
 
+_Ids = Literal["plain", "delta", "pulled"]
+_IDS: tuple[_Ids, ...] = ("plain", "delta", "pulled")
 _PullIds = Literal["plain", "delta", "pulled", "known"]
-_PULL_IDS: tuple[_PullIds, ...] = ("plain", "delta", "pulled", "known")
+_PULL_IDS: tuple[_PullIds, ...] = (*_IDS, "known")
 _ChangeIds = Literal["plain", "delta", "pulled", "same"]
-_CHANGE_IDS: tuple[_ChangeIds, ...] = ("plain", "delta", "pulled", "same")
+_CHANGE_IDS: tuple[_ChangeIds, ...] = (*_IDS, "same")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -192,7 +194,7 @@ def pull_request(message: Message, store: TableStore) -> PullRequest:
     """
     fields = Fields(message.fields, where="pull")
     rank = Rank(fields.integer("rank"))
-    part_ids = PartIds(message)
+    reader = PartIds(message)
     parts: list[PullPart] = []
     num_bytes = 0
     for index, about in enumerate(fields.parts("parts")):
@@ -206,11 +208,9 @@ def pull_request(message: Message, store: TableStore) -> PullRequest:
                 ids, offsets = _pulled_before(parts, part, store, rank)
             elif coded == "known":
                 book, base = part.integer("book"), part.optional_integer("base")
-                ids, offsets = part_ids.read_known(
-                    index, table, rank=rank, book=book, base=base
-                )
+                ids, offsets = reader.read_known(index, table, rank=rank, book=book, base=base)
             else:
-                ids, offsets = part_ids.read(index, table, packed=coded == "delta")
+                ids, offsets = reader.read(index, table, packed=coded == "delta")
             shape = (len(ids), table.spec.dim)
             num_bytes = _answer_bytes(num_bytes, table, shape, wire)
             rows = SparsePart(ids, offsets, room_for(shape, wire), wire)

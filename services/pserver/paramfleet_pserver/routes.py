@@ -20,8 +20,8 @@ from paramfleet_pserver.fields import Fields
 from paramfleet_pserver.finite import check_change, check_values
 from paramfleet_pserver.geo import check_rule
 from paramfleet_pserver.owners import Job, Owners
-from paramfleet_pserver.pushing import apply_push, keep_push, take_step
-from paramfleet_pserver.reading import pull_of_step, read_packed, reading
+from paramfleet_pserver.pushing import answer_pull, apply_push, keep_push, take_step
+from paramfleet_pserver.reading import pull_of_step, read_packed
 from paramfleet_pserver.requests import (
     DeclareRequest,
     declare_request,
@@ -190,11 +190,7 @@ class Routes:
         pull = await read_packed(pull_request, request.message, self._store)
         if training.steps is not None:
             await training.steps.wait(pull.min_version, deadline=request.deadline)
-        versions = [part.table.version for part in pull.parts]
-        jobs, tensors = reading(pull)
-        await self._owners.run(jobs, alone=request.is_alone)
-        slowest = training.slowest_but(pull.rank)
-        return Message(fields={"versions": versions, "slowest": slowest}, tensors=tensors)
+        return await answer_pull(training, self._owners, pull, alone=request.is_alone)
 
     async def stage(self, request: Request) -> Message:
         """Keep a piece of a dense table's numbers for the request that will name it."""
