@@ -6,6 +6,7 @@ shard in the client's process, without any message.
 """
 
 import asyncio
+import socket
 import struct
 import sys
 import time
@@ -48,7 +49,9 @@ class _End(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass
-        widen(transport)
+        sock = transport.get_extra_info("socket")
+        if sock.family == socket.AF_UNIX:
+            widen(sock)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         del sizehint

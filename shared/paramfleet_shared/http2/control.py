@@ -5,6 +5,7 @@ What they mean is the same on both sides; what follows is the connection's to sa
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, ClassVar
 
 from paramfleet_shared.http2 import frames
@@ -221,24 +222,15 @@ class ControlFrames(ABC):
     def _greet(self) -> None:
         """Queue our settings, and the connection's window."""
         limits = self._limits
-        own = (
-            {Setting.ENABLE_PUSH: 0}
-            if self.client_side
-            else {Setting.MAX_CONCURRENT_STREAMS: limits.max_streams}
+        self._write(
+            _greeting(
+                None if self.client_side else limits.max_streams,
+                limits.stream_window_bytes,
+                limits.max_frame_bytes,
+                limits.max_control_frame_bytes,
+                self._receive_window,
+            )
         )
-        greeting = frames.settings(
-            {
-                Setting.HEADER_TABLE_SIZE: frames.DEFAULT_HEADER_TABLE_BYTES,
-                **own,
-                Setting.INITIAL_WINDOW_SIZE: limits.stream_window_bytes,
-                Setting.MAX_FRAME_SIZE: limits.max_frame_bytes,
-                Setting.MAX_HEADER_LIST_SIZE: limits.max_control_frame_bytes,
-            }
-        )
-        self._write((frames.PREFACE if self.client_side else b"") + greeting)
-        more = self._receive_window - frames.DEFAULT_WINDOW_BYTES
-        if more:
-            self._write(frames.window_update(0, more))
 
     def _write(self, whole_frame: bytes) -> None:
         self._sender.out.append(whole_frame)
@@ -282,6 +274,47 @@ class ControlFrames(ABC):
         FrameType.GOAWAY: _on_goaway_frame,
         FrameType.WINDOW_UPDATE: _on_window_update,
     }
+
+
+@lru_cache(maxsize=16)
+def _greeting(
+    num_streams: int | None,
+    stream_window_bytes: int,
+    frame_bytes: int,
+    header_list_bytes: int,
+    window_bytes: int,
+) -> bytes:
+    """Return what one side says first: a process has few kinds of limits, and many connections.
+
+    Args:
+        num_streams: How many streams a client may open; None for the client's own side.
+        stream_window_bytes: What a stream may send before it must wait.
+        frame_bytes: The longest frame that is taken.
+        header_list_bytes: The longest list of headers that is taken.
+        window_bytes: What the connection may send before it must wait.
+    """
+    own = (
+        {Setting.ENABLE_PUSH: 0}
+        if num_streams is None
+        else {Setting.MAX_CONCURRENT_STREAMS: num_streams}
+    )
+    greeting = frames.settings(
+        {
+            Setting.HEADER_TABLE_SIZE: frames.DEFAULT_HEADER_TABLE_BYTES,
+            **own,
+            Setting.INITIAL_WINDOW_SIZE: stream_window_bytes,
+            Setting.MAX_FRAME_SIZE: frame_bytes,
+            Setting.MAX_HEADER_LIST_SIZE: header_list_bytes,
+        }
+    )
+    more = window_bytes - frames.DEFAULT_WINDOW_BYTES
+    return b"".join(
+        (
+            frames.PREFACE if num_streams is None else b"",
+            greeting,
+            frames.window_update(0, more) if more else b"",
+        )
+    )
 
 
 def _check_length(payload: memoryview, num_bytes: int) -> None:

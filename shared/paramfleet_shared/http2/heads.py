@@ -1,8 +1,11 @@
 """Header blocks: put together, decoded, judged (RFC 9113, sections 4.3, 6.2 and 8).
 
-A block is judged once: equal blocks of one connection get the same ``Head``.
+A block is judged once: equal blocks of one connection get the same ``Head``, and of all
+connections of a process, if they leave HPACK's dynamic table alone.
 """
 
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from hpack.exceptions import HPACKError, OversizedHeaderListError
@@ -76,12 +79,15 @@ class HeadReader:
             ) from error
         except (HPACKError, IndexError) as error:
             raise ProtocolFault(repr(error), ErrorCode.COMPRESSION_ERROR) from error
-        head = _judge(headers, requests=self._requests)
         remembered = self._decoder.memory_of(block)
-        if remembered is not None:
-            if len(self._memo) >= _MEMO_ENTRIES:
-                self._memo.clear()
-            self._memo[block] = (remembered[0], head)
+        if remembered is None:
+            return _judge(headers, requests=self._requests)
+        generation = remembered[0]
+        judge = _judge_known if generation is None else _judge
+        head = judge(headers, requests=self._requests)
+        if len(self._memo) >= _MEMO_ENTRIES:
+            self._memo.clear()
+        self._memo[block] = (generation, head)
         return head
 
 
@@ -159,7 +165,7 @@ class BlockReader:
         return payload
 
 
-def _judge(fields: list[Header], *, requests: bool) -> Head:
+def _judge(fields: Sequence[Header], *, requests: bool) -> Head:
     headers = dict(fields)
     fault = _fault_of_fields(fields)
     num_pseudo = sum(name[:1] == b":" for name in headers)
@@ -171,7 +177,10 @@ def _judge(fields: list[Header], *, requests: bool) -> Head:
     return Head(headers, length, fault, trailer_fault)
 
 
-def _fault_of_fields(fields: list[Header]) -> str | None:
+_judge_known = lru_cache(_MEMO_ENTRIES)(_judge)
+
+
+def _fault_of_fields(fields: Sequence[Header]) -> str | None:
     """Apply the rules about each field (RFC 9113, section 8.2)."""
     lengths = set()
     for name, value in fields:
@@ -189,7 +198,7 @@ def _fault_of_fields(fields: list[Header]) -> str | None:
     return None
 
 
-def _fault_of_pseudo_headers(fields: list[Header], *, requests: bool) -> str | None:
+def _fault_of_pseudo_headers(fields: Sequence[Header], *, requests: bool) -> str | None:
     """Apply the rules about pseudo-headers (RFC 9113, section 8.3)."""
     allowed = _REQUEST_FIELDS if requests else _RESPONSE_FIELDS
     found: dict[bytes, bytes] = {}

@@ -4,9 +4,13 @@ A peer of our own kind never touches the dynamic table: its blocks are made of
 static-table entries and plain literals, so that equal bytes mean equal headers
 for ever. Anything else (curl, nghttp2, grpc) goes through ``hpack``; such a
 block may be remembered only while the dynamic table is unchanged.
+
+What means the same for ever is remembered by the process: the first call of a connection is
+nearly always one that another connection has made.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Any
 
 from hpack import Decoder
@@ -36,7 +40,6 @@ class StaticEncoder:
     """Encodes with the static table and plain literals only."""
 
     def __init__(self) -> None:
-        self._fields: dict[Header, bytes] = {}
         self._must_announce_size = False
 
     def limit_table(self, num_bytes: int) -> None:
@@ -49,16 +52,7 @@ class StaticEncoder:
 
     def encode(self, headers: Iterable[Header]) -> bytes:
         """Return the block for ``headers``; it means the same in every connection."""
-        memo = self._fields
-        block = bytearray()
-        for header in headers:
-            encoded = memo.get(header)
-            if encoded is None:
-                if len(memo) >= _MEMO_ENTRIES:
-                    memo.clear()
-                encoded = memo[header] = _encode_field(*header)
-            block += encoded
-        return bytes(block)
+        return b"".join([_encode_field(name, value) for name, value in headers])
 
     def opened(self, block: bytes) -> bytes:
         """Return a block as it must be sent now; call it once for each that is sent."""
@@ -74,14 +68,14 @@ class MemoDecoder(Decoder):
     def __init__(self) -> None:
         super().__init__()
         self.header_table = self._table = _CountedTable()
-        self._memo: dict[bytes, tuple[int | None, list[Any]]] = {}
+        self._memo: dict[bytes, tuple[int | None, Sequence[Any]]] = {}
 
     @property
     def generation(self) -> int:
         """Return how often the dynamic table has changed."""
         return self._table.generation
 
-    def memory_of(self, block: bytes) -> tuple[int | None, list[Any]] | None:
+    def memory_of(self, block: bytes) -> tuple[int | None, Sequence[Any]] | None:
         """Return the headers of a block that was decoded, if they are remembered.
 
         With them comes the generation that they hold in; None: in every one.
@@ -89,8 +83,8 @@ class MemoDecoder(Decoder):
         return self._memo.get(block)
 
     @override
-    def decode(self, data: bytes, raw: bool = False) -> list[Any]:
-        """Return the headers of a block, pairs of bytes."""
+    def decode(self, data: bytes, raw: bool = False) -> Sequence[Any]:
+        """Return the headers of a block, pairs of bytes; a tuple if they hold for ever."""
         table = self._table
         if self.header_table_size > self.max_allowed_table_size:  # it must shrink first
             return list(super().decode(data, raw))
@@ -98,13 +92,16 @@ class MemoDecoder(Decoder):
         if known is not None and known[0] in {None, table.generation}:
             return known[1]
         generation = None
-        headers: list[Any] | None = _decode_static(data)
+        is_short = len(data) <= _MEMO_BLOCK_BYTES
+        headers: Sequence[Any] | None = (
+            _known_static(data) if is_short else _decode_static(data)
+        )
         if headers is None or _size_of(headers) > self.max_header_list_size:
             generation = table.generation
             headers = list(super().decode(data, raw))
             if generation != table.generation:
                 return headers
-        if len(data) <= _MEMO_BLOCK_BYTES:
+        if is_short:
             if len(self._memo) >= _MEMO_ENTRIES:
                 self._memo.clear()
             self._memo[data] = (generation, headers)
@@ -129,10 +126,11 @@ class _CountedTable(HeaderTable):
         super().add(name, value)
 
 
-def _size_of(headers: list[Header]) -> int:
+def _size_of(headers: Sequence[Header]) -> int:
     return sum(len(name) + len(value) + _ENTRY_OVERHEAD_BYTES for name, value in headers)
 
 
+@lru_cache(_MEMO_ENTRIES)
 def _encode_field(name: bytes, value: bytes) -> bytes:
     index = _INDEX_OF_FIELD.get((name, value))
     if index is not None:
@@ -160,7 +158,7 @@ def _encode_integer(number: int, *, prefix: int) -> bytes:
     return bytes(encoded)
 
 
-def _decode_static(block: bytes) -> list[Header] | None:
+def _decode_static(block: bytes) -> tuple[Header, ...] | None:
     """Return the headers, or None if the block needs the dynamic table or Huffman codes."""
     headers: list[Header] = []
     position, end = 0, len(block)
@@ -180,7 +178,10 @@ def _decode_static(block: bytes) -> list[Header] | None:
             headers.append((name, value))
     except (IndexError, _NotPlainError):
         return None
-    return headers
+    return tuple(headers)
+
+
+_known_static = lru_cache(_MEMO_ENTRIES)(_decode_static)
 
 
 class _NotPlainError(Exception):

@@ -28,7 +28,7 @@ from paramfleet_shared.rpc.connections import (
     peer_of,
 )
 from paramfleet_shared.rpc.endpoint import join_endpoint
-from paramfleet_shared.rpc.nearby import process_of
+from paramfleet_shared.rpc.nearby import is_of_our_user, process_of, widen
 from paramfleet_shared.rpc.tasks import TaskSet
 from paramfleet_shared.tls import TlsEnd
 
@@ -239,13 +239,19 @@ class Listener:
         self, sock: socket.socket, address: tuple[object, ...] | str | None
     ) -> Admission | None:
         """Let a connection in; None, and a line in the log, if not."""
+        is_unix = sock.family == socket.AF_UNIX
         try:
             peer = _peer_of(sock, address)
+            is_stranger = is_unix and not is_of_our_user(sock)
+            if is_unix:
+                widen(sock)
         except OSError:  # gone already
             return None
         in_all, of_peer = len(self._handshakes), self._handshakes.count(peer.group)
         admission: Admission | str
-        if in_all >= _MAX_HANDSHAKES or of_peer >= _MAX_HANDSHAKES_OF_PEER:
+        if is_stranger:
+            admission = "it is a process of another user"
+        elif in_all >= _MAX_HANDSHAKES or of_peer >= _MAX_HANDSHAKES_OF_PEER:
             admission = f"{in_all} TLS handshakes go on, {of_peer} of them with {peer.group}"
         else:
             admission = self._table.admit(peer, descriptor=sock.fileno())

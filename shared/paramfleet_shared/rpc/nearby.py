@@ -10,7 +10,6 @@ machine's server may have the same port. Anybody may take any name, so both ends
 with a process of their own user; whoever finds nobody comes through TCP.
 """
 
-import asyncio
 import contextlib
 import ipaddress
 import os
@@ -23,9 +22,8 @@ from paramfleet_shared.rpc.endpoint import join_endpoint
 
 __all__ = [
     "bind_nearby",
-    "caller_of",
     "connect_nearby",
-    "is_strangers",
+    "is_of_our_user",
     "process_of",
     "widen",
 ]
@@ -71,26 +69,16 @@ def connect_nearby(host: str, port: int) -> socket.socket | None:
     with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
         sock = stack.enter_context(socket.socket(socket.AF_UNIX, _KIND))
         sock.connect(name)  # it never waits: nobody is there, or too many wait to be let in
-        if _is_our_users(sock):
+        if is_of_our_user(sock):
+            widen(sock)
             stack.pop_all()
             return sock
     return None
 
 
-def widen(transport: asyncio.BaseTransport) -> None:
-    """Let more bytes be on their way, if it is of a Unix socket."""
-    sock = _unix_socket(transport)
-    if sock is not None:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
-
-
-def caller_of(transport: asyncio.BaseTransport) -> str:
-    """Return who is at the other end: ``host:port``, or a process of this machine."""
-    sock = _unix_socket(transport)
-    if sock is not None:
-        return process_of(sock)
-    name = transport.get_extra_info("peername")
-    return join_endpoint(*name[:2]) if name else "?"
+def widen(sock: socket.socket) -> None:
+    """Let more bytes be on their way through a Unix socket."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
 
 
 def process_of(sock: socket.socket) -> str:
@@ -98,15 +86,9 @@ def process_of(sock: socket.socket) -> str:
     return f"process {_credentials(sock)[0]}"
 
 
-def is_strangers(transport: asyncio.BaseTransport) -> bool:
-    """Return whether another user's process is at the other end of a Unix socket."""
-    sock = _unix_socket(transport)
-    return sock is not None and not _is_our_users(sock)
-
-
-def _unix_socket(transport: asyncio.BaseTransport) -> socket.socket | None:
-    sock: socket.socket | None = transport.get_extra_info("socket")
-    return sock if sock is not None and sock.family == socket.AF_UNIX else None
+def is_of_our_user(sock: socket.socket) -> bool:
+    """Return whether a process of this one's user is at the other end of a Unix socket."""
+    return _credentials(sock)[1] == os.geteuid()
 
 
 @lru_cache(maxsize=64)
@@ -119,10 +101,6 @@ def _name(host: str, port: int) -> str | None:
     if address.is_unspecified or not _IS_POSSIBLE:
         return None
     return f"\0paramfleet/{join_endpoint(str(address), port)}"
-
-
-def _is_our_users(sock: socket.socket) -> bool:
-    return _credentials(sock)[1] == os.geteuid()
 
 
 def _credentials(sock: socket.socket) -> tuple[int, int, int]:

@@ -13,7 +13,6 @@ from paramfleet_shared.clock import Clock
 from paramfleet_shared.http2.connection import Connection
 from paramfleet_shared.http2.events import Event
 from paramfleet_shared.http2.pace import BodyPace, Moving
-from paramfleet_shared.rpc.nearby import widen
 from paramfleet_shared.wire.limits import Limits
 from paramfleet_shared.wire.message import Buffer
 
@@ -122,7 +121,6 @@ class Http2Protocol(asyncio.BufferedProtocol, ABC, Generic[C]):
         # uvloop's transports are none of asyncio's classes, only alike
         self._transport = transport = cast("asyncio.Transport", transport)
         transport.set_write_buffer_limits(high=self._limits.write_high_water_bytes)
-        widen(transport)
         tls: Any = transport.get_extra_info("ssl_object")
         if tls is not None and tls.selected_alpn_protocol() != "h2":
             self.abort("the peer's TLS did not agree on HTTP/2 (ALPN)")

@@ -17,7 +17,6 @@ from paramfleet_shared.http2 import frames
 from paramfleet_shared.http2.frames import ErrorCode, FrameType
 from paramfleet_shared.rpc.connections import Peer, Repeats
 from paramfleet_shared.rpc.link import CallLostError, Link
-from paramfleet_shared.rpc.nearby import is_strangers
 from paramfleet_shared.rpc.proof import (
     MAX_HELLO_BYTES,
     NONCE_BYTES,
@@ -194,9 +193,6 @@ class _ServerProving(_Greeting):
     @override
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        if is_strangers(transport):
-            self.refuse("it is a process of another user")
-            return
         self._all.add(self)
 
     @override

@@ -251,8 +251,7 @@ class RpcServer:
         )
 
     def _new_session(self, admission: Admission) -> Session:
-        session = self._session(self._service)
-        session.connection.share = admission.share
+        session = self._session(self._service, admission)
         session.closed.add_done_callback(lambda _: admission.release())
         return session
 

@@ -16,13 +16,13 @@ from paramfleet_shared.http2.frames import ErrorCode
 from paramfleet_shared.http2.hpack_memo import Header
 from paramfleet_shared.http2.server import ServerConnection
 from paramfleet_shared.rpc.answers import UnknownOperationError, error_body, status_of
+from paramfleet_shared.rpc.connections import Admission
 from paramfleet_shared.rpc.deadlines import (
     DEADLINE_HEADER,
     DeadlineExceededError,
     read_deadline,
 )
 from paramfleet_shared.rpc.faults import NO_FAULTS, FaultHook, Verdict
-from paramfleet_shared.rpc.nearby import caller_of, is_strangers
 from paramfleet_shared.rpc.protocol import Http2Protocol
 from paramfleet_shared.rpc.tasks import TaskSet
 from paramfleet_shared.tls import TlsEnd
@@ -133,13 +133,14 @@ _NO_ANSWER = _Answer(500, _ERROR_HEADERS, [])
 class Session(Http2Protocol[ServerConnection]):
     """Serves one client; created by the listening socket."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, admission: Admission) -> None:
         connection = ServerConnection(service.limits, service.clock.monotonic())
+        connection.share = admission.share
         super().__init__(connection, service.limits, service.clock)
         self._service = service
         self._refused: CallerRefusedError | None = None
         self._showing_out: asyncio.TimerHandle | None = None
-        self._peer = "?"
+        self._peer = admission.peer.name
         self._running: dict[int, asyncio.Task[None]] = {}
         self._draining = False
 
@@ -176,15 +177,12 @@ class Session(Http2Protocol[ServerConnection]):
 
     @override
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._peer = caller_of(transport)
         self._service.callers.sessions.add(self)
         if self._service.tls is not None:
             reason = self._service.tls.refusal(transport.get_extra_info("peercert"))
             if reason:
                 self._refuse(reason)
         super().connection_made(transport)
-        if is_strangers(transport):
-            self.abort("it is a process of another user")
 
     @override
     def connection_lost(self, exc: Exception | None) -> None:
