@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         job_progress,
         leave,
         load_model,
+        load_rows,
         metrics,
         prefetch,
         register_for_checkpointing,
@@ -96,6 +97,7 @@ __all__ = [  # noqa: RUF022 - grouped as a user meets them
     "register_for_checkpointing",
     "save_persistables",
     "load_model",
+    "load_rows",
     "save_inference_model",
     # readers
     "MultiSlotDataGenerator",

@@ -14,6 +14,7 @@ from paramfleet.roles import PaddleCloudRoleMaker, Role, UserDefinedRoleMaker
 from paramfleet.saving import Saving
 from paramfleet.session import Session
 from paramfleet.strategy import DistributedStrategy
+from paramfleet_shared.saved_rows import load_rows
 
 __all__ = [
     "DistributedOptimizer",
@@ -35,6 +36,7 @@ __all__ = [
     "job_progress",
     "leave",
     "load_model",
+    "load_rows",
     "metrics",
     "prefetch",
     "register_for_checkpointing",

@@ -13,7 +13,6 @@ from paramfleet.runner.model import Model
 from paramfleet.runner.outcome import Outcome, model_name
 from paramfleet.runner.scoring import score
 from paramfleet.runner.training import device_of
-from paramfleet_shared.checkpoint import read_manifest
 from paramfleet_shared.clock import Clock
 
 __all__ = ["infer"]
@@ -72,12 +71,7 @@ def infer(model: Model[Any], clock: Clock) -> Outcome:
 def _load(model: Model[Any], folder: Path, device: torch.device) -> torch.nn.Module:
     """Return the network with a checkpoint's values."""
     net = fleet.distributed_model(model.create_model().to(device))
-    rules = {table.spec.optimizer.rule for table in read_manifest(folder).tables}
-    if rules == {"sum"}:  # saved in geo: values without the state of any optimizer
-        optimizer: torch.optim.Optimizer = torch.optim.RMSprop(net.parameters())
-    else:
-        optimizer = model.create_optimizer(net)
-    fleet.distributed_optimizer(optimizer)
+    fleet.distributed_optimizer(model.create_optimizer(net))
     fleet.init_worker()
     fleet.load_model(folder)
     return net

@@ -422,7 +422,7 @@ def test_the_slot_text_of_paddlerec_trains(jobs: Any, tmp_path: Path) -> None:
     assert result["auc"] > 0.9
 
 
-@pytest.mark.parametrize("mode", ["local", "geo", "sync"])
+@pytest.mark.parametrize("mode", ["local", "geo", "sync", "async"])
 def test_a_saved_epoch_scores_as_it_did(
     jobs: Any, clicks: Options, mode: str, tmp_path: Path
 ) -> None:

@@ -3,37 +3,21 @@
 Shape legend: n = rows, D = row width.
 """
 
-import difflib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any, Literal, NamedTuple
+from typing import IO, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from paramfleet_shared.checkpoint import CheckpointWriteError, read_manifest, read_part
+from paramfleet_shared.checkpoint import CheckpointWriteError
 from paramfleet_shared.errors import ContractError
+from paramfleet_shared.saved_rows import load_rows
 from paramfleet_shared.tensorfile import write_tensors
 
-__all__ = ["ExportFormat", "NoSuchTableError", "WordsError", "export_table"]
+__all__ = ["ExportFormat", "WordsError", "export_table"]
 
 ExportFormat = Literal["npy", "safetensors", "word2vec"]
-
-
-class NoSuchTableError(ContractError):
-    """A checkpoint has no sparse table of this name."""
-
-    code = "contract.no_such_table"
-
-    def __init__(self, *, path: str, table: str, known: str, nearest: str) -> None:
-        hint = f"did you mean {nearest!r}?" if nearest else f"it has: {known}"
-        super().__init__(
-            f"{path} has no sparse table {table!r}; {hint}",
-            path=path,
-            table=table,
-            known=known,
-            nearest=nearest,
-        )
 
 
 class WordsError(ContractError):
@@ -43,15 +27,6 @@ class WordsError(ContractError):
 
     def __init__(self, *, path: str, rule: str) -> None:
         super().__init__(f"{path}: {rule}", path=path, rule=rule)
-
-
-class _Table(NamedTuple):
-    """A whole sparse table."""
-
-    ids: NDArray[np.int64]
-    """int64 [n], sorted."""
-    rows: NDArray[np.float32]
-    """float32 [n, D]."""
 
 
 def export_table(
@@ -86,7 +61,7 @@ def export_table(
         WordsError: if there are too few words, or one has a space in it.
         CheckpointWriteError: if the system refuses.
     """
-    whole = _read(checkpoint, table)
+    whole = load_rows(checkpoint, table)
     names = _names(whole.ids, words) if format == "word2vec" else iter(())
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
@@ -101,26 +76,6 @@ def export_table(
     except OSError as error:
         raise CheckpointWriteError(path=str(output), reason=str(error)) from error
     return len(whole.ids)
-
-
-def _read(checkpoint: Path, table: str) -> _Table:
-    manifest = read_manifest(checkpoint)
-    specs = {saved.spec.name: saved.spec for saved in manifest.tables}
-    sparse = sorted(name for name, spec in specs.items() if spec.kind == "sparse")
-    if table not in sparse:
-        nearest = difflib.get_close_matches(table, sparse, n=1)
-        raise NoSuchTableError(
-            path=str(checkpoint),
-            table=table,
-            known=", ".join(sparse) or "none",
-            nearest=next(iter(nearest), ""),
-        )
-    spec = specs[table]
-    parts = [read_part(checkpoint, f, spec) for f in manifest.files if f.table == table]
-    ids = np.concatenate([np.empty(0, np.int64), *(p.ids for p in parts if p.ids is not None)])
-    rows = np.concatenate([np.empty((0, spec.dim), np.float32), *(p.values for p in parts)])
-    order = np.argsort(ids, kind="stable")
-    return _Table(ids[order], rows[order])
 
 
 def _names(ids: NDArray[np.int64], words: Path | None) -> Iterator[str]:

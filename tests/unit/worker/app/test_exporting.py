@@ -18,11 +18,11 @@ from paramfleet_shared.checkpoint import (
     write_manifest,
     write_part,
 )
+from paramfleet_shared.saved_rows import NoSuchTableError
 from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
 from paramfleet_worker.__main__ import main
 from paramfleet_worker.app.exporting import (
     ExportFormat,
-    NoSuchTableError,
     WordsError,
     export_table,
 )
