@@ -1,5 +1,7 @@
 """How a process becomes a member: Redis, then the coordinator, then a place in the job."""
 
+import asyncio
+import logging
 import os
 import secrets
 from collections.abc import Mapping
@@ -12,8 +14,9 @@ from paramfleet_shared.discovery.errors import NoCoordinatorError, NoRedisError
 from paramfleet_shared.discovery.records import JobSizes, Member
 from paramfleet_shared.discovery.registry import Registry
 from paramfleet_shared.discovery.store import RedisStore, outlast, store_of
-from paramfleet_shared.errors import OutcomeUnknownError, UnavailableError
+from paramfleet_shared.errors import FleetError, OutcomeUnknownError, UnavailableError
 from paramfleet_shared.rpc.client import Channel
+from paramfleet_shared.rpc.tasks import TaskSet
 from paramfleet_shared.rpc.tracing import Tracing, open_channel
 from paramfleet_shared.secret import secret_of
 from paramfleet_shared.tls import tls_of
@@ -28,6 +31,11 @@ __all__ = [
     "find_coordinator",
     "newcomer",
 ]
+
+log = logging.getLogger(__name__)
+
+_WITHDRAW_S = 1.0
+"""Seconds that a process which is stopped waits for the answer to its request to join."""
 
 _POLL_S = 0.1
 """Seconds between two looks for what isn't there yet."""
@@ -75,26 +83,42 @@ async def enter(  # noqa: PLR0913 (all but the first by keyword)
     """Get a place in the job: from Redis to the coordinator's answer.
 
     Args and errors are those of ``JobSession.join``.
+
+    Cancellation: a place that it got meanwhile is given back, within some seconds; a job that
+    counts on it fails with this member as the cause.
+
+    Raises:
+        CancelledError: if it was cancelled.
     """
     deadline = clock.monotonic() + settings.join_timeout_s
     store = store_of(settings, clock=clock, timeout_s=min(1.0, settings.lease_ttl_s / 4))
     registry = Registry(store, job=settings.job)
     channel: Channel | None = None
+    tasks = TaskSet()
     try:
         await outlast(registry.ping, clock=clock, patience_s=settings.join_timeout_s)
         left_s = deadline - clock.monotonic()
         channel = await coordinator_channel(
             registry, settings, role=role, clock=clock, timeout_s=left_s, tracing=tracing
         )
-        admission = await ask_to_join(
-            channel,
-            settings,
-            member=newcomer(settings, role=role, endpoint=endpoint, admin=admin),
-            index=index,
-            clock=clock,
-            timeout_s=deadline - clock.monotonic(),
+        asking = tasks.start(
+            ask_to_join(
+                channel,
+                settings,
+                member=newcomer(settings, role=role, endpoint=endpoint, admin=admin),
+                index=index,
+                clock=clock,
+                timeout_s=deadline - clock.monotonic(),
+            ),
+            name="ask to join",
         )
+        try:
+            admission = await asyncio.shield(asking)
+        except asyncio.CancelledError:
+            await _withdraw(registry, asking)
+            raise
     except BaseException:
+        await tasks.close()
         await store.close()
         if channel is not None:
             await channel.close()
@@ -231,6 +255,25 @@ def newcomer(settings: JobSettings, *, role: str, endpoint: str, admin: str) -> 
         nonce=secrets.token_hex(8),
         launch=settings.launch,
     )
+
+
+async def _withdraw(registry: Registry, asking: asyncio.Future[Admission]) -> None:
+    """Give back a place that a process gets while it is stopped, and say why.
+
+    The coordinator counts on a member before the member knows. One that went without a word
+    would be taken for a silent one, a lease's length later.
+    """
+    try:
+        await asyncio.wait([asking], timeout=_WITHDRAW_S)
+        if not asking.done() or asking.exception() is not None:
+            return
+        admission = asking.result()
+        member, epoch = admission.member, admission.epoch
+        if not admission.sizes.elastic or member.role != "worker":
+            await registry.fail(member, epoch=epoch, reason="stopped while it joined the job")
+        await registry.beat(member, epoch=epoch, end="left")
+    except FleetError as error:
+        log.warning("job.left_silently", extra={"reason": str(error)})
 
 
 def _admission(reply: Message, member: Member) -> Admission:
