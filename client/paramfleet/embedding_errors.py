@@ -1,8 +1,11 @@
 """What can be wrong with an embedding or with its ids, in training and in serving."""
 
+import numpy as np
+from numpy.typing import NDArray
+
 from paramfleet_shared.errors import ContractError
 
-__all__ = ["EmbeddingOptionError", "IdError"]
+__all__ = ["EmbeddingOptionError", "IdError", "negative_id_error"]
 
 
 class IdError(ContractError):
@@ -14,6 +17,25 @@ class IdError(ContractError):
         super().__init__(
             f"table {table!r}: {found}: {rule}", table=table, found=found, rule=rule
         )
+
+
+def negative_id_error(
+    table: str, ids: NDArray[np.int64], negative: NDArray[np.bool_]
+) -> IdError:
+    """Return what says that negative ids came where none are expected.
+
+    Args:
+        table: The table's name.
+        ids: int64 [n], those of a call.
+        negative: bool [n], which of them must not be there; one at least.
+    """
+    first = int(np.argmax(negative))
+    return IdError(
+        table=table,
+        found=f"{negative.sum()} negative ids, the first {ids[first]} at position {first}",
+        rule="ids must be >= 0; for padding, set padding_idx to the id that means it; if they "
+        "are hashes of 64 bits, make the module with negative_ids=True",
+    )
 
 
 class EmbeddingOptionError(ContractError):

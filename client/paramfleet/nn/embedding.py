@@ -1,7 +1,7 @@
 """``Embedding`` and ``EmbeddingBag`` over sparse tables.
 
-They keep torch's call signatures. What differs: ids are any non-negative 64-bit
-integers, ``num_embeddings`` is only a hint of how many there will be, a row
+They keep torch's call signatures. What differs: ids are any 64-bit integers, negative
+ones if that is said, ``num_embeddings`` is only a hint of how many there will be, a row
 comes to life when its id is first trained, and ``padding_idx`` is an id taken
 literally (so -1 may be padding), never counted from the end.
 """
@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from paramfleet.devices import to_device, to_host
-from paramfleet.embedding_errors import EmbeddingOptionError, IdError
+from paramfleet.embedding_errors import EmbeddingOptionError, IdError, negative_id_error
 from paramfleet.nn.initializers import constant, normal, uniform
 from paramfleet.nn.lookups import bags_of_rows, rows_of_ids
 from paramfleet.rowstore import RowStore
@@ -47,6 +47,7 @@ class _TableOptions:
     initializer: InitializerSpec | None
     seed: int
     kept_as: KeptAs
+    negative_ids: bool
 
 
 _Different = tuple[Partitioned, NDArray[np.bool_] | None]
@@ -92,6 +93,7 @@ class SparseModule(torch.nn.Module):
         self.num_embeddings = num_embeddings
         self.embedding_dim = embedding_dim
         self.padding_idx = padding_idx
+        self.negative_ids = table.negative_ids
         self.named = table.name is not None
         self.table = SparseTable(
             name=table.name or f"embedding_{next(_NAMES)}",
@@ -168,17 +170,14 @@ class SparseModule(torch.nn.Module):
             rule = "ids must be int64 or int32"
             raise IdError(table=self.table.name, found=f"dtype {ids.dtype}", rule=rule)
         flat: NDArray[np.int64] = to_host(ids.reshape(-1), dtype=torch.int64).numpy()
-        if not flat.size or flat.min() >= 0:
+        if self.negative_ids or not flat.size or flat.min() >= 0:
             return flat
         negative = flat < 0
         if self.padding_idx is not None:
             negative &= flat != self.padding_idx
         if negative.any():
-            first = int(np.argmax(negative))
-            count = int(negative.sum())
-            found = f"{count} negative ids, the first {flat[first]} at position {first}"
-            rule = "ids must be >= 0; for padding, set padding_idx to the id that means it"
-            raise IdError(table=self.table.name, found=found, rule=rule)
+            error = negative_id_error(self.table.name, flat, negative)
+            raise error
         return flat
 
     def _save_to_state_dict(self, *args: Any) -> None:
@@ -216,6 +215,8 @@ class Embedding(SparseModule):
             float32, and so is every row that a worker holds: alone, or as a replica in GEO.
         rounding: How an updated value is brought to 16 bits: ``stochastic``, right on
             average, or ``nearest``, which loses what is smaller than half a step.
+        negative_ids: Take negative ids, too: hashes of 64 bits, which are negative numbers
+            from 2**63 on. Without it they are taken for mistakes, as for padding.
 
     Raises:
         EmbeddingOptionError: on an option that sparse tables don't have, or a value that
@@ -237,6 +238,7 @@ class Embedding(SparseModule):
         seed: int = 0,
         storage: Storage = "float32",
         rounding: Rounding = "stochastic",
+        negative_ids: bool = False,
     ) -> None:
         super().__init__(
             num_embeddings,
@@ -247,6 +249,7 @@ class Embedding(SparseModule):
                 initializer=initializer,
                 seed=seed,
                 kept_as=_kept_as(storage, rounding),
+                negative_ids=negative_ids,
             ),
             unsupported={"max_norm": max_norm, "scale_grad_by_freq": scale_grad_by_freq},
         )
@@ -286,7 +289,7 @@ class Embedding(SparseModule):
             EmbeddingOptionError: in a subclass that computes something else.
         """
         demand_own_forward(self, Embedding)
-        return ServedEmbedding(rows, self.padding_idx)
+        return ServedEmbedding(rows, self.padding_idx, negative_ids=self.negative_ids)
 
 
 class EmbeddingBag(SparseModule):
@@ -307,6 +310,7 @@ class EmbeddingBag(SparseModule):
         seed: See ``Embedding``.
         storage: See ``Embedding``.
         rounding: See ``Embedding``.
+        negative_ids: See ``Embedding``.
 
     Raises:
         EmbeddingOptionError: on an option that sparse tables don't have, or a value that
@@ -330,6 +334,7 @@ class EmbeddingBag(SparseModule):
         seed: int = 0,
         storage: Storage = "float32",
         rounding: Rounding = "stochastic",
+        negative_ids: bool = False,
     ) -> None:
         super().__init__(
             num_embeddings,
@@ -340,6 +345,7 @@ class EmbeddingBag(SparseModule):
                 initializer=initializer,
                 seed=seed,
                 kept_as=_kept_as(storage, rounding),
+                negative_ids=negative_ids,
             ),
             unsupported={"max_norm": max_norm, "scale_grad_by_freq": scale_grad_by_freq},
         )
@@ -387,4 +393,5 @@ class EmbeddingBag(SparseModule):
             padding_idx=self.padding_idx,
             mode=self.mode,
             include_last_offset=self.include_last_offset,
+            negative_ids=self.negative_ids,
         )

@@ -11,7 +11,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch.nn import functional
 
-from paramfleet.embedding_errors import EmbeddingOptionError, IdError
+from paramfleet.embedding_errors import EmbeddingOptionError, IdError, negative_id_error
 from paramfleet.serving.rows import Rows
 
 __all__ = ["Servable", "ServedEmbedding", "ServedEmbeddingBag", "demand_own_forward"]
@@ -47,10 +47,13 @@ def demand_own_forward(module: torch.nn.Module, kind: type[torch.nn.Module]) -> 
 class _Served(torch.nn.Module):
     """Ids to rows, with padding."""
 
-    def __init__(self, rows: Rows, padding_idx: int | None) -> None:
+    def __init__(
+        self, rows: Rows, padding_idx: int | None, *, negative_ids: bool = False
+    ) -> None:
         super().__init__()
         self.rows = rows
         self.padding_idx = padding_idx
+        self.negative_ids = negative_ids
         self.embedding_dim = rows.dim
 
     def _checked(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -64,15 +67,13 @@ class _Served(torch.nn.Module):
             raise IdError(table=self.rows.name, found=f"dtype {ids.dtype}", rule=rule)
         flat = ids.reshape(-1).to(torch.int64)
         padding = None if self.padding_idx is None else flat == self.padding_idx
-        if not torch.compiler.is_compiling():
+        if not (self.negative_ids or torch.compiler.is_compiling()):
             negative = flat < 0 if padding is None else (flat < 0) & ~padding
             if bool(negative.any()):
-                first = int(negative.int().argmax())
-                found = f"{int(negative.sum())} negative ids, the first {int(flat[first])}"
-                rule = "ids must be >= 0; for padding, set padding_idx to the id that means it"
-                raise IdError(
-                    table=self.rows.name, found=f"{found} at position {first}", rule=rule
+                error = negative_id_error(
+                    self.rows.name, flat.cpu().numpy(), negative.cpu().numpy()
                 )
+                raise error
         return flat, padding
 
     def _rows_of(self, ids_q: torch.Tensor, padding: torch.Tensor | None) -> torch.Tensor:
@@ -89,6 +90,7 @@ class ServedEmbedding(_Served):
     Args:
         rows: The table.
         padding_idx: The id that reads as zeros; None for none.
+        negative_ids: Whether negative ids are taken, too.
     """
 
     def forward(
@@ -124,12 +126,19 @@ class ServedEmbeddingBag(_Served):
         padding_idx: The id that is left out of its bag; None for none.
         mode: ``sum``, ``mean`` or ``max`` over a bag.
         include_last_offset: The last of ``offsets`` is the number of ids.
+        negative_ids: Whether negative ids are taken, too.
     """
 
     def __init__(
-        self, rows: Rows, *, padding_idx: int | None, mode: str, include_last_offset: bool
+        self,
+        rows: Rows,
+        *,
+        padding_idx: int | None,
+        mode: str,
+        include_last_offset: bool,
+        negative_ids: bool = False,
     ) -> None:
-        super().__init__(rows, padding_idx)
+        super().__init__(rows, padding_idx, negative_ids=negative_ids)
         self.mode = mode
         self.include_last_offset = include_last_offset
 

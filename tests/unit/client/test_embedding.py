@@ -108,6 +108,21 @@ def test_the_padding_id_reads_as_zeros_and_learns_nothing(padding_idx: int) -> N
     assert torch.allclose(bag(ids)[0], rows[0, 1]), "padding doesn't count in a mean"
 
 
+@pytest.mark.parametrize("kind", [fleet.nn.Embedding, fleet.nn.EmbeddingBag])
+def test_hashes_above_two_to_the_63_are_ids_where_that_is_said(kind: Any) -> None:
+    hashes = torch.tensor([[-1, 1], [-(2**63), 2**63 - 1]])  # 2**64 - 1, 1, 2**63, 2**63 - 1
+    one = fleet.nn.constant(1.0)
+
+    with pytest.raises(IdError, match="hashes of 64 bits, make the module with negative_ids"):
+        kind(NUM, DIM)(hashes)
+    looked_up = kind(NUM, DIM, initializer=one, padding_idx=-1, negative_ids=True)(hashes)
+
+    zeros = (looked_up == 0).all(-1)
+    assert zeros.tolist() == (
+        [[True, False], [False, False]] if zeros.ndim == 2 else [False] * 2
+    )
+
+
 @pytest.mark.parametrize(
     ("ids", "message"),
     [

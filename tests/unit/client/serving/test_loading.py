@@ -12,7 +12,9 @@ import torch
 import paramfleet as fleet
 from paramfleet.embedding_errors import IdError
 from paramfleet.nn import EmbeddingOptionError
+from paramfleet.saving import Saving
 from paramfleet.serving import ExportMismatchError, Rows
+from paramfleet.session import Session
 
 
 @pytest.mark.parametrize("mode", ["sum", "mean", "max"])
@@ -64,6 +66,26 @@ def test_what_cannot_be_an_id_is_refused_as_in_the_job(
         export.model.deep(ids)
 
     assert str(ours.value) == str(theirs.value)
+
+
+def test_hashes_above_two_to_the_63_are_served_where_they_are_trained(
+    tmp_path: Path,
+) -> None:
+    def made() -> torch.nn.Module:
+        return fleet.nn.Embedding(0, 3, name="hashes", negative_ids=True)
+
+    ids = torch.tensor([-1, 5, -(2**63), 2**63 - 1])
+    session = Session()
+    session.init()
+    model = session.distributed_model(made())
+    optimizer = session.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.5))
+    session.init_worker()
+    optimizer.minimize(model(ids[:3]).sum())
+    Saving(session).save_inference_model(tmp_path / "export")
+
+    served = fleet.serving.load(tmp_path / "export", made())
+
+    assert torch.equal(served(ids), model.eval()(ids))
 
 
 @pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o027, 0o640)])
