@@ -38,6 +38,7 @@ SAVING = [
     "register_for_checkpointing",
     "save_persistables",
     "load_model",
+    "load_rows",
     "save_inference_model",
 ]
 MODULES = ["data", "metrics", "nn", "serving", "text", "util"]

@@ -53,9 +53,8 @@ class Display:
             self._live.update(_table(workers, title=title), refresh=True)
             return
         speeds = sum(worker["examples_per_s"] or 0.0 for worker in workers)
-        self.say(
-            f"epoch {epoch}, step {step}: {metrics_text(metrics)}, {speeds:,.0f} examples/s"
-        )
+        speed = f", {speeds:,.0f} examples/s" if speeds else ""  # not known at the beginning
+        self.say(f"epoch {epoch}, step {step}: {metrics_text(metrics)}{speed}")
 
 
 @contextlib.contextmanager

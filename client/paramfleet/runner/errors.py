@@ -27,7 +27,7 @@ class UnknownKeyError(ContractError):
 
     def __init__(self, *, where: str, key: str, nearest: str | None, ways: str = "") -> None:
         hint = f"; did you mean {nearest}?" if nearest else ""
-        more = f". {ways.replace('{key}', key)}" if ways else ""
+        more = f"; {ways.replace('{key}', key)}" if ways else ""
         super().__init__(
             f"{where}: nothing reads the key {key}{hint}{more}",
             where=where,

@@ -178,8 +178,12 @@ def _cast(key: str, entry: Entry, hint: Any) -> Any:
                 rule=f"must be one of {', '.join(map(str, choices))}",
             )
         return value
-    if typing.get_origin(kind) is tuple:
-        return _items(key, entry, typing.get_args(kind)[0])
+    origin, (item, *_) = typing.get_origin(kind), typing.get_args(kind) or (None,)
+    if origin in _SEQUENCES and item in _SCALARS:
+        return _SEQUENCES[origin](_items(key, entry, item))
+    if kind not in _SCALARS:
+        rule = f"is a field of type {hint}, which no key can have: {_FIELD_TYPES}"
+        raise ConfigError(where=entry.where, key=key, value=shown(value), rule=rule)
     return _scalar(key, entry, kind)
 
 
@@ -217,14 +221,8 @@ def _items(key: str, entry: Entry, kind: Any) -> tuple[Any, ...]:
 
 
 def _scalar(key: str, entry: Entry, kind: Any) -> Any:
-    readers: dict[Any, Callable[[Any], Any]] = {
-        bool: _bool,
-        int: _int,
-        float: _float,
-        str: _str,
-    }
     try:
-        return readers[kind](entry.value)
+        return _SCALARS[kind](entry.value)
     except (ValueError, TypeError, OverflowError) as error:
         raise ConfigError(
             where=entry.where, key=key, value=shown(entry.value), rule=_rule(kind)
@@ -253,6 +251,21 @@ def _str(value: Any) -> str:
     if isinstance(value, list | dict):
         raise TypeError
     return str(value)
+
+
+_SCALARS: dict[Any, Callable[[Any], Any]] = {
+    bool: _bool,
+    int: _int,
+    float: _float,
+    str: _str,
+}
+
+_SEQUENCES: dict[Any, Callable[[Any], Any]] = {tuple: tuple, list: list, Sequence: tuple}
+
+_FIELD_TYPES = (
+    "let it be a bool, int, float or str, a Literal, a list or tuple of one of these, each "
+    "perhaps with None; a Mapping, or a dataclass of such fields"
+)
 
 
 def _rule(kind: Any) -> str:

@@ -7,6 +7,7 @@ import torch
 
 import paramfleet as fleet
 from paramfleet.runner.batches import list_files, open_batches
+from paramfleet.runner.config import Config
 from paramfleet.runner.display import metrics_text, shown
 from paramfleet.runner.errors import ConfigError
 from paramfleet.runner.model import Model
@@ -25,8 +26,8 @@ def infer(model: Model[Any], clock: Clock) -> Outcome:
         The metrics of the last one; all are shown on the way.
 
     Raises:
-        ConfigError: if no checkpoint or file is named.
-        ManifestError: if a checkpoint isn't there.
+        ConfigError: if no checkpoint or file is named, or an epoch wasn't saved.
+        ManifestError: if what is there is no checkpoint.
     """
     config, runner = model.config, model.config.runner
     name = runner.infer_load_path or runner.model_save_path
@@ -43,13 +44,15 @@ def infer(model: Model[Any], clock: Clock) -> Outcome:
             value=repr(stop),
             rule=f"must be more than infer_start_epoch ({runner.infer_start_epoch})",
         )
+    folder = config.path_of(name)
+    _require_saved(config, folder, epochs)
     batches = open_batches(model, list_files(config, "test_data_dir"), test=True)
     device = device_of(config)
     started, scored = clock.monotonic(), 0
     scores: dict[str, float] = {}
     with shown(interval=1) as display:
         for epoch in epochs:
-            net = _load(model, config.path_of(name) / str(epoch), device)
+            net = _load(model, folder / str(epoch), device)
             scores, count = score(model, net, batches, device)
             scored += count
             display.say(f"epoch {epoch}: {metrics_text(scores)}")
@@ -66,6 +69,25 @@ def infer(model: Model[Any], clock: Clock) -> Outcome:
         unit=model.unit,
         seconds=seconds,
     )
+
+
+def _require_saved(config: Config, folder: Path, epochs: range) -> None:
+    """Look for all checkpoints before the first is scored.
+
+    Raises:
+        ConfigError: naming the first that isn't there, and those that are.
+    """
+    missing = [epoch for epoch in epochs if not (folder / str(epoch)).exists()]
+    if missing:
+        entries = folder.iterdir() if folder.is_dir() else ()
+        numbers = sorted(int(each.name) for each in entries if each.name.isdecimal())
+        there = ", ".join(map(str, numbers)) or "none"
+        raise ConfigError(
+            where=str(config.path),
+            key="runner.infer_end_epoch",
+            value=str(epochs.stop),
+            rule=f"there is no checkpoint of epoch {missing[0]} in {folder}; it has: {there}",
+        )
 
 
 def _load(model: Model[Any], folder: Path, device: torch.device) -> torch.nn.Module:

@@ -71,7 +71,8 @@ class RunnerSettings:
     """Module of the model, given as train_reader_path is."""
 
     train_batch_size: int = 512
-    """Examples of a step, of each worker."""
+    """Examples of a step, of each worker; with split_batches in sync those of all workers
+    together."""
 
     test_data_dir: str = ""
     """Folder of the test files, or one file. Training ends with their score; infer needs it."""
@@ -115,7 +116,8 @@ class RunnerSettings:
 
     split_batches: bool = False
     """Every worker reads all training files, and they share the batches: in sync each takes
-    its part of every batch, so that the job equals one process; else every n-th batch."""
+    its part of every batch of train_batch_size, so that the job equals one process of that
+    size; else every n-th batch, whole."""
 
     num_workers: int = 0
     """DataLoader: processes that read; 0 reads in the training process."""
@@ -171,7 +173,9 @@ class RunnerSettings:
     """Checkpoint to start from."""
 
     last_epoch: int = -1
-    """Number of the epoch after which model_init_path was saved; training goes on behind it."""
+    """Number of the epoch after which model_init_path was saved; training goes on behind it.
+    A checkpoint of the middle of an epoch (paramfleet checkpoint) takes the number before: its
+    epoch begins anew, with rows and schedule as they are by then."""
 
     infer_load_path: str = ""
     """infer: folder of the checkpoints; empty is model_save_path."""

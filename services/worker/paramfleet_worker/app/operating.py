@@ -52,7 +52,11 @@ class AdminUnreachableError(UnavailableError):
     code = "unavailable.admin"
 
     def __init__(self, *, url: str, reason: str) -> None:
-        super().__init__(f"no answer from {url}: {reason}", url=url, reason=reason)
+        super().__init__(
+            f"no answer from {url}: {reason}; if the job has ended, nobody answers there",
+            url=url,
+            reason=reason,
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -130,6 +130,18 @@ def test_saved_epochs_are_scored_one_by_one(folder: Path) -> None:
     assert done.stderr.count("epoch ") == 2
 
 
+def test_an_epoch_that_was_not_saved_is_named_before_any_is_scored(folder: Path) -> None:
+    run(folder, "train", "-o", "runner.epochs=2", "runner.use_inference=true")
+
+    done = run(folder, "infer")
+
+    assert done.exit_code != 0
+    assert "runner.infer_end_epoch" in done.output
+    assert "no checkpoint of epoch 2" in done.output
+    assert "it has: 0, 1" in done.output
+    assert "epoch 0" not in done.stderr.replace("checkpoint of epoch", "")
+
+
 @pytest.mark.parametrize("decay", [[], ["hyper_parameters.optimizer.decay_steps=4"]])
 def test_training_goes_on_behind_an_epoch(folder: Path, decay: list[str]) -> None:
     how = ["-o", *decay] if decay else []

@@ -1,5 +1,7 @@
 """A YAML file is read, or the line that can't be is named."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -255,6 +257,34 @@ def test_a_model_reads_its_own_parameters_alone(tmp_path: Path) -> None:
     assert raw.read_as(CtrParameters).hyper_parameters.fc_sizes == (3,)
     with pytest.raises(UnknownKeyError, match=r"hyper_parameters\.fc_sizes"):
         raw.read_as(HyperParameters)
+
+
+@dataclass(frozen=True)
+class Lists(HyperParameters):
+    widths: list[int] = field(default_factory=list)
+    names: Sequence[str] = ()
+    rates: list[float] | None = None
+
+
+def test_a_models_own_keys_may_be_lists(tmp_path: Path) -> None:
+    text = "hyper_parameters:\n  widths: [64, 32]\n  names: [a]\n  rates: [0.5]\n"
+    config = read_config(written(tmp_path, text), ["hyper_parameters.rates=[1, 2.5]"])
+
+    assert config.read_as(Lists).hyper_parameters == Lists(
+        widths=[64, 32], names=("a",), rates=[1.0, 2.5]
+    )
+
+
+@dataclass(frozen=True)
+class Odd(HyperParameters):
+    made: set[int] = field(default_factory=set)
+
+
+def test_a_field_of_a_type_that_no_key_has_is_told_with_the_keys_line(tmp_path: Path) -> None:
+    config = read_config(written(tmp_path, "hyper_parameters:\n  made: [1]\n"))
+
+    with pytest.raises(ConfigError, match=r"yaml, line 2.*made.*set\[int\].*a list or tuple"):
+        config.read_as(Odd)
 
 
 def test_the_workspace_of_paddlerec_is_the_files_own_folder(tmp_path: Path) -> None:
