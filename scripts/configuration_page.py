@@ -113,10 +113,10 @@ A model may have more keys: fields of the frozen dataclass `M` of its
 `class Model(runner.Model[M])`, which have a type
 ([an example](migrating-from-paddle.md#a-model-folder)), and keys of `runner` and
 `hyper_parameters` that a module of its folder reads as
-`config.get("hyper_parameters.max_len", 3)`,
-which are what YAML makes of them. `config.get` returns the caller's default for a key that neither
-the YAML nor `-o` has, and without one the default of these tables. A key that nothing reads is an
-error that names its file, line and the nearest key.
+`config.get("hyper_parameters.max_len", 3)`, which are what YAML makes of them. `config.get`
+returns the caller's default for a key that neither the YAML nor `-o` has, and without one the
+default of these tables. A key that nothing reads is an error that names its file, line and the
+nearest key.
 """
 
 PARAMETERS = """\

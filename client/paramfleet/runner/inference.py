@@ -71,7 +71,7 @@ def infer(model: Model[Any], clock: Clock) -> Outcome:
     )
 
 
-def _require_saved(config: Config, folder: Path, epochs: range) -> None:
+def _require_saved(config: Config[Any], folder: Path, epochs: range) -> None:
     """Look for all checkpoints before the first is scored.
 
     Raises:
