@@ -34,6 +34,8 @@ class Powers(NamedTuple):
     """Here the number is of those that changed the same row at the same time."""
     guarded: bool = False
     """Whether the servers keep differences from growing."""
+    rate: float = 1.0
+    """The learning rate: differences grow with it, and that is no overshoot."""
 
     def fields(self, *, dense: bool, num_steps: int) -> dict[str, float]:
         """Return what a part of an exchange says of them.
@@ -45,8 +47,8 @@ class Powers(NamedTuple):
         fields: dict[str, float] = {}
         if power := self.dense if dense else self.rows:
             fields["damping"] = power
-        if self.guarded and num_steps:
-            fields["guarded_steps"] = num_steps
+        if self.guarded and (steps := num_steps * self.rate) > 0.0:
+            fields["guarded_steps"] = steps
         return fields
 
 
@@ -69,7 +71,8 @@ def powers_at(
         return Powers(0.0, 0.0)
     if isinstance(optimizer, torch.optim.SGD):
         power = max(0.0, 1.0 - step / WARM_STEPS)
-        return Powers(power, power, guarded=True)
+        rate = max(float(group["lr"]) for group in optimizer.param_groups)
+        return Powers(power, power, guarded=True, rate=rate)
     if isinstance(optimizer, torch.optim.Adam | torch.optim.AdamW | torch.optim.SparseAdam):
         grown = min(1.0, step * workers / EARLY_STEPS)
         return Powers(HALF * grown, grown)

@@ -294,7 +294,7 @@ class _Recorded(NamedTuple):
         self.sharers.leave(rank)
 
     def weigh(
-        self, part: SparsePart, *, writer: Rank, step: Step, pace: Pace, guarded_steps: int
+        self, part: SparsePart, *, writer: Rank, step: Step, pace: Pace, guarded_steps: float
     ) -> None:
         """Set the weights of rows that are about to change, and end the writer's period."""
         assert part.weights is not None, "they are to be set"

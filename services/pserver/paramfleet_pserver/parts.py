@@ -129,18 +129,22 @@ def push_values(dense: DenseRange, parts: Sequence[DensePart], lr: float, step: 
     dense.push_pieces(sum_of, lr=lr, step=step)
 
 
+_LEAST_STEPS = 1e-30
+"""A rate that squares to 0 is none."""
+
+
 class Guarded(NamedTuple):
     """An update whose stride depends on its numbers."""
 
     guard: RateGuard
     """Of what steps."""
     pace: Pace
-    steps: int = 1
-    """Of which the numbers are the sum."""
+    steps: float = 1.0
+    """Of which the numbers are the sum, each counted as much as its rate is."""
 
     def stride(self, square: float) -> Stride:
         """Return how far to step with numbers of a squared length."""
-        return self.guard.stride(square / self.steps**2, self.pace)
+        return self.guard.stride(square / max(self.steps, _LEAST_STEPS) ** 2, self.pace)
 
 
 def push_guarded_rows(

@@ -127,8 +127,9 @@ class ExchangePart(NamedTuple):
     """Whether a dense table's values aren't answered: the worker pulls them."""
     damping: float
     """The power of the number of workers by which GEO divides what several change."""
-    guarded_steps: int
-    """Steps that the differences are of, if they are to be kept from growing; else 0."""
+    guarded_steps: float
+    """Steps that the differences are of, each counted as much as its rate is, if they are to be
+    kept from growing; else 0."""
 
 
 class ExchangeRequest(NamedTuple):
@@ -307,7 +308,7 @@ def exchange_request(message: Message, store: TableStore) -> ExchangeRequest:
                 answer_wire=part.choice("answer_wire", WIRE_DTYPES, content.wire),
                 quiet=part.flag("quiet"),
                 damping=part.fraction("damping"),
-                guarded_steps=part.optional_integer("guarded_steps") or 0,
+                guarded_steps=max(0.0, part.optional_number("guarded_steps", 0.0)),
             )
             for identity, table, content, part in changes
         ),

@@ -331,7 +331,7 @@ class DenseTable(Table):
         lr: float,
         step: int,
         pace: Pace,
-        num_steps: int = 1,
+        num_steps: float = 1.0,
     ) -> list[Job]:
         assert isinstance(part, DensePart), "the request's reader sees to it"
         self.num_pushes += 1

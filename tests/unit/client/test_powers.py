@@ -32,7 +32,9 @@ def test_fixed_powers_are_those_of_their_merge(
 def test_sgd_begins_with_the_mean_and_ends_with_a_guarded_sum() -> None:
     sgd = optimizer(torch.optim.SGD)
     powers = [powers_at("paced", sgd, step=step, workers=16) for step in (0, 3, 12, 999)]
-    assert powers == [Powers(power, power, guarded=True) for power in (1.0, 0.75, 0.0, 0.0)]
+    assert powers == [
+        Powers(power, power, guarded=True, rate=0.1) for power in (1.0, 0.75, 0.0, 0.0)
+    ]
 
 
 @pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW, torch.optim.SparseAdam])
@@ -46,6 +48,16 @@ def test_adam_begins_with_the_sum_and_ends_with_the_root_and_the_mean(kind: Any)
         Powers(0.5, 1.0),
         Powers(0.5, 1.0),
     ]
+
+
+def test_differences_of_a_greater_rate_are_no_overshoot() -> None:
+    sgd = optimizer(torch.optim.SGD)
+    for rate in (1e-4, 0.5):
+        sgd.param_groups[0]["lr"] = rate
+        fields = powers_at("paced", sgd, step=99, workers=4).fields(dense=True, num_steps=3)
+        assert fields == {"guarded_steps": pytest.approx(3 * rate)}
+    sgd.param_groups[0]["lr"] = 0.0
+    assert powers_at("paced", sgd, step=99, workers=4).fields(dense=True, num_steps=3) == {}
 
 
 def test_others_have_the_root() -> None:

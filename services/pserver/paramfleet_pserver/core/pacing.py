@@ -8,13 +8,15 @@ and grows to the whole in its first updates: ``pace_of``.
 With SGD near its largest rate that isn't enough: delayed gradients overshoot each time farther
 than before, and grow longer each time. ``RateGuard`` compares the gradients of the last updates
 with those of many. Where they are much longer, it shortens them to what is usual and lowers the
-rate, down to the N-th part; then it lets the rate grow back slowly. Adagrad and Adam divide by
-the length themselves.
+rate, down to the N-th part; then it lets the rate grow back slowly. Where they stay so long
+although the steps are small, the data has changed, not the workers' aim, and the new length is
+the usual one from then on. Adagrad and Adam divide by the length themselves.
 
 The rate is divided by N to a power, 0 for the whole rate and 1 for the N-th part. For N = 1 it
 is the whole rate whatever the power is.
 """
 
+import math
 from typing import Literal, NamedTuple
 
 from paramfleet_shared.tables.spec import OptimizerSpec
@@ -44,8 +46,14 @@ MOST_COUNTED = 36.0
 """Times the usual squared length that one gradient counts for in the present one."""
 RISE = 2.0
 """By which the power grows in one update of each worker."""
+LONG_STEPS, LEAST_LONG = 4.0, 32
+"""Updates of each worker, and in all, after which long gradients are the usual ones: steps as
+small as the guard's would have brought an overshoot back by then."""
 FALL_STEPS = 64.0
 """Updates of each worker in which the power falls to a third."""
+
+_LEAST_SQUARE, _MOST_SQUARE = 1e-300, 1e300
+"""Of what has a logarithm."""
 
 
 class Pace(NamedTuple):
@@ -101,6 +109,10 @@ class RateGuard:
         self._present = 0.0
         self._power = 0.0
         self._num = 0
+        self._num_long = 0
+        """Updates in a row that found the present length too great."""
+        self._level = 0.0
+        """Mean logarithm of their squared lengths: one out of all measure counts as one."""
 
     def stride(self, square: float, pace: Pace) -> Stride:
         """Return how far to step with the next gradient.
@@ -123,6 +135,17 @@ class RateGuard:
         self._present += (counted - self._present) / min(self._num, fast)
         if watches and self._present > MOST_GROWTH * self._usual:
             self._power = min(1.0, self._power + RISE / workers)
+            self._note_long(square, max(LEAST_LONG, LONG_STEPS * workers))
         else:
             self._power -= self._power / (FALL_STEPS * workers)
+            self._num_long, self._level = 0, 0.0
         return Stride(scale, max(pace.power, self._power))
+
+    def _note_long(self, square: float, patience: float) -> None:
+        """Count an update that found the present length too great; believe many in a row."""
+        self._num_long += 1
+        within = min(max(square, _LEAST_SQUARE), _MOST_SQUARE)
+        self._level += (math.log(within) - self._level) / self._num_long
+        if self._num_long >= patience:
+            self._usual = self._present = math.exp(self._level)
+            self._num_long, self._level = 0, 0.0

@@ -64,6 +64,32 @@ def test_a_long_gradient_is_shortened_to_twice_the_usual_length() -> None:
     assert stride == Stride(math.sqrt(4.0 / 16.0), 1.0)
 
 
+@pytest.mark.parametrize("length", [10.0, 1e4, 1e8])
+@pytest.mark.parametrize("workers", [2, 16])
+def test_gradients_that_stay_long_are_the_usual_ones_soon(length: float, workers: int) -> None:
+    guard, pace = RateGuard(), Pace(workers, 0.0)
+    for _ in range(200):
+        guard.stride(1.0, pace)
+
+    strides = [guard.stride(length**2, pace) for _ in range(1_000 * workers)]
+
+    num_short = sum(stride.scale < 1.0 for stride in strides)
+    assert num_short <= max(32, 4 * workers) + 8  # and those before the present length is long
+    powers = [stride.power for stride in strides]
+    assert powers[num_short:] == sorted(powers[num_short:], reverse=True)
+    assert powers[-1] < 0.01
+
+
+def test_one_gradient_out_of_all_measure_does_not_set_what_is_usual() -> None:
+    guard = RateGuard()
+    for _ in range(200):
+        guard.stride(1.0, WHOLE)
+    for number in range(40):
+        guard.stride(1e60 if number == 20 else 100.0, WHOLE)
+
+    assert guard.stride(400.0 * 100.0, WHOLE).scale < 1.0
+
+
 def test_the_power_rises_by_the_number_of_workers_and_falls_slowly() -> None:
     guard, pace = RateGuard(), Pace(8, 0.0)
     for _ in range(64):
