@@ -115,7 +115,8 @@ class AskedRows:
         for place, each in enumerate(self._left):
             if each is None or each.table is not table or each.create != create:
                 continue
-            if not np.array_equal(each.rows.ids_U, ids_U):
+            asked_U = each.rows.ids_U
+            if asked_U is not ids_U and not np.array_equal(asked_U, ids_U):
                 continue
             assert self._answers is not None, "a batch is sent when it begins"
             answers = self._answers.result()

@@ -20,7 +20,7 @@ from paramfleet.requests import Read, ReadPlan, Rows
 from paramfleet.sparse import SparseTable
 from paramfleet_shared.placement import Placement
 from paramfleet_shared.tables.partition import partition
-from paramfleet_shared.tables.rowstore import SlotIndex, gather_rows
+from paramfleet_shared.tables.rowstore import SlotIndex
 from paramfleet_shared.wire.message import Message
 
 __all__ = ["MAX_BYTES", "SmallTables"]
@@ -55,9 +55,8 @@ class _Known:
         """Return copies of the rows of ids [U, D]; None if one isn't here."""
         if self.rows is None:
             return None
-        found = np.empty((len(ids_U), self.table.dim), np.float32)
         slots = self._index.find(ids_U, create=False)
-        return None if gather_rows(self.rows, slots, found) else found
+        return None if (slots < 0).any() else self.rows.take(slots, axis=0)
 
     def read(self, num_shards: int) -> Read:
         """Return what asks for the rows; none are made by it, since training has made them."""

@@ -150,9 +150,7 @@ class SyncMode(ServedMode):
         times.switch("barrier")  # what of it wasn't one is known in the end
         began = times.seconds("barrier")
         try:
-            answers, waited_s = await job.pservers.step(
-                plan.behind(pushes, rank=job.author.rank)
-            )
+            answers, waited_s = await job.pservers.step(plan.behind(pushes))
         except (PulledIdsGoneError, KnownIdsGoneError):
             pass
         except StepIncompleteError:
