@@ -37,6 +37,8 @@ def to_host(tensor: torch.Tensor, *, dtype: torch.dtype) -> torch.Tensor:
         tensor: On any device. The result shares its memory if nothing has to change.
         dtype: Of the result, converted on the device.
     """
+    if tensor.is_cpu and tensor.dtype == dtype:  # the rest takes four times as long
+        return tensor.detach().contiguous()
     found = tensor.detach().to(dtype).contiguous()
     if found.device.type == "cuda":
         room = torch.empty(found.shape, dtype=dtype, pin_memory=True)

@@ -132,6 +132,10 @@ def dense_slice(size: int, placement: Placement, server: int) -> slice:
     return slice(start, stop)
 
 
+_Part = tuple[list[dict[str, Any]], dict[str, NDArray[Any]]]
+"""A pserver's part of a pull: the parts of tables, and their tensors by name."""
+
+
 class ReadPlan:
     """One pull over several tables: its messages, and how the answers go together."""
 
@@ -145,6 +149,8 @@ class ReadPlan:
                 rows, order = rows.sorted()
             moved = rows is not read.rows
             self.reads.append(replace(read, rows=rows, order=order) if moved else read)
+        self._behind: list[_Part] = []
+        """The pservers' parts behind a write: a step's reads may be those of the last."""
 
     def messages(self, *, rank: int, min_step: int) -> list[Message]:
         """Return one message a pserver.
@@ -153,25 +159,29 @@ class ReadPlan:
             rank: Who asks.
             min_step: Sync: the pserver answers once this many steps are applied.
         """
-        return [self._message(server, rank, min_step) for server in self._servers]
+        return [
+            Message(
+                fields={"rank": rank, "min_version": min_step, "parts": parts}, tensors=tensors
+            )
+            for parts, tensors in map(self._part, self._servers)
+        ]
 
     def with_ids(self) -> "ReadPlan":
         """Return the same plan, with the ids of every part."""
         reads = [replace(read, as_pulled=None, named=None) for read in self.reads]
         return ReadPlan(reads, self._placement)
 
-    def behind(self, writes: Sequence[Message], *, rank: int) -> list[Message]:
+    def behind(self, writes: Sequence[Message]) -> list[Message]:
         """Return one message a pserver that writes, and reads what has become of it."""
-        reads = self.messages(rank=rank, min_step=0)
+        if not self._behind:
+            for parts, tensors in map(self._part, self._servers):
+                of_pull = {f"pull.{name}": tensor for name, tensor in tensors.items()}
+                self._behind.append((parts, of_pull))
         return [
             Message(
-                fields={**write.fields, "pull": read.fields["parts"]},
-                tensors={
-                    **write.tensors,
-                    **{f"pull.{name}": tensor for name, tensor in read.tensors.items()},
-                },
+                fields={**write.fields, "pull": parts}, tensors={**write.tensors, **tensors}
             )
-            for write, read in zip(writes, reads, strict=True)
+            for write, (parts, tensors) in zip(writes, self._behind, strict=True)
         ]
 
     def named(self) -> list[tuple[str, Named]]:
@@ -224,7 +234,8 @@ class ReadPlan:
     def _servers(self) -> range:
         return range(self._placement.num_servers)
 
-    def _message(self, server: int, rank: int, min_step: int) -> Message:
+    def _part(self, server: int) -> _Part:
+        """Return what one pserver is asked for."""
         parts: list[dict[str, Any]] = []
         tensors: dict[str, NDArray[Any]] = {}
         for index, read in enumerate(self.reads):
@@ -246,8 +257,7 @@ class ReadPlan:
                 where = self._piece_of(read, server)
                 about |= {"start": where.start, "stop": where.stop}
             parts.append(about)
-        fields = {"rank": rank, "min_version": min_step, "parts": parts}
-        return Message(fields=fields, tensors=tensors)
+        return parts, tensors
 
     @staticmethod
     def _join_part(read: Read, parts: list[NDArray[np.float32]]) -> NDArray[np.float32]:

@@ -30,12 +30,13 @@ from paramfleet_shared.wire.message import Message
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-__all__ = ["Ahead", "AskedRows", "Fetch", "Loop", "Wanted", "When"]
+__all__ = ["Ahead", "AskedRows", "Found", "Loop", "Wanted", "When"]
 
 When = Literal["now", "next", "step"]
 
-Fetch = Callable[[ReadPlan], list[Message]]
-"""Waits for the answers to a request."""
+
+Found = tuple[list[NDArray[np.float32]], list[Message]]
+"""The rows of each lookup, float32 [U, D], and the answers that they came in."""
 
 
 class Wanted(NamedTuple):
@@ -114,7 +115,8 @@ class AskedRows:
         for place, each in enumerate(self._left):
             if each is None or each.table is not table or each.create != create:
                 continue
-            if not np.array_equal(each.rows.ids_U, ids_U):
+            asked_U = each.rows.ids_U
+            if asked_U is not ids_U and not np.array_equal(asked_U, ids_U):
                 continue
             assert self._answers is not None, "a batch is sent when it begins"
             answers = self._answers.result()
@@ -231,6 +233,7 @@ class Ahead:
         self._step = step
         self._when = when
         self._loops: list[Loop] = []
+        self._nothing = ReadPlan([], placement)
         self._together: AskedRows | None = None
         """The rows of the forward that goes on, if they were asked for at its beginning."""
         self.num_misses = 0
@@ -258,17 +261,10 @@ class Ahead:
         step = self._step()
         return any(loop.current and loop.current.step == step for loop in self._loops)
 
-    def begin_forward(self, wanted: Sequence[Wanted], fetch: Fetch) -> None:
-        """Get the rows of a forward's lookups by one request; they then take what is theirs.
-
-        Raises:
-            FleetError: why the request failed.
-        """
-        plan = self._plan(wanted)
-        asked = AskedRows(wanted, plan, step=self._step())
-        answers = fetch(plan)
-        asked.arrived(plan.join(answers), answers)
-        self._together = asked
+    def begin_forward(self, wanted: Sequence[Wanted], found: Found) -> None:
+        """Let each lookup of the forward that begins take its rows."""
+        self._together = AskedRows(wanted, self._nothing, step=self._step())
+        self._together.arrived(*found)
 
     def end_forward(self) -> list[int]:
         """Forget the forward's rows; return which lookups, by their places, took none."""

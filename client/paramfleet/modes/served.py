@@ -23,7 +23,7 @@ from paramfleet.job import (
     pull_dense,
     slowest_of,
 )
-from paramfleet.modes.ahead import Ahead, Wanted, When
+from paramfleet.modes.ahead import Ahead, Found, Wanted, When
 from paramfleet.modes.base import ModelTables, check_gradients, learning_rate
 from paramfleet.modes.outgoing import Outgoing
 from paramfleet.modes.sender import Sender, StepGradients, TableGradient
@@ -134,10 +134,8 @@ class ServedMode:
         with self._job.times.during("pull"):
             found = self.ahead.take(table, ids_U, create=create)
             if found is None:
-                read = self._read(Wanted(table, Rows(ids_U, offsets), create))
-                plan = ReadPlan([read], self._job.placement)
-                answers = self._fetch(plan)
-                found = plan.join(answers)[0], answers
+                (rows,), answers = self._find([Wanted(table, Rows(ids_U, offsets), create)])
+                found = rows, answers
         rows, answers = found
         if create:
             self._note(answers)
@@ -150,12 +148,14 @@ class ServedMode:
             FleetError: if the request failed.
         """
         with self._job.times.during("pull"):
-            self.ahead.begin_forward(wanted, self._fetch)
+            self.ahead.begin_forward(wanted, self._find(wanted))
 
-    def _fetch(self, plan: ReadPlan) -> list[Message]:
+    def _find(self, wanted: Sequence[Wanted]) -> Found:
         """Pull rows of the step in progress, and wait for them."""
+        plan = ReadPlan([self._read(each) for each in wanted], self._job.placement)
         pulling = self._pull(plan, self._min_step())
-        return self._wait(pulling, meanwhile=partial(self._find_rests, plan))
+        answers = self._wait(pulling, meanwhile=partial(self._find_rests, plan))
+        return plan.join(answers), answers
 
     def _wait(
         self, work: Coroutine[Any, Any, list[Message]], *, meanwhile: Callable[[], None]

@@ -6,7 +6,7 @@ applied.
 """
 
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from typing_extensions import override
@@ -14,8 +14,10 @@ from typing_extensions import override
 from paramfleet.batchnorm import share_statistics
 from paramfleet.call_order import CallOrderError
 from paramfleet.job import dense_plan, fetch_dense
+from paramfleet.modes.ahead import Found, Wanted
 from paramfleet.modes.sender import StepGradients
 from paramfleet.modes.served import ServedMode
+from paramfleet.modes.small_tables import MAX_BYTES, SmallTables
 from paramfleet.requests import ReadPlan, Write
 from paramfleet.steptotals import StepTotals
 from paramfleet_shared.served_errors import (
@@ -49,11 +51,30 @@ class SyncMode(ServedMode):
             self._share_statistics()
         super().start()
         self._dense = dense_plan(self._job, self._blocks, wire=self._wire)
+        # Narrow rows are named by their pull when they are pushed, so each forward has its own.
+        max_bytes = MAX_BYTES if self._wire == "float32" else 0
+        self._small = SmallTables(self._dense, self._job.placement, max_bytes=max_bytes)
         self._job.communicator.wait(self._open_direct())
+
+    @override
+    def _find(self, wanted: Sequence[Wanted]) -> Found:
+        """Take rows that came with the last step, if all did; else pull them."""
+        found = self._small.take(wanted, step=self._step)
+        if found is None:
+            found = super()._find(wanted)
+            self._small.learn(wanted)
+        return found
+
+    @override
+    def reload(self) -> None:
+        """Take the servers' values as they are now."""
+        self._small.forget()
+        super().reload()
 
     @override
     def depart(self) -> None:
         """Push what waits, and leave; what the model computes from now on is its own."""
+        self._small.forget()
         super().depart()
         if self._totals is not None:
             self._totals.is_over = True
@@ -82,17 +103,17 @@ class SyncMode(ServedMode):
             return
         step, job = self._step + 1, self._job
         due = self.ahead.due(step=step)
-        plan = self._dense
+        plan = self._small.plan
         if due:
-            plan = ReadPlan(
-                [*plan.reads, *(read for each in due for read in each.plan.reads)],
-                job.placement,
-            )
+            rows = (read for asked in due for read in asked.plan.reads)
+            plan = ReadPlan([*self._dense.reads, *rows], job.placement)
         with job.times.during("push"):
             answers = self._wait(self._take_step(gradients, writes, plan))
             found = plan.join(answers)
         self._step = step
         place = len(self._blocks)
+        if not due:
+            self._small.arrived(found[place:], answers, step=step)
         for asked in due:
             stop = place + len(asked.plan.reads)
             asked.arrived(found[place:stop], answers)
@@ -129,9 +150,7 @@ class SyncMode(ServedMode):
         times.switch("barrier")  # what of it wasn't one is known in the end
         began = times.seconds("barrier")
         try:
-            answers, waited_s = await job.pservers.step(
-                plan.behind(pushes, rank=job.author.rank)
-            )
+            answers, waited_s = await job.pservers.step(plan.behind(pushes))
         except (PulledIdsGoneError, KnownIdsGoneError):
             pass
         except StepIncompleteError:

@@ -104,8 +104,8 @@ class SparseModule(torch.nn.Module):
             make_source=RowStore.of,
         )
         self.weight = self.table.weight
-        self._known: list[tuple[NDArray[np.int64], _Different]] = []
-        """Ids that are about to be looked up, with what ``different`` returns of them."""
+        self._known: list[tuple[bytes, _Different]] = []
+        """Ids that are about to be looked up, int64 [n], with what ``different`` returns."""
 
     def expect(self, ids: torch.Tensor) -> _Different:
         """Return what ``different`` does, and keep it for the lookup that will follow.
@@ -114,7 +114,7 @@ class SparseModule(torch.nn.Module):
             IdError: as ``different``.
         """
         found = self.different(ids)
-        self._known.append((to_host(ids.reshape(-1), dtype=torch.int64).numpy().copy(), found))
+        self._known.append((to_host(ids, dtype=torch.int64).numpy().tobytes(), found))
         return found
 
     def expect_nothing(self) -> None:
@@ -141,10 +141,12 @@ class SparseModule(torch.nn.Module):
             IdError: on a dtype that isn't an id's, or a negative id.
         """
         flat = self._checked(ids)
-        for place, (expected, found) in enumerate(self._known):
-            if np.array_equal(expected, flat):
-                del self._known[place]
-                return found
+        if self._known:
+            looked_up = flat.tobytes()
+            for place, (expected, found) in enumerate(self._known):
+                if expected == looked_up:
+                    del self._known[place]
+                    return found
         padding = flat == self.padding_idx if self.padding_idx is not None else None
         if padding is not None and not padding.any():
             padding = None

@@ -46,6 +46,7 @@ _VERSION = 1
 _PREFIX = struct.Struct("<4sB3xI")
 _ZEROS = bytes(ALIGNMENT_BYTES)
 _MAX_DIMENSIONS = 32
+_SHORT_BYTES = 1024  # below this a copy is cheaper than to cut and to write one more buffer
 _DTYPES = {
     name: np.dtype(name).newbyteorder("<")
     for name in (
@@ -113,8 +114,8 @@ class Message:
 def encode(message: Message) -> list[Buffer]:
     """Return the message as buffers to write one after the other.
 
-    Tensor payloads are views of the arrays, never copies; an array that is not
-    C-contiguous is made so first.
+    Tensor payloads are views of the arrays, but for short ones: where the buffers are short
+    on average, they are joined to one. An array that is not C-contiguous is made so first.
 
     Raises:
         UnencodableMessageError: if a field is not a plain value, or a tensor
@@ -140,6 +141,8 @@ def encode(message: Message) -> list[Buffer]:
         position += gap + num_bytes
     if before:
         buffers.append(before)
+    if position < _SHORT_BYTES * len(buffers):
+        return [b"".join(buffers)]
     return buffers
 
 

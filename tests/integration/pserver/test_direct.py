@@ -75,7 +75,7 @@ async def test_steps_are_taken_by_the_thread_that_waits(
     (pservers, _), plan = await connect(cluster.placement), plan_of(cluster.placement)
 
     for step in range(3):
-        messages = plan.behind(await pushes(cluster, step), rank=0)
+        messages = plan.behind(await pushes(cluster, step))
         alone, (answers, waited_s) = await made(pservers.step(messages))
 
         assert alone
@@ -98,12 +98,12 @@ async def test_a_step_whose_connection_broke_is_asked_again_and_taken_once(
         messages = await pushes(cluster, 0)
         wire.cut_after(200)  # within the request or its answer
 
-        alone, (answers, _) = await made(pservers.step(plan.behind(messages, rank=0)))
+        alone, (answers, _) = await made(pservers.step(plan.behind(messages)))
 
         assert not alone
         np.testing.assert_array_equal(plan.join(answers)[0], np.full(SIZE, -1.0, np.float32))
         messages = await pushes(cluster, 1)
-        _, (answers, _) = await made(pservers.step(plan.behind(messages, rank=0)))
+        _, (answers, _) = await made(pservers.step(plan.behind(messages)))
         np.testing.assert_array_equal(plan.join(answers)[0], np.full(SIZE, -2.0, np.float32))
 
 
@@ -112,7 +112,7 @@ async def test_a_step_that_waits_in_vain_says_for_whom(
 ) -> None:
     cluster = await start_servers(2)
     pservers, _ = await connect(cluster.placement, step_timeout_s=0.4)
-    messages = plan_of(cluster.placement).behind(await pushes(cluster, 0, workers=2), rank=0)
+    messages = plan_of(cluster.placement).behind(await pushes(cluster, 0, workers=2))
 
     with pytest.raises(StepIncompleteError) as late:
         await made(pservers.step(messages))
@@ -127,7 +127,7 @@ async def test_a_pserver_that_is_silent_is_named_at_the_deadline(
     async with Proxy(int(cluster.placement.endpoints[0].rpartition(":")[2])) as wire:
         placement = Placement(endpoints=(wire.endpoint,), num_shards=8)
         pservers, _ = await connect(placement, step_timeout_s=0.3)
-        messages = plan_of(placement).behind(await pushes(cluster, 0), rank=0)
+        messages = plan_of(placement).behind(await pushes(cluster, 0))
         wire.freeze()
 
         with pytest.raises(DeadlineExceededError) as late:
@@ -143,7 +143,7 @@ async def test_a_wait_that_is_ended_goes_to_the_loop(
 ) -> None:
     cluster = await start_servers(1)
     (pservers, waker), plan = await connect(cluster.placement), plan_of(cluster.placement)
-    work = pservers.step(plan.behind(await pushes(cluster, 0, workers=2), rank=0))
+    work = pservers.step(plan.behind(await pushes(cluster, 0, workers=2)))
 
     async def wake() -> None:
         await cluster.until(lambda facts: facts["waiting_pulls"])

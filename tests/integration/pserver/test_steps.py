@@ -65,7 +65,7 @@ async def take(
     answers = await asyncio.gather(
         *(
             worker.call(server, "step", message, timeout_s)
-            for server, message in enumerate(plan.behind(pushes, rank=worker.rank))
+            for server, message in enumerate(plan.behind(pushes))
         )
     )
     return answers, plan.join(answers)
@@ -141,7 +141,7 @@ async def test_a_step_that_waits_in_vain_is_kept_and_names_who_is_missing(
 
 async def test_a_step_whose_pull_is_wrong_changes_nothing(start_servers: Start) -> None:
     (alone,) = await crew(await start_servers(1), 1)
-    (message,) = plan_of(alone).behind(pushed(alone, 1.0, step=0), rank=0)
+    (message,) = plan_of(alone).behind(pushed(alone, 1.0, step=0))
     fields, tensors = dict(message.fields), dict(message.tensors)
     lacking = {name: tensor for name, tensor in tensors.items() if name != "pull.1.ids"}
     wrong = [

@@ -31,6 +31,15 @@ def test_sync_equals_one_process(jobs: Any, optimizer: str, workers: int, server
         assert result == results[0], "all workers hold the same to the bit"
 
 
+def test_sync_pulls_no_rows_of_small_tables_once_all_were_seen(jobs: Any) -> None:
+    short = jobs.run(SCRIPT, "--steps", "30", "--traffic").results
+    long = jobs.run(SCRIPT, "--steps", "60", "--traffic").results
+
+    for few, many in zip(short, long, strict=True):
+        assert many["sent"]["pull"] == few["sent"]["pull"], "each id is pulled at its first use"
+        assert many["sent"]["step"] > few["sent"]["step"]
+
+
 def test_sync_goes_on_when_a_worker_has_less_data(jobs: Any) -> None:
     first, second = jobs.run(SCRIPT, "--mode", "sync", "--uneven", "5").results
 

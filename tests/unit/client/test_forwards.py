@@ -41,7 +41,13 @@ class Served:
         )
 
     def expect(self, wanted: Sequence[Wanted]) -> None:
-        self.ahead.begin_forward(wanted, self._fetch)
+        reads = [
+            Read(table=each.table.name, rows=each.rows, dim=DIM, create=each.create)
+            for each in wanted
+        ]
+        plan = ReadPlan(reads, PLACEMENT)
+        answers = self._fetch(plan)
+        self.ahead.begin_forward(wanted, (plan.join(answers), answers))
 
     def lookup(self, table: SparseTable, ids_U: Any, offsets: Any, *, create: bool) -> Any:
         found = self.ahead.take(table, ids_U, create=create)

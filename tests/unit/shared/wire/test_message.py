@@ -101,8 +101,8 @@ def test_noise_behind_a_good_prefix_is_refused(noise: bytes) -> None:
         decode(body_with(noise))
 
 
-def test_payloads_are_not_copied_and_start_at_cache_lines() -> None:
-    rows = np.arange(12, dtype=np.float32).reshape(3, 4)
+def test_long_payloads_are_not_copied_and_start_at_cache_lines() -> None:
+    rows = np.arange(4001, dtype=np.float32).reshape(-1, 1)
     ids = np.arange(3, dtype=np.int64)
 
     buffers = encode(Message(fields={"k": 1}, tensors={"rows": rows, "ids": ids}))
@@ -117,6 +117,17 @@ def test_payloads_are_not_copied_and_start_at_cache_lines() -> None:
         if isinstance(buffer, memoryview):
             assert offset % ALIGNMENT_BYTES == 0
         offset += len(buffer)
+
+
+def test_short_payloads_leave_in_one_buffer() -> None:
+    tensors = {f"{number}.ids": np.arange(number + 3) for number in range(40)}
+
+    (buffer,) = encode(Message(fields={"k": 1}, tensors=tensors))
+
+    decoded = decode(buffer).tensors
+    assert {name: ids.tolist() for name, ids in decoded.items()} == {
+        name: ids.tolist() for name, ids in tensors.items()
+    }
 
 
 def test_decoded_tensors_are_views_of_the_body() -> None:
