@@ -66,7 +66,7 @@ class Change:
     """Takes what an exchange is answered with."""
     guarded: Numbers | None = None
     """As ``numbers``, but it changes nothing: called first, where the pservers judge an
-    update by the length of all its numbers."""
+    update by the length of all its numbers, as they do with several workers."""
 
 
 class _Piece(NamedTuple):
@@ -139,7 +139,7 @@ class InPlace:
     async def _change(self, change: Change, blocks: Sequence[DenseBlock]) -> None:
         for block in blocks:
             squares = [0.0] * self._job.placement.num_servers
-            if change.guarded is not None:
+            if change.guarded is not None and not self._is_alone:
                 squares = await asyncio.to_thread(self._squares, block, change.guarded)
             sequences = self._sequences[block.name]
             first = next(sequences)
@@ -203,6 +203,11 @@ class InPlace:
                 for each, part in zip(ranges, inside, strict=True)
             ]
             yield _Piece(tuple(inside), tuple(values))
+
+    @property
+    def _is_alone(self) -> bool:
+        """Whether no other worker can change the tables: then pservers guard nothing."""
+        return self._job.worker_num == 1 and not self._job.communicator.session.elastic
 
     def _ranges(self, block: DenseBlock) -> list[slice]:
         placement = self._job.placement

@@ -90,8 +90,7 @@ class AsyncMode(ServedMode):
     def _push_in_place(self, in_place: InPlace, gradients: StepGradients) -> None:
         """Push the dense gradients, then the step's others, which end it."""
         rates = {block.name: learning_rate(group) for block, group in self._tables.dense}
-        is_alone = self._job.worker_num == 1 and not self._job.communicator.session.elastic
-        is_guarded = self._mode.async_rate == "guarded" and not is_alone
+        is_guarded = self._mode.async_rate == "guarded"
         in_place.change(
             Change(
                 op="push",
