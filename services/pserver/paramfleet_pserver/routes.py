@@ -279,7 +279,9 @@ class Routes:
         if assign.only_if_new and (table.is_loaded or table.is_assigned or table.num_updates):
             return Message(fields={"assigned": False})
         table.is_assigned = True
-        await self._owners.run([table.assign_job(assign.values)])
+        job = table.assign_job(assign.values)
+        del assign  # gigabytes: they are let go where the job is done, not by the event loop
+        await self._owners.run([job])
         return Message(fields={"assigned": True})
 
     async def leave(self, request: Request) -> Message:

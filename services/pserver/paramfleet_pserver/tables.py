@@ -372,8 +372,9 @@ class DenseTable(Table):
         return [self.job(act, num_values=len(part.values.rows))]
 
     def assign_job(self, values: NDArray[np.float32]) -> Job:
-        """Overwrite the range's values."""
-        return self.job(partial(self.range.assign, values))
+        """Overwrite the range's values, and let the new ones go where that is done."""
+        given = [values]
+        return self.job(lambda: self.range.assign(given.pop()))
 
     def job(self, act: Callable[[], None], *, num_values: int | None = None) -> Job:
         """Return work on so many of the range's values, or on all, for its owner."""
