@@ -57,6 +57,17 @@ def test_tables_that_move_in_place_end_with_the_same_bits(
     assert len({tuple(result["digests"]) for result in copied + in_place}) == 1
 
 
+@pytest.mark.parametrize("mode", ["async", "geo", "localsgd"])
+def test_what_moves_in_place_is_saved_and_loaded(jobs: Any, mode: str, tmp_path: Path) -> None:
+    """The script looks at what it loads, and a load of the same changes nothing."""
+    args, saves = ["--mode", mode], ["--save", str(tmp_path / "saved")]
+
+    copied = jobs.run(SCRIPT, *args, workers=1).results
+    in_place = jobs.run(SCRIPT, *args, *saves, workers=1, **DIVIDED, **IN_PLACE).results
+
+    assert len({tuple(result["digests"]) for result in copied + in_place}) == 1
+
+
 @pytest.mark.parametrize(("mode", "most"), [("async", 12), ("geo", 16), ("localsgd", 16)])
 def test_a_worker_keeps_no_copies_of_what_moves_in_place(
     jobs: Any, mode: str, most: float
