@@ -22,10 +22,10 @@ from typing import Any, cast
 import torch
 
 from paramfleet.job import Job
+from paramfleet.modes.asynchronous import AsyncMode
 from paramfleet.modes.base import Mode, ModelTables, collect_tables
 from paramfleet.modes.geo import GeoMode
 from paramfleet.modes.local import LocalMode
-from paramfleet.modes.served import AsyncMode
 from paramfleet.naming import share_tables
 from paramfleet.requests import Author, ReadPlan
 from paramfleet.rowstore import RowStore

@@ -1,9 +1,10 @@
 """Dense parameters of one optimizer group, seen as one flat vector.
 
-Legend: P = all values of the group's parameters, in the order of the group.
+Legend: P = all values of the group's parameters, in the order of the group, n = values of a
+piece of them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -67,6 +68,46 @@ class DenseBlock:
                 parameter.copy_(part.view(parameter.shape))
                 position += parameter.numel()
 
+    def overlaps(self, where: slice) -> Iterator[tuple[torch.Tensor, slice, slice]]:
+        """Yield the parameters of a piece: which values of each, and where these are in it.
+
+        Args:
+            where: Which values of [P], with both bounds.
+        """
+        position = 0
+        for parameter in self.parameters:
+            start, position = position, position + parameter.numel()
+            first, last = max(start, where.start), min(position, where.stop)
+            if first < last:
+                inside = slice(first - start, last - start)
+                yield parameter, inside, slice(first - where.start, last - where.start)
+
+    def piece(self, where: slice) -> NDArray[np.float32]:
+        """Return some of the values, float32 [n]; they may be the parameter's own memory."""
+        parts = [_part_of(each.detach(), inside) for each, inside, _ in self.overlaps(where)]
+        return _joined(parts)
+
+    def piece_of_gradients(self, where: slice) -> NDArray[np.float32]:
+        """Return some of the gradients, float32 [n]; they may be the gradient's own memory."""
+        parts = [
+            np.zeros(inside.stop - inside.start, np.float32)
+            if parameter.grad is None
+            else _part_of(parameter.grad.detach(), inside)
+            for parameter, inside, _ in self.overlaps(where)
+        ]
+        return _joined(parts)
+
+    def install_piece(self, start: int, values: NDArray[np.float32]) -> None:
+        """Set some of the values, float32 [n], from ``start`` on."""
+        with torch.no_grad():
+            for parameter, inside, outside in self.overlaps(slice(start, start + len(values))):
+                piece = to_device(torch.from_numpy(values[outside]), parameter.device)
+                if parameter.is_contiguous():
+                    parameter.view(-1)[inside].copy_(piece)
+                else:
+                    places = torch.arange(inside.start, inside.stop, device=parameter.device)
+                    parameter.put_(places, piece.to(parameter.dtype))
+
     @staticmethod
     def _flat(tensors: Sequence[torch.Tensor]) -> NDArray[np.float32]:
         if not tensors:
@@ -76,3 +117,19 @@ class DenseBlock:
             parts = [to_host(part, dtype=torch.float32) for part in parts]
         flat: NDArray[np.float32] = to_host(torch.cat(parts), dtype=torch.float32).numpy()
         return flat
+
+
+def _part_of(tensor: torch.Tensor, where: slice) -> NDArray[np.float32]:
+    """Return some of a tensor's values in the order of its dimensions, float32 [n]."""
+    if tensor.is_contiguous():
+        part = tensor.view(-1)[where]
+    else:
+        part = tensor.take(torch.arange(where.start, where.stop, device=tensor.device))
+    found: NDArray[np.float32] = to_host(part, dtype=torch.float32).numpy()
+    return found
+
+
+def _joined(parts: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
+    if len(parts) == 1:
+        return parts[0]
+    return np.concatenate(parts) if parts else np.empty(0, np.float32)

@@ -3,8 +3,6 @@
 Legend: P = all values of a block, n = values of a piece.
 """
 
-from collections.abc import Iterator
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -33,7 +31,7 @@ def piece_of_state(
         where: Which values of the block, with both bounds.
     """
     found = np.full(where.stop - where.start, rule.initial_state, np.float32)
-    for parameter, inside, outside in _overlaps(block, where):
+    for parameter, inside, outside in block.overlaps(where):
         state = optimizer.state.get(parameter, {}).get(name)
         if state is not None:
             flat = state.detach().reshape(-1)[inside]
@@ -51,7 +49,7 @@ def set_piece_of_state(
     values: NDArray[np.float32],
 ) -> None:
     """Set some of one state, float32 [n] from ``start`` on; it is made where it isn't there."""
-    for parameter, inside, outside in _overlaps(block, slice(start, start + len(values))):
+    for parameter, inside, outside in block.overlaps(slice(start, start + len(values))):
         states = optimizer.state[parameter]
         if states.get(name) is None:
             states[name] = torch.full_like(parameter.detach(), rule.initial_state)
@@ -69,14 +67,3 @@ def steps_of(optimizer: torch.optim.Optimizer, block: DenseBlock, *, otherwise: 
     """Return the most steps that the optimizer counts of a parameter, if it counts any."""
     states = [optimizer.state.get(parameter, {}) for parameter in block.parameters]
     return max((int(state["step"]) for state in states if "step" in state), default=otherwise)
-
-
-def _overlaps(block: DenseBlock, where: slice) -> Iterator[tuple[torch.Tensor, slice, slice]]:
-    """Yield the parameters of a piece: which values of each, and where these are in it."""
-    position = 0
-    for parameter in block.parameters:
-        start, position = position, position + parameter.numel()
-        first, last = max(start, where.start), min(position, where.stop)
-        if first < last:
-            inside = slice(first - start, last - start)
-            yield parameter, inside, slice(first - where.start, last - where.start)

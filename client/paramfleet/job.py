@@ -22,7 +22,6 @@ from paramfleet.pservers import PIECES_AT_ONCE, PServers, ends_of
 from paramfleet.requests import Author, Read, ReadPlan, decoded_part, dense_slice
 from paramfleet.savedstate import buffers_to_load
 from paramfleet.settings import WorkerSettings
-from paramfleet.staging import DenseLimits
 from paramfleet.step_times import StepTimes
 from paramfleet.strategy import TrainingMode
 from paramfleet_shared.discovery.errors import GatherLostError
@@ -193,7 +192,7 @@ def open_job(
 
     member = session.member
     pservers = communicator.wait(connect())
-    pservers.dense = DenseLimits(request_bytes=settings.dense_request_bytes)
+    pservers.dense = settings.dense_limits
     author = Author(rank=member.index, incarnation=member.incarnation)
     return Job(
         communicator=communicator,
@@ -349,7 +348,7 @@ def _load_buffers(job: Job) -> None:
 def _assign(job: Job, blocks: Sequence[DenseBlock]) -> None:
     """Give the pservers first values of their tables."""
     for block in blocks:
-        values = block.values()
+        values = block.piece(slice(0, block.size))
         fields = {**job.author.fields(), "table": block.name, "only_if_new": True}
         messages = [
             Message(

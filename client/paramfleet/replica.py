@@ -87,6 +87,63 @@ class DenseReplica:
         self.old += delta
         return delta, self.old.copy()
 
+    def delta_of_piece(
+        self, cur: NDArray[np.float32], where: slice, *, rest: bool = False
+    ) -> NDArray[np.float32]:
+        """Return the delta of some values, float32 [n], and change nothing.
+
+        Args:
+            cur: Their current values, float32 [n].
+            where: Which of [P] they are.
+            rest: Whether it is the last one.
+        """
+        divisor = np.float32(1) if rest and not self._drops else self._divisor
+        delta: NDArray[np.float32] = (cur - self.old[where]) / divisor
+        return delta
+
+    def take_piece(
+        self, cur: NDArray[np.float32], where: slice, *, rest: bool = False
+    ) -> NDArray[np.float32]:
+        """Return the delta of some values to send; ``hear_piece`` follows before they move.
+
+        Args:
+            cur: As in ``delta_of_piece``, and so are the others.
+            where: Which.
+            rest: Whether it is the last one.
+        """
+        delta = self.delta_of_piece(cur, where, rest=rest)
+        self.old[where] += delta
+        return delta
+
+    def hear_piece(
+        self,
+        cur: NDArray[np.float32],
+        where: slice,
+        served: NDArray[np.float32],
+        *,
+        sent: bool = False,
+        rest: bool = False,
+    ) -> NDArray[np.float32]:
+        """Return some current values after hearing what the servers hold, float32 [n].
+
+        Args:
+            cur: Before, float32 [n].
+            where: Which of [P] they are.
+            served: What the servers hold, float32 [n].
+            sent: Whether a delta of them was taken just before.
+            rest: Whether that was the last one.
+        """
+        moved = served
+        if not (sent and (self._drops or rest)):
+            old = self.old[where]
+            moved = np.where(cur == old, served, cur + (served - old))
+        self.old[where] = served
+        return moved
+
+    def reset_piece(self, where: slice, served: NDArray[np.float32]) -> None:
+        """Agree on some values, float32 [n]."""
+        self.old[where] = served
+
     def give_back(self, lost: NDArray[np.float32]) -> None:
         """Count a part of the delta that was taken last, float32 [P], as unsent again."""
         if self._drops:

@@ -27,8 +27,8 @@ from paramfleet.hosting import serve
 from paramfleet.job import open_job
 from paramfleet.leaving import Departure
 from paramfleet.localsgd.over_pservers import LocalSgdMode
+from paramfleet.modes.asynchronous import AsyncMode
 from paramfleet.modes.geo import GeoMode
-from paramfleet.modes.served import AsyncMode
 from paramfleet.modes.sync import SyncMode
 from paramfleet.naming import TableConflictError, check_covered, share_tables
 from paramfleet.optimizer import DistributedOptimizer

@@ -3,6 +3,7 @@
 import logging
 from dataclasses import dataclass
 
+from paramfleet.staging import DenseLimits
 from paramfleet_shared.config import JobSettings, check_ranges, read_environment, resolve
 from paramfleet_shared.secret import open_warnings
 
@@ -29,6 +30,10 @@ class WorkerSettings(JobSettings):
     """Bytes of dense values that one request to a pserver carries; more go in pieces of a
     fourth of it, which take longer but hold nobody up."""
 
+    dense_in_place_bytes: int = 1 << 30
+    """Bytes of a model's dense values beyond which a worker of async, GEO or LocalSGD keeps no
+    copies of them for what is on its way: it waits while they travel, from and to the model."""
+
     visual_path: str = ""
     """Folder of TensorBoard files about LocalSGD's exchanges, with one for each worker; empty
     writes none."""
@@ -38,8 +43,16 @@ class WorkerSettings(JobSettings):
         ranges: dict[str, tuple[float, float]] = {
             "admin_port": (0, 65_535),
             "dense_request_bytes": (1 << 12, 128 << 20),
+            "dense_in_place_bytes": (0, 1 << 62),
         }
         check_ranges(self, ranges)
+
+    @property
+    def dense_limits(self) -> DenseLimits:
+        """Return how dense tables travel."""
+        return DenseLimits(
+            request_bytes=self.dense_request_bytes, in_place_bytes=self.dense_in_place_bytes
+        )
 
 
 def read_settings(*, host: str | None) -> WorkerSettings:

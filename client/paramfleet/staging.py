@@ -30,6 +30,8 @@ class DenseLimits:
     request_bytes: int = 64 << 20
     """Dense numbers of one request, each way. A model with no more of them on any pserver
     takes one request a pserver and step."""
+    in_place_bytes: int = 1 << 30
+    """Dense numbers of a worker beyond which they move in place."""
 
     @property
     def piece_values(self) -> int:

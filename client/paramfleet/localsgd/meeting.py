@@ -8,7 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 
-__all__ = ["Averaging", "Landing", "Meeting", "Pending", "Restorable"]
+__all__ = ["Averaging", "InPlace", "Landing", "Meeting", "Pending", "Restorable"]
 
 
 class Pending(Protocol):
@@ -53,6 +53,30 @@ class Meeting(Protocol):
 
         Raises:
             FleetError: if a worker's value didn't come in time.
+        """
+        ...
+
+
+@runtime_checkable
+class InPlace(Protocol):
+    """A meeting that may exchange fragments where they are, without a copy of any."""
+
+    is_in_place: bool
+    """Whether it does."""
+
+    def num_nonfinite(self, fragment: int, snapshot_F: torch.Tensor) -> int:
+        """Return how many values of snapshot - local are NaN or infinite."""
+        ...
+
+    def meet_in_place(self, fragment: int, snapshot_F: torch.Tensor) -> None:
+        """Exchange a fragment and wait: parameters and snapshot hold the new one then.
+
+        Args:
+            fragment: Which.
+            snapshot_F: Where the worker started from, float32 [F]; it is written to.
+
+        Raises:
+            FleetError: if the exchange failed.
         """
         ...
 

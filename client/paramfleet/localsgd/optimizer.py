@@ -19,7 +19,14 @@ from paramfleet.localsgd.core.schedule import Action, Schedule
 from paramfleet.localsgd.core.settings import LocalSgdSettings, LocalSgdSettingsError
 from paramfleet.localsgd.inner_state import forget_state, state_tensors
 from paramfleet.localsgd.layout import Layout, trained_parameters, write_flat
-from paramfleet.localsgd.meeting import Averaging, Landing, Meeting, Pending, Restorable
+from paramfleet.localsgd.meeting import (
+    Averaging,
+    InPlace,
+    Landing,
+    Meeting,
+    Pending,
+    Restorable,
+)
 from paramfleet_shared.clock import Clock, SystemClock
 from paramfleet_shared.errors import ContractError
 
@@ -60,7 +67,8 @@ class NotFiniteError(ContractError):
 class _UnderWay:
     """An exchange that has begun."""
 
-    pending: Pending
+    pending: Pending | None
+    """None if it has ended already, in place."""
     step: int
     """After which it began."""
     local_F: torch.Tensor | None
@@ -187,7 +195,8 @@ class LocalSgdOptimizer(torch.optim.Optimizer):
             there = [
                 fragment
                 for fragment, under_way in self._under_way.items()
-                if isinstance(under_way.pending, Landing) and under_way.pending.done()
+                if under_way.pending is None
+                or (isinstance(under_way.pending, Landing) and under_way.pending.done())
             ]
             actions = [self.schedule.end_early(fragment) for fragment in there]
         for action in actions:
@@ -269,6 +278,16 @@ class LocalSgdOptimizer(torch.optim.Optimizer):
             self._end(action.fragment)
 
     def _begin(self, fragment: int) -> None:
+        if isinstance(self._meeting, InPlace) and self._meeting.is_in_place:
+            self._under_way[fragment] = self._met_in_place(fragment, self._meeting)
+        else:
+            self._under_way[fragment] = self._begun(fragment)
+        self.ledger.exchanged()
+        losses, self._losses = self._losses, []
+        if self.schedule.wants_loss:
+            self._choose(losses)
+
+    def _begun(self, fragment: int) -> _UnderWay:
         assert self._layout is not None
         local_F = self._layout.read(fragment)
         snapshot_F = self._snapshots[fragment]
@@ -277,17 +296,21 @@ class LocalSgdOptimizer(torch.optim.Optimizer):
             count = int((~delta_F.isfinite()).sum())
             raise NotFiniteError(fragment=fragment, step=self.schedule.step, count=count)
         is_carried = self._settings.overlap_steps > 0 and self._settings.mixing is None
-        pending = self._meeting.meet(fragment, snapshot_F, delta_F)
-        self.ledger.exchanged()
-        self._under_way[fragment] = _UnderWay(
-            pending=pending,
+        return _UnderWay(
+            pending=self._meeting.meet(fragment, snapshot_F, delta_F),
             step=self.schedule.step,
             local_F=local_F if is_carried else None,
             averages=self._begin_averages(fragment),
         )
-        losses, self._losses = self._losses, []
-        if self.schedule.wants_loss:
-            self._choose(losses)
+
+    def _met_in_place(self, fragment: int, meeting: InPlace) -> _UnderWay:
+        snapshot_F = self._snapshots[fragment]
+        if count := meeting.num_nonfinite(fragment, snapshot_F):
+            raise NotFiniteError(fragment=fragment, step=self.schedule.step, count=count)
+        began = self._clock.monotonic()
+        meeting.meet_in_place(fragment, snapshot_F)
+        self.ledger.stalled(self._clock.monotonic() - began)
+        return _UnderWay(pending=None, step=self.schedule.step, local_F=None, averages=[])
 
     def _begin_averages(self, fragment: int) -> list[tuple[Pending, list[torch.Tensor]]]:
         """Begin to average what comes with a fragment, and say where it goes."""
@@ -317,16 +340,21 @@ class LocalSgdOptimizer(torch.optim.Optimizer):
     def _end(self, fragment: int) -> None:
         assert self._layout is not None
         under_way = self._under_way.pop(fragment)
+        if under_way.pending is not None:
+            self._land(fragment, under_way.pending, under_way)
+        if self._settings.optimizer_state == "reset":
+            forget_state(self.inner, self._layout.fragments[fragment])
+
+    def _land(self, fragment: int, pending: Pending, under_way: _UnderWay) -> None:
+        assert self._layout is not None
         began = self._clock.monotonic()
-        new_F = under_way.pending.wait()
+        new_F = pending.wait()
         means = [(pending.wait(), tensors) for pending, tensors in under_way.averages]
         self.ledger.stalled(self._clock.monotonic() - began)
         self._snapshots[fragment] = new_F
         self._layout.write(fragment, self._landed(fragment, new_F, under_way))
         for mean_F, tensors in means:
             write_flat(tensors, mean_F)
-        if self._settings.optimizer_state == "reset":
-            forget_state(self.inner, self._layout.fragments[fragment])
 
     def _landed(self, fragment: int, new_F: torch.Tensor, under_way: _UnderWay) -> torch.Tensor:
         """Return what the worker goes on with, float32 [F].

@@ -11,6 +11,7 @@ from functools import partial
 import torch
 
 from paramfleet.dense import DenseBlock
+from paramfleet.inplace import moves_in_place
 from paramfleet.job import Job, agree_on_dense, declare, pull_dense
 from paramfleet.localsgd.core.choices import settings_of
 from paramfleet.localsgd.core.ledger import Ledger
@@ -85,6 +86,8 @@ class LocalSgdMode:
         specs = [block.spec(rule, num_shards=shards) for block in self._blocks]
         self._step = declare(self._job, specs, self._mode)
         agree_on_dense(self._job, self._blocks)
+        if moves_in_place(self._job, self._blocks, self._settings.wire_dtype):
+            self._meeting.move_in_place()
         self._local = self._wrap()
         self._local.schedule.join(self._step)
 
@@ -141,6 +144,9 @@ class LocalSgdMode:
         self._take_served()
 
     def _take_served(self) -> None:
+        if self._meeting.is_in_place:
+            self._meeting.take_served()
+            return
         for block, values in zip(
             self._blocks, pull_dense(self._job, self._blocks), strict=True
         ):

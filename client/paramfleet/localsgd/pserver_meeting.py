@@ -22,12 +22,15 @@ from numpy.typing import NDArray
 
 from paramfleet.dense import DenseBlock
 from paramfleet.devices import to_device, to_host
+from paramfleet.inplace import Change, InPlace
 from paramfleet.job import Job, fetch_exchanged, slowest_of
 from paramfleet.localsgd.core.ledger import Ledger
 from paramfleet.localsgd.core.settings import LocalSgdSettings
 from paramfleet.requests import Write, dense_slice, write_messages
+from paramfleet_shared.tables.dense import pieces_of
 from paramfleet_shared.tables.encoding import WireDtype, decode_rows, encode_rows
 from paramfleet_shared.tables.spec import OptimizerSpec
+from paramfleet_shared.wire.message import Message
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -41,7 +44,8 @@ _ANSWERS: dict[WireDtype, WireDtype] = {"int8": "float16"}
 class _Heard(NamedTuple):
     """What one exchange brought."""
 
-    values_F: NDArray[np.float32]
+    values_F: NDArray[np.float32] | None
+    """None where they were installed already."""
     slowest: int | None
     workers: int
     losses: Sequence[float]
@@ -81,6 +85,7 @@ class _Exchanging:
         with self.meeting.job.times.during("push"):
             heard = self.future.result()
         self.meeting.note(heard)
+        assert heard.values_F is not None, "they weren't exchanged in place"
         return to_device(torch.from_numpy(heard.values_F), self.device)
 
 
@@ -125,6 +130,7 @@ class PserverMeeting:
         self._loss: float | None = None
         self._others: Sequence[float] = ()
         self._turn = asyncio.Lock()
+        self._in_place: InPlace | None = None
 
     def meet(
         self, fragment: int, snapshot_F: torch.Tensor, delta_F: torch.Tensor
@@ -144,6 +150,62 @@ class PserverMeeting:
         work = self._exchange(fragment, write, max(self.step - 1, 0), self._loss)
         future = self.job.communicator.submit(work)
         return _Exchanging(self, future, delta_F.device)
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether fragments are exchanged where they are."""
+        return self._in_place is not None
+
+    def move_in_place(self) -> None:
+        """Exchange fragments where they are from now on, while the training thread waits."""
+        self._in_place = InPlace(self.job, self._blocks)
+
+    def take_served(self) -> None:
+        """Install what the pservers hold; fragments are exchanged where they are."""
+        assert self._in_place is not None, "move_in_place was called"
+        self._in_place.pull()
+
+    def num_nonfinite(self, fragment: int, snapshot_F: torch.Tensor) -> int:
+        """Return how many values of snapshot - local are NaN or infinite."""
+        block, count = self._blocks[fragment], 0
+        for piece in pieces_of(block.size):
+            count += int((~np.isfinite(_learned(block, piece, snapshot_F))).sum())
+        return count
+
+    def meet_in_place(self, fragment: int, snapshot_F: torch.Tensor) -> None:
+        """Send what was learned, and install what all know; returns when that is done.
+
+        Args:
+            fragment: Its number.
+            snapshot_F: Where this worker began, float32 [F]: what all know afterwards.
+
+        Raises:
+            FleetError: if a pserver didn't answer, or the job failed.
+        """
+        adds_up = self._settings.outer_optimizer == "none"
+
+        def learned(block: DenseBlock, where: slice) -> NDArray[np.float32]:
+            difference = _learned(block, where, snapshot_F)
+            return np.negative(difference, out=difference) if adds_up else difference
+
+        def hear(block: DenseBlock, where: slice, served: NDArray[np.float32]) -> None:
+            block.install_piece(where.start, served)
+            snapshot_F[where].copy_(torch.from_numpy(served))
+
+        step = max(self.step - 1, 0)
+        change = Change(
+            op="exchange",
+            fields={"step": step},
+            numbers=learned,
+            part_fields=lambda _: {"ack": 0, "max_rows": 1, "lr": self._settings.outer_lr},
+            heard=hear,
+        )
+        assert self._in_place is not None, "move_in_place was called"
+        with self.job.times.during("push"):
+            self._in_place.change(change, blocks=[self._blocks[fragment]])
+            heard = self.job.communicator.wait(self._end_exchange(step, self._loss))
+        self._ledger.sent(4 * self._blocks[fragment].size)
+        self.note(heard)
 
     def mean(self, value: float) -> float:
         """Return the mean of this worker's loss and what the others said last.
@@ -202,10 +264,26 @@ class PserverMeeting:
             values_F = await fetch_exchanged(
                 self.job, self._blocks[fragment], answers, 0, wire=answer_wire
             )
-        fields = answers[0].fields
-        return _Heard(
-            values_F,
-            slowest_of(answers),
-            int(fields["workers"]),
-            [float(loss) for loss in fields["losses"]],
-        )
+        return _heard(values_F, answers)
+
+    async def _end_exchange(self, step: int, loss: float | None) -> _Heard:
+        """End an exchange whose pieces have been sent."""
+        fields = {**self.job.author.fields(), "step": step, "loss": loss, "parts": []}
+        return _heard(None, await self.job.pservers.call_all("exchange", fields))
+
+
+def _heard(values_F: NDArray[np.float32] | None, answers: Sequence[Message]) -> _Heard:
+    fields = answers[0].fields
+    return _Heard(
+        values_F,
+        slowest_of(answers),
+        int(fields["workers"]),
+        [float(loss) for loss in fields["losses"]],
+    )
+
+
+def _learned(block: DenseBlock, where: slice, snapshot_F: torch.Tensor) -> NDArray[np.float32]:
+    """Return snapshot - local of some values of a fragment, float32 [n]."""
+    began = to_host(snapshot_F[where], dtype=torch.float32).numpy()
+    learned: NDArray[np.float32] = began - block.piece(where)
+    return learned

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from paramfleet.heard import heard_ids
+from paramfleet.inplace import moves_in_place
 from paramfleet.job import (
     Job,
     agree_on_dense,
@@ -24,20 +25,14 @@ from paramfleet.job import (
 from paramfleet.loadedstates import take_saved_states
 from paramfleet.modes.base import ModelTables, check_gradients
 from paramfleet.modes.deltas import Delta, Heard, divided
+from paramfleet.modes.geo_in_place import GeoInPlace
+from paramfleet.modes.geo_rows import pull_anew
 from paramfleet.modes.geo_states import GeoStates
 from paramfleet.modes.periods import Periods
-from paramfleet.modes.powers import powers_at
+from paramfleet.modes.powers import Powers, powers_at
 from paramfleet.modes.rowstep import RowStepper, forget_states, step_rows
 from paramfleet.replica import DenseReplica, RowReplica
-from paramfleet.requests import (
-    Read,
-    ReadPlan,
-    Rows,
-    Write,
-    decoded_part,
-    dense_slice,
-    write_messages,
-)
+from paramfleet.requests import Rows, Write, decoded_part, dense_slice, write_messages
 from paramfleet.rowstore import RowStore, spec_of
 from paramfleet.strategy import TrainingMode
 from paramfleet_shared.tables.encoding import (
@@ -47,7 +42,6 @@ from paramfleet_shared.tables.encoding import (
     encode_rows,
     narrowest,
 )
-from paramfleet_shared.tables.partition import partition
 from paramfleet_shared.tables.spec import OptimizerSpec
 from paramfleet_shared.wire.message import Message
 
@@ -96,6 +90,8 @@ class GeoMode:
         self.states = GeoStates(optimizer, tables, self._steppers, workers=job.worker_num)
         """Of this worker's optimizer."""
         self._dense: dict[str, DenseReplica] = {}
+        self._in_place: GeoInPlace | None = None
+        """Has the dense tables if they are too large to be copied."""
         self._step = 0
         self._periods = self._periods_from(0)
         self._due = False
@@ -124,6 +120,9 @@ class GeoMode:
         for table, _ in self._tables.sparse:
             table.bind(self._rows[table.name].store)
         agree_on_dense(self._job, self._blocks)
+        if moves_in_place(self._job, self._blocks, self._mode.wire_dtype):
+            self._in_place = GeoInPlace(self._job, self._blocks, self._mode.geo_merge)
+            self._blocks = []
         for block in self._blocks:
             self._dense[block.name] = DenseReplica(
                 block.values(), worker_num=self._job.worker_num, merge=self._mode.geo_merge
@@ -185,13 +184,16 @@ class GeoMode:
         """Take the servers' values and the loaded states; this worker's are forgotten."""
         self.wait_exchanged()
         with self.states.lock:
-            forget_states(self._optimizer, self._steppers, self._blocks)
+            blocks = [block for block, _ in self._tables.dense]
+            forget_states(self._optimizer, self._steppers, blocks)
             self.states.begin()
         for block, values in zip(
             self._blocks, pull_dense(self._job, self._blocks), strict=True
         ):
             block.install(values)
             self._dense[block.name].reset(values)
+        if self._in_place is not None:
+            self._in_place.reload()
         for replica in self._rows.values():
             replica.forget()
         self._send(self._no_deltas())
@@ -220,27 +222,11 @@ class GeoMode:
         self._send(self._no_deltas())
         self.wait_exchanged()
         if self._mode.wire_dtype != "float32":
-            self._pull_replicas()
+            for name, replica in self._rows.items():
+                pull_anew(self._job, replica, max_rows=self._max_rows(name))
 
     def _periods_from(self, step: int) -> Periods:
         return Periods(k_steps=self._mode.k_steps, growth=self._mode.geo_growth, step=step)
-
-    def _pull_replicas(self) -> None:
-        """Take every row anew: what was heard and added before was rounded."""
-        placement = self._job.placement
-        for name, replica in self._rows.items():
-            ids, dim = replica.store.ids().copy(), replica.store.spec.dim
-            for start in range(0, len(ids), self._max_rows(name)):
-                some, _, offsets = partition(
-                    ids[start : start + self._max_rows(name)], placement.num_shards
-                )
-                plan = ReadPlan(
-                    [Read(table=name, rows=Rows(some, offsets), dim=dim)], placement
-                )
-                answers = self._job.communicator.wait(
-                    self._job.pservers.pull(plan, rank=self._job.author.rank, min_step=0)
-                )
-                replica.install(some, plan.join(answers)[0])
 
     def _narrowed(self, delta: Delta) -> Delta:
         """Return a delta as it travels; what that loses of it counts as unsent again."""
@@ -272,10 +258,16 @@ class GeoMode:
             values, cur = take(block.values())
             block.install(cur)
             deltas.append(Delta(block.name, values, num_steps=num_steps))
+        if self._in_place is not None:
+            with self._job.times.during("push"):
+                powers = self._powers(self._step).fields(dense=True, num_steps=num_steps)
+                self._in_place.exchange(powers, step=self._step, rest=rest)
         return deltas
 
     def _no_deltas(self) -> list[Delta]:
-        """Return an exchange that only listens."""
+        """Return an exchange that only listens; what moves in place is heard at once."""
+        if self._in_place is not None:
+            self._in_place.listen()
         listening = [self._listening(name) for name in self._rows]
         if self._job.pservers.divides:
             return listening  # and what nothing is sent of is pulled
@@ -391,10 +383,13 @@ class GeoMode:
         self, server: int, write: Write, *, listens: bool, step: int, num_steps: int
     ) -> dict[str, float]:
         """Say what was heard, what may be told (little if nobody listens), how to divide."""
-        is_dense, workers = write.rows is None, self._job.worker_num
-        powers = powers_at(self._mode.geo_merge, self._optimizer, step=step, workers=workers)
+        is_dense, powers = write.rows is None, self._powers(step)
         return {
             "ack": self._acks.get((server, write.table), 0),
             "max_rows": self._max_rows(write.table) if listens and not is_dense else 1,
             **powers.fields(dense=is_dense, num_steps=num_steps),
         }
+
+    def _powers(self, step: int) -> Powers:
+        workers = self._job.worker_num
+        return powers_at(self._mode.geo_merge, self._optimizer, step=step, workers=workers)

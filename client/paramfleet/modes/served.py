@@ -1,11 +1,10 @@
-"""async, and what it shares with sync: the pservers run the optimizer.
+"""What sync and async share: the pservers run the optimizer.
 
 Both pull the rows of a batch and push one gradient a row. They differ in what a
 step waits for: in sync for every worker's push of the same step, in async for
 nothing but room in a bounded queue.
 """
 
-import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from functools import partial
@@ -19,14 +18,13 @@ from paramfleet.job import (
     Job,
     agree_on_dense,
     declare,
-    fetch_dense,
     pull_dense,
     slowest_of,
 )
 from paramfleet.modes.ahead import Ahead, Found, Wanted, When
 from paramfleet.modes.base import ModelTables, check_gradients, learning_rate
 from paramfleet.modes.outgoing import Outgoing
-from paramfleet.modes.sender import Sender, StepGradients, TableGradient
+from paramfleet.modes.sender import StepGradients, TableGradient
 from paramfleet.requests import Read, ReadPlan, Rows, Write, write_messages
 from paramfleet.rowstore import spec_of
 from paramfleet.rules import RuleChangedError, server_rule
@@ -40,7 +38,7 @@ from paramfleet_shared.served_errors import (
 from paramfleet_shared.tables.encoding import WireDtype
 from paramfleet_shared.wire.message import Message
 
-__all__ = ["AsyncMode", "ServedMode"]
+__all__ = ["ServedMode"]
 
 _NO_RULES = frozenset({"params", "lr", "initial_lr"})
 """What a group has beside the options of its rule."""
@@ -268,8 +266,12 @@ class ServedMode:
                 raise RuleChangedError(table=spec.name, have=str(spec.optimizer), got=str(rule))
         self._checked = options
 
-    def _gradients(self, *, examples: int) -> StepGradients:
+    def _gradients(self, *, examples: int, dense: bool = True) -> StepGradients:
         """Return what this step pushes.
+
+        Args:
+            examples: Of the step.
+            dense: Whether a copy of the dense gradients is part of it.
 
         Raises:
             GradientError: if a gradient isn't finite.
@@ -282,7 +284,7 @@ class ServedMode:
             ids, grads, offsets = table.pending() or nothing_pending(table.dim, self.num_shards)
             rows, lr = Rows(ids, offsets), learning_rate(group)
             parts.append(TableGradient(name=table.name, rows=rows, grads=grads, lr=lr))
-        for block, group in self._tables.dense:
+        for block, group in self._tables.dense if dense else ():
             grads, lr = block.gradients(), learning_rate(group)
             parts.append(TableGradient(name=block.name, rows=None, grads=grads, lr=lr))
         return StepGradients(step=self._step, examples=examples, parts=tuple(parts))
@@ -309,87 +311,3 @@ class ServedMode:
             "weight": float(gradients.examples),
         }
         return write_messages(writes, self._job.placement, fields, values_name="grads")
-
-
-class AsyncMode(ServedMode):
-    """Nobody waits: gradients are queued, merged and pushed beside the training."""
-
-    def start(self) -> None:
-        """Start as every served mode, and start the sender."""
-        super().start()
-        self._writing = asyncio.Lock()
-        self._sender = Sender(
-            mode=self._mode,
-            large=self._job.pservers.divides,
-            push=self._send,
-            refresh=partial(fetch_dense, self._job, self._blocks, wire=self._wire),
-        )
-        self._job.communicator.wait(self._sender.start(self._job.communicator))
-
-    def step(self, *, examples: int) -> None:
-        """Queue the gradients; install dense values that arrived meanwhile."""
-        gradients = self._gradients(examples=examples)
-        with self._job.times.during("push"):
-            self._job.communicator.wait(self._sender.put(gradients))
-        self._step += 1
-        fresh = self._sender.take_fresh()
-        if fresh is not None:
-            self._install(fresh)
-        if self._mode.max_staleness is not None:
-            with self._job.times.during("barrier"):
-                self._job.communicator.wait(self._wait_turn(self._step))
-
-    def flush(self) -> None:
-        """Return when every queued gradient is applied."""
-        self._job.communicator.wait(self._sender.drain())
-
-    def finish(self) -> None:
-        """Push what waits and what is left of narrowed gradients, and end as every mode."""
-        self._push_all()
-        super().finish()
-
-    def depart(self) -> None:
-        """Push what waits and what is left of narrowed gradients, and leave."""
-        self._push_all()
-        super().depart()
-
-    def reload(self) -> None:
-        """Take the dense parameters; those that were on their way are of before."""
-        self._sender.forget_fresh()
-        super().reload()
-
-    def _push_all(self) -> None:
-        self.flush()
-        self._job.communicator.wait(self._push_rest())
-
-    async def _wait_turn(self, step: int) -> None:
-        """Wait while this worker led the slowest by more than ``max_staleness`` (SSP)."""
-        fields = {**self._job.author.fields(), "step": step}
-        timeout_s = self._job.pservers.step_timeout_s
-        await self._job.pservers.call_one(0, "wait_turn", fields, timeout_s=timeout_s)
-
-    async def _pull_ahead(self, plan: ReadPlan, step: int) -> list[Message]:
-        if self._mode.max_staleness is not None:  # as stale as if they were pulled at ``step``
-            await self._wait_turn(step)
-        return await self._pull(plan, 0)
-
-    async def _send(self, gradients: StepGradients) -> None:
-        if self._job.pservers.divides:
-            async with self._writing:
-                writes = await asyncio.to_thread(self._writes, gradients)
-        else:
-            writes = self._writes(gradients)
-        await self._push(gradients, writes)
-
-    async def _push_rest(self) -> None:
-        for gradient in self._outgoing.take_rest():
-            self._sequence += 1
-            rest = StepGradients(step=max(self._step - 1, 0), examples=0, parts=(gradient,))
-            write = Write(
-                table=gradient.name,
-                sequence=self._sequence,
-                values=gradient.grads,
-                rows=gradient.rows,
-                lr=gradient.lr,
-            )
-            await self._push(rest, [write])

@@ -31,7 +31,7 @@ from paramfleet_pserver.core.geo_recorder import GeoRecorder, Reply
 from paramfleet_pserver.core.pacing import Pace, RateGuard
 from paramfleet_pserver.core.sharers import Sharers
 from paramfleet_pserver.owners import Job, Owners, when_done
-from paramfleet_pserver.parts import DensePart, Guarded, SparsePart, square_of
+from paramfleet_pserver.parts import DensePart, Guarded, SparsePart, is_counted, square_of
 from paramfleet_pserver.requests import ExchangePart, ExchangeRequest, Mode
 from paramfleet_pserver.tables import Block, DenseTable, SparseTable, Table
 from paramfleet_pserver.tablestore import TableStore
@@ -116,7 +116,7 @@ class GeoExchange:
             content = part.content
             if isinstance(table, DenseTable) and self._is_guarded(part):
                 pace, num_steps = Pace(len(self._ranks), part.damping), part.guarded_steps
-                step = table.next_update()
+                step = table.number_of(content)
                 jobs += table.guarded_jobs(
                     content, lr=part.lr, step=step, pace=pace, num_steps=num_steps
                 )
@@ -126,7 +126,8 @@ class GeoExchange:
             elif part.damping or self._is_guarded(part):
                 content = content._replace(weights=np.ones(len(content.ids), np.float32))
                 jobs += self._weigh_jobs(part, content, request)
-            jobs += table.update_jobs([content], lr=part.lr, step=table.next_update())
+            number = table.number_of(content)
+            jobs += table.update_jobs([content], lr=part.lr, step=number)
             if isinstance(content, SparsePart):
                 jobs += self._record_jobs(table, content, request.rank)
         end = self._owners.start(jobs)
@@ -195,8 +196,9 @@ class GeoExchange:
         table.num_pulls += 1
         if isinstance(table, DenseTable):
             wire = part.answer_wire
-            where = slice(0, 0 if part.quiet else table.num_rows)
-            reply = PartReply(rows=room_for((where.stop,), wire))
+            assert isinstance(part.content, DensePart), "of a dense table"
+            where = slice(0, 0) if part.quiet else part.content.where
+            reply = PartReply(rows=room_for((where.stop - where.start,), wire))
             await self._owners.run([table.pull_job(reply.rows, wire, where)])
             return reply
         assert isinstance(table, SparseTable), "a table is sparse or dense"
@@ -324,7 +326,7 @@ def _all_rows(block: Block) -> Iterator[NDArray[np.int64]]:
 def _count_versions(parts: Sequence[ExchangePart], end: asyncio.Future[None]) -> None:
     if end.exception() is None:
         for part in parts:
-            part.table.version += 1
+            part.table.version += is_counted(part.content)
 
 
 class _Taking:

@@ -1,6 +1,7 @@
 """What a worker sends to a table, or asks of it, and how its owner carries that out."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +22,8 @@ __all__ = [
     "DensePart",
     "Guarded",
     "SparsePart",
+    "Update",
+    "is_counted",
     "pull_rows",
     "push_guarded_rows",
     "push_guarded_values",
@@ -69,24 +72,58 @@ class SparsePart(NamedTuple):
         return self._replace(ids=self.ids[where], rows=self.rows.part(where), weights=weights)
 
 
+@dataclass(slots=True)
+class Update:
+    """One update of a dense table's range whose numbers come in pieces.
+
+    Each piece is applied when it comes. What holds for all of them is found out with the
+    first one: its number, and how far to step.
+    """
+
+    source: tuple[int, int]
+    """The worker's incarnation, and the sequence of the first piece it sent."""
+    square: float
+    """The squared length of all numbers together."""
+    number: int = 0
+    """Among the table's updates, from 1; 0 as long as it hasn't begun."""
+    first: bool | None = None
+    """Whether the range hadn't stepped before. The range's owner sets it."""
+    stride: Stride | None = None
+    """How far to step, where that is guarded. The range's owner sets it."""
+
+
 class DensePart(NamedTuple):
-    """One worker's numbers for this server's range of a dense table."""
+    """One worker's numbers for this server's range of a dense table, or for a piece of it."""
 
     values: Encoded
-    """[length of the range], as they travel."""
+    """[length of the range or the piece], as they travel."""
     wire: WireDtype = "float32"
     """How they do."""
     scale: float = 1.0
     """What the values are multiplied by."""
+    at: int = 0
+    """The first one's place in the range."""
+    update: Update | None = None
+    """What it is a piece of; None for the whole range."""
 
     @property
     def numbers(self) -> Encoded:
         """Return the numbers, whatever the kind of table."""
         return self.values
 
+    @property
+    def where(self) -> slice:
+        """Return which values of the range it is for."""
+        return slice(self.at, self.at + len(self.values.rows))
+
     def part(self, piece: slice) -> "DensePart":
-        """Return a piece of the range, as views."""
+        """Return some of the numbers, as views."""
         return self._replace(values=_part_of(self.values, piece))
+
+
+def is_counted(part: SparsePart | DensePart) -> bool:
+    """Return whether a part counts as a push of its table: of several pieces the first."""
+    return not isinstance(part, DensePart) or not part.at
 
 
 def pull_rows(block: SparseShard, part: SparsePart, *, create: bool) -> None:
@@ -118,7 +155,10 @@ def push_rows(block: SparseShard, parts: list[SparsePart], lr: float, step: int)
 
 
 def push_values(dense: DenseRange, parts: Sequence[DensePart], lr: float, step: int) -> None:
-    """Let a range's values step by the sum of parts, in this order."""
+    """Let a range's values step by the sum of parts, in this order; all are of one piece."""
+    where, update = parts[0].where, parts[0].update
+    if update is not None and update.first is None:
+        update.first = dense.is_untouched
 
     def sum_of(piece: slice) -> NDArray[np.float32]:
         total = _numbers(parts[0].part(piece))
@@ -126,7 +166,14 @@ def push_values(dense: DenseRange, parts: Sequence[DensePart], lr: float, step: 
             total = total + _numbers(part.part(piece))
         return total
 
-    dense.push_pieces(sum_of, lr=lr, step=step)
+    dense.push_pieces(
+        sum_of,
+        lr=lr,
+        step=step,
+        at=where.start,
+        num=where.stop - where.start,
+        first=None if update is None else update.first,
+    )
 
 
 _LEAST_STEPS = 1e-30
@@ -168,15 +215,24 @@ def push_guarded_values(
     dense: DenseRange, part: DensePart, lr: float, step: int, guarded: Guarded
 ) -> None:
     """As ``push_values`` of one part, as far as the guard lets it."""
-    square = 0.0
-    for piece in pieces_of(len(dense.values)):
-        values = _numbers(part.part(piece))
-        square += float(np.dot(values, values))
-    stride = guarded.stride(square)
+    update = part.update
+    if update is None:
+        stride = guarded.stride(_square_of_values(part))
+    else:
+        stride = update.stride = update.stride or guarded.stride(update.square)
     scale, share = stride.scale, guarded.pace.share_at(stride.power)
     if dense.spec.optimizer.rule == "sum":  # it has no rate
         scale *= share
     push_values(dense, [part._replace(scale=scale)], lr * share, step)
+
+
+def _square_of_values(part: DensePart) -> float:
+    """Return the squared length of a range's numbers."""
+    square = 0.0
+    for piece in pieces_of(len(part.values.rows)):
+        values = _numbers(part.part(piece))
+        square += float(np.dot(values, values))
+    return square
 
 
 def read_values(dense: DenseRange, where: slice, wire: WireDtype, out: Encoded) -> None:

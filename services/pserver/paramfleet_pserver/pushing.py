@@ -5,7 +5,9 @@ from functools import partial
 from typing import Any
 
 from paramfleet_pserver.core.pacing import pace_of
+from paramfleet_pserver.holding import Holding
 from paramfleet_pserver.owners import Job, Owners, when_done
+from paramfleet_pserver.parts import is_counted
 from paramfleet_pserver.reading import reading
 from paramfleet_pserver.requests import PullRequest, PushPart, PushRequest
 from paramfleet_pserver.training import Training
@@ -68,9 +70,16 @@ async def answer_pull(
 
 
 async def apply_push(
-    training: Training, owners: Owners, push: PushRequest, *, alone: bool
+    training: Training, owners: Owners, push: PushRequest, holding: Holding, *, alone: bool
 ) -> list[bool]:
     """Apply the gradients of a step of async; returns which parts are new.
+
+    Args:
+        training: Whose tables they are.
+        owners: Who works on them.
+        push: What is pushed; no hold keeps it back.
+        holding: What is told whether more of the step will come.
+        alone: Whether nobody else waits for this server.
 
     Cancellation: what was begun is applied all the same.
     """
@@ -81,9 +90,12 @@ async def apply_push(
     for part in new:
         training.identities.record(part.identity)
         jobs += _jobs(part, training)
+    if new or not push.parts:
+        holding.note(push.rank, push.incarnation, continues=push.continues)
     applied = owners.start(jobs, alone=alone)
     when_done(applied, partial(_count, new))
-    training.commit(push.rank, push.step)
+    if not push.continues:
+        training.commit(push.rank, push.step)
     await asyncio.shield(applied)
     if len(new) < len(fresh):
         await owners.settle()  # the original may still be on its way
@@ -92,7 +104,7 @@ async def apply_push(
 
 def _jobs(part: PushPart, training: Training) -> list[Job]:
     """Return the update that a part is."""
-    table, step = part.table, part.table.next_update()
+    table, step = part.table, part.table.number_of(part.content)
     if training.terms.async_rate == "full":
         return table.update_jobs([part.content], lr=part.lr, step=step)
     workers = max(1, training.num_members)
@@ -103,4 +115,4 @@ def _jobs(part: PushPart, training: Training) -> list[Job]:
 def _count(parts: list[PushPart], applied: asyncio.Future[None]) -> None:
     if applied.exception() is None:
         for part in parts:
-            part.table.version += 1
+            part.table.version += is_counted(part.content)

@@ -4,20 +4,20 @@ Every function takes a message apart and returns plain records, or raises the er
 that says what is wrong with it. Tensors stay views of the message.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from paramfleet_pserver.core.identities import FIRST_SEQUENCE
+from paramfleet_pserver.changes import Changes
 from paramfleet_pserver.core.pacing import ASYNC_RATES, AsyncRate
 from paramfleet_pserver.fields import Fields
 from paramfleet_pserver.parts import DensePart, SparsePart
 from paramfleet_pserver.tables import SparseTable, Table
 from paramfleet_pserver.tablestore import TableStore
-from paramfleet_pserver.tensors import PartIds, change_of
+from paramfleet_pserver.tensors import PartIds
 from paramfleet_shared.ids import Rank, Step
 from paramfleet_shared.served_errors import AnswerTooLargeError
 from paramfleet_shared.tables.encoding import WIRE_DTYPES, WireDtype, room_bytes, room_for
@@ -50,8 +50,6 @@ _Ids = Literal["plain", "delta", "pulled"]
 _IDS: tuple[_Ids, ...] = ("plain", "delta", "pulled")
 _PullIds = Literal["plain", "delta", "pulled", "known"]
 _PULL_IDS: tuple[_PullIds, ...] = (*_IDS, "known")
-_ChangeIds = Literal["plain", "delta", "pulled", "same"]
-_CHANGE_IDS: tuple[_ChangeIds, ...] = (*_IDS, "same")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -107,6 +105,8 @@ class PushRequest(NamedTuple):
     incarnation: int
     step: Step
     weight: float
+    continues: bool
+    """Whether more of the step will come by another push."""
     parts: tuple[PushPart, ...]
 
 
@@ -140,6 +140,8 @@ class ExchangeRequest(NamedTuple):
     step: Step
     loss: float | None
     """What the worker says of itself, for the mean of all; None says nothing."""
+    continues: bool
+    """Whether more of the exchange will come by another message."""
     parts: tuple[ExchangePart, ...]
 
 
@@ -264,23 +266,29 @@ def _pulled_before(
     return of.pulled.find(rank, pull)
 
 
-def push_request(message: Message, store: TableStore) -> PushRequest:
+def push_request(message: Message, store: TableStore, *, pieces: bool = False) -> PushRequest:
     """Read a ``push``.
+
+    Args:
+        message: The request.
+        store: The tables.
+        pieces: Whether a part may be a piece of a dense table's range.
 
     Raises:
         MalformedMessageError: if a field or the bounds of ids are wrong, a tensor is
-            missing, or a table is named twice.
+            missing, a table is named twice, or a part is a piece and may not be.
         UnknownTableError: if a table wasn't declared.
         PulledIdsGoneError: if a part names a pull whose ids aren't kept any more.
         RowShapeError: if a tensor's dtype or shape is wrong.
     """
     fields = Fields(message.fields, where="push")
-    changes = _Changes(message, store, fields, tensor="grads")
+    changes = Changes(message, store, fields, tensor="grads", pieces=pieces)
     return PushRequest(
         rank=changes.rank,
         incarnation=changes.incarnation,
         step=Step(fields.integer("step")),
         weight=fields.number("weight"),
+        continues=fields.flag("continues"),
         parts=tuple(
             PushPart(identity=identity, table=table, content=content, lr=part.number("lr"))
             for identity, table, content, part in changes
@@ -289,14 +297,15 @@ def push_request(message: Message, store: TableStore) -> PushRequest:
 
 
 def exchange_request(message: Message, store: TableStore) -> ExchangeRequest:
-    """Read an ``exchange``. Raises as ``push_request`` does."""
+    """Read an ``exchange``. Raises as ``push_request`` does; a part may be a piece."""
     fields = Fields(message.fields, where="exchange")
-    changes = _Changes(message, store, fields, tensor="deltas")
+    changes = Changes(message, store, fields, tensor="deltas", pieces=True)
     return ExchangeRequest(
         rank=changes.rank,
         incarnation=changes.incarnation,
         step=Step(fields.integer("step")),
         loss=fields.optional_number("loss", None),
+        continues=fields.flag("continues"),
         parts=tuple(
             ExchangePart(
                 identity=identity,
@@ -330,71 +339,3 @@ def _answer_bytes(before: int, table: Table, shape: tuple[int, ...], wire: WireD
             limit_bytes=MAX_ANSWER_BYTES,
         )
     return num_bytes
-
-
-class _Changes:
-    """The parts of a push or an exchange, each read as it is asked for."""
-
-    def __init__(
-        self, message: Message, store: TableStore, fields: Fields, *, tensor: str
-    ) -> None:
-        self._message = message
-        self._ids = PartIds(message)
-        self._store = store
-        self._fields = fields
-        self._tensor = tensor
-        self._read: dict[int, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}  # ids, bounds
-        self.rank = Rank(fields.integer("rank"))
-        self.incarnation = fields.integer("incarnation")
-
-    def __iter__(
-        self,
-    ) -> Iterator[tuple[PushIdentity, Table, SparsePart | DensePart, Fields]]:
-        named: set[str] = set()
-        for index, about in enumerate(self._fields.parts("parts")):
-            part = Fields(about, where=f"part {index}")
-            table = self._store.find(part.text("table"))
-            name = table.spec.name
-            if name in named:
-                raise MalformedMessageError(
-                    where=f"part {index}", rule="names a table a second time"
-                )
-            named.add(name)
-            identity = PushIdentity(
-                worker=self.rank,
-                incarnation=self.incarnation,
-                table=name,
-                sequence=part.integer("sequence", least=FIRST_SEQUENCE),
-            )
-            yield identity, table, self._content(index, part, table), part
-
-    def _content(self, index: int, part: Fields, table: Table) -> SparsePart | DensePart:
-        wire = part.choice("wire", WIRE_DTYPES, "float32")
-        name = f"{index}.{self._tensor}"
-        if isinstance(table, SparseTable):
-            coded = part.choice("ids", _CHANGE_IDS, "plain")
-            if coded == "pulled":
-                ids, offsets = table.pulled.find(self.rank, part.integer("pulled"))
-            elif coded == "same":
-                ids, offsets = self._earlier(index, part.integer("as"))
-            else:
-                packed = coded == "delta"
-                ids, offsets = self._ids.read(index, table, packed=packed)
-            self._read[index] = ids, offsets
-            rows = change_of(
-                self._message, name, table, wire=wire, shape=(len(ids), table.spec.dim)
-            )
-            return SparsePart(ids, offsets, rows, wire, unique=part.flag("unique"))
-        values = change_of(self._message, name, table, wire=wire, shape=(table.num_rows,))
-        return DensePart(values, wire)
-
-    def _earlier(self, index: int, other: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the ids and bounds of an earlier part.
-
-        Raises:
-            MalformedMessageError: if there is no such sparse part.
-        """
-        if other not in self._read:
-            where = f"part {index} field 'as'"
-            raise MalformedMessageError(where=where, rule="must name an earlier sparse part")
-        return self._read[other]

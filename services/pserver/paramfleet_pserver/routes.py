@@ -204,14 +204,17 @@ class Routes:
     async def push(self, request: Request) -> Message:
         """Apply gradients (async), or keep them until their step is whole (sync)."""
         training = self._trained("push", {"sync", "async"})
-        push = await read_packed(push_request, self._staging.fill(request.message), self._store)
+        read = partial(push_request, pieces=training.steps is None)
+        push = await read_packed(read, self._staging.fill(request.message), self._store)
         await check_change(push)
         if training.steps is not None:
             fresh = keep_push(training, push)
         else:
             if self._holding.is_held:
                 await self._holding.pass_through(push.parts, deadline=request.deadline)
-            fresh = await apply_push(training, self._owners, push, alone=request.is_alone)
+            fresh = await apply_push(
+                training, self._owners, push, self._holding, alone=request.is_alone
+            )
         return Message(
             fields={
                 "versions": [part.table.version for part in push.parts],
@@ -237,15 +240,16 @@ class Routes:
             exchange_request, self._staging.fill(request.message), self._store
         )
         await check_change(exchange)
-        continues = Fields(request.message.fields, where="exchange").flag("continues")
         if self._holding.is_held:
             await self._holding.pass_through(exchange.parts, deadline=request.deadline)
         new = [p for p in exchange.parts if training.identities.is_fresh(p.identity)]
         training.check_commit(exchange.rank, exchange.step)
         for part in new:
             training.identities.record(part.identity)
-        if new:
-            self._holding.note(exchange.rank, exchange.incarnation, continues=continues)
+        if new or not exchange.parts:
+            self._holding.note(
+                exchange.rank, exchange.incarnation, continues=exchange.continues
+            )
         is_mean = training.terms.mode == "localsgd"
         added = geo.begin(exchange, new, share=1.0 / training.num_members if is_mean else 1.0)
         losses = training.hear_loss(exchange.rank, exchange.loss)
@@ -275,7 +279,9 @@ class Routes:
         if assign.only_if_new and (table.is_loaded or table.is_assigned or table.num_updates):
             return Message(fields={"assigned": False})
         table.is_assigned = True
-        await self._owners.run([table.assign_job(assign.values)])
+        job = table.assign_job(assign.values)
+        del assign  # gigabytes: they are let go where the job is done, not by the event loop
+        await self._owners.run([job])
         return Message(fields={"assigned": True})
 
     async def leave(self, request: Request) -> Message:

@@ -21,6 +21,8 @@ from paramfleet_pserver.parts import (
     DensePart,
     Guarded,
     SparsePart,
+    Update,
+    is_counted,
     pull_rows,
     push_guarded_rows,
     push_guarded_values,
@@ -34,6 +36,7 @@ from paramfleet_shared.tables.dense import DenseRange
 from paramfleet_shared.tables.encoding import Encoded, WireDtype
 from paramfleet_shared.tables.sparse import SparseShard
 from paramfleet_shared.tables.spec import TableSpec
+from paramfleet_shared.wire.identity import PushIdentity
 
 __all__ = ["Block", "DenseTable", "SparseTable", "Table"]
 
@@ -122,6 +125,14 @@ class Table(ABC):
         """Count an update, and return its number from 1."""
         self.num_updates += 1
         return self.num_updates
+
+    def number_of(self, part: "SparsePart | DensePart") -> int:
+        """Return the number of the update that a part makes; its pieces have one together."""
+        if not isinstance(part, DensePart) or part.update is None:
+            return self.next_update()
+        if not part.update.number:
+            part.update.number = self.next_update()
+        return part.update.number
 
     def facts(self) -> dict[str, Any]:
         """Return what an operator may ask."""
@@ -296,6 +307,26 @@ class DenseTable(Table):
         self.owner = owner
         self.range = DenseRange(spec, start, stop)
         self._guard = RateGuard()
+        self._updates: dict[int, Update] = {}
+        """The latest of each worker that came in pieces."""
+
+    def update_of(self, piece: PushIdentity, first: int, square: float) -> Update:
+        """Return what a piece is a piece of.
+
+        Args:
+            piece: The piece's identity.
+            first: The sequence of the update's first piece.
+            square: The squared length of all the update's numbers here.
+        """
+        source = piece.incarnation, first
+        known = self._updates.get(piece.worker)
+        if known is None or known.source < source:
+            known = self._updates[piece.worker] = Update(source, square)
+        return known if known.source == source else Update(source, square)
+
+    def forget(self, rank: int) -> None:
+        """Keep nothing of a worker that left."""
+        self._updates.pop(rank, None)
 
     @property
     @override
@@ -319,9 +350,10 @@ class DenseTable(Table):
     def update_jobs(
         self, parts: Sequence[SparsePart | DensePart], *, lr: float, step: int
     ) -> list[Job]:
-        self.num_pushes += len(parts)
         dense = [part for part in parts if isinstance(part, DensePart)]
-        return [self.job(partial(push_values, self.range, dense, lr, step))]
+        self.num_pushes += sum(map(is_counted, dense))
+        num = len(dense[0].values.rows)
+        return [self.job(partial(push_values, self.range, dense, lr, step), num_values=num)]
 
     @override
     def guarded_jobs(
@@ -334,13 +366,15 @@ class DenseTable(Table):
         num_steps: float = 1.0,
     ) -> list[Job]:
         assert isinstance(part, DensePart), "the request's reader sees to it"
-        self.num_pushes += 1
+        self.num_pushes += is_counted(part)
         guarded = Guarded(self._guard, pace, num_steps)
-        return [self.job(partial(push_guarded_values, self.range, part, lr, step, guarded))]
+        act = partial(push_guarded_values, self.range, part, lr, step, guarded)
+        return [self.job(act, num_values=len(part.values.rows))]
 
     def assign_job(self, values: NDArray[np.float32]) -> Job:
-        """Overwrite the range's values."""
-        return self.job(partial(self.range.assign, values))
+        """Overwrite the range's values, and let the new ones go where that is done."""
+        given = [values]
+        return self.job(lambda: self.range.assign(given.pop()))
 
     def job(self, act: Callable[[], None], *, num_values: int | None = None) -> Job:
         """Return work on so many of the range's values, or on all, for its owner."""

@@ -79,23 +79,39 @@ class DenseRange:
         self.push_pieces(lambda piece: grads[piece], lr=lr, step=step)
 
     def push_pieces(
-        self, read: Callable[[slice], NDArray[np.float32]], *, lr: float, step: int
+        self,
+        read: Callable[[slice], NDArray[np.float32]],
+        *,
+        lr: float,
+        step: int,
+        at: int = 0,
+        num: int | None = None,
+        first: bool | None = None,
     ) -> None:
-        """Let the optimizer step every value, as ``push`` does, by gradients made in pieces.
+        """Let the optimizer step values, as ``push`` does, by gradients made in pieces.
 
         Args:
-            read: Returns the gradients of a piece, float32 [m]; it must not fail.
+            read: Returns the gradients of a piece, which counts from ``at``, float32 [m]; it
+                must not fail.
             lr: As in ``push``.
             step: As in ``push``.
+            at: The first one's place in the range.
+            num: How many values step; None for all from ``at`` on.
+            first: Whether momentum has no buffer yet; None if the range knows.
         """
-        numbers = step_of(
-            self.spec.optimizer, sparse=False, lr=lr, step=step, first=self._untouched
-        )
+        if first is None:
+            first = self._untouched
+        numbers = step_of(self.spec.optimizer, sparse=False, lr=lr, step=step, first=first)
         table, length = self._block.reshape(-1), len(self.values)
-        for piece in pieces_of(length):
+        for piece in pieces_of(length - at if num is None else num):
             grads = as_input(read(piece), np.float32)
-            step_range(numbers, table, grads, piece.start, length)
+            step_range(numbers, table, grads, at + piece.start, length)
         self._untouched = False
+
+    @property
+    def is_untouched(self) -> bool:
+        """Whether the optimizer has stepped none of the values as yet."""
+        return self._untouched
 
     def assign(
         self, values: NDArray[np.float32], states: NDArray[np.float32] | None = None

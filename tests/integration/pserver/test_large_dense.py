@@ -1,6 +1,8 @@
 """Dense numbers that come in pieces ahead of their request, and tables that are too large."""
 
 import asyncio
+import threading
+import weakref
 from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
@@ -205,6 +207,32 @@ async def test_what_a_worker_sent_ahead_goes_with_it(start_servers: Any) -> None
 
     with pytest.raises(StagedGoneError):
         await worker.send("push", ahead.messages())
+
+
+async def test_first_values_in_pieces_are_let_go_beside_the_event_loop(
+    start_servers: Any,
+) -> None:
+    """To give gigabytes back to the system takes a tenth of a second."""
+    cluster = await start_servers(1)
+    worker = cluster.worker()
+    size = 1 << 21
+    await worker.declare(TableSpec(name="w", kind="dense", size=size))
+    fields = {"rank": 0, "incarnation": 1, "table": "w", "only_if_new": True}
+    values = numbers(1, size)
+    ahead = divided([Message(fields=fields, tensors={"rows": values})], "assign")
+
+    for _, pieces in ahead.pieces():
+        await worker.send("stage", pieces)
+    (staged,) = cluster.routes[0]._staging._staged.values()
+    threads: list[int] = []
+    weakref.finalize(staged.values, lambda: threads.append(threading.get_ident()))
+    del staged
+    (answer,) = await worker.send("assign", ahead.messages())
+
+    assert answer.fields["assigned"]
+    np.testing.assert_array_equal(await worker.pull("w"), values)
+    assert len(threads) == 1, "it is let go"
+    assert threads[0] != threading.get_ident()
 
 
 async def test_a_table_beyond_the_memory_is_refused_and_none_of_its_declaration_is_made(

@@ -10,6 +10,7 @@ pytestmark = [pytest.mark.processes, pytest.mark.slow]
 SCRIPT = "train_large.py"
 DIVIDED = {"PARAMFLEET_WORKER__DENSE_REQUEST_BYTES": "4096"}
 """With pieces of 256 values."""
+IN_PLACE = {"PARAMFLEET_WORKER__DENSE_IN_PLACE_BYTES": "0"}
 
 
 @pytest.mark.parametrize(
@@ -33,6 +34,54 @@ def test_divided_requests_end_with_the_same_bits(
     assert all(result["pieces"] > 4096 for result in divided)
     digests = {tuple(result["digests"]) for result in whole + divided}
     assert len(digests) == 1
+
+
+@pytest.mark.parametrize(
+    ("mode", "optimizer", "workers"),
+    [
+        ("async", "sgd", 2),
+        ("async", "adam", 1),
+        ("geo", "sgd", 2),
+        ("localsgd", "sgd", 1),  # whose result is a matter of time with more
+    ],
+)
+def test_tables_that_move_in_place_end_with_the_same_bits(
+    jobs: Any, mode: str, optimizer: str, workers: int
+) -> None:
+    args = ["--mode", mode, "--optimizer", optimizer]
+
+    copied = jobs.run(SCRIPT, *args, workers=workers).results
+    in_place = jobs.run(SCRIPT, *args, workers=workers, **DIVIDED, **IN_PLACE).results
+
+    assert all(result["pieces"] < 2 * 4 * 20_001 for result in in_place), "only first values"
+    assert len({tuple(result["digests"]) for result in copied + in_place}) == 1
+
+
+@pytest.mark.parametrize("mode", ["async", "geo", "localsgd"])
+def test_what_moves_in_place_is_saved_and_loaded(jobs: Any, mode: str, tmp_path: Path) -> None:
+    """The script looks at what it loads, and a load of the same changes nothing."""
+    args, saves = ["--mode", mode], ["--save", str(tmp_path / "saved")]
+
+    copied = jobs.run(SCRIPT, *args, workers=1).results
+    in_place = jobs.run(SCRIPT, *args, *saves, workers=1, **DIVIDED, **IN_PLACE).results
+
+    assert len({tuple(result["digests"]) for result in copied + in_place}) == 1
+
+
+@pytest.mark.parametrize(("mode", "most"), [("async", 12), ("geo", 16), ("localsgd", 16)])
+def test_a_worker_keeps_no_copies_of_what_moves_in_place(
+    jobs: Any, mode: str, most: float
+) -> None:
+    """Parameters and gradients take 8 bytes a value, and what was agreed on 4; what is loaded
+    and on its way take 2 or 3 of so few values."""
+    args = ["--mode", mode, "--values", "48000001", "--steps", "2"]
+    pieces = {"PARAMFLEET_WORKER__DENSE_REQUEST_BYTES": str(8 << 20)}
+
+    (worker,) = jobs.run(SCRIPT, *args, workers=1, **pieces, **IN_PLACE).results
+
+    assert worker["ends"] == [0.5 - 0.25 * (0 + 3), 0.5 - 0.25 * (0 + 3)]
+    assert worker["bytes_a_value"] <= most
+    assert worker["longest_pause_s"] <= 0.1
 
 
 def test_a_divided_model_with_state_is_saved_and_loaded(jobs: Any, tmp_path: Path) -> None:

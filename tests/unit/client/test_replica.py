@@ -270,3 +270,37 @@ def test_rows_are_installed_as_they_are_served() -> None:
 
     assert (rows.store.values[slots] == 7).all()
     assert not rows.take_delta().values.any()
+
+
+@pytest.mark.parametrize("merge", ["remainder", "average", "paced"])
+@pytest.mark.parametrize("rest", [False, True])
+def test_a_vector_in_pieces_goes_on_as_the_whole_does(merge: GeoMerge, *, rest: bool) -> None:
+    numbers = np.random.default_rng(1)
+    first, cur, others = numbers.standard_normal((3, 1001), np.float32)
+    whole = DenseReplica(first, worker_num=3, merge=merge)
+    divided = DenseReplica(first, worker_num=3, merge=merge)
+    pieces = [slice(0, 400), slice(400, 1000), slice(1000, 1001)]
+
+    take = whole.take_rest if rest else whole.take_delta
+    delta, moved = take(cur)
+    served = first + delta + others
+    moved = whole.hear(moved, served)
+
+    for where in pieces:
+        assert np.array_equal(
+            divided.delta_of_piece(cur[where], where, rest=rest), delta[where]
+        )
+        sent = divided.take_piece(cur[where], where, rest=rest)
+        heard = divided.hear_piece(cur[where], where, served[where], sent=True, rest=rest)
+        np.testing.assert_array_equal(sent, delta[where])
+        np.testing.assert_array_equal(heard, moved[where])
+    np.testing.assert_array_equal(divided.old, whole.old)
+
+
+def test_a_piece_that_is_only_heard_keeps_what_is_unsent() -> None:
+    replica = DenseReplica(vector(1.0, 2.0, 3.0), worker_num=2, merge="paced")
+
+    moved = replica.hear_piece(vector(2.5, 3.0), slice(1, 3), vector(4.0, 5.0))
+
+    assert moved == pytest.approx([4.5, 5.0])
+    assert replica.old == pytest.approx([1.0, 4.0, 5.0])

@@ -10,6 +10,7 @@ import hashlib
 import json
 import resource
 import sys
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -30,6 +31,9 @@ parser.add_argument("--optimizer", default="sgd")
 parser.add_argument("--save", default="")
 args = parser.parse_args()
 
+PIECE = 1 << 20
+"""Values of a gradient that are made at a time: what is measured is the library's memory."""
+
 
 class Dense(torch.nn.Module):
     """Two tables' worth of parameters: one long, one of several short."""
@@ -42,9 +46,12 @@ class Dense(torch.nn.Module):
 
 def gradient(parameter: torch.Tensor, step: int) -> torch.Tensor:
     """Return whole numbers from 0 to 7, other ones in each step, worker and place."""
-    numbers = torch.arange(parameter.numel(), dtype=torch.int32)
-    numbers.add_(3 * step + 5 * fleet.worker_index()).bitwise_and_(7)
-    return numbers.to(torch.float32).view(parameter.shape)
+    numbers = torch.empty(parameter.numel())
+    for start in range(0, len(numbers), PIECE):
+        stop = min(start + PIECE, len(numbers))
+        some = torch.arange(start, stop, dtype=torch.int32)
+        numbers[start:stop] = some.add_(3 * step + 5 * fleet.worker_index()).bitwise_and_(7)
+    return numbers.view(parameter.shape)
 
 
 def say(**facts: Any) -> None:
@@ -72,10 +79,17 @@ def peak_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
 
 
+def bytes_now() -> int:
+    """Return what this process has in memory."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize()
+
+
 def digest(values: torch.Tensor) -> str:
     return hashlib.sha256(values.detach().numpy().data.cast("B")).hexdigest()
 
 
+before_bytes = bytes_now()
 fleet.init()
 if fleet.is_server():
     serve()
@@ -120,5 +134,6 @@ say(
     pieces=job.pservers.traffic.sent_bytes.get("stage", 0),
     longest_pause_s=watch.longest_s,
     peak_bytes=peak_bytes(),
+    bytes_a_value=(peak_bytes() - before_bytes) / args.values,
 )
 fleet.stop_worker()

@@ -42,6 +42,25 @@ class Told:
         return value
 
 
+class InPlaceTold(Told):
+    """A meeting that ends at once: it installs what a test says."""
+
+    is_in_place = True
+
+    def __init__(self, weight: torch.Tensor, *news: torch.Tensor) -> None:
+        super().__init__(*news)
+        self._weight = weight
+
+    def num_nonfinite(self, fragment: int, snapshot_F: torch.Tensor) -> int:
+        return int((~(snapshot_F - self._weight).isfinite()).sum())
+
+    def meet_in_place(self, fragment: int, snapshot_F: torch.Tensor) -> None:
+        self.deltas.append((snapshot_F - self._weight).detach())
+        snapshot_F.copy_(self._news.pop(0))
+        with torch.no_grad():
+            self._weight.copy_(snapshot_F)
+
+
 def one_value(
     **settings: object,
 ) -> tuple[torch.nn.Parameter, torch.optim.SGD, LocalSgdSettings]:
@@ -73,6 +92,33 @@ def test_progress_made_meanwhile_is_kept_or_mixed(
     optimizer.synchronize()
     assert float(meeting.deltas[1]) == pytest.approx(5.0 - after)
     assert weight.item() == 9.0
+
+
+@pytest.mark.parametrize("overlap_steps", [0, 1])
+def test_what_was_exchanged_in_place_is_there_at_once(overlap_steps: int) -> None:
+    weight, inner, settings = one_value(k_steps=2, overlap_steps=overlap_steps)
+    meeting = InPlaceTold(weight, torch.tensor([5.0]), torch.tensor([9.0]))
+    optimizer = LocalSgdOptimizer(inner, settings, meeting, ledger=Ledger())
+
+    met = [step(optimizer, weight, 0.25) for _ in range(2)]  # 1 -> 0.5: delta 0.5
+    on = step(optimizer, weight, 0.5)
+    optimizer.land()
+    optimizer.synchronize()
+
+    assert [*met, on] == [0.75, 5.0, 4.5]
+    assert [float(delta) for delta in meeting.deltas] == [0.5, 0.5]
+    assert weight.item() == 9.0
+
+
+def test_what_is_not_finite_is_not_exchanged_in_place() -> None:
+    weight, inner, settings = one_value(k_steps=1)
+    meeting = InPlaceTold(weight, torch.tensor([5.0]))
+    optimizer = LocalSgdOptimizer(inner, settings, meeting, ledger=Ledger())
+
+    with pytest.raises(NotFiniteError, match="fragment 0: 1 values"):
+        step(optimizer, weight, float("nan"))
+
+    assert meeting.deltas == []
 
 
 def test_a_meeting_that_averages_nothing_else_refuses_to() -> None:

@@ -1,0 +1,139 @@
+"""async: workers push gradients and go on; the pservers apply each when it comes."""
+
+import asyncio
+from functools import partial
+
+from typing_extensions import override
+
+from paramfleet.dense import DenseBlock
+from paramfleet.inplace import Change, InPlace, moves_in_place
+from paramfleet.job import fetch_dense
+from paramfleet.modes.base import learning_rate
+from paramfleet.modes.sender import Sender, StepGradients
+from paramfleet.modes.served import ServedMode
+from paramfleet.requests import ReadPlan, Write
+from paramfleet_shared.tables.encoding import WireDtype
+from paramfleet_shared.wire.message import Message
+
+__all__ = ["AsyncMode"]
+
+
+class AsyncMode(ServedMode):
+    """Nobody waits: gradients are queued, merged and pushed beside the training.
+
+    Where dense tables move in place, a step waits until its gradients are applied.
+    """
+
+    _in_place: InPlace | None = None
+    """What moves dense tables that are too large to be copied."""
+
+    def start(self) -> None:
+        """Start as every served mode, and start the sender."""
+        super().start()
+        if moves_in_place(self._job, self._blocks, self._wire):
+            self._in_place = InPlace(self._job, self._blocks)
+        self._writing = asyncio.Lock()
+        self._sender = Sender(
+            mode=self._mode,
+            large=self._job.pservers.divides,
+            push=self._send,
+            refresh=partial(fetch_dense, self._job, self._blocks, wire=self._wire),
+        )
+        self._job.communicator.wait(self._sender.start(self._job.communicator))
+
+    def step(self, *, examples: int) -> None:
+        """Queue the gradients; install dense values that arrived meanwhile."""
+        gradients = self._gradients(examples=examples, dense=self._in_place is None)
+        with self._job.times.during("push"):
+            if self._in_place is None:
+                self._job.communicator.wait(self._sender.put(gradients))
+            else:
+                self._push_in_place(self._in_place, gradients)
+        self._step += 1
+        fresh = self._sender.take_fresh()
+        if fresh is not None:
+            self._install(fresh)
+        elif self._in_place and not self._step % self._mode.min_send_grad_num_before_recv:
+            with self._job.times.during("pull"):
+                self.refresh()
+        if self._mode.max_staleness is not None:
+            with self._job.times.during("barrier"):
+                self._job.communicator.wait(self._wait_turn(self._step))
+
+    def flush(self) -> None:
+        """Return when every queued gradient is applied."""
+        self._job.communicator.wait(self._sender.drain())
+
+    def finish(self) -> None:
+        """Push what waits and what is left of narrowed gradients, and end as every mode."""
+        self._push_all()
+        super().finish()
+
+    def depart(self) -> None:
+        """Push what waits and what is left of narrowed gradients, and leave."""
+        self._push_all()
+        super().depart()
+
+    def reload(self) -> None:
+        """Take the dense parameters; those that were on their way are of before."""
+        self._sender.forget_fresh()
+        super().reload()
+
+    @override
+    def refresh(self, *, wire: WireDtype = "float32") -> None:
+        """Install the pservers' dense parameters."""
+        if self._in_place is None:
+            super().refresh(wire=wire)
+        else:
+            self._in_place.pull()
+
+    def _push_in_place(self, in_place: InPlace, gradients: StepGradients) -> None:
+        """Push the dense gradients, then the step's others, which end it."""
+        rates = {block.name: learning_rate(group) for block, group in self._tables.dense}
+        is_guarded = self._mode.async_rate == "guarded"
+        in_place.change(
+            Change(
+                op="push",
+                fields={"step": gradients.step, "weight": float(gradients.examples)},
+                numbers=DenseBlock.piece_of_gradients,
+                part_fields=lambda block: {"lr": rates[block.name]},
+                guarded=DenseBlock.piece_of_gradients if is_guarded else None,
+            )
+        )
+        self._job.communicator.wait(self._send(gradients))
+
+    def _push_all(self) -> None:
+        self.flush()
+        self._job.communicator.wait(self._push_rest())
+
+    async def _wait_turn(self, step: int) -> None:
+        """Wait while this worker led the slowest by more than ``max_staleness`` (SSP)."""
+        fields = {**self._job.author.fields(), "step": step}
+        timeout_s = self._job.pservers.step_timeout_s
+        await self._job.pservers.call_one(0, "wait_turn", fields, timeout_s=timeout_s)
+
+    async def _pull_ahead(self, plan: ReadPlan, step: int) -> list[Message]:
+        if self._mode.max_staleness is not None:  # as stale as if they were pulled at ``step``
+            await self._wait_turn(step)
+        return await self._pull(plan, 0)
+
+    async def _send(self, gradients: StepGradients) -> None:
+        if self._job.pservers.divides:
+            async with self._writing:
+                writes = await asyncio.to_thread(self._writes, gradients)
+        else:
+            writes = self._writes(gradients)
+        await self._push(gradients, writes)
+
+    async def _push_rest(self) -> None:
+        for gradient in self._outgoing.take_rest():
+            self._sequence += 1
+            rest = StepGradients(step=max(self._step - 1, 0), examples=0, parts=(gradient,))
+            write = Write(
+                table=gradient.name,
+                sequence=self._sequence,
+                values=gradient.grads,
+                rows=gradient.rows,
+                lr=gradient.lr,
+            )
+            await self._push(rest, [write])
