@@ -6,7 +6,7 @@ Shape legend: n = rows, D = row width.
 import difflib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any, Literal, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 from paramfleet_shared.checkpoint import CheckpointWriteError, read_manifest, read_part
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.tensorfile import write_tensors
+from paramfleet_worker.config import ExportFormat
 
-__all__ = ["ExportFormat", "NoSuchTableError", "WordsError", "export_table"]
-
-ExportFormat = Literal["npy", "safetensors", "word2vec"]
+__all__ = ["NoSuchTableError", "WordsError", "export_table"]
 
 
 class NoSuchTableError(ContractError):
