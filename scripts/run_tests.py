@@ -1,10 +1,12 @@
 """Run pytest under branch coverage: ``python scripts/run_tests.py [pytest's arguments]``.
 
-What subprocesses cover is counted too. The run fails if the modules without input and
-output (the cores and the wire), which tests can reach wholly, are covered too little.
+Measured are pytest's own processes, not those that tests start: a tracer would make each of
+them half as slow again. The run fails if the modules without input and output (the cores and
+the wire), which tests can reach wholly without other processes, are covered too little.
 """
 
 import io
+import os
 import sys
 import warnings
 from collections.abc import Sequence
@@ -22,7 +24,15 @@ order of folders, because the cluster of containers takes longest and comes near
 
 MEASURED = ("client/paramfleet/*/core", "services/*/*/core", "shared/paramfleet_shared/wire")
 """Folders of modules without input and output, which tests can reach wholly. Nothing else is
-measured: that would slow every process of every test down."""
+measured: that would slow every test down."""
+
+_INHERITED = "COVERAGE_PROCESS_CONFIG"
+"""The variable by which coverage starts in the processes of a process that it measures."""
+
+
+def pytest_collection_finish() -> None:
+    """In each process of pytest that runs tests: let nothing that they start be measured."""
+    os.environ.pop(_INHERITED, None)  # noqa: TID251 - what this process hands on
 
 
 class CoverageFloor:
@@ -86,7 +96,8 @@ def _combine(combined: coverage.Coverage) -> list[str]:
 def main(arguments: Sequence[str]) -> int:
     """Run pytest; return its exit code, not 0 either below the floor."""
     plugin = CoverageFloor(is_whole=not arguments)
-    return int(pytest.main(list(arguments or AT_ONCE), plugins=[plugin]))
+    each = ("-p", Path(__file__).stem)  # this module, in the processes that pytest starts, too
+    return int(pytest.main([*each, *(arguments or AT_ONCE)], plugins=[plugin]))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 """The nursery: imports once, then forks: ``python -m nursery.process``.
 
-Importing torch and loading compiled kernels takes seconds of a core; a job of some
-processes, several times over, would spend a benchmark's minutes on it. What runs in a fork
-is the same program with the same arguments and environment as if it had been started.
+Importing torch, with what it leaves until the first optimizer is made, and loading compiled
+kernels takes seconds of a core; a job of some processes, several times over, would spend a
+benchmark's minutes on it. What runs in a fork is the same program with the same arguments and
+environment as if it had been started.
 
 Reads a JSON object a line and answers with the process id of the fork. The fork's standard
 input and output are a connection to the Unix socket that it was given, its standard error
@@ -21,6 +22,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
+
+import torch._dynamo  # noqa: F401 - for the forks: the first optimizer imports it
 
 import paramfleet  # noqa: F401 - for the forks
 import paramfleet_pserver.__main__  # noqa: F401 - for the forks

@@ -347,10 +347,10 @@ def _read_secret(variable: str, environment: Mapping[str, str]) -> str:
 
 
 def _require_given(cls: type, values: Mapping[str, Any], variables: Mapping[str, str]) -> None:
-    for option in options_of(cls):
-        if option.default is ... and option.name not in values:
-            rule = f"given (as an argument or in {variables[option.name]})"
-            raise SettingError(name=option.name, value=None, rule=rule)
+    for field in _fields(cls):
+        if _default_of(field) is ... and field.name not in values:
+            rule = f"given (as an argument or in {variables[field.name]})"
+            raise SettingError(name=field.name, value=None, rule=rule)
 
 
 def _plain_type(hint: Any) -> Any:

@@ -12,12 +12,12 @@ import hmac
 import os
 import secrets
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
 
-from paramfleet_shared.config import JobSettings, SettingError, options_of
+from paramfleet_shared.config import JobSettings, SettingError
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.texts import printable, shortened
 from paramfleet_shared.visibility import open_mode
@@ -160,16 +160,16 @@ def open_warnings(
             "PARAMFLEET_REDIS_PASSWORD_FILE"
         )
     if not settings.launch:  # else the launcher has said it
-        found += _open_files(origins, type(settings), environment)
+        found += _open_files(origins, settings, environment)
     return found
 
 
 def _open_files(
-    origins: Mapping[str, str], cls: type, environment: Mapping[str, str]
+    origins: Mapping[str, str], settings: JobSettings, environment: Mapping[str, str]
 ) -> Iterator[str]:
-    for option in options_of(cls):
-        variable = origins.get(option.name, "").removeprefix("environment ")
-        if not option.secret or not variable.endswith("_FILE"):
+    for each in fields(settings):
+        variable = origins.get(each.name, "").removeprefix("environment ")
+        if not each.metadata.get("secret") or not variable.endswith("_FILE"):
             continue
         path = environment[variable]
         mode = open_mode(Path(path))

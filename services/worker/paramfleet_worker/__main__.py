@@ -23,14 +23,13 @@ from paramfleet_shared.config import (
 from paramfleet_shared.errors import ContractError, FleetError
 from paramfleet_shared.secret import new_secret, open_warnings, write_secret
 from paramfleet_shared.telemetry import setup_logging
-from paramfleet_worker.app.exporting import ExportFormat, export_table
 from paramfleet_worker.app.launcher import Launcher
 from paramfleet_worker.app.naming import with_name
 from paramfleet_worker.app.operating_commands import COMMANDS
 from paramfleet_worker.app.planning import plan_launch
 from paramfleet_worker.app.preparing import prepared_launch
 from paramfleet_worker.app.script import become_worker, script_of
-from paramfleet_worker.config import LaunchSettings
+from paramfleet_worker.config import ExportFormat, LaunchSettings
 from paramfleet_worker.process.console import Console
 from paramfleet_worker.process.ports import PortReservations
 
@@ -183,6 +182,7 @@ def _infer(arguments: tuple[str, ...]) -> None:
 )
 def _export(checkpoint: Path, **options: Any) -> None:
     """Write one embedding table of CHECKPOINT in a format that others read."""
+    from paramfleet_worker.app.exporting import export_table  # noqa: PLC0415 -- slow
 
     def run() -> int:
         count = export_table(checkpoint, **options)

@@ -7,8 +7,10 @@ from typing import Any, Literal
 from paramfleet_shared.config import JobSettings, SettingError, check_ranges, check_texts
 from paramfleet_shared.security import SecuritySettings
 
-__all__ = ["LaunchSettings"]
+__all__ = ["ExportFormat", "LaunchSettings"]
 
+ExportFormat = Literal["npy", "safetensors", "word2vec"]
+"""What ``paramfleet export`` can write."""
 
 _USUAL_REDIS = "redis://127.0.0.1:6379/0"
 

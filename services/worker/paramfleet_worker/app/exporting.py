@@ -5,7 +5,7 @@ Shape legend: n = rows, D = row width.
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,10 +14,9 @@ from paramfleet_shared.checkpoint import CheckpointWriteError
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.saved_rows import load_rows
 from paramfleet_shared.tensorfile import write_tensors
+from paramfleet_worker.config import ExportFormat
 
-__all__ = ["ExportFormat", "WordsError", "export_table"]
-
-ExportFormat = Literal["npy", "safetensors", "word2vec"]
+__all__ = ["WordsError", "export_table"]
 
 
 class WordsError(ContractError):

@@ -17,6 +17,8 @@ from paramfleet_shared.config import (
     without_password,
 )
 from paramfleet_shared.errors import error_from_wire, error_to_wire
+from paramfleet_shared.secret import open_warnings
+from paramfleet_shared.sentences import sentences_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -333,3 +335,13 @@ def test_a_file_of_a_secret_that_is_not_there_is_named(tmp_path: Path) -> None:
 def test_what_is_no_secret_has_no_file() -> None:
     with pytest.raises(UnknownSettingError):
         given(environment={"PARAMFLEET_WORKER__PORT_FILE": "x"})
+
+
+def test_settings_are_read_and_checked_without_the_source_that_their_help_is_from() -> None:
+    sentences_of.cache_clear()
+
+    resolved = given()
+    warnings = open_warnings(resolved.origins, resolved.value, {})
+
+    assert (resolved.value.port, warnings) == (1, [])
+    assert sentences_of.cache_info().misses == 0

@@ -21,11 +21,8 @@ from paramfleet_shared.checkpoint import (
 from paramfleet_shared.saved_rows import NoSuchTableError
 from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
 from paramfleet_worker.__main__ import main
-from paramfleet_worker.app.exporting import (
-    ExportFormat,
-    WordsError,
-    export_table,
-)
+from paramfleet_worker.app.exporting import WordsError, export_table
+from paramfleet_worker.config import ExportFormat
 
 IDS = np.array([4, 1, 3], np.int64)
 ROWS = np.array([[0.1, 1e-30], [-2.5, 3.0], [np.pi, 1 / 3]], np.float32)

@@ -1,0 +1,25 @@
+"""What the command loads before it knows what to do: whoever launches a job waits for it."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+LISTING = """
+import json, sys
+import paramfleet_worker.__main__
+print(json.dumps(sorted(sys.modules)))
+"""
+
+
+def test_the_command_starts_without_what_only_training_and_tables_need() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", LISTING], capture_output=True, text=True, timeout=60, check=True
+    )
+    loaded = set(json.loads(ended.stdout))
+
+    assert "paramfleet_worker.app.launcher" in loaded
+    assert not loaded & {"aiohttp", "numba", "numpy", "pandas", "ray", "torch"}
