@@ -95,8 +95,9 @@ class SmallTables:
                 continue
             known = self._known.get(table.name)
             if known is None:
-                known = _Known(table)
+                known = self._known[table.name] = _Known(table)
                 self._left_bytes -= _TABLE_BYTES
+                self._plan = None
             num_new = known.num_new(rows.ids_U)
             self._left_bytes -= num_new * known.row_bytes
             if self._left_bytes <= 0:
@@ -104,7 +105,6 @@ class SmallTables:
                 self._plan = self._dense
             elif num_new:
                 known.add(rows.ids_U)
-                self._known[table.name] = known
                 self._plan = None
 
     @property
@@ -128,7 +128,9 @@ class SmallTables:
         """
         for known, rows in zip(self._known.values(), found, strict=True):
             known.rows = rows
-        self._answers, self._step = answers, step
+        # Not their tensors: a body that holds dense values as well would stay until the next.
+        self._answers = [Message(fields=answer.fields) for answer in answers]
+        self._step = step
 
     def take(self, wanted: Sequence[Wanted], *, step: int) -> Found | None:
         """Return rows; None if some of them aren't here, or they are of another step."""

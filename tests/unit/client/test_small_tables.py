@@ -42,7 +42,7 @@ def answer(small: SmallTables, step: int) -> None:
         for index in range(1, len(plan.reads)):
             assert message.fields["parts"][index]["create"] is False, "it changes nothing"
             tensors[f"{index}.rows"] = rows_of(message.tensors[f"{index}.ids"], step)
-        answers.append(Message(tensors=tensors))
+        answers.append(Message(fields={"slowest": step}, tensors=tensors))
     small.arrived(plan.join(answers)[1:], answers, step=step)
 
 
@@ -79,6 +79,17 @@ def test_rows_are_the_callers_own() -> None:
     found[0][0][:] = -1
 
     assert taken(small, [wanted(table, [1])], 1)
+
+
+def test_answers_are_kept_without_the_values_of_dense_tables() -> None:
+    small, table = SmallTables(DENSE, PLACEMENT), table_of("wide")
+    small.learn([wanted(table, [1, 2])])
+    answer(small, 1)
+
+    found = small.take([wanted(table, [1])], step=1)
+
+    assert found is not None
+    assert [(each.fields["slowest"], dict(each.tensors)) for each in found[1]] == [(1, {})] * 2
 
 
 @pytest.mark.parametrize("step", [0, 2])
@@ -123,6 +134,16 @@ def test_the_request_stays_the_same_while_nothing_is_learnt() -> None:
     assert [read.table for read in first.reads] == ["dense", "wide"]
 
 
+def test_forwards_that_look_up_nothing_of_a_table_count_once() -> None:
+    small, wide, deep = SmallTables(DENSE, PLACEMENT), table_of("wide"), table_of("deep")
+    for _ in range(1000):
+        small.learn([wanted(wide, [1]), wanted(deep, [])])
+
+    answer(small, 1)
+
+    assert taken(small, [wanted(wide, [1]), wanted(deep, [])], 1)
+
+
 def test_what_is_only_looked_at_is_not_learnt() -> None:
     small = SmallTables(DENSE, PLACEMENT)
 
@@ -155,6 +176,15 @@ def test_tables_that_grow_too_large_come_no_more() -> None:
     assert not taken(small, [wanted(few, [1])], 1)
     answer(small, 2)
     assert not taken(small, [wanted(few, [1])], 2)
+
+
+def test_one_row_may_be_larger_than_all_that_comes() -> None:
+    small = SmallTables(DENSE, PLACEMENT)
+    table = fleet.nn.Embedding(0, MAX_BYTES, name="huge").table
+
+    small.learn([wanted(table, [1, 2])])
+
+    assert small.plan is DENSE
 
 
 def test_so_many_tables_come_with_no_step() -> None:
