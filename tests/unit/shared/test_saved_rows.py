@@ -46,16 +46,14 @@ def test_rows_of_all_files_are_sorted_by_id(tmp_path: Path) -> None:
 def test_what_a_model_trained_is_found_by_the_name_of_its_module(tmp_path: Path) -> None:
     session = Session()
     session.init()
-    net = torch.nn.Module()
-    net.words = fleet.nn.Embedding(0, 3)
-    model = session.distributed_model(net)
+    model = session.distributed_model(torch.nn.ModuleDict({"words": fleet.nn.Embedding(0, 3)}))
     optimizer = torch.optim.Adagrad(model.parameters(), lr=0.1)
     wrapped = session.distributed_optimizer(optimizer)
     session.init_worker()
-    trained = model.words(torch.tensor([5, 2, 5]))
+    trained = model["words"](torch.tensor([5, 2, 5]))
     wrapped.minimize(trained.sum())
     Saving(session).save_persistables(tmp_path / "saved")
-    now = model.eval().words(torch.tensor([2, 5])).detach().numpy()
+    now = model.eval()["words"](torch.tensor([2, 5])).detach().numpy()
 
     found = fleet.load_rows(tmp_path / "saved", "words")
 
