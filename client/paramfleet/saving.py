@@ -22,6 +22,7 @@ from paramfleet.cuts import save_everywhere
 from paramfleet.exporting import finish_export, write_rows
 from paramfleet.job import Job, pull_dense
 from paramfleet.localstate import export_tables, load_tables
+from paramfleet.making_way import folder_to_save
 from paramfleet.modes.local import LocalMode
 from paramfleet.optimizer import DistributedOptimizer
 from paramfleet.plain import unpack
@@ -82,8 +83,9 @@ class Saving:
         ``average_buffers``. What a checkpoint can't hold of them is named in the manifest.
 
         Args:
-            dirname: The checkpoint's folder; replaced if it exists. In a job it must be below
-                one of the pservers' ``checkpoint_dirs``.
+            dirname: The checkpoint's folder. An empty one, a checkpoint or an export of that
+                name is replaced, if it holds nothing else; anything else stays. In a job it
+                must be below one of the pservers' ``checkpoint_dirs``.
 
         Returns:
             Whether it is a consistent cut, why not, and for how long pushes were held: what
@@ -91,7 +93,7 @@ class Saving:
 
         Raises:
             CallOrderError: before ``init_worker`` or after ``stop_worker``.
-            FolderNameError: if no folder can have that name.
+            FolderNameError: if no folder can have that name, or what has it must stay.
             FolderNotAllowedError: if the pservers may not save there.
             CheckpointWriteError: if the system refuses; nothing of that name is changed.
         """
@@ -99,7 +101,7 @@ class Saving:
         check_folder_name(str(dirname))
         if not self._session.is_first_worker():
             return None
-        final = Path(dirname).absolute()
+        final = folder_to_save(dirname)
         temporary = temporary_beside(final)
         try:
             with naming(final):
@@ -180,8 +182,8 @@ class Saving:
         ``dirname/manifest.json`` names the files, and says what other ids read.
 
         Args:
-            dirname: The folder; replaced if it exists. In a job it must be below one of the
-                pservers' ``checkpoint_dirs``.
+            dirname: The folder; what it replaces is as in ``save_persistables``. In a job it
+                must be below one of the pservers' ``checkpoint_dirs``.
             unknown: What an id without a row reads when the model is served: ``"initial"``,
                 the row that the job would read, made of the table's seed and the id;
                 ``"zeros"``; or ``"constant"``, the initializer's value, the middle of its
@@ -190,7 +192,7 @@ class Saving:
 
         Raises:
             CallOrderError: before ``distributed_model`` and ``init_worker``.
-            FolderNameError: if no folder can have that name.
+            FolderNameError: if no folder can have that name, or what has it must stay.
             FolderNotAllowedError: if the pservers may not save there.
             UnknownRowError: if ``unknown`` is wrong.
             CheckpointWriteError: if the system refuses; nothing of that name is changed.
@@ -204,7 +206,7 @@ class Saving:
             remedy = "give the model to fleet.distributed_model() first"
             raise CallOrderError(function="save_inference_model", remedy=remedy)
         chosen = chosen_of(unknown, {t.name: t.dim for t in tables_of(model).values()})
-        final = Path(dirname).absolute()
+        final = folder_to_save(dirname)
         parts, temporary = temporary_beside(final), temporary_beside(final)
         try:
             with naming(final):

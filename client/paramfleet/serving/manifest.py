@@ -21,6 +21,7 @@ from paramfleet_shared.tensorfile import CREATE
 from paramfleet_shared.texts import shown
 
 __all__ = [
+    "FORMAT",
     "MANIFEST",
     "MODEL",
     "OPEN",
@@ -32,7 +33,7 @@ __all__ = [
 ]
 
 MANIFEST, MODEL = "manifest.json", "model.pt"
-_FORMAT, _VERSION = "paramfleet-export", 1
+FORMAT, _VERSION = "paramfleet-export", 1
 _MAX_BYTES = 64 << 20
 _MAX_NUMBER = 3.4028234663852886e38
 """Of float32."""
@@ -150,7 +151,7 @@ def write_export_manifest(
         OSError: if the system refuses.
     """
     document = {
-        "format": _FORMAT,
+        "format": FORMAT,
         "version": _VERSION,
         "model": asdict(model),
         "tables": [asdict(table) for table in tables],
@@ -175,9 +176,9 @@ def read_export_manifest(folder: Path) -> ExportManifest:
         rule = f"can't be read: {error}; fleet.save_inference_model writes one"
         raise ExportError(path=str(path), rule=rule) from error
     stated = (document.get("format"), document.get("version")) if type(document) is dict else ()
-    if stated != (_FORMAT, _VERSION):
+    if stated != (FORMAT, _VERSION):
         rule = (
-            f"must be {_FORMAT} version {_VERSION}, which fleet.save_inference_model writes; "
+            f"must be {FORMAT} version {_VERSION}, which fleet.save_inference_model writes; "
             "for a checkpoint, use fleet.load_model"
         )
         raise ExportError(path=str(path), rule=rule)

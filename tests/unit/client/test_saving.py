@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import paramfleet as fleet
+from paramfleet import whole_folders
 from paramfleet.call_order import CallOrderError
 from paramfleet.roles import RoleMaker
 from paramfleet.saving import Saving
@@ -32,6 +33,7 @@ def test_a_name_that_cannot_be_taken_leaves_the_former_checkpoint(
     _, saving = trained("a")
     saving.save_persistables(tmp_path / "kept")
     before = sorted(path.name for path in (tmp_path / "kept").iterdir())
+    monkeypatch.setattr(whole_folders, "_renameat2", None)
     rename, refusals = Path.rename, ["once: the way back must work"]
 
     def refuse(self: Path, target: Path) -> Path:
