@@ -26,6 +26,7 @@ from paramfleet_shared.errors import (
     UnavailableError,
 )
 from paramfleet_shared.gathered import GatheredStates
+from paramfleet_shared.regular_files import read_regular
 from paramfleet_shared.saved_module import SavedModule, check_file_name
 from paramfleet_shared.tables.spec import TableSpec
 from paramfleet_shared.tables.states import check_rows
@@ -296,7 +297,7 @@ def read_manifest(directory: Path) -> Manifest:
     """
     path = directory / MANIFEST
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = json.loads(read_regular(path))
     except (OSError, ValueError) as error:
         raise ManifestError(path=str(path), rule=f"can't be read: {error}") from error
     stated = (document.get("format"), document.get("version")) if type(document) is dict else ()

@@ -26,7 +26,7 @@ def open_regular(path: Path) -> BufferedReader:
     file = os.fdopen(os.open(path, _OPEN), "rb")
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
-        raise ValueError("is not a regular file")
+        raise ValueError("isn't a regular file")
     return file
 
 

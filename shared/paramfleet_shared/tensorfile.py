@@ -17,6 +17,8 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from paramfleet_shared.regular_files import open_regular
+
 __all__ = ["CREATE", "TensorFile", "Written", "map_tensors", "read_tensors", "write_tensors"]
 
 CREATE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
@@ -82,9 +84,10 @@ def read_tensors(path: Path, *, num_bytes: int, sha256: str) -> TensorFile:
 
     Raises:
         OSError: if the system refuses.
-        ValueError: if length, SHA-256 or contents aren't as they must be.
+        ValueError: if it isn't a regular file, or length, SHA-256 or contents aren't as they
+            must be.
     """
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         if os.fstat(file.fileno()).st_size != num_bytes:
             raise ValueError("its length is another")
         content = np.empty(num_bytes, np.uint8)

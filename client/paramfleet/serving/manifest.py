@@ -15,6 +15,7 @@ from typing import Any, get_args
 from paramfleet.serving.errors import ExportError
 from paramfleet.serving.unknown import Policy
 from paramfleet_shared.errors import FleetError
+from paramfleet_shared.regular_files import open_regular
 from paramfleet_shared.saved_module import FILE_NAME
 from paramfleet_shared.tables.spec import InitializerSpec, Storage, TableSpec
 from paramfleet_shared.tensorfile import CREATE
@@ -24,7 +25,6 @@ __all__ = [
     "FORMAT",
     "MANIFEST",
     "MODEL",
-    "OPEN",
     "ExportManifest",
     "ExportedFile",
     "ExportedTable",
@@ -37,10 +37,6 @@ FORMAT, _VERSION = "paramfleet-export", 1
 _MAX_BYTES = 64 << 20
 _MAX_NUMBER = 3.4028234663852886e38
 """Of float32."""
-
-OPEN = os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-"""How files of an export are opened: a link could lead out of the folder, and the open of a
-pipe would wait for a writer."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -170,7 +166,7 @@ def read_export_manifest(folder: Path) -> ExportManifest:
     """
     path = folder / MANIFEST
     try:
-        with os.fdopen(os.open(path, OPEN), "rb") as file:
+        with open_regular(path) as file:
             document = json.loads(file.read(_MAX_BYTES))
     except (OSError, ValueError, RecursionError) as error:
         rule = f"can't be read: {error}; fleet.save_inference_model writes one"
