@@ -26,10 +26,10 @@ from paramfleet_shared.checkpoint import (
     MANIFEST,
     CheckpointDamagedError,
     FilePart,
+    Manifest,
     ManifestError,
     SavedTable,
     StatesLeftOut,
-    read_manifest,
     read_part,
 )
 from paramfleet_shared.tables.rowstore import initial_rows
@@ -84,6 +84,7 @@ def load_tables(
     tables: ModelTables,
     steppers: Sequence[RowStepper],
     folder: Path,
+    manifest: Manifest,
 ) -> tuple[int, list[StatesLeftOut]]:
     """Put every table of a checkpoint in place, once all files have been read.
 
@@ -91,11 +92,10 @@ def load_tables(
         Steps that had been taken, and tables whose states are another optimizer's.
 
     Raises:
-        ManifestError: if the folder isn't a checkpoint, or has a table that isn't the model's.
+        ManifestError: if it has a table that isn't the model's.
         CheckpointDamagedError: if a file isn't what was saved.
         TableMismatchError: if a table has another shape, or other first values.
     """
-    manifest = read_manifest(folder)
     targets: dict[str, RowStepper | DenseBlock] = {each.table.name: each for each in steppers}
     targets |= {block.name: block for block, _ in tables.dense}
     sparse, dense = _specs_of(optimizer, tables)

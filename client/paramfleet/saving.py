@@ -24,6 +24,7 @@ from paramfleet.job import Job, pull_dense
 from paramfleet.localstate import export_tables, load_tables
 from paramfleet.making_way import folder_to_save
 from paramfleet.modes.local import LocalMode
+from paramfleet.one_checkpoint import folder_to_load, one_manifest
 from paramfleet.optimizer import DistributedOptimizer
 from paramfleet.plain import unpack
 from paramfleet.registered import SavedProgress
@@ -138,7 +139,8 @@ class Saving:
             BufferMismatchError: if a buffer has another shape or dtype.
             FolderNameError: if no folder can have that name.
             FolderNotAllowedError: if it isn't below one of the pservers' ``checkpoint_dirs``.
-            ManifestError: if the folder isn't a checkpoint.
+            ManifestError: if the folder isn't a checkpoint, or another one took its name
+                during the load: load again.
             CheckpointDamagedError: if a file isn't what was saved.
             TableMismatchError: if a table of that name has another shape or other first
                 values. Another optimizer takes the values and begins with new states: a
@@ -146,7 +148,7 @@ class Saving:
         """
         self._session.check_served("load_model", remedy=_WITH_TORCH)
         check_folder_name(str(dirname))
-        folder = Path(dirname).absolute()
+        folder = folder_to_load(dirname)
         job = self._session.job
         if job is None:
             return self._load_locally(folder)
@@ -290,11 +292,12 @@ class Saving:
 
     def _load_locally(self, folder: Path) -> list[str]:
         mode, optimizer = self._local("load_model")
-        buffers = buffers_to_load(self._session.model, folder)
-        progress = read_progress(folder)
-        optimizer.num_steps, left_out = load_tables(
-            optimizer.inner, optimizer.tables, mode.steppers, folder
-        )
+        with one_manifest(folder) as manifest:
+            buffers = buffers_to_load(self._session.model, folder, manifest)
+            progress = read_progress(folder, manifest)
+            optimizer.num_steps, left_out = load_tables(
+                optimizer.inner, optimizer.tables, mode.steppers, folder, manifest
+            )
         _log_left_out(left_out)
         return buffers.install() + self._go_on(optimizer, progress, folder)
 
@@ -347,12 +350,13 @@ def _load_everywhere(job: Job, folder: Path) -> bytes:
     """
     agreement = job.agreement
     try:
-        buffers = buffers_to_load(agreement.model, folder)
-        progress = packed_progress(folder)
-        fields = {"dirname": str(folder)}
-        timeout_s = job.pservers.step_timeout_s
-        loading = job.pservers.call_all("load", fields, timeout_s=timeout_s)
-        _log_left_out(job.communicator.wait(loading)[0].fields["left_out"])
+        with one_manifest(folder) as manifest:
+            buffers = buffers_to_load(agreement.model, folder, manifest)
+            progress = packed_progress(folder, manifest)
+            fields = {"dirname": str(folder), "manifest": manifest.digest}
+            timeout_s = job.pservers.step_timeout_s
+            loading = job.pservers.call_all("load", fields, timeout_s=timeout_s)
+            _log_left_out(job.communicator.wait(loading)[0].fields["left_out"])
     except FleetError as error:
         answer: list[Any] = [error_to_wire(error), [], b"", b""]
     else:

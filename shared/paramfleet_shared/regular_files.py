@@ -9,7 +9,10 @@ import stat
 from io import BufferedReader
 from pathlib import Path
 
-__all__ = ["open_regular", "read_regular"]
+__all__ = ["CREATE", "open_regular", "read_regular", "write_regular"]
+
+CREATE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
+"""A link of a file's name is never written through."""
 
 _OPEN = os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
@@ -39,3 +42,16 @@ def read_regular(path: Path) -> bytes:
     """
     with open_regular(path) as file:
         return file.read()
+
+
+def write_regular(path: Path, content: bytes) -> None:
+    """Write a file, and wait until it is on the disk; its folder is made if it is missing.
+
+    Raises:
+        OSError: if the system refuses.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with os.fdopen(os.open(path, CREATE, 0o666), "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())

@@ -17,12 +17,9 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from paramfleet_shared.regular_files import open_regular
+from paramfleet_shared.regular_files import CREATE, open_regular
 
-__all__ = ["CREATE", "TensorFile", "Written", "map_tensors", "read_tensors", "write_tensors"]
-
-CREATE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
-"""A link of a file's name is never written through."""
+__all__ = ["TensorFile", "Written", "map_tensors", "read_tensors", "write_tensors"]
 
 PIECE_BYTES = 4 << 20
 

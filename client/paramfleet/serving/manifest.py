@@ -6,7 +6,6 @@ names each with its length and SHA-256.
 """
 
 import json
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,10 +14,9 @@ from typing import Any, get_args
 from paramfleet.serving.errors import ExportError
 from paramfleet.serving.unknown import Policy
 from paramfleet_shared.errors import FleetError
-from paramfleet_shared.regular_files import open_regular
+from paramfleet_shared.regular_files import open_regular, write_regular
 from paramfleet_shared.saved_module import FILE_NAME
 from paramfleet_shared.tables.spec import InitializerSpec, Storage, TableSpec
-from paramfleet_shared.tensorfile import CREATE
 from paramfleet_shared.texts import shown
 
 __all__ = [
@@ -152,10 +150,7 @@ def write_export_manifest(
         "model": asdict(model),
         "tables": [asdict(table) for table in tables],
     }
-    with os.fdopen(os.open(folder / MANIFEST, CREATE, 0o666), "wb") as file:
-        file.write(json.dumps(document, indent=1).encode())
-        file.flush()
-        os.fsync(file.fileno())
+    write_regular(folder / MANIFEST, json.dumps(document, indent=1).encode())
 
 
 def read_export_manifest(folder: Path) -> ExportManifest:
