@@ -3,6 +3,7 @@
 import ctypes
 import errno
 import os
+import re
 import secrets
 import shutil
 import sys
@@ -16,6 +17,10 @@ from paramfleet_shared.checkpoint import CheckpointWriteError, sync_directory
 from paramfleet_shared.folders import FolderNotAllowedError
 
 __all__ = ["give_name", "naming", "temporary_beside"]
+
+_KEPT_S = 86_400.0
+"""Seconds that what a killed save has left is kept after its last write: another process may
+still be writing it, on another machine too."""
 
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 _NO_EXCHANGE = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP}
@@ -76,6 +81,28 @@ def give_name(temporary: Path, final: Path) -> None:
     except OSError as error:
         raise CheckpointWriteError(path=str(final), reason=str(error)) from error
     shutil.rmtree(former, ignore_errors=True)
+    _clear_left(final)
+
+
+def _clear_left(final: Path) -> None:
+    """Remove what killed saves of this name have left, a day after their last write.
+
+    The new folder says what time it is, as the file system counts it.
+    """
+    left = re.compile(re.escape(f".{final.name}.") + r"[0-9a-f]{8}\.partial")
+    try:
+        until = final.stat().st_mtime - _KEPT_S
+        with os.scandir(final.parent) as entries:
+            folders = [
+                Path(entry.path)
+                for entry in entries
+                if left.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False)
+            ]
+        for folder in folders:
+            if all(path.lstat().st_mtime < until for path in (folder, *folder.iterdir())):
+                shutil.rmtree(folder, ignore_errors=True)
+    except OSError:
+        return  # the next save looks again
 
 
 def _exchanged(one: Path, other: Path) -> bool:

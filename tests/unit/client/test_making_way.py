@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -187,6 +188,25 @@ def test_a_former_checkpoint_is_replaced_with_or_without_the_system_s_exchange(
     assert (tmp_path / "ck").stat().st_ino != former
     assert read_manifest(tmp_path / "ck").tables
     assert [path.name for path in tmp_path.iterdir()] == ["ck"]
+
+
+def test_what_a_killed_save_left_is_removed_a_day_later(saving: Saving, tmp_path: Path) -> None:
+    names = [
+        ".ck.0123abcd.partial", ".ck.1123abcd.partial", ".ck.2123abcd.partial",
+        ".other.0123abcd.partial", ".ck.mine.partial",
+    ]  # fmt: skip
+    two_days_ago = time.time() - 2 * 86_400  # noqa: TID251 - what the file system counts
+    for name in names:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "part").write_text("half")
+        os.utime(tmp_path / name / "part", (two_days_ago, two_days_ago))
+        os.utime(tmp_path / name, (two_days_ago, two_days_ago))
+    os.utime(tmp_path / names[1])
+    os.utime(tmp_path / names[2] / "part")
+
+    saving.save_persistables(tmp_path / "ck")
+
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*names[1:], "ck"])
 
 
 def test_an_old_folder_that_only_looks_like_a_checkpoint_is_not_removed(
