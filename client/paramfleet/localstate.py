@@ -179,13 +179,16 @@ def join_parts(parts: Sequence[FilePart], spec: TableSpec) -> FilePart:
     """Return the parts of one table as one.
 
     Raises:
-        CheckpointDamagedError: if values of a dense table are missing.
+        CheckpointDamagedError: if values of a dense table are missing, or an id is there twice.
     """
     if spec.kind == "sparse":
         columns = spec.optimizer.num_state_columns * spec.dim
-        ids = [part.ids for part in parts if part.ids is not None]
+        each = [part.ids for part in parts if part.ids is not None]
+        ids = np.concatenate([np.empty(0, np.int64), *each])
+        if len(np.unique(ids)) != len(ids):
+            raise CheckpointDamagedError(path=spec.name, reason="an id is in two files")
         return FilePart(
-            ids=np.concatenate([np.empty(0, np.int64), *ids]),
+            ids=ids,
             values=np.concatenate(
                 [np.empty((0, spec.dim), np.float32), *(p.values for p in parts)]
             ),

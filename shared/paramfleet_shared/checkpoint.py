@@ -11,7 +11,7 @@ its metadata the range ``start`` and ``stop``. One more file holds the model's b
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -274,20 +274,14 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
     Raises:
         CheckpointWriteError: if the system refuses.
     """
-    document = {
+    document: dict[str, Any] = {
         "format": FORMAT,
         "version": VERSION,
         "tables": [table.to_wire() for table in manifest.tables],
         "files": [file.to_wire() for file in manifest.files],
     }
-    if manifest.cut is not None:
-        document["cut"] = manifest.cut.to_wire()
-    if manifest.module is not None:
-        document["module"] = manifest.module.to_wire()
-    if manifest.progress is not None:
-        document["progress"] = manifest.progress.to_wire()
-    if manifest.gathered is not None:
-        document["gathered"] = manifest.gathered.to_wire()
+    more = {name: getattr(manifest, name) for name in ("cut", "module", "progress", "gathered")}
+    document |= {name: part.to_wire() for name, part in more.items() if part is not None}
     try:
         write_regular(directory / MANIFEST, json.dumps(document, indent=1).encode())
     except OSError as error:
@@ -327,11 +321,8 @@ def read_manifest(directory: Path, *, digest: str = "") -> Manifest:
         raise ManifestError(path=str(path), rule=f"is malformed: {error!r}") from error
     except FleetError as error:
         raise ManifestError(path=str(path), rule=str(error)) from error
-    known = {table.spec.name: table.spec.kind for table in tables}
-    for file in files:
-        if known.get(file.table) != file.kind:
-            rule = f"file {file.name!r} belongs to no {file.kind} table {file.table!r}"
-            raise ManifestError(path=str(path), rule=rule)
+    if rule := _broken_rule(tables, files):
+        raise ManifestError(path=str(path), rule=rule)
     return Manifest(
         tables=tables,
         files=files,
@@ -361,6 +352,21 @@ def read_part(directory: Path, file: SavedFile, spec: TableSpec) -> FilePart:
         raise CheckpointDamagedError(path=str(path), reason=reason) from error
 
 
+def _broken_rule(tables: Sequence[SavedTable], files: Sequence[SavedFile]) -> str:
+    """Return what is wrong with the lists of a manifest; empty if nothing is."""
+    known = {table.spec.name: table.spec.kind for table in tables}
+    if len(known) != len(tables):
+        return "names a table twice"
+    if len({file.name for file in files}) != len(files):
+        return "names a file twice"
+    for file in files:
+        if known.get(file.table) != file.kind:
+            return f"file {file.name!r} belongs to no {file.kind} table {file.table!r}"
+        if file.rows < 0 or file.bytes < 0:
+            return f"file {file.name!r} has a negative number of rows or bytes"
+    return ""
+
+
 def _checked_part(
     tensors: Mapping[str, NDArray[Any]],
     metadata: Mapping[str, str],
@@ -374,6 +380,8 @@ def _checked_part(
         shapes = ((file.rows, spec.dim), (file.rows, states * spec.dim))
         if tensors["ids"].shape != (file.rows,) or tensors["ids"].dtype != np.int64:
             raise ValueError("ids of another shape or dtype")
+        if len(np.unique(tensors["ids"])) != file.rows:
+            raise ValueError("an id is there twice")
     else:
         start, stop = int(metadata["start"]), int(metadata["stop"])
         part = FilePart(values=tensors["values"], states=tensors["states"], start=start)
