@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from paramfleet.batchnorm import ages_of
 from paramfleet.modulestate import Buffer, BufferMismatchError, has_state, install, state_of
+from paramfleet.one_checkpoint import LoadedFrom
 from paramfleet.plain import from_document, to_document
 from paramfleet_shared.errors import ContractError
 
@@ -93,8 +94,8 @@ class Agreement:
         self.model = model
         self._max_bytes = max_bytes
         self._agreed: dict[str, bytes] = {}
-        self.loaded_from = ""
-        """Folder that the pservers' tables were loaded from; empty for none."""
+        self.loaded_from = LoadedFrom()
+        """What the pservers' tables were loaded from."""
 
     @property
     def has_state(self) -> bool:

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +17,7 @@ from paramfleet.dense import DenseBlock
 from paramfleet.examples_count import ExampleCounter
 from paramfleet.latecomers import take_current_buffers
 from paramfleet.leaving import Departure
+from paramfleet.one_checkpoint import LoadedFrom
 from paramfleet.pservers import PIECES_AT_ONCE, PServers, ends_of
 from paramfleet.requests import Author, Read, ReadPlan, decoded_part, dense_slice
 from paramfleet.savedstate import buffers_to_load
@@ -226,8 +226,7 @@ def declare(job: Job, specs: Sequence[TableSpec], mode: TrainingMode) -> int:
     answers = job.communicator.wait(
         job.pservers.call_all("declare", fields, timeout_s=job.pservers.step_timeout_s)
     )
-    folders = {str(answer.fields["folder"]) for answer in answers} - {""}
-    job.agreement.loaded_from = min(folders, default="")
+    job.agreement.loaded_from = LoadedFrom.of(answers)
     return max(int(answer.fields["step"]) for answer in answers)
 
 
@@ -340,9 +339,9 @@ def _load_buffers(job: Job) -> None:
     Raises:
         FleetError: if worker 0 can't read them, or they don't fit.
     """
-    folder = job.agreement.loaded_from
-    if job.author.rank == 0 and folder:
-        buffers_to_load(job.agreement.model, Path(folder)).install()
+    loaded = job.agreement.loaded_from
+    if job.author.rank == 0 and loaded.folder and job.agreement.has_state:
+        buffers_to_load(job.agreement.model, *loaded.read()).install()
 
 
 def _assign(job: Job, blocks: Sequence[DenseBlock]) -> None:

@@ -26,10 +26,10 @@ from paramfleet_shared.checkpoint import (
     MANIFEST,
     CheckpointDamagedError,
     FilePart,
+    Manifest,
     ManifestError,
     SavedTable,
     StatesLeftOut,
-    read_manifest,
     read_part,
 )
 from paramfleet_shared.tables.rowstore import initial_rows
@@ -84,6 +84,7 @@ def load_tables(
     tables: ModelTables,
     steppers: Sequence[RowStepper],
     folder: Path,
+    manifest: Manifest,
 ) -> tuple[int, list[StatesLeftOut]]:
     """Put every table of a checkpoint in place, once all files have been read.
 
@@ -91,11 +92,10 @@ def load_tables(
         Steps that had been taken, and tables whose states are another optimizer's.
 
     Raises:
-        ManifestError: if the folder isn't a checkpoint, or has a table that isn't the model's.
+        ManifestError: if it has a table that isn't the model's.
         CheckpointDamagedError: if a file isn't what was saved.
         TableMismatchError: if a table has another shape, or other first values.
     """
-    manifest = read_manifest(folder)
     targets: dict[str, RowStepper | DenseBlock] = {each.table.name: each for each in steppers}
     targets |= {block.name: block for block, _ in tables.dense}
     sparse, dense = _specs_of(optimizer, tables)
@@ -179,13 +179,16 @@ def join_parts(parts: Sequence[FilePart], spec: TableSpec) -> FilePart:
     """Return the parts of one table as one.
 
     Raises:
-        CheckpointDamagedError: if values of a dense table are missing.
+        CheckpointDamagedError: if values of a dense table are missing, or an id is there twice.
     """
     if spec.kind == "sparse":
         columns = spec.optimizer.num_state_columns * spec.dim
-        ids = [part.ids for part in parts if part.ids is not None]
+        each = [part.ids for part in parts if part.ids is not None]
+        ids = np.concatenate([np.empty(0, np.int64), *each])
+        if len(np.unique(ids)) != len(ids):
+            raise CheckpointDamagedError(path=spec.name, reason="an id is in two files")
         return FilePart(
-            ids=np.concatenate([np.empty(0, np.int64), *ids]),
+            ids=ids,
             values=np.concatenate(
                 [np.empty((0, spec.dim), np.float32), *(p.values for p in parts)]
             ),

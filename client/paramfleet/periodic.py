@@ -15,10 +15,14 @@ import shutil
 from pathlib import Path
 
 from paramfleet.checkpoint_plan import CheckpointPlan
+from paramfleet.making_way import check_makes_way
 from paramfleet.outcomes import saved
 from paramfleet.saving import Saving
 from paramfleet.session import Session
+from paramfleet.whole_folders import temporary_beside
+from paramfleet_shared.checkpoint import CheckpointWriteError
 from paramfleet_shared.clock import Clock
+from paramfleet_shared.folders import FolderNameError
 
 __all__ = ["PeriodicCheckpoints"]
 
@@ -99,12 +103,16 @@ def _tidy(folder: Path, name: str, *, keep: int) -> None:
 
 
 def _remove(folder: Path) -> None:
-    """Remove a checkpoint; from the beginning on it has no checkpoint's name any more."""
-    former = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.partial")
+    """Remove a checkpoint; from the beginning on it has no checkpoint's name any more.
+
+    One that holds anything else stays.
+    """
+    former = temporary_beside(folder)
     try:
+        check_makes_way(folder)
         folder.rename(former)
         shutil.rmtree(former)
-    except OSError as error:
+    except (FolderNameError, CheckpointWriteError, OSError) as error:
         told = {"folder": str(folder), "reason": str(error)}
         log.warning("worker.checkpoint_not_removed", extra=told)
 

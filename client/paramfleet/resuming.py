@@ -11,6 +11,7 @@ from paramfleet.job import Job
 from paramfleet.plain import pack, unpack
 from paramfleet.registered import Registered, SavedProgress
 from paramfleet.savedprogress import read_progress
+from paramfleet_shared.checkpoint import Manifest
 from paramfleet_shared.errors import FleetError, error_from_wire, error_to_wire
 
 if TYPE_CHECKING:
@@ -30,22 +31,22 @@ def begin_registered(session: "Standing", job: Job, optimizer: "DistributedOptim
     Raises:
         FleetError: if worker 0 can't read it, or a state doesn't fit.
     """
-    registered, folder = session.registered, job.agreement.loaded_from
+    registered, loaded = session.registered, job.agreement.loaded_from
     if registered.has_positions:
         job.answering.begin({"positions": registered.answer})
-    if not folder or job.communicator.session.has_passed(f"gather/{_GATHER}"):
+    if not loaded.folder or job.communicator.session.has_passed(f"gather/{_GATHER}"):
         return
     payload = b""
     if job.author.rank == 0:
         try:
-            payload = pack([None, _plain(read_progress(Path(folder)))])
+            payload = pack([None, _plain(read_progress(*loaded.read()))])
         except FleetError as error:
             payload = pack([error_to_wire(error), None])
     refusal, progress = unpack(session.gather(_GATHER, payload)[0])
     if refusal is not None:
         failure = error_from_wire(refusal)
         raise failure
-    take_progress(registered, optimizer, _progress_of(progress), session, folder)
+    take_progress(registered, optimizer, _progress_of(progress), session, loaded.folder)
 
 
 def take_progress(
@@ -73,14 +74,14 @@ def take_progress(
     return lacking
 
 
-def packed_progress(folder: Path) -> bytes:
+def packed_progress(folder: Path, manifest: Manifest) -> bytes:
     """Return a checkpoint's progress for all workers.
 
     Raises:
-        ManifestError: if the folder isn't a checkpoint, or describes it wrongly.
+        ManifestError: if the manifest describes it wrongly.
         CheckpointDamagedError: if its file isn't what was saved.
     """
-    return pack(_plain(read_progress(folder)))
+    return pack(_plain(read_progress(folder, manifest)))
 
 
 def unpacked_progress(packed: bytes) -> SavedProgress | None:

@@ -9,9 +9,9 @@ from paramfleet.registered import SavedProgress
 from paramfleet.savedstate import with_arrays
 from paramfleet_shared.checkpoint import (
     MANIFEST,
+    Manifest,
     ManifestError,
     read_arrays,
-    read_manifest,
 )
 from paramfleet_shared.saved_module import SavedModule
 
@@ -52,14 +52,14 @@ def write_progress(folder: Path, progress: SavedProgress) -> SavedModule:
     return with_arrays(folder, _FILE, saved, arrays, kind="progress")
 
 
-def read_progress(folder: Path) -> SavedProgress | None:
+def read_progress(folder: Path, manifest: Manifest) -> SavedProgress | None:
     """Return what a checkpoint has of it; None if it has nothing.
 
     Raises:
-        ManifestError: if the folder isn't a checkpoint, or describes it wrongly.
+        ManifestError: if the manifest describes it wrongly.
         CheckpointDamagedError: if its file isn't what was saved.
     """
-    saved = read_manifest(folder).progress
+    saved = manifest.progress
     if saved is None:
         return None
     arrays = read_arrays(folder, saved) if saved.file else {}

@@ -25,9 +25,9 @@ from paramfleet.plain import from_document, to_document, to_documents
 from paramfleet_shared.checkpoint import (
     MANIFEST,
     CheckpointDamagedError,
+    Manifest,
     ManifestError,
     read_arrays,
-    read_manifest,
     write_arrays,
 )
 from paramfleet_shared.saved_module import SavedBuffer, SavedModule
@@ -90,14 +90,14 @@ def with_arrays(
     return replace(saved, file=name, sha256=written.sha256, bytes=written.num_bytes)
 
 
-def read_state(folder: Path) -> ModuleState:
+def read_state(folder: Path, manifest: Manifest) -> ModuleState:
     """Read what a checkpoint has of a model's state; nothing if it was saved without.
 
     Raises:
-        ManifestError: if the folder isn't a checkpoint, or describes the state wrongly.
+        ManifestError: if the manifest describes the state wrongly.
         CheckpointDamagedError: if the file isn't what was saved.
     """
-    saved = read_manifest(folder).module
+    saved = manifest.module
     if saved is None:
         return ModuleState()
     arrays = read_arrays(folder, saved) if saved.file else {}
@@ -140,19 +140,21 @@ class BuffersToLoad(NamedTuple):
         return missing
 
 
-def buffers_to_load(model: torch.nn.Module | None, folder: Path) -> BuffersToLoad:
+def buffers_to_load(
+    model: torch.nn.Module | None, folder: Path, manifest: Manifest
+) -> BuffersToLoad:
     """Read what a checkpoint has of a model's state, and compare it with the model.
 
     A model without any needs none: nothing is read.
 
     Raises:
-        ManifestError: if the folder isn't a checkpoint, or describes the state wrongly.
+        ManifestError: if the manifest describes the state wrongly.
         CheckpointDamagedError: if the file isn't what was saved.
         BufferMismatchError: if a buffer has another shape or dtype.
     """
     if model is None or not has_state(model):
         return BuffersToLoad(None, ModuleState(), str(folder))
-    state = read_state(folder)
+    state = read_state(folder, manifest)
     check_fits(model, state.buffers, where=f"the checkpoint {folder}")
     return BuffersToLoad(model, state, str(folder))
 

@@ -22,7 +22,9 @@ from paramfleet.cuts import save_everywhere
 from paramfleet.exporting import finish_export, write_rows
 from paramfleet.job import Job, pull_dense
 from paramfleet.localstate import export_tables, load_tables
+from paramfleet.making_way import folder_to_save
 from paramfleet.modes.local import LocalMode
+from paramfleet.one_checkpoint import folder_to_load, one_manifest
 from paramfleet.optimizer import DistributedOptimizer
 from paramfleet.plain import unpack
 from paramfleet.registered import SavedProgress
@@ -82,8 +84,9 @@ class Saving:
         ``average_buffers``. What a checkpoint can't hold of them is named in the manifest.
 
         Args:
-            dirname: The checkpoint's folder; replaced if it exists. In a job it must be below
-                one of the pservers' ``checkpoint_dirs``.
+            dirname: The checkpoint's folder. An empty one, a checkpoint or an export of that
+                name is replaced, if it holds nothing else; anything else stays. In a job it
+                must be below one of the pservers' ``checkpoint_dirs``.
 
         Returns:
             Whether it is a consistent cut, why not, and for how long pushes were held: what
@@ -91,7 +94,7 @@ class Saving:
 
         Raises:
             CallOrderError: before ``init_worker`` or after ``stop_worker``.
-            FolderNameError: if no folder can have that name.
+            FolderNameError: if no folder can have that name, or what has it must stay.
             FolderNotAllowedError: if the pservers may not save there.
             CheckpointWriteError: if the system refuses; nothing of that name is changed.
         """
@@ -99,7 +102,7 @@ class Saving:
         check_folder_name(str(dirname))
         if not self._session.is_first_worker():
             return None
-        final = Path(dirname).absolute()
+        final = folder_to_save(dirname)
         temporary = temporary_beside(final)
         try:
             with naming(final):
@@ -136,7 +139,8 @@ class Saving:
             BufferMismatchError: if a buffer has another shape or dtype.
             FolderNameError: if no folder can have that name.
             FolderNotAllowedError: if it isn't below one of the pservers' ``checkpoint_dirs``.
-            ManifestError: if the folder isn't a checkpoint.
+            ManifestError: if the folder isn't a checkpoint, or another one took its name
+                during the load: load again.
             CheckpointDamagedError: if a file isn't what was saved.
             TableMismatchError: if a table of that name has another shape or other first
                 values. Another optimizer takes the values and begins with new states: a
@@ -144,7 +148,7 @@ class Saving:
         """
         self._session.check_served("load_model", remedy=_WITH_TORCH)
         check_folder_name(str(dirname))
-        folder = Path(dirname).absolute()
+        folder = folder_to_load(dirname)
         job = self._session.job
         if job is None:
             return self._load_locally(folder)
@@ -180,8 +184,8 @@ class Saving:
         ``dirname/manifest.json`` names the files, and says what other ids read.
 
         Args:
-            dirname: The folder; replaced if it exists. In a job it must be below one of the
-                pservers' ``checkpoint_dirs``.
+            dirname: The folder; what it replaces is as in ``save_persistables``. In a job it
+                must be below one of the pservers' ``checkpoint_dirs``.
             unknown: What an id without a row reads when the model is served: ``"initial"``,
                 the row that the job would read, made of the table's seed and the id;
                 ``"zeros"``; or ``"constant"``, the initializer's value, the middle of its
@@ -190,7 +194,7 @@ class Saving:
 
         Raises:
             CallOrderError: before ``distributed_model`` and ``init_worker``.
-            FolderNameError: if no folder can have that name.
+            FolderNameError: if no folder can have that name, or what has it must stay.
             FolderNotAllowedError: if the pservers may not save there.
             UnknownRowError: if ``unknown`` is wrong.
             CheckpointWriteError: if the system refuses; nothing of that name is changed.
@@ -204,7 +208,7 @@ class Saving:
             remedy = "give the model to fleet.distributed_model() first"
             raise CallOrderError(function="save_inference_model", remedy=remedy)
         chosen = chosen_of(unknown, {t.name: t.dim for t in tables_of(model).values()})
-        final = Path(dirname).absolute()
+        final = folder_to_save(dirname)
         parts, temporary = temporary_beside(final), temporary_beside(final)
         try:
             with naming(final):
@@ -288,11 +292,12 @@ class Saving:
 
     def _load_locally(self, folder: Path) -> list[str]:
         mode, optimizer = self._local("load_model")
-        buffers = buffers_to_load(self._session.model, folder)
-        progress = read_progress(folder)
-        optimizer.num_steps, left_out = load_tables(
-            optimizer.inner, optimizer.tables, mode.steppers, folder
-        )
+        with one_manifest(folder) as manifest:
+            buffers = buffers_to_load(self._session.model, folder, manifest)
+            progress = read_progress(folder, manifest)
+            optimizer.num_steps, left_out = load_tables(
+                optimizer.inner, optimizer.tables, mode.steppers, folder, manifest
+            )
         _log_left_out(left_out)
         return buffers.install() + self._go_on(optimizer, progress, folder)
 
@@ -345,12 +350,13 @@ def _load_everywhere(job: Job, folder: Path) -> bytes:
     """
     agreement = job.agreement
     try:
-        buffers = buffers_to_load(agreement.model, folder)
-        progress = packed_progress(folder)
-        fields = {"dirname": str(folder)}
-        timeout_s = job.pservers.step_timeout_s
-        loading = job.pservers.call_all("load", fields, timeout_s=timeout_s)
-        _log_left_out(job.communicator.wait(loading)[0].fields["left_out"])
+        with one_manifest(folder) as manifest:
+            buffers = buffers_to_load(agreement.model, folder, manifest)
+            progress = packed_progress(folder, manifest)
+            fields = {"dirname": str(folder), "manifest": manifest.digest}
+            timeout_s = job.pservers.step_timeout_s
+            loading = job.pservers.call_all("load", fields, timeout_s=timeout_s)
+            _log_left_out(job.communicator.wait(loading)[0].fields["left_out"])
     except FleetError as error:
         answer: list[Any] = [error_to_wire(error), [], b"", b""]
     else:

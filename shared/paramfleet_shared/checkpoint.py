@@ -8,10 +8,11 @@ its metadata the range ``start`` and ``stop``. One more file holds the model's b
 (``saved_module``). Nothing in a file is ever evaluated.
 """
 
+import hashlib
 import json
 import os
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,10 +27,11 @@ from paramfleet_shared.errors import (
     UnavailableError,
 )
 from paramfleet_shared.gathered import GatheredStates
+from paramfleet_shared.regular_files import read_regular, write_regular
 from paramfleet_shared.saved_module import SavedModule, check_file_name
 from paramfleet_shared.tables.spec import TableSpec
 from paramfleet_shared.tables.states import check_rows
-from paramfleet_shared.tensorfile import CREATE, Written, read_tensors, write_tensors
+from paramfleet_shared.tensorfile import Written, read_tensors, write_tensors
 
 __all__ = [
     "FORMAT", "MANIFEST", "VERSION", "CheckpointDamagedError", "CheckpointWriteError",
@@ -151,6 +153,8 @@ class Manifest:
     """What the script registered, such as a schedule, and the steps; None if it has nothing."""
     gathered: GatheredStates | None = None
     """Whose optimizer states are in it where each worker has its own; else None."""
+    digest: str = field(default="", compare=False)
+    """SHA-256 of the file it was read from; empty if it was not read."""
 
 
 class StatesLeftOut(NamedTuple):
@@ -270,35 +274,37 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
     Raises:
         CheckpointWriteError: if the system refuses.
     """
-    document = {
+    document: dict[str, Any] = {
         "format": FORMAT,
         "version": VERSION,
         "tables": [table.to_wire() for table in manifest.tables],
         "files": [file.to_wire() for file in manifest.files],
     }
-    if manifest.cut is not None:
-        document["cut"] = manifest.cut.to_wire()
-    if manifest.module is not None:
-        document["module"] = manifest.module.to_wire()
-    if manifest.progress is not None:
-        document["progress"] = manifest.progress.to_wire()
-    if manifest.gathered is not None:
-        document["gathered"] = manifest.gathered.to_wire()
-    _write_through(directory / MANIFEST, json.dumps(document, indent=1).encode())
+    more = {name: getattr(manifest, name) for name in ("cut", "module", "progress", "gathered")}
+    document |= {name: part.to_wire() for name, part in more.items() if part is not None}
+    try:
+        write_regular(directory / MANIFEST, json.dumps(document, indent=1).encode())
+    except OSError as error:
+        raise CheckpointWriteError(path=str(directory / MANIFEST), reason=str(error)) from error
     sync_directory(directory)
 
 
-def read_manifest(directory: Path) -> Manifest:
-    """Read a checkpoint's manifest.
+def read_manifest(directory: Path, *, digest: str = "") -> Manifest:
+    """Read a checkpoint's manifest; with ``digest``, only the one of this SHA-256.
 
     Raises:
-        ManifestError: if there is none, or it breaks a rule of the format.
+        ManifestError: if there is none, it is another, or it breaks a rule of the format.
     """
     path = directory / MANIFEST
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        content = read_regular(path)
+        document = json.loads(content)
     except (OSError, ValueError) as error:
         raise ManifestError(path=str(path), rule=f"can't be read: {error}") from error
+    found = hashlib.sha256(content).hexdigest()
+    if digest not in {"", found}:
+        rule = "was replaced by that of another checkpoint while it was loaded; load it again"
+        raise ManifestError(path=str(path), rule=rule)
     stated = (document.get("format"), document.get("version")) if type(document) is dict else ()
     if stated != (FORMAT, VERSION):
         raise ManifestError(path=str(path), rule=f"must be {FORMAT} version {VERSION}")
@@ -315,11 +321,8 @@ def read_manifest(directory: Path) -> Manifest:
         raise ManifestError(path=str(path), rule=f"is malformed: {error!r}") from error
     except FleetError as error:
         raise ManifestError(path=str(path), rule=str(error)) from error
-    known = {table.spec.name: table.spec.kind for table in tables}
-    for file in files:
-        if known.get(file.table) != file.kind:
-            rule = f"file {file.name!r} belongs to no {file.kind} table {file.table!r}"
-            raise ManifestError(path=str(path), rule=rule)
+    if rule := _broken_rule(tables, files):
+        raise ManifestError(path=str(path), rule=rule)
     return Manifest(
         tables=tables,
         files=files,
@@ -327,6 +330,7 @@ def read_manifest(directory: Path) -> Manifest:
         module=module,
         progress=progress,
         gathered=gathered,
+        digest=found,
     )
 
 
@@ -348,20 +352,19 @@ def read_part(directory: Path, file: SavedFile, spec: TableSpec) -> FilePart:
         raise CheckpointDamagedError(path=str(path), reason=reason) from error
 
 
-def _write_through(path: Path, content: bytes) -> None:
-    """Write a file, and wait until it is on the disk.
-
-    Raises:
-        CheckpointWriteError: if the system refuses.
-    """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with os.fdopen(os.open(path, CREATE, 0o666), "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as error:
-        raise CheckpointWriteError(path=str(path), reason=str(error)) from error
+def _broken_rule(tables: Sequence[SavedTable], files: Sequence[SavedFile]) -> str:
+    """Return what is wrong with the lists of a manifest; empty if nothing is."""
+    known = {table.spec.name: table.spec.kind for table in tables}
+    if len(known) != len(tables):
+        return "names a table twice"
+    if len({file.name for file in files}) != len(files):
+        return "names a file twice"
+    for file in files:
+        if known.get(file.table) != file.kind:
+            return f"file {file.name!r} belongs to no {file.kind} table {file.table!r}"
+        if file.rows < 0 or file.bytes < 0:
+            return f"file {file.name!r} has a negative number of rows or bytes"
+    return ""
 
 
 def _checked_part(
@@ -377,6 +380,8 @@ def _checked_part(
         shapes = ((file.rows, spec.dim), (file.rows, states * spec.dim))
         if tensors["ids"].shape != (file.rows,) or tensors["ids"].dtype != np.int64:
             raise ValueError("ids of another shape or dtype")
+        if len(np.unique(tensors["ids"])) != file.rows:
+            raise ValueError("an id is there twice")
     else:
         start, stop = int(metadata["start"]), int(metadata["stop"])
         part = FilePart(values=tensors["values"], states=tensors["states"], start=start)

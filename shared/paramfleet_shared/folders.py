@@ -21,7 +21,7 @@ _SHOWN = 200
 
 
 class FolderNameError(ContractError):
-    """No folder can have this name."""
+    """No folder can have this name, or what has it must stay."""
 
     code = "contract.folder_name"
 

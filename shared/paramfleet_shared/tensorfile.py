@@ -17,10 +17,9 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["CREATE", "TensorFile", "Written", "map_tensors", "read_tensors", "write_tensors"]
+from paramfleet_shared.regular_files import CREATE, open_regular
 
-CREATE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
-"""A link of a file's name is never written through."""
+__all__ = ["TensorFile", "Written", "map_tensors", "read_tensors", "write_tensors"]
 
 PIECE_BYTES = 4 << 20
 
@@ -82,9 +81,10 @@ def read_tensors(path: Path, *, num_bytes: int, sha256: str) -> TensorFile:
 
     Raises:
         OSError: if the system refuses.
-        ValueError: if length, SHA-256 or contents aren't as they must be.
+        ValueError: if it isn't a regular file, or length, SHA-256 or contents aren't as they
+            must be.
     """
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         if os.fstat(file.fileno()).st_size != num_bytes:
             raise ValueError("its length is another")
         content = np.empty(num_bytes, np.uint8)

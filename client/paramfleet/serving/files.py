@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BufferedReader
@@ -14,7 +13,8 @@ import torch
 from numpy.typing import NDArray
 
 from paramfleet.serving.errors import ExportDamagedError
-from paramfleet.serving.manifest import OPEN, ExportedFile, ExportedTable
+from paramfleet.serving.manifest import ExportedFile, ExportedTable
+from paramfleet_shared.regular_files import open_regular
 from paramfleet_shared.tensorfile import map_tensors
 
 __all__ = ["describe_file", "is_extra", "map_rows", "read_state"]
@@ -82,14 +82,11 @@ def _opened(folder: Path, file: ExportedFile, *, verify: bool) -> Iterator[Buffe
     """
     path = folder / file.name
     try:
-        with os.fdopen(os.open(path, OPEN), "rb") as opened:
+        with open_regular(path) as opened:
             _prove(opened, file, verify=verify)
             yield opened
     except (OSError, KeyError, ValueError, RecursionError) as error:
-        is_link = isinstance(error, OSError) and path.is_symlink()
-        reason = "is a link, which could lead out of the folder" if is_link else str(error)
-        if isinstance(error, KeyError):
-            reason = f"has no tensor {error}"
+        reason = f"has no tensor {error}" if isinstance(error, KeyError) else str(error)
         raise ExportDamagedError(path=str(path), reason=reason) from error
 
 
@@ -100,8 +97,6 @@ def _prove(opened: BufferedReader, file: ExportedFile, *, verify: bool) -> None:
         ValueError: if it is another.
     """
     status = os.fstat(opened.fileno())
-    if not stat.S_ISREG(status.st_mode):
-        raise ValueError("isn't a regular file")
     if status.st_size != file.bytes:
         problem = f"has {status.st_size} bytes, and {file.bytes} in the manifest"
         raise ValueError(problem)

@@ -6,7 +6,6 @@ names each with its length and SHA-256.
 """
 
 import json
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,15 +14,15 @@ from typing import Any, get_args
 from paramfleet.serving.errors import ExportError
 from paramfleet.serving.unknown import Policy
 from paramfleet_shared.errors import FleetError
+from paramfleet_shared.regular_files import open_regular, write_regular
 from paramfleet_shared.saved_module import FILE_NAME
 from paramfleet_shared.tables.spec import InitializerSpec, Storage, TableSpec
-from paramfleet_shared.tensorfile import CREATE
 from paramfleet_shared.texts import shown
 
 __all__ = [
+    "FORMAT",
     "MANIFEST",
     "MODEL",
-    "OPEN",
     "ExportManifest",
     "ExportedFile",
     "ExportedTable",
@@ -32,14 +31,10 @@ __all__ = [
 ]
 
 MANIFEST, MODEL = "manifest.json", "model.pt"
-_FORMAT, _VERSION = "paramfleet-export", 1
+FORMAT, _VERSION = "paramfleet-export", 1
 _MAX_BYTES = 64 << 20
 _MAX_NUMBER = 3.4028234663852886e38
 """Of float32."""
-
-OPEN = os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-"""How files of an export are opened: a link could lead out of the folder, and the open of a
-pipe would wait for a writer."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -150,15 +145,12 @@ def write_export_manifest(
         OSError: if the system refuses.
     """
     document = {
-        "format": _FORMAT,
+        "format": FORMAT,
         "version": _VERSION,
         "model": asdict(model),
         "tables": [asdict(table) for table in tables],
     }
-    with os.fdopen(os.open(folder / MANIFEST, CREATE, 0o666), "wb") as file:
-        file.write(json.dumps(document, indent=1).encode())
-        file.flush()
-        os.fsync(file.fileno())
+    write_regular(folder / MANIFEST, json.dumps(document, indent=1).encode())
 
 
 def read_export_manifest(folder: Path) -> ExportManifest:
@@ -169,15 +161,15 @@ def read_export_manifest(folder: Path) -> ExportManifest:
     """
     path = folder / MANIFEST
     try:
-        with os.fdopen(os.open(path, OPEN), "rb") as file:
+        with open_regular(path) as file:
             document = json.loads(file.read(_MAX_BYTES))
     except (OSError, ValueError, RecursionError) as error:
         rule = f"can't be read: {error}; fleet.save_inference_model writes one"
         raise ExportError(path=str(path), rule=rule) from error
     stated = (document.get("format"), document.get("version")) if type(document) is dict else ()
-    if stated != (_FORMAT, _VERSION):
+    if stated != (FORMAT, _VERSION):
         rule = (
-            f"must be {_FORMAT} version {_VERSION}, which fleet.save_inference_model writes; "
+            f"must be {FORMAT} version {_VERSION}, which fleet.save_inference_model writes; "
             "for a checkpoint, use fleet.load_model"
         )
         raise ExportError(path=str(path), rule=rule)

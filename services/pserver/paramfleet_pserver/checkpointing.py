@@ -75,6 +75,8 @@ class Checkpointing:
         """Of the checkpoint that was loaded last."""
         self.loaded_from = ""
         """Folder that was loaded last, with its links resolved; empty for none."""
+        self.loaded_digest = ""
+        """SHA-256 of the manifest that was loaded last; empty for none."""
 
     async def hold(self, request: Request, training: Training) -> Message:
         """Hold pushes, and answer which ones were applied; ``for_s`` 0 lets them go on.
@@ -230,9 +232,10 @@ class Checkpointing:
 
     async def load(self, request: Request, training: Training | None) -> Message:
         """Take this server's part of a checkpoint into the tables."""
-        dirname = Fields(request.message.fields, where="load").text("dirname")
-        directory = await asyncio.to_thread(self._dirs.require, dirname)
-        loaded = await self.load_from(directory, training)
+        fields = Fields(request.message.fields, where="load")
+        directory = await asyncio.to_thread(self._dirs.require, fields.text("dirname"))
+        digest = fields.text("manifest") if "manifest" in request.message.fields else ""
+        loaded = await self.load_from(directory, training, digest=digest)
         return Message(
             fields={
                 "rows": {table.spec.name: table.num_rows for table in loaded.tables},
@@ -240,14 +243,18 @@ class Checkpointing:
             }
         )
 
-    async def load_from(self, directory: Path, training: Training | None) -> Loaded:
-        """Take this server's part of a checkpoint."""
+    async def load_from(
+        self, directory: Path, training: Training | None, *, digest: str = ""
+    ) -> Loaded:
+        """Take this server's part of a checkpoint: any, or that of a manifest's SHA-256."""
         directory = await asyncio.to_thread(directory.resolve)  # a link may move meanwhile
         apart = training is not None and training.terms.mode == "geo"
-        loaded = await load_tables(self._store, self._owners, directory, apart=apart)
+        loaded = await load_tables(
+            self._store, self._owners, directory, digest=digest, apart=apart
+        )
         self._store.put(loaded.tables)
-        self.loaded_from = str(directory)
-        self.saved_states.folder = directory
+        self.loaded_from, self.loaded_digest = str(directory), loaded.digest
+        self.saved_states.begin(directory, loaded.digest)
         if training is not None and training.geo is not None:
             await training.geo.announce_loaded()
         _log_left_out(loaded)

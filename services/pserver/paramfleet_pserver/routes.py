@@ -178,9 +178,9 @@ class Routes:
         loaded = [s.name for s in declared.specs if self._store.find(s.name).is_loaded]
         created = [table.spec.name for table in built]
         folder = self._checkpoints.loaded_from
-        return Message(
-            fields={"created": created, "loaded": loaded, "folder": folder, "step": step}
-        )
+        digest = self._checkpoints.loaded_digest
+        about = {"created": created, "loaded": loaded, "folder": folder, "manifest": digest}
+        return Message(fields={**about, "step": step})
 
     async def pull(self, request: Request) -> Message:
         """Read rows; in sync not before the version asked for is reached."""

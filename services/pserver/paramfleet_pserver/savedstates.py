@@ -23,21 +23,25 @@ class SavedStates:
     """Reads one checkpoint's files. Used from one event loop."""
 
     def __init__(self) -> None:
-        self.folder: Path | None = None
-        """The checkpoint that was loaded last; None for none."""
+        self._folder: Path | None = None
+        self._digest = ""
         self._kept: tuple[Path, int, FilePart] | None = None
         self._alarm: asyncio.TimerHandle | None = None
         self._reading = asyncio.Lock()
+
+    def begin(self, folder: Path, digest: str) -> None:
+        """Read from another checkpoint from now on: that of this manifest's SHA-256."""
+        self._folder, self._digest, self._kept = folder, digest, None
 
     async def listed(self) -> Message:
         """Answer with the tables, as the manifest has them, and the table of each file.
 
         Raises:
-            ManifestError: if the folder is no checkpoint any more.
+            ManifestError: if the folder is no checkpoint any more, or another.
         """
-        if self.folder is None:
+        if self._folder is None:
             return Message(fields={"tables": [], "files": []})
-        manifest = await asyncio.to_thread(read_manifest, self.folder)
+        manifest = await asyncio.to_thread(read_manifest, self._folder, digest=self._digest)
         return Message(
             fields={
                 "tables": [table.to_wire() for table in manifest.tables],
@@ -58,7 +62,7 @@ class SavedStates:
 
         Raises:
             MalformedMessageError: if there is no such file or row.
-            ManifestError: if the folder is no checkpoint any more.
+            ManifestError: if the folder is no checkpoint any more, or another.
             CheckpointDamagedError: if the file isn't what was saved.
         """
         part = await self._part(number)
@@ -78,11 +82,12 @@ class SavedStates:
 
     async def _part(self, number: int) -> FilePart:
         async with self._reading:
-            folder, kept = self.folder, self._kept
+            folder, digest, kept = self._folder, self._digest, self._kept
             if kept is None or kept[:2] != (folder, number):
                 self._kept = None
-                kept = await asyncio.to_thread(_read, folder, number)
-                self._kept = kept
+                kept = await asyncio.to_thread(_read, folder, digest, number)
+                if (folder, digest) == (self._folder, self._digest):
+                    self._kept = kept
             if self._alarm is not None:
                 self._alarm.cancel()
             self._alarm = asyncio.get_running_loop().call_later(KEPT_S, self._drop)
@@ -92,8 +97,8 @@ class SavedStates:
         self._kept = None
 
 
-def _read(folder: Path | None, number: int) -> tuple[Path, int, FilePart]:
-    manifest = None if folder is None else read_manifest(folder)
+def _read(folder: Path | None, digest: str, number: int) -> tuple[Path, int, FilePart]:
+    manifest = None if folder is None else read_manifest(folder, digest=digest)
     if folder is None or manifest is None or number >= len(manifest.files):
         rule = f"there is no file {number}"
         raise MalformedMessageError(where="states field 'file'", rule=rule)

@@ -57,6 +57,8 @@ class Loaded(NamedTuple):
 
     tables: list[Table]
     left_out: list[StatesLeftOut]
+    digest: str = ""
+    """SHA-256 of the manifest; empty if nothing was read."""
 
 
 class Segment(NamedTuple):
@@ -134,6 +136,7 @@ async def load_tables(
     owners: Owners,
     directory: Path,
     *,
+    digest: str = "",
     apart: bool = False,
 ) -> Loaded:
     """Read this server's part of a checkpoint into new tables, not yet in the store.
@@ -144,22 +147,23 @@ async def load_tables(
         store: Whose tables say which optimizer trains.
         owners: Who puts the rows in place.
         directory: The checkpoint's folder.
+        digest: SHA-256 of its manifest; empty if any will do.
         apart: Whether each worker has states of its own: it takes the saved ones itself.
 
     Raises:
-        ManifestError: if the folder is no readable checkpoint, or lacks values.
+        ManifestError: if the folder is no readable checkpoint, is another, or lacks values.
         TableLimitError: if there are too many tables, or one is too wide.
         TableMemoryError: if there is no memory for one, beside what is in use.
         CheckpointDamagedError: if a file is not what was saved.
         TableMismatchError: if a table has another shape, or other first values, than the
             one of its name.
     """
-    manifest = await asyncio.to_thread(read_manifest, directory)
+    manifest = await asyncio.to_thread(read_manifest, directory, digest=digest)
     saved = manifest.tables
     known = {table.spec.name: table.spec for table in store}
     specs = [_wanted(table.spec, known, store.num_shards) for table in saved]
     store.check_limits(specs, anew=True)
-    loaded = Loaded([], [])
+    loaded = Loaded([], [], manifest.digest)
     for each, spec in zip(saved, specs, strict=True):
         table = await asyncio.to_thread(store.build, spec)
         table.is_loaded = True

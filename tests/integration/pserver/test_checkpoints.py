@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -365,3 +366,23 @@ async def test_a_folder_that_can_not_be_written_is_an_error(
     with pytest.raises(CheckpointWriteError) as caught:
         await worker.ask("save", dirname=str(tmp_path / "file"))
     assert caught.value.retryable
+
+
+async def test_another_manifest_than_the_one_asked_for_is_refused_and_nothing_is_loaded(
+    start_servers: Start, tmp_path: Path
+) -> None:
+    worker = await trained(await start_servers(2), 1)
+    await save(worker, tmp_path)
+    await worker.push(pushed(1), step=1, lr=0.1)
+    expected = await values_of(worker)
+    digest = hashlib.sha256((tmp_path / "manifest.json").read_bytes()).hexdigest()
+
+    with pytest.raises(ManifestError, match="replaced by that of another"):
+        await worker.ask("load", dirname=str(tmp_path), manifest="0" * 64)
+    got = await values_of(worker)
+    np.testing.assert_array_equal(got[0], expected[0])
+    np.testing.assert_array_equal(got[1], expected[1])
+
+    await worker.ask("load", dirname=str(tmp_path), manifest=digest)
+    answers = await worker.declare(ROWS, FLAT, EMPTY)
+    assert [answer.fields["manifest"] for answer in answers] == [digest] * 2

@@ -1,17 +1,24 @@
 """What a failing save leaves behind."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
 
 import paramfleet as fleet
+from paramfleet import whole_folders
 from paramfleet.call_order import CallOrderError
 from paramfleet.roles import RoleMaker
 from paramfleet.saving import Saving
 from paramfleet.session import Session
-from paramfleet_shared.checkpoint import CheckpointWriteError, ManifestError, read_manifest
+from paramfleet_shared.checkpoint import (
+    CheckpointDamagedError,
+    CheckpointWriteError,
+    ManifestError,
+    read_manifest,
+)
 from paramfleet_shared.folders import FolderNameError
 
 
@@ -32,6 +39,7 @@ def test_a_name_that_cannot_be_taken_leaves_the_former_checkpoint(
     _, saving = trained("a")
     saving.save_persistables(tmp_path / "kept")
     before = sorted(path.name for path in (tmp_path / "kept").iterdir())
+    monkeypatch.setattr(whole_folders, "_renameat2", None)
     rename, refusals = Path.rename, ["once: the way back must work"]
 
     def refuse(self: Path, target: Path) -> Path:
@@ -114,3 +122,21 @@ def test_what_is_saved_alone_is_a_consistent_cut(tmp_path: Path) -> None:
     assert cut is not None
     assert cut.consistent
     assert read_manifest(tmp_path / "one").cut == cut
+
+
+def test_an_id_that_two_files_have_is_refused_and_nothing_changed(tmp_path: Path) -> None:
+    session, saving = trained("twice")
+    saving.save_persistables(tmp_path / "one")
+    path = tmp_path / "one" / "manifest.json"
+    manifest = json.loads(path.read_text())
+    (file,) = [each for each in manifest["files"] if each["kind"] == "sparse"]
+    shutil.copy(path.with_name(file["name"]), path.with_name("copy.safetensors"))
+    manifest["files"].append(file | {"name": "copy.safetensors"})
+    path.write_text(json.dumps(manifest))
+    assert session.model is not None
+    here = session.model(torch.arange(9)).detach()
+
+    with pytest.raises(CheckpointDamagedError, match="an id is in two files"):
+        saving.load_model(tmp_path / "one")
+
+    assert torch.equal(session.model(torch.arange(9)), here)

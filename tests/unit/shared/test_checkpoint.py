@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,65 @@ def test_a_dense_part_comes_back_with_its_place(tmp_path: Path) -> None:
 
     assert (again.start, again.num_rows, again.ids) == (5, 4, None)
     np.testing.assert_array_equal(again.values, floats(4))
+
+
+@pytest.mark.parametrize("kind", ["pipe", "link", "folder"])
+def test_a_file_that_is_no_regular_one_is_refused_at_once(tmp_path: Path, kind: str) -> None:
+    folder = tmp_path / "ck"
+    saved = write_part(folder, "a.safetensors", ROWS, sparse_part())
+    write_manifest(folder, Manifest(tables=(SavedTable(spec=ROWS, version=1),), files=(saved,)))
+    for name in ("a.safetensors", "manifest.json"):
+        path = folder / name
+        path.rename(tmp_path / name)
+        if kind == "pipe":
+            os.mkfifo(path)
+        elif kind == "link":
+            path.symlink_to(tmp_path / name)
+        else:
+            path.mkdir()
+
+    with pytest.raises(CheckpointDamagedError, match=r"a\.safetensors"):
+        read_part(folder, saved, ROWS)
+    with pytest.raises(ManifestError, match=r"manifest\.json"):
+        read_manifest(folder)
+
+
+@pytest.mark.parametrize(
+    ("key", "change", "rule"),
+    [
+        ("tables", {}, "names a table twice"),
+        ("files", {}, "names a file twice"),
+        ("files", {"name": "b", "rows": -1}, "negative number"),
+        ("files", {"name": "b", "bytes": -1}, "negative number"),
+    ],
+)
+def test_a_manifest_names_each_table_and_file_once_and_no_negative_numbers(
+    tmp_path: Path, key: str, change: dict[str, Any], rule: str
+) -> None:
+    saved = write_part(tmp_path, "a.safetensors", ROWS, sparse_part())
+    tables = (SavedTable(spec=ROWS, version=1),)
+    write_manifest(tmp_path, Manifest(tables=tables, files=(saved,)))
+    document = json.loads((tmp_path / "manifest.json").read_text())
+    document[key].append(document[key][0] | change)
+    (tmp_path / "manifest.json").write_text(json.dumps(document))
+
+    with pytest.raises(ManifestError, match=rule):
+        read_manifest(tmp_path)
+
+
+def test_a_file_has_each_id_once(tmp_path: Path) -> None:
+    part = replace(sparse_part(), ids=np.array([7, 9, 7], np.int64))
+    saved = write_part(tmp_path, "a.safetensors", ROWS, part)
+
+    with pytest.raises(CheckpointDamagedError, match="an id is there twice"):
+        read_part(tmp_path, saved, ROWS)
+
+
+def test_a_folder_may_be_reached_by_a_link(tmp_path: Path) -> None:
+    saved = write_part(tmp_path / "ck", "a.safetensors", ROWS, sparse_part())
+    (tmp_path / "latest").symlink_to("ck")
+
+    assert read_part(tmp_path / "latest", saved, ROWS).num_rows == 3
 
 
 def forged(

@@ -58,8 +58,10 @@ def export_table(
         CheckpointDamagedError: if a file isn't what was saved.
         NoSuchTableError: if it has no such table.
         WordsError: if there are too few words, or one has a space in it.
-        CheckpointWriteError: if the system refuses.
+        CheckpointWriteError: if the output is a folder, or the system refuses.
     """
+    if not output.name or output.is_dir():
+        raise CheckpointWriteError(path=str(output), reason="is a folder; name a file in it")
     whole = load_rows(checkpoint, table)
     names = _names(whole.ids, words) if format == "word2vec" else iter(())
     try:

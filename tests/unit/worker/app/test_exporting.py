@@ -146,6 +146,19 @@ def test_what_is_not_there_is_named(checkpoint: Path, tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.parametrize("name", [".", "folder"])
+def test_a_folder_is_no_file_to_write_to(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("folder").mkdir()
+
+    with pytest.raises(CheckpointWriteError, match="is a folder; name a file in it"):
+        export_table(checkpoint, table="words", format="npy", output=Path(name))
+
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint", "folder"]
+
+
 def test_the_command_says_what_it_wrote(checkpoint: Path, tmp_path: Path) -> None:
     output = tmp_path / "words.txt"
     command = ["export", str(checkpoint), "--table", "words", "--format", "word2vec"]

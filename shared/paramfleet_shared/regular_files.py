@@ -1,0 +1,57 @@
+"""Files of a checkpoint or an export are opened as regular files, or not at all.
+
+A link of a file's name could lead out of the folder, and opening a pipe would wait for a
+writer.
+"""
+
+import os
+import stat
+from io import BufferedReader
+from pathlib import Path
+
+__all__ = ["CREATE", "open_regular", "read_regular", "write_regular"]
+
+CREATE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
+"""A link of a file's name is never written through."""
+
+_OPEN = os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+
+
+def open_regular(path: Path) -> BufferedReader:
+    """Open a regular file for reading; the folder it is in may be reached by links.
+
+    Raises:
+        OSError: if the system refuses.
+        ValueError: if it is a link, a pipe, or anything else than a regular file.
+    """
+    if path.is_symlink():
+        raise ValueError("is a link, which could lead out of the folder")
+    file = os.fdopen(os.open(path, _OPEN), "rb")
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise ValueError("isn't a regular file")
+    return file
+
+
+def read_regular(path: Path) -> bytes:
+    """Return the content of a regular file.
+
+    Raises:
+        OSError: if the system refuses.
+        ValueError: if it is a link, a pipe, or anything else than a regular file.
+    """
+    with open_regular(path) as file:
+        return file.read()
+
+
+def write_regular(path: Path, content: bytes) -> None:
+    """Write a file, and wait until it is on the disk; its folder is made if it is missing.
+
+    Raises:
+        OSError: if the system refuses.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with os.fdopen(os.open(path, CREATE, 0o666), "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
