@@ -370,8 +370,8 @@ def run(resolved: Resolved[CoordinatorSettings]) -> int:
     setup_logging("coordinator", level=level, log_format=log_format)
     raise_open_files()
     for line in resolved.lines():
-        level = logging.DEBUG if line.endswith("(default)") else logging.INFO
-        log.log(level, "setting %s", line)
+        given = not line.endswith("(default)")
+        log.log(logging.INFO if given else logging.DEBUG, "setting %s", line)
     for warning in open_warnings(resolved.origins, settings, read_environment()):
         log.warning(warning)
     return asyncio.run(_serve_until_signal(Coordinator(resolved, clock=SystemClock())))
