@@ -49,7 +49,8 @@ def map_rows(
     Args:
         folder: Of the export.
         table: Whose.
-        verify: Whether the whole file is read to prove its SHA-256 and the ids' order.
+        verify: Whether the whole file is read to prove its SHA-256, the ids' order, and that
+            all rows are finite.
 
     Raises:
         ExportDamagedError: if it is missing, a link, or not what was exported.
@@ -130,6 +131,8 @@ def _checked_rows(
         raise ValueError("ids must be int64 and rows float32")
     if verify and not _are_sorted(ids):
         raise ValueError("its ids aren't sorted, each once")
+    if verify and not _are_finite(rows):
+        raise ValueError("its rows hold infinities or NaN")
     return ids, rows
 
 
@@ -156,6 +159,13 @@ def _are_sorted(ids: NDArray[np.int64]) -> bool:
         if not (piece[1:] > piece[:-1]).all():
             return False
     return True
+
+
+def _are_finite(rows: NDArray[np.float32]) -> bool:
+    """Return whether all values are, looked at in pieces."""
+    values = rows.reshape(-1)
+    starts = range(0, len(values), _PIECE_IDS)
+    return all(bool(np.isfinite(values[at : at + _PIECE_IDS]).all()) for at in starts)
 
 
 def _is_entry(entry: tuple[Any, Any]) -> bool:
