@@ -325,6 +325,6 @@ def _naming(name: str) -> Generator[None, None, None]:
     """
     try:
         yield
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         rule = f"doesn't fit: {type(error).__name__}: {error}"
         raise RegisteredStateError(name=name, rule=rule) from error

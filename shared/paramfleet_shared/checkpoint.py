@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paramfleet_shared.cuts import Cut
+from paramfleet_shared.documents import MAX_DOCUMENT_BYTES, read_document, whole
 from paramfleet_shared.errors import (
     ContractError,
     FleetError,
@@ -105,8 +106,8 @@ class SavedFile:
         return cls(
             name=name,
             sha256=str(wire["sha256"]),
-            bytes=int(wire["bytes"]),
-            rows=int(wire["rows"]),
+            bytes=whole(wire["bytes"]),
+            rows=whole(wire["rows"]),
             table=str(wire["table"]),
             kind=str(wire["kind"]),
         )
@@ -131,9 +132,10 @@ class SavedTable:
         Raises:
             TableSpecError: if the table is described wrongly.
             KeyError: if its version is missing.
+            ValueError: if that is no number of steps.
         """
         plain = dict(wire)
-        version = int(plain.pop("version"))
+        version = whole(plain.pop("version"))
         return cls(spec=TableSpec.from_wire(plain), version=version)
 
 
@@ -296,7 +298,8 @@ def read_manifest(directory: Path) -> Manifest:
     """
     path = directory / MANIFEST
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        with path.open("rb") as opened:
+            document = read_document(opened.read(MAX_DOCUMENT_BYTES + 1))
     except (OSError, ValueError) as error:
         raise ManifestError(path=str(path), rule=f"can't be read: {error}") from error
     stated = (document.get("format"), document.get("version")) if type(document) is dict else ()

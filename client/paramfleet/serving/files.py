@@ -86,7 +86,7 @@ def _opened(folder: Path, file: ExportedFile, *, verify: bool) -> Iterator[Buffe
         with os.fdopen(os.open(path, OPEN), "rb") as opened:
             _prove(opened, file, verify=verify)
             yield opened
-    except (OSError, KeyError, ValueError, RecursionError) as error:
+    except (OSError, KeyError, ValueError) as error:
         is_link = isinstance(error, OSError) and path.is_symlink()
         reason = "is a link, which could lead out of the folder" if is_link else str(error)
         if isinstance(error, KeyError):

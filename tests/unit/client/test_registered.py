@@ -225,6 +225,8 @@ def test_a_schedule_takes_no_state_of_something_else(
     [
         {"steps": -1},
         {"steps": "7"},
+        {"steps": 2**54},
+        {"steps": True},
         {"workers": 0},
         {"pending": [1]},
         {"states/scheduler": {"tensor": "gone", "dtype": "float32", "shape": [1]}},
