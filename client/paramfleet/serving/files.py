@@ -3,6 +3,7 @@
 import hashlib
 import os
 import stat
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BufferedReader
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from paramfleet.serving.errors import ExportDamagedError
 from paramfleet.serving.manifest import OPEN, ExportedFile, ExportedTable
 from paramfleet_shared.tensorfile import map_tensors
+from paramfleet_shared.texts import shown
 
 __all__ = ["describe_file", "is_extra", "map_rows", "read_state"]
 
@@ -140,9 +142,10 @@ def _checked_state(file: BufferedReader) -> dict[str, Any]:
     """Return the tensors of a state_dict.
 
     Raises:
-        ValueError: if the file holds anything else.
+        ValueError: if the file holds anything else, or takes more memory than its length.
     """
     try:
+        _check_records(file)
         state = torch.load(file, map_location="cpu", weights_only=True)  # noqa: TID251 - tensors only: nothing is run
     except Exception as error:
         problem = f"isn't a file of tensors: {type(error).__name__}: {error}"
@@ -150,6 +153,30 @@ def _checked_state(file: BufferedReader) -> dict[str, Any]:
     if not isinstance(state, dict) or not all(map(_is_entry, state.items())):
         raise ValueError("isn't a state_dict of tensors")
     return dict(state)
+
+
+def _check_records(file: BufferedReader) -> None:
+    """Pass if a zip file has its bytes as they are, each in one record, as torch writes them.
+
+    Then what is read takes no more memory than the file has bytes.
+
+    Raises:
+        ValueError: if a record is compressed, or two share bytes.
+        BadZipFile: if it is no zip file.
+    """
+    length = file.seek(0, os.SEEK_END)
+    with zipfile.ZipFile(file) as archive:
+        records = archive.infolist()
+    for record in records:
+        if (
+            record.compress_type != zipfile.ZIP_STORED
+            or record.compress_size != record.file_size
+        ):
+            problem = f"its record {shown(record.filename)} is compressed"
+            raise ValueError(problem)
+    if sum(record.file_size for record in records) > length:
+        raise ValueError("its records have more bytes than the file")
+    file.seek(0)
 
 
 def _are_sorted(ids: NDArray[np.int64]) -> bool:

@@ -3,6 +3,9 @@
 import hashlib
 import json
 import warnings
+import zipfile
+from collections.abc import Callable
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +142,62 @@ def test_learned_values_and_statistics_that_are_not_finite_are_damage(
         fleet.serving.load(folder, model)
 
     assert is_unchanged(model, before)
+
+
+def compressed(path: Path) -> None:
+    """Write a model's file anew, with a storage of 64 MiB of zeros."""
+    state = torch.load(path, weights_only=True)  # noqa: TID251 - safe
+    state["tower.2.bias"] = torch.zeros(16 << 20)[:1]
+    torch.save(state, path)
+    with zipfile.ZipFile(path) as archive:
+        records = {each.filename: archive.read(each) for each in archive.infolist()}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in records.items():
+            archive.writestr(name, content)
+
+
+def overlapping(path: Path) -> None:
+    """Let many records of a model's file name the bytes of one."""
+    state = torch.load(path, weights_only=True)  # noqa: TID251 - safe
+    state |= {"tower.2.bias": torch.zeros(1 << 20)[:1], "more": torch.zeros(1 << 20)[:1]}
+    torch.save(state, path)
+    with zipfile.ZipFile(path) as archive:
+        records = {each.filename: archive.read(each) for each in archive.infolist()}
+    large: zipfile.ZipInfo | None = None
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in records.items():
+            if len(content) < 4 << 20 or large is None:
+                archive.writestr(name, content)
+                large = archive.getinfo(name) if len(content) == 4 << 20 else large
+            else:
+                again = copy(large)
+                again.filename = name
+                archive.filelist.append(again)
+
+
+@pytest.mark.parametrize("harm", [compressed, overlapping])
+def test_a_file_cannot_take_more_memory_than_it_has_bytes(
+    folder: Path, make_model: Any, harm: Callable[[Path], None]
+) -> None:
+    harm(folder / "model.pt")
+    approve(folder, "model.pt")
+    model = make_model()
+    before = copied(model)
+
+    with pytest.raises(ExportDamagedError, match=r"is compressed|more bytes than the file"):
+        fleet.serving.load(folder, model)
+
+    assert is_unchanged(model, before)
+
+
+def test_a_file_of_torch_s_former_format_is_none_of_ours(folder: Path, make_model: Any) -> None:
+    path = folder / "model.pt"
+    state = torch.load(path, weights_only=True)  # noqa: TID251 - safe
+    torch.save(state, path, _use_new_zipfile_serialization=False)
+    approve(folder, "model.pt")
+
+    with pytest.raises(ExportDamagedError, match="BadZipFile"):
+        fleet.serving.load(folder, make_model())
 
 
 class Masked(torch.nn.Module):
