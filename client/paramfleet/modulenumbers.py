@@ -1,7 +1,8 @@
 """Which numbers a model's parameters and buffers may hold in a checkpoint or an export.
 
 What is learned is finite, as in the tables of a job. So are running statistics: one value that
-isn't makes every output of its layer NaN, and no later batch mends it. Other buffers, and
+isn't makes every output of its layer NaN, and no later batch mends it. A negative variance
+does that, too. Other buffers, and
 parameters that aren't trained, may hold infinities on purpose, as masks of attention do. NaN
 is never meant.
 """
@@ -26,6 +27,10 @@ def wrong_numbers(name: str, tensor: torch.Tensor, *, is_learned: bool = False) 
         return None
     if tensor.itemsize == 1:  # torch has no such test for float8
         tensor = tensor.to(torch.float32)
-    if is_learned or name.rpartition(".")[2] in _STATISTICS:
-        return None if bool(tensor.isfinite().all()) else "holds infinities or NaN"
+    own = name.rpartition(".")[2]
+    if is_learned or own in _STATISTICS:
+        if not bool(tensor.isfinite().all()):
+            return "holds infinities or NaN"
+        is_negative = not tensor.is_complex() and bool((tensor < 0).any())
+        return "holds negative variances" if own == "running_var" and is_negative else None
     return "holds NaN" if bool(tensor.isnan().any()) else None
