@@ -201,6 +201,8 @@ def test_what_is_not_plain_is_left_out_by_name(tmp_path: Path) -> None:
         ({"dict": {"base_lrs": "x"}}, "'base_lrs' of type str"),
         ({"dict": {"_last_lr": [{"float": "nan"}]}}, "learning rate"),
         ({"dict": {"_last_lr": [0.1, 0.1]}}, "learning rate"),
+        ({"dict": {"step_size": 0}}, "ZeroDivisionError"),
+        ({"dict": {"step_size": 0, "last_epoch": 0}}, "ZeroDivisionError"),
         (["x"], "'x', which"),
         (7, "TypeError"),
     ],
