@@ -78,8 +78,8 @@ def _progress_of(saved: SavedModule, arrays: "Mapping[str, NDArray[Any]]") -> Sa
     if type(pending) is not list or any(type(each) is not str for each in pending):
         raise ValueError("pending is no list of names")
     progress = SavedProgress(
-        steps=whole(steps),
-        workers=whole(workers, least=1),
+        steps=whole(steps, "steps"),
+        workers=whole(workers, "workers", least=1),
         pending=pending,
         not_saved=dict(saved.not_saved),
     )

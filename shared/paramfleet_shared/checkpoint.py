@@ -106,8 +106,8 @@ class SavedFile:
         return cls(
             name=name,
             sha256=str(wire["sha256"]),
-            bytes=whole(wire["bytes"]),
-            rows=whole(wire["rows"]),
+            bytes=whole(wire["bytes"], "bytes"),
+            rows=whole(wire["rows"], "rows"),
             table=str(wire["table"]),
             kind=str(wire["kind"]),
         )
@@ -135,7 +135,7 @@ class SavedTable:
             ValueError: if that is no number of steps.
         """
         plain = dict(wire)
-        version = whole(plain.pop("version"))
+        version = whole(plain.pop("version"), "version")
         return cls(spec=TableSpec.from_wire(plain), version=version)
 
 

@@ -49,14 +49,14 @@ def read_document(content: bytes) -> Any:
     return document
 
 
-def whole(value: Any, *, least: int = 0, most: int = LARGEST_COUNT) -> int:
-    """Return a whole number.
+def whole(value: Any, name: str, *, least: int = 0, most: int = LARGEST_COUNT) -> int:
+    """Return a whole number, which errors call by its name.
 
     Raises:
         ValueError: if it is something else, or not from ``least`` to ``most``.
     """
     if type(value) is not int or not least <= value <= most:
-        rule = f"{shown(value)} is no whole number from {least} to {most}"
+        rule = f"{name} = {shown(value)} is no whole number from {least} to {most}"
         raise ValueError(rule)
     return value
 

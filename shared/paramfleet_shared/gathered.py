@@ -36,8 +36,8 @@ class GatheredStates:
             ValueError: if one is of another kind.
         """
         return cls(
-            workers=tuple(whole(rank) for rank in wire["workers"]),
-            left_out={whole(rank): str(why) for rank, why in wire["left_out"]},
+            workers=tuple(whole(rank, "rank") for rank in wire["workers"]),
+            left_out={whole(rank, "rank"): str(why) for rank, why in wire["left_out"]},
         )
 
     def and_those(self, other: "GatheredStates") -> "GatheredStates":

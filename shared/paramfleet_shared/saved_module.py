@@ -54,7 +54,7 @@ class SavedBuffer:
             KeyError: if a value is missing.
             ValueError: if one is of another kind.
         """
-        shape = tuple(whole(length) for length in wire["shape"])
+        shape = tuple(whole(length, "shape") for length in wire["shape"])
         return cls(name=str(wire["name"]), dtype=str(wire["dtype"]), shape=shape)
 
 
@@ -100,7 +100,7 @@ class SavedModule:
         return cls(
             file=name,
             sha256=str(wire["sha256"]),
-            bytes=whole(wire["bytes"]),
+            bytes=whole(wire["bytes"], "bytes"),
             buffers=tuple(SavedBuffer.from_wire(each) for each in wire["buffers"]),
             extra={str(path): value for path, value in dict(wire["extra"]).items()},
             not_saved={str(path): str(why) for path, why in dict(wire["not_saved"]).items()},

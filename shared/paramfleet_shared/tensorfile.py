@@ -164,8 +164,10 @@ def _parsed(content: NDArray[np.uint8]) -> TensorFile:
     for name, facts in described.items():
         try:
             dtype = _DTYPES[facts["dtype"]]
-            shape = [whole(length) for length in facts["shape"]]
-            first, stop = (begin + whole(place) for place in facts["data_offsets"])
+            shape = [whole(length, "shape") for length in facts["shape"]]
+            first, stop = (
+                begin + whole(place, "data_offsets") for place in facts["data_offsets"]
+            )
         except (KeyError, TypeError, ValueError) as error:
             problem = f"tensor {shown(name)} is described wrongly: {error!r}"
             raise ValueError(problem) from error

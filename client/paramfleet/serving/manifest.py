@@ -63,7 +63,7 @@ class ExportedFile:
         if not isinstance(name, str) or not FILE_NAME.fullmatch(name):
             rule = f"file name {shown(name)} isn't that of a file of the folder"
             raise ValueError(rule)
-        return cls(name=name, bytes=whole(wire["bytes"]), sha256=str(wire["sha256"]))
+        return cls(name=name, bytes=whole(wire["bytes"], "bytes"), sha256=str(wire["sha256"]))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -121,14 +121,14 @@ class ExportedTable:
         spec = TableSpec(
             name=wire["name"],
             kind="sparse",
-            dim=whole(wire["dim"]),
+            dim=whole(wire["dim"], "dim"),
             seed=seed,
             initializer=InitializerSpec(**dict(wire["initializer"])),
             storage=wire["storage"],
         )
         if unknown not in get_args(Policy) and not _is_row(unknown, spec.dim):
             raise ValueError("unknown must be a policy, or a row of the table's width")
-        file, rows = ExportedFile.from_wire(wire["file"]), whole(wire["rows"])
+        file, rows = ExportedFile.from_wire(wire["file"]), whole(wire["rows"], "rows")
         return cls.of(spec, rows=rows, unknown=unknown, file=file)
 
 

@@ -239,7 +239,7 @@ def twice(document: Any) -> None:
     [
         (changed("dim", 0), "dim"),
         (changed("dim", "4"), "whole number"),
-        (changed("rows", -1), "whole number"),
+        (changed("rows", -1), "rows = -1 is no whole number"),
         (changed("rows", True), "whole number"),
         (changed("seed", "0"), "seed"),
         (changed("storage", "float8"), "storage"),
