@@ -5,7 +5,6 @@ other entry is a file that the manifest names. Whatever else has the name stays,
 is refused.
 """
 
-import json
 import os
 import stat
 from collections.abc import Iterable
@@ -14,6 +13,7 @@ from typing import Any
 
 from paramfleet.serving.manifest import FORMAT as EXPORT_FORMAT
 from paramfleet_shared.checkpoint import FORMAT, MANIFEST, CheckpointWriteError
+from paramfleet_shared.documents import MAX_DOCUMENT_BYTES, read_document
 from paramfleet_shared.folders import FolderNameError, check_folder_name
 from paramfleet_shared.regular_files import read_regular
 from paramfleet_shared.texts import shown
@@ -92,7 +92,9 @@ def _strangers_in(folder: Path) -> str:
     if not is_file:
         return ""
     try:
-        named = _files_named(json.loads(read_regular(folder / MANIFEST)))
+        named = _files_named(
+            read_document(read_regular(folder / MANIFEST, most_bytes=MAX_DOCUMENT_BYTES + 1))
+        )
     except FileNotFoundError:
         return f"holds {_some(is_file)}, and no {MANIFEST} of a checkpoint or an export"
     except (ValueError, RecursionError) as error:

@@ -13,8 +13,10 @@ import math
 import threading
 import warnings
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from copy import copy
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any, Protocol
 
 import numpy as np
@@ -274,6 +276,7 @@ def _restore(name: str, each: Any, state: Any, *, steps_on: bool) -> None:
     with _naming(name):
         if isinstance(each, LRScheduler):
             _check_schedule(name, each, state)
+            _try_step(name, each, state)
         each.load_state_dict(state)
         if isinstance(each, LRScheduler):
             for group, rate in zip(each.optimizer.param_groups, _rates(each), strict=True):
@@ -309,6 +312,36 @@ def _check_schedule(name: str, each: LRScheduler, state: Any) -> None:
         raise RegisteredStateError(name=name, rule=rule)
 
 
+def _try_step(name: str, each: LRScheduler, state: Any) -> None:
+    """Pass if a schedule of torch can compute the next rate from a state.
+
+    It is tried on a copy. One that leads other schedules or functions shares these with its
+    copy: it isn't tried.
+
+    Raises:
+        RegisteredStateError: if it divides by 0, or leaves the range of a float.
+    """
+    if type(each).__module__ != LRScheduler.__module__ or not _steps_often(each):
+        return
+    if vars(each).keys() & {"_schedulers", "lr_lambdas"}:
+        return
+    trial = copy(each)
+    groups = [dict(group) for group in each.optimizer.param_groups]
+    vars(trial)["optimizer"] = SimpleNamespace(param_groups=groups)
+    with (
+        warnings.catch_warnings(),
+        suppress(AttributeError, LookupError, TypeError, ValueError),
+    ):
+        warnings.simplefilter("ignore", UserWarning)  # torch expects a whole step
+        trial.load_state_dict(dict(state))
+        trial.last_epoch += 1
+        try:
+            trial.get_lr()
+        except ArithmeticError as error:
+            rule = f"can't take its next step: {type(error).__name__}: {error}"
+            raise RegisteredStateError(name=name, rule=rule) from error
+
+
 def _rates(each: LRScheduler) -> Sequence[float]:
     rates: Sequence[float] = getattr(each, "_last_lr", None) or [
         group["lr"] for group in each.optimizer.param_groups
@@ -325,6 +358,6 @@ def _naming(name: str) -> Generator[None, None, None]:
     """
     try:
         yield
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         rule = f"doesn't fit: {type(error).__name__}: {error}"
         raise RegisteredStateError(name=name, rule=rule) from error

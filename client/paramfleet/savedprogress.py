@@ -13,6 +13,7 @@ from paramfleet_shared.checkpoint import (
     ManifestError,
     read_arrays,
 )
+from paramfleet_shared.documents import whole
 from paramfleet_shared.saved_module import SavedModule
 
 if TYPE_CHECKING:
@@ -74,11 +75,13 @@ def _progress_of(saved: SavedModule, arrays: "Mapping[str, NDArray[Any]]") -> Sa
     documents = dict(saved.extra)
     steps, workers = documents.pop("steps"), documents.pop("workers")
     pending = documents.pop("pending")
-    whole = type(steps) is int and type(workers) is int and steps >= 0 and workers >= 1
-    if not whole or type(pending) is not list or any(type(each) is not str for each in pending):
-        raise ValueError("steps, workers or pending are no such values")
+    if type(pending) is not list or any(type(each) is not str for each in pending):
+        raise ValueError("pending is no list of names")
     progress = SavedProgress(
-        steps=steps, workers=workers, pending=pending, not_saved=dict(saved.not_saved)
+        steps=whole(steps, "steps"),
+        workers=whole(workers, "workers", least=1),
+        pending=pending,
+        not_saved=dict(saved.not_saved),
     )
     for path, document in documents.items():
         value = from_document(document, arrays)

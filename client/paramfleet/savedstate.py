@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from paramfleet.modulenumbers import wrong_numbers
 from paramfleet.modulestate import (
     Buffer,
     ModuleState,
@@ -30,6 +31,7 @@ from paramfleet_shared.checkpoint import (
     read_arrays,
     write_arrays,
 )
+from paramfleet_shared.errors import ContractError
 from paramfleet_shared.saved_module import SavedBuffer, SavedModule
 
 if TYPE_CHECKING:
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BuffersToLoad",
+    "StateNumbersError",
     "buffers_to_load",
     "plain_state",
     "read_state",
@@ -46,26 +49,50 @@ __all__ = [
 
 log = logging.getLogger(__name__)
 
+
+class StateNumbersError(ContractError):
+    """A model can't be exported: its answers would be NaN."""
+
+    code = "contract.state_numbers"
+
+    def __init__(self, *, name: str, rule: str) -> None:
+        super().__init__(
+            f"{name!r} of the model {rule}, which no export may have: find the batch that did "
+            "it, or go on from a checkpoint of before",
+            name=name,
+            rule=rule,
+        )
+        self.name = name
+
+
 _FILE = "module.safetensors"
 
 
 def write_state(folder: Path, model: torch.nn.Module) -> SavedModule:
     """Write a model's state beside its tables, and return what the manifest says of it.
 
+    A buffer whose numbers no checkpoint may hold, such as a running mean of NaN, is left out
+    by name: the checkpoint loads, and the buffer begins anew.
+
     Raises:
         CheckpointWriteError: if the system refuses.
     """
     state = state_of(model)
     extra, arrays, refused = to_documents(state.extra)
-    not_saved = dict(state.not_saved)
+    not_saved = state.not_saved | {
+        name: f"it {wrong}"
+        for name, each in state.buffers.items()
+        if (wrong := wrong_numbers(name, each.tensor()))
+    }
+    kept = {name: each for name, each in state.buffers.items() if name not in not_saved}
     for path, why in refused.items():
         not_saved[f"{path}._extra_state" if path else "_extra_state"] = why
     if not_saved:
         log.warning("worker.state_not_saved", extra={"left_out": not_saved})
-    arrays |= {f"buffers/{name}": each.carrier for name, each in state.buffers.items()}
+    arrays |= {f"buffers/{name}": each.carrier for name, each in kept.items()}
     buffers = tuple(
         SavedBuffer(name=name, dtype=each.dtype, shape=each.shape)
-        for name, each in state.buffers.items()
+        for name, each in kept.items()
     )
     saved = SavedModule(buffers=buffers, extra=extra, not_saved=not_saved)
     return with_arrays(folder, _FILE, saved, arrays, kind="module")
@@ -160,11 +187,19 @@ def buffers_to_load(
 
 
 def plain_state(model: torch.nn.Module) -> dict[str, Any]:
-    """Return a model's ``state_dict`` on the CPU, without extra states that aren't plain."""
+    """Return a model's ``state_dict`` on the CPU, without extra states that aren't plain.
+
+    Raises:
+        StateNumbersError: if a tensor has numbers that nothing can be computed with.
+    """
     found: dict[str, Any] = {}
+    learned = {name for name, each in model.named_parameters() if each.requires_grad}
     for name, value in model.state_dict().items():
         if isinstance(value, torch.Tensor):
             found[name] = value.detach().cpu()
+            wrong = wrong_numbers(name, found[name], is_learned=name in learned)
+            if wrong:
+                raise StateNumbersError(name=name, rule=wrong)
             continue
         try:
             to_document(value, {})
@@ -187,8 +222,11 @@ def _buffer(saved: SavedBuffer, arrays: Mapping[str, "NDArray[Any]"], path: Path
         raise CheckpointDamagedError(path=str(path), reason=reason)
     buffer = Buffer(dtype=saved.dtype, shape=saved.shape, carrier=carrier)
     try:
-        buffer.tensor()
+        wrong = wrong_numbers(saved.name, buffer.tensor())
     except ValueError as error:
         reason = f"buffer {saved.name!r}: {error}"
         raise CheckpointDamagedError(path=str(path), reason=reason) from error
+    if wrong:
+        reason = f"buffer {saved.name!r} {wrong}"
+        raise CheckpointDamagedError(path=str(path), reason=reason)
     return buffer

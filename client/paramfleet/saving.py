@@ -197,6 +197,7 @@ class Saving:
             FolderNameError: if no folder can have that name, or what has it must stay.
             FolderNotAllowedError: if the pservers may not save there.
             UnknownRowError: if ``unknown`` is wrong.
+            StateNumbersError: if running statistics aren't finite, or another buffer has NaN.
             CheckpointWriteError: if the system refuses; nothing of that name is changed.
         """
         self._session.check_served("save_inference_model", remedy=_WITH_TORCH)

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paramfleet_shared.cuts import Cut
+from paramfleet_shared.documents import MAX_DOCUMENT_BYTES, read_document, whole
 from paramfleet_shared.errors import (
     ContractError,
     FleetError,
@@ -107,8 +108,8 @@ class SavedFile:
         return cls(
             name=name,
             sha256=str(wire["sha256"]),
-            bytes=int(wire["bytes"]),
-            rows=int(wire["rows"]),
+            bytes=whole(wire["bytes"], "bytes"),
+            rows=whole(wire["rows"], "rows"),
             table=str(wire["table"]),
             kind=str(wire["kind"]),
         )
@@ -133,9 +134,10 @@ class SavedTable:
         Raises:
             TableSpecError: if the table is described wrongly.
             KeyError: if its version is missing.
+            ValueError: if that is no number of steps.
         """
         plain = dict(wire)
-        version = int(plain.pop("version"))
+        version = whole(plain.pop("version"), "version")
         return cls(spec=TableSpec.from_wire(plain), version=version)
 
 
@@ -297,8 +299,8 @@ def read_manifest(directory: Path, *, digest: str = "") -> Manifest:
     """
     path = directory / MANIFEST
     try:
-        content = read_regular(path)
-        document = json.loads(content)
+        content = read_regular(path, most_bytes=MAX_DOCUMENT_BYTES + 1)
+        document = read_document(content)
     except (OSError, ValueError) as error:
         raise ManifestError(path=str(path), rule=f"can't be read: {error}") from error
     found = hashlib.sha256(content).hexdigest()

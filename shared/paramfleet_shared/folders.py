@@ -51,7 +51,7 @@ def check_folder_name(path: str) -> None:
     """Pass if a folder could have this name.
 
     Raises:
-        FolderNameError: if it is empty, too long, or has a control character.
+        FolderNameError: if it is empty, too long, the root, or has a control character.
     """
     rule = ""
     try:
@@ -69,6 +69,8 @@ def check_folder_name(path: str) -> None:
         rule = f"must be at most {_MAX_DEPTH} folders deep"
     elif not path.strip() and not rule:
         rule = "must not be empty"
+    elif not rule and Path(path).is_absolute() and not Path(path).name:
+        rule = "is the root of the file system: name a folder below it"
     if rule:
         raise FolderNameError(path=path[:_SHOWN], rule=rule)
 

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from paramfleet_shared.documents import whole
+
 __all__ = ["GatheredStates"]
 
 
@@ -34,8 +36,8 @@ class GatheredStates:
             ValueError: if one is of another kind.
         """
         return cls(
-            workers=tuple(int(rank) for rank in wire["workers"]),
-            left_out={int(rank): str(why) for rank, why in wire["left_out"]},
+            workers=tuple(whole(rank, "rank") for rank in wire["workers"]),
+            left_out={whole(rank, "rank"): str(why) for rank, why in wire["left_out"]},
         )
 
     def and_those(self, other: "GatheredStates") -> "GatheredStates":

@@ -33,15 +33,15 @@ def open_regular(path: Path) -> BufferedReader:
     return file
 
 
-def read_regular(path: Path) -> bytes:
-    """Return the content of a regular file.
+def read_regular(path: Path, *, most_bytes: int) -> bytes:
+    """Return the content of a regular file, or so many bytes of its beginning.
 
     Raises:
         OSError: if the system refuses.
         ValueError: if it is a link, a pipe, or anything else than a regular file.
     """
     with open_regular(path) as file:
-        return file.read()
+        return file.read(most_bytes)
 
 
 def write_regular(path: Path, content: bytes) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from paramfleet_shared.documents import whole
 from paramfleet_shared.texts import shown
 
 __all__ = ["FILE_NAME", "SavedBuffer", "SavedModule", "check_file_name"]
@@ -53,9 +54,7 @@ class SavedBuffer:
             KeyError: if a value is missing.
             ValueError: if one is of another kind.
         """
-        shape = tuple(int(length) for length in wire["shape"])
-        if min(shape, default=0) < 0:
-            raise ValueError("a buffer's length must not be negative")
+        shape = tuple(whole(length, "shape") for length in wire["shape"])
         return cls(name=str(wire["name"]), dtype=str(wire["dtype"]), shape=shape)
 
 
@@ -101,7 +100,7 @@ class SavedModule:
         return cls(
             file=name,
             sha256=str(wire["sha256"]),
-            bytes=int(wire["bytes"]),
+            bytes=whole(wire["bytes"], "bytes"),
             buffers=tuple(SavedBuffer.from_wire(each) for each in wire["buffers"]),
             extra={str(path): value for path, value in dict(wire["extra"]).items()},
             not_saved={str(path): str(why) for path, why in dict(wire["not_saved"]).items()},

@@ -17,7 +17,9 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from paramfleet_shared.documents import MAX_DOCUMENT_BYTES, read_document, whole
 from paramfleet_shared.regular_files import CREATE, open_regular
+from paramfleet_shared.texts import shown
 
 __all__ = ["TensorFile", "Written", "map_tensors", "read_tensors", "write_tensors"]
 
@@ -33,6 +35,8 @@ _DTYPES: dict[str, np.dtype[Any]] = {
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 _LENGTH_BYTES = 8
 _ALIGNMENT_BYTES = 8
+_MAX_DIMENSIONS = 32
+"""Of an array, in every version of numpy."""
 
 
 class Written(NamedTuple):
@@ -149,25 +153,32 @@ def _parsed(content: NDArray[np.uint8]) -> TensorFile:
     begin = _LENGTH_BYTES + int.from_bytes(content[:_LENGTH_BYTES].tobytes(), "little")
     if not _LENGTH_BYTES <= begin <= len(content):
         raise ValueError("its header is longer than the file")
-    described = json.loads(content[_LENGTH_BYTES:begin].tobytes())
+    described = read_document(content[_LENGTH_BYTES:begin][: MAX_DOCUMENT_BYTES + 1].tobytes())
     if type(described) is not dict:
         raise ValueError("its header is no map")
-    metadata = {str(k): str(v) for k, v in dict(described.pop("__metadata__", {})).items()}
+    metadata = described.pop("__metadata__", {})
+    if type(metadata) is not dict or any(type(value) is not str for value in metadata.values()):
+        raise ValueError("its metadata is no map of texts")
     tensors: dict[str, NDArray[Any]] = {}
     for name, facts in described.items():
         try:
             dtype = _DTYPES[facts["dtype"]]
-            shape = [int(length) for length in facts["shape"]]
-            first, stop = (begin + int(place) for place in facts["data_offsets"])
-        except (KeyError, TypeError) as error:
-            problem = f"tensor {name!r} is described wrongly: {error!r}"
+            shape = [whole(length, "shape") for length in facts["shape"]]
+            first, stop = (
+                begin + whole(place, "data_offsets") for place in facts["data_offsets"]
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            problem = f"tensor {shown(name)} is described wrongly: {error!r}"
             raise ValueError(problem) from error
+        if len(shape) > _MAX_DIMENSIONS:
+            problem = f"tensor {shown(name)} has more than {_MAX_DIMENSIONS} dimensions"
+            raise ValueError(problem)
         count = int(np.prod(shape, dtype=object))
-        if min(shape, default=0) < 0 or not begin <= first <= stop <= len(content):
-            problem = f"tensor {name!r} lies outside the file"
+        if not begin <= first <= stop <= len(content):
+            problem = f"tensor {shown(name)} lies outside the file"
             raise ValueError(problem)
         if stop - first != count * dtype.itemsize:
-            problem = f"tensor {name!r} has another length than its shape"
+            problem = f"tensor {shown(name)} has another length than its shape"
             raise ValueError(problem)
         array: NDArray[Any] = np.frombuffer(content, dtype, count, first)
         tensors[name] = np.require(array, requirements="A").reshape(shape)

@@ -6,6 +6,7 @@ and escaped where it becomes a part of a sentence, a line of a log or a line on 
 """
 
 import re
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 __all__ = [
@@ -30,6 +31,9 @@ NAME_RULE = (
     "first a letter, a digit or _, the last no blank, and no '..'"
 )
 """What ``is_name`` demands, for errors."""
+
+_MAX_DEPTH = 32
+"""Of lists and maps in each other, as far as they are shown."""
 
 _PUNCTUATION = frozenset(" _-.,:/@+#=%&()[]")
 
@@ -74,11 +78,51 @@ def shown(value: object, most: int = MAX_SHOWN) -> str:
         return f"{value[:most]!r}... ({len(value)} characters)"
     if isinstance(value, int) and value.bit_length() > 512:
         return f"a whole number of {value.bit_length()} bits"
+    if type(value) in {list, tuple, dict}:
+        text = _up_to(most, _pieces(value, most, 0))
+        return text if len(text) <= most else f"{text[:most]}..."
     try:
         text = repr(value)
     except Exception:  # noqa: BLE001 -- whatever a stranger's class raises
         text = f"<{type(value).__name__}>"
     return shortened(printable(text, lines=False), most)
+
+
+def _up_to(most: int, pieces: Iterable[str]) -> str:
+    """Return the first pieces of a text, up to one beyond ``most`` characters."""
+    text = ""
+    for piece in pieces:
+        text += piece
+        if len(text) > most:
+            break
+    return text
+
+
+def _pieces(value: object, most: int, depth: int) -> Iterator[str]:
+    """Yield the text of a value, without looking further than it is asked for.
+
+    A list in a list may stand there many times: the whole text could be larger than memory.
+    """
+    if depth > _MAX_DEPTH:
+        yield "..."
+    elif type(value) is list or type(value) is tuple:
+        opening, closing = "[]" if type(value) is list else "()"
+        for at, each in enumerate(value):
+            yield ", " if at else opening
+            yield from _pieces(each, most, depth + 1)
+        yield (
+            ("," if len(value) == 1 and opening == "(" else "") if value else opening
+        ) + closing
+    elif type(value) is dict:
+        for at, (key, each) in enumerate(value.items()):
+            yield ", " if at else "{"
+            yield from _pieces(key, most, depth + 1)
+            yield ": "
+            yield from _pieces(each, most, depth + 1)
+        yield "}" if value else "{}"
+    else:
+        is_long = isinstance(value, str | bytes) and len(value) > most // 2
+        yield shown(value, most // 2 if is_long else most)
 
 
 def is_name(text: Any) -> bool:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-import yaml
+from paramfleet.yaml_text import read_text, value_of
 
 __all__ = ["PADDLE_NAMES", "YamlHelper"]
 
@@ -15,9 +15,14 @@ class YamlHelper:
     """Reads a configuration as PaddleRec does."""
 
     def load_yaml(self, path: str) -> dict[str, Any]:
-        """Return the file's values by dotted key."""
-        with Path(path).open(encoding="utf-8") as opened:
-            return _flat(yaml.safe_load(opened) or {}, "")
+        """Return the file's values by dotted key.
+
+        Raises:
+            OSError: if the system refuses.
+            YAMLError: if the file isn't YAML, or means too much.
+            ValueError: if it isn't a regular file of UTF-8, or is too large.
+        """
+        return _flat(value_of(read_text(Path(path))) or {}, "")
 
 
 def _flat(values: dict[str, Any], above: str) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from paramfleet.runner.errors import ConfigError
+from paramfleet.yaml_text import BoundedLoader, read_text, value_of
 from paramfleet_shared.texts import shown
 
 __all__ = ["Entry", "free_value", "nested", "read_entries", "read_options"]
@@ -40,8 +41,8 @@ def read_entries(path: Path) -> dict[str, Entry]:
         ConfigError: if it can't be read, isn't YAML, or names a key twice.
     """
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        text = read_text(path)
+    except (OSError, ValueError) as error:
         rule = f"can't be read ({error})"
         raise ConfigError(where=str(path), key="the file", value="", rule=rule) from error
     return _parsed(text, (), key="the file", where=lambda line: f"{path}, line {line + 1}")
@@ -78,7 +79,7 @@ def free_value(entry: Entry, key: str) -> Any:
     if not entry.is_text:
         return entry.value
     try:
-        return yaml.safe_load(entry.value)
+        return value_of(entry.value)
     except (yaml.YAMLError, ValueError) as error:
         rule = f"no YAML: {getattr(error, 'problem', None) or error}"
         value = shown(entry.value)
@@ -99,7 +100,7 @@ def _parsed(
     Raises:
         ConfigError: if it isn't YAML, or names a key twice.
     """
-    loader = yaml.SafeLoader(text)
+    loader = BoundedLoader(text)
     try:
         root = loader.get_single_node()
         return dict(_unique(_flat(where, loader, root, above, 0))) if root else {}

@@ -11,6 +11,7 @@ import yaml
 
 from paramfleet.runner.entries import Entry, free_value, nested
 from paramfleet.runner.errors import ConfigError, FeatureNotHereError, UnknownKeyError
+from paramfleet.yaml_text import value_of
 from paramfleet_shared.config import SettingError
 from paramfleet_shared.texts import shown
 
@@ -199,8 +200,8 @@ def _items(key: str, entry: Entry, kind: Any) -> tuple[Any, ...]:
     value = entry.value
     if entry.is_text:
         try:
-            value = yaml.safe_load(value if value.startswith("[") else f"[{value}]")
-        except yaml.YAMLError as error:
+            value = value_of(value if value.startswith("[") else f"[{value}]")
+        except (yaml.YAMLError, ValueError) as error:
             raise ConfigError(
                 where=entry.where,
                 key=key,

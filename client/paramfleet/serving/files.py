@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BufferedReader
@@ -16,6 +17,7 @@ from paramfleet.serving.errors import ExportDamagedError
 from paramfleet.serving.manifest import ExportedFile, ExportedTable
 from paramfleet_shared.regular_files import open_regular
 from paramfleet_shared.tensorfile import map_tensors
+from paramfleet_shared.texts import shown
 
 __all__ = ["describe_file", "is_extra", "map_rows", "read_state"]
 
@@ -49,7 +51,8 @@ def map_rows(
     Args:
         folder: Of the export.
         table: Whose.
-        verify: Whether the whole file is read to prove its SHA-256 and the ids' order.
+        verify: Whether the whole file is read to prove its SHA-256, the ids' order, and that
+            all rows are finite.
 
     Raises:
         ExportDamagedError: if it is missing, a link, or not what was exported.
@@ -125,6 +128,8 @@ def _checked_rows(
         raise ValueError("ids must be int64 and rows float32")
     if verify and not _are_sorted(ids):
         raise ValueError("its ids aren't sorted, each once")
+    if verify and not _are_finite(rows):
+        raise ValueError("its rows hold infinities or NaN")
     return ids, rows
 
 
@@ -132,9 +137,10 @@ def _checked_state(file: BufferedReader) -> dict[str, Any]:
     """Return the tensors of a state_dict.
 
     Raises:
-        ValueError: if the file holds anything else.
+        ValueError: if the file holds anything else, or takes more memory than its length.
     """
     try:
+        _check_records(file)
         state = torch.load(file, map_location="cpu", weights_only=True)  # noqa: TID251 - tensors only: nothing is run
     except Exception as error:
         problem = f"isn't a file of tensors: {type(error).__name__}: {error}"
@@ -144,6 +150,30 @@ def _checked_state(file: BufferedReader) -> dict[str, Any]:
     return dict(state)
 
 
+def _check_records(file: BufferedReader) -> None:
+    """Pass if a zip file has its bytes as they are, each in one record, as torch writes them.
+
+    Then what is read takes no more memory than the file has bytes.
+
+    Raises:
+        ValueError: if a record is compressed, or two share bytes.
+        BadZipFile: if it is no zip file.
+    """
+    length = file.seek(0, os.SEEK_END)
+    with zipfile.ZipFile(file) as archive:
+        records = archive.infolist()
+    for record in records:
+        if (
+            record.compress_type != zipfile.ZIP_STORED
+            or record.compress_size != record.file_size
+        ):
+            problem = f"its record {shown(record.filename)} is compressed"
+            raise ValueError(problem)
+    if sum(record.file_size for record in records) > length:
+        raise ValueError("its records have more bytes than the file")
+    file.seek(0)
+
+
 def _are_sorted(ids: NDArray[np.int64]) -> bool:
     """Return whether each id is above the one before, looked at in pieces."""
     for start in range(0, len(ids), _PIECE_IDS):
@@ -151,6 +181,13 @@ def _are_sorted(ids: NDArray[np.int64]) -> bool:
         if not (piece[1:] > piece[:-1]).all():
             return False
     return True
+
+
+def _are_finite(rows: NDArray[np.float32]) -> bool:
+    """Return whether all values are, looked at in pieces."""
+    values = rows.reshape(-1)
+    starts = range(0, len(values), _PIECE_IDS)
+    return all(bool(np.isfinite(values[at : at + _PIECE_IDS]).all()) for at in starts)
 
 
 def _is_entry(entry: tuple[Any, Any]) -> bool:

@@ -2,16 +2,17 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 import torch
 
 from paramfleet.serving.errors import ExportMismatchError
-from paramfleet.serving.files import is_extra, map_rows, read_state
+from paramfleet.serving.files import map_rows, read_state
 from paramfleet.serving.firsts import stored
 from paramfleet.serving.manifest import ExportedTable, ExportManifest, read_export_manifest
 from paramfleet.serving.modules import Servable
 from paramfleet.serving.rows import Rows, tensor_of
+from paramfleet.serving.states import check_state, take_state
 from paramfleet.serving.unknown import Policy, UnknownOf, chosen_of, shared_row
 
 __all__ = ["load", "tables"]
@@ -55,7 +56,8 @@ def load(
     Raises:
         ExportError: if the folder isn't an export.
         ExportDamagedError: if a file isn't what was exported.
-        ExportMismatchError: if the model has other parameters, tables or widths of rows.
+        ExportMismatchError: if the model has other parameters, kinds of numbers, tables or
+            widths of rows.
         UnknownRowError: if ``unknown`` is wrong.
         EmbeddingOptionError: if a ``fleet.nn`` module has a forward of its own.
     """
@@ -70,8 +72,8 @@ def load(
         rows.move_table(rows_location)
     served = {id(each): each.served_from(found[names[path]]) for path, each in lookups.items()}
     state = read_state(folder, manifest.model, verify=verify)
-    _check_state(folder, model, state)
-    model.load_state_dict(state, strict=False)  # compared, but for lacking extra states
+    check_state(folder, folder / manifest.model.name, model, state)
+    take_state(folder, model, state)
     for path, module in lookups.items():
         parent, _, name = path.rpartition(".")
         if path:
@@ -169,29 +171,3 @@ def _check_widths(
         if table.dim != module.embedding_dim:
             rule = f"rows of table {name!r} are {table.dim} wide, not {module.embedding_dim}"
             raise ExportMismatchError(path=str(folder), rule=rule)
-
-
-def _check_state(folder: Path, model: torch.nn.Module, state: Mapping[str, Any]) -> None:
-    """Compare names and shapes before the first value is copied.
-
-    An extra state that the export lacks is none that could be saved.
-
-    Raises:
-        ExportMismatchError: naming what is missing, superfluous or of another shape.
-    """
-    own = model.state_dict()
-    for what, names in (
-        ("lacks {}, which the model has", {n for n in own if not (n in state or is_extra(n))}),
-        ("has {}, which the model lacks", state.keys() - own.keys()),
-        (
-            "has {} in another shape than the model",
-            {n for n in own.keys() & state.keys() if _differ(own[n], state[n], n)},
-        ),
-    ):
-        if names:
-            rule = what.format(", ".join(map(repr, sorted(names))))
-            raise ExportMismatchError(path=str(folder), rule=rule)
-
-
-def _differ(own: Any, saved: Any, name: str) -> bool:
-    return not is_extra(name) and own.shape != saved.shape

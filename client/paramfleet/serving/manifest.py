@@ -13,8 +13,9 @@ from typing import Any, get_args
 
 from paramfleet.serving.errors import ExportError
 from paramfleet.serving.unknown import Policy
+from paramfleet_shared.documents import MAX_DOCUMENT_BYTES, read_document, whole
 from paramfleet_shared.errors import FleetError
-from paramfleet_shared.regular_files import open_regular, write_regular
+from paramfleet_shared.regular_files import read_regular, write_regular
 from paramfleet_shared.saved_module import FILE_NAME
 from paramfleet_shared.tables.spec import InitializerSpec, Storage, TableSpec
 from paramfleet_shared.texts import shown
@@ -32,7 +33,6 @@ __all__ = [
 
 MANIFEST, MODEL = "manifest.json", "model.pt"
 FORMAT, _VERSION = "paramfleet-export", 1
-_MAX_BYTES = 64 << 20
 _MAX_NUMBER = 3.4028234663852886e38
 """Of float32."""
 
@@ -58,7 +58,7 @@ class ExportedFile:
         if not isinstance(name, str) or not FILE_NAME.fullmatch(name):
             rule = f"file name {shown(name)} isn't that of a file of the folder"
             raise ValueError(rule)
-        return cls(name=name, bytes=_count(wire["bytes"]), sha256=str(wire["sha256"]))
+        return cls(name=name, bytes=whole(wire["bytes"], "bytes"), sha256=str(wire["sha256"]))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -116,14 +116,14 @@ class ExportedTable:
         spec = TableSpec(
             name=wire["name"],
             kind="sparse",
-            dim=_count(wire["dim"]),
+            dim=whole(wire["dim"], "dim"),
             seed=seed,
             initializer=InitializerSpec(**dict(wire["initializer"])),
             storage=wire["storage"],
         )
         if unknown not in get_args(Policy) and not _is_row(unknown, spec.dim):
             raise ValueError("unknown must be a policy, or a row of the table's width")
-        file, rows = ExportedFile.from_wire(wire["file"]), _count(wire["rows"])
+        file, rows = ExportedFile.from_wire(wire["file"]), whole(wire["rows"], "rows")
         return cls.of(spec, rows=rows, unknown=unknown, file=file)
 
 
@@ -161,9 +161,8 @@ def read_export_manifest(folder: Path) -> ExportManifest:
     """
     path = folder / MANIFEST
     try:
-        with open_regular(path) as file:
-            document = json.loads(file.read(_MAX_BYTES))
-    except (OSError, ValueError, RecursionError) as error:
+        document = read_document(read_regular(path, most_bytes=MAX_DOCUMENT_BYTES + 1))
+    except (OSError, ValueError) as error:
         rule = f"can't be read: {error}; fleet.save_inference_model writes one"
         raise ExportError(path=str(path), rule=rule) from error
     stated = (document.get("format"), document.get("version")) if type(document) is dict else ()
@@ -176,7 +175,7 @@ def read_export_manifest(folder: Path) -> ExportManifest:
     try:
         model = ExportedFile.from_wire(document["model"])
         listed = [ExportedTable.from_wire(wire) for wire in document["tables"]]
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise ExportError(path=str(path), rule=f"is malformed: {error!r}") from error
     except FleetError as error:
         raise ExportError(path=str(path), rule=str(error)) from error
@@ -184,18 +183,6 @@ def read_export_manifest(folder: Path) -> ExportManifest:
     if len(tables) != len(listed):
         raise ExportError(path=str(path), rule="names a table twice")
     return ExportManifest(model=model, tables=tables)
-
-
-def _count(value: Any) -> int:
-    """Return a number of things.
-
-    Raises:
-        ValueError: if it isn't one.
-    """
-    if type(value) is not int or value < 0:
-        rule = f"{shown(value)} isn't a number of things"
-        raise ValueError(rule)
-    return value
 
 
 def _is_row(value: Any, dim: int) -> bool:

@@ -36,7 +36,7 @@ class TableSpecError(ContractError):
 
     def __init__(self, *, field: str, value: Any, rule: str) -> None:
         super().__init__(
-            f"{field} = {value!r}: {rule}",
+            f"{field} = {shown(value)}: {rule}",
             field=field,
             value=value if isinstance(value, int | float | str | bool) else shown(value),
             rule=rule,
@@ -317,6 +317,11 @@ class TableSpec:
             TableSpecError: if a value is missing, unknown, of a wrong type, or breaks its rule.
         """
         plain = dict(wire)
+        for field in ("dim", "size", "num_shards", "seed"):
+            value = plain.get(field, 0)
+            _demand(
+                true=type(value) is int, field=field, value=value, rule="must be a whole number"
+            )
         try:
             initializer = InitializerSpec(**dict(plain.pop("initializer")))
             optimizer = OptimizerSpec(**dict(plain.pop("optimizer")))

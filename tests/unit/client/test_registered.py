@@ -201,6 +201,8 @@ def test_what_is_not_plain_is_left_out_by_name(tmp_path: Path) -> None:
         ({"dict": {"base_lrs": "x"}}, "'base_lrs' of type str"),
         ({"dict": {"_last_lr": [{"float": "nan"}]}}, "learning rate"),
         ({"dict": {"_last_lr": [0.1, 0.1]}}, "learning rate"),
+        ({"dict": {"step_size": 0}}, "ZeroDivisionError"),
+        ({"dict": {"step_size": 0, "last_epoch": 0}}, "ZeroDivisionError"),
         (["x"], "'x', which"),
         (7, "TypeError"),
     ],
@@ -225,6 +227,8 @@ def test_a_schedule_takes_no_state_of_something_else(
     [
         {"steps": -1},
         {"steps": "7"},
+        {"steps": 2**54},
+        {"steps": True},
         {"workers": 0},
         {"pending": [1]},
         {"states/scheduler": {"tensor": "gone", "dtype": "float32", "shape": [1]}},

@@ -10,9 +10,11 @@ from typing_extensions import override
 
 from paramfleet.modulestate import BufferMismatchError
 from paramfleet.roles import RoleMaker
+from paramfleet.savedstate import StateNumbersError
 from paramfleet.saving import Saving
 from paramfleet.session import Session
 from paramfleet_shared.checkpoint import CheckpointDamagedError, ManifestError
+from paramfleet_shared.tensorfile import read_tensors, write_tensors
 
 
 class Counting(torch.nn.Module):
@@ -162,6 +164,69 @@ def test_a_changed_file_is_refused_and_nothing_is_changed(tmp_path: Path) -> Non
     before = other.last.weight.clone()
 
     with pytest.raises(CheckpointDamagedError, match=r"module\.safetensors"):
+        loading.load_model(tmp_path / "one")
+
+    assert torch.equal(other.last.weight, before)
+
+
+@pytest.mark.parametrize("number", [torch.nan, torch.inf])
+def test_running_statistics_that_are_not_finite_are_left_out_by_name(
+    number: float, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model, saving = trained()
+    model.norm.running_var[1] = number
+    saving.save_persistables(tmp_path / "one")
+    other, loading = alone(Counting())
+
+    lacking = loading.load_model(tmp_path / "one")
+
+    assert lacking == ["norm.running_var"]
+    assert torch.equal(other.norm.running_var, torch.ones(2))
+    assert torch.equal(other.norm.running_mean, model.norm.running_mean)
+    (record,) = [r for r in caplog.records if "state_not_saved" in r.getMessage()]
+    left_out = {"norm.running_var": "it holds infinities or NaN"}
+    assert record.__dict__["left_out"] == left_out
+
+
+def test_a_mask_of_infinities_is_saved_and_one_with_nan_is_not(tmp_path: Path) -> None:
+    model, saving = trained()
+    model.rounded[0] = -torch.inf
+    saving.save_persistables(tmp_path / "one")
+    model.rounded[1] = torch.nan
+    saving.save_persistables(tmp_path / "two")
+    other, loading = alone(Counting())
+
+    assert loading.load_model(tmp_path / "one") == []
+    assert other.rounded.tolist() == [-torch.inf, 1.5, 1.5]
+    assert loading.load_model(tmp_path / "two") == ["rounded"]
+
+
+def test_statistics_that_are_not_finite_are_not_exported(tmp_path: Path) -> None:
+    model, saving = trained()
+    model.norm.running_mean[0] = torch.nan
+
+    with pytest.raises(StateNumbersError, match=r"'norm\.running_mean' of the model holds"):
+        saving.save_inference_model(tmp_path / "two")
+
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [torch.nan, torch.inf])
+def test_a_file_with_statistics_that_are_not_finite_is_damaged(
+    number: float, tmp_path: Path
+) -> None:
+    trained()[1].save_persistables(tmp_path / "one")
+    path = tmp_path / "one" / "module.safetensors"
+    content = path.read_bytes()
+    entry = json.loads((tmp_path / "one" / "manifest.json").read_text())["module"]
+    read = read_tensors(path, num_bytes=len(content), sha256=entry["sha256"])
+    read.tensors["buffers/norm.running_var"][1] = number
+    written = write_tensors(path, read.tensors, read.metadata)
+    edit(tmp_path / "one", lambda manifest: manifest["module"].update(sha256=written.sha256))
+    other, loading = alone(Counting())
+    before = other.last.weight.clone()
+
+    with pytest.raises(CheckpointDamagedError, match=r"'norm\.running_var' holds infinities"):
         loading.load_model(tmp_path / "one")
 
     assert torch.equal(other.last.weight, before)

@@ -18,6 +18,8 @@ from paramfleet_shared.folders import (
     [
         ("", "must not be empty"),
         ("  ", "must not be empty"),
+        ("/", "root of the file system"),
+        ("//./", "root of the file system"),
         ("a\0b", "control characters"),
         ("a\nb", "control characters"),
         ("a\x7f", "control characters"),

@@ -57,6 +57,10 @@ def test_a_file_of_the_library_is_read(tmp_path: Path) -> None:
         np.testing.assert_array_equal(found.tensors[name], array, strict=True)
 
 
+def with_header(header: bytes) -> bytes:
+    return len(header).to_bytes(8, "little") + header + bytes(8)
+
+
 @pytest.mark.parametrize(
     "content",
     [
@@ -70,6 +74,14 @@ def test_a_file_of_the_library_is_read(tmp_path: Path) -> None:
         b'\x41\0\0\0\0\0\0\0{"a":{"dtype":"F32","shape":[-1],"data_offsets":[4,0]}}'.ljust(80),
         b'\x41\0\0\0\0\0\0\0{"a":{"dtype":"BF16","shape":[2],"data_offsets":[0,4]}}'.ljust(80),
         b'\x41\0\0\0\0\0\0\0{"a":{"dtype":"F32","shape":2,"data_offsets":[0,8]}}'.ljust(81),
+        with_header(b"[" * 100_000),
+        with_header(b'{"__metadata__":5}'),
+        with_header(b'{"a":{"dtype":"F32","shape":[%s2],"data_offsets":[0,8]}}' % (b"1," * 99)),
+        with_header(b'{"__metadata__":["ab"]}'),
+        with_header(b'{"a":{"dtype":"F32","shape":[Infinity],"data_offsets":[0,8]}}'),
+        with_header(b'{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,1e400]}}'),
+        with_header(b'{"a":{"dtype":"F32","shape":[2.0],"data_offsets":[0,8]}}'),
+        with_header(b'{"a":{"dtype":"F32","shape":[1e3],"data_offsets":[0,8]}}'),
     ],
 )
 def test_what_is_no_such_file_is_refused(tmp_path: Path, content: bytes) -> None:

@@ -75,6 +75,35 @@ def test_what_is_cut_off_is_counted() -> None:
     assert shown(10**5000) == "a whole number of 16610 bits"
 
 
+@given(
+    st.recursive(
+        st.one_of(
+            st.integers(), st.floats(), st.booleans(), st.none(), st.text("ab'", max_size=9)
+        ),
+        lambda inner: st.one_of(
+            st.lists(inner), st.lists(inner).map(tuple), st.dictionaries(st.text("ab"), inner)
+        ),
+    )
+)
+def test_a_list_or_map_is_shown_as_python_does(value: object) -> None:
+    text = repr(value)
+
+    assert shown(value, 10_000) == (text if len(text) <= 10_000 else f"{text[:10_000]}...")
+    assert shown(value) == (text if len(text) <= 200 else f"{text[:200]}...")
+
+
+def test_what_is_there_many_times_is_shown_without_all_of_it() -> None:
+    inner: Any = [1] * 10
+    mapped: Any = {"a": 1}
+    for _ in range(30):
+        inner, mapped = [inner] * 10, {str(key): mapped for key in range(10)}
+    itself: list[Any] = []
+    itself.append(itself)
+
+    for value in (inner, mapped, (inner, mapped), itself):
+        assert len(shown(value)) <= 203
+
+
 class Rude:
     """Raises when it is shown."""
 

@@ -1,5 +1,6 @@
 """A YAML file is read, or the line that can't be is named."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -328,3 +329,80 @@ def test_a_deep_file_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(ConfigError, match="8 deep"):
         read(tmp_path, f"runner:\n{text.replace('a:', '  a:')}                          b: 1\n")
+
+
+def laughing(kind: str) -> str:
+    """Return YAML of a few hundred bytes that means 10^9 values."""
+    inner = "[1]" if kind == "list" else "{a: 1}"
+    for level in range(9):
+        aliases = [f"*m{level}"] * 9
+        if kind == "list":
+            inner = f"[&m{level} {inner}, {', '.join(aliases)}]"
+        else:
+            pairs = ", ".join(f"k{at}: {alias}" for at, alias in enumerate(aliases))
+            inner = f"{{a: &m{level} {inner}, {pairs}}}"
+    return inner
+
+
+@pytest.mark.parametrize("kind", ["list", "map"])
+def test_what_means_more_values_than_any_model_has_is_refused(
+    tmp_path: Path, kind: str
+) -> None:
+    with pytest.raises(ConfigError, match=r"line 2: .*more than 100000 values"):
+        read(tmp_path, f"runner:\n  epochs: {laughing(kind)}\n")
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "runner.epochs=[" + "[" * 5000,
+        "runner.a_sync_configs.own=" + "[" * 5000,
+        "runner.own=" + "{k: " * 5000,
+        "hyper_parameters.fc_sizes=" + "[" * 5000,
+        f"hyper_parameters.fc_sizes={laughing('list')}",
+        f"runner.a_sync_configs.own={laughing('list')}",
+    ],
+    ids=range(6),
+)
+def test_an_option_that_is_deep_or_means_too_much_is_refused(
+    tmp_path: Path, option: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read(tmp_path, "", option)
+
+    assert len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize("value", ["[" * 5000, "- " * 5000 + "1", "{k: " * 5000])
+def test_a_value_nested_too_deep_is_refused(tmp_path: Path, value: str) -> None:
+    with pytest.raises(ConfigError, match=r"line 3: .*64 deep"):
+        read(tmp_path, f"runner:\n  epochs:\n    {value}\n")
+
+
+@pytest.mark.parametrize("value", ["&a [1, *a]", "&a {k: *a, l: *a}"])
+def test_what_names_itself_is_refused(tmp_path: Path, value: str) -> None:
+    with pytest.raises(ConfigError, match=r"line 2: .*within what it names"):
+        read(tmp_path, f"runner:\n  epochs: {value}\n")
+
+
+def test_an_alias_stands_for_what_it_names(tmp_path: Path) -> None:
+    text = "hyper_parameters:\n  widths: &w [64, 32]\n  rates: *w\n"
+
+    config = read_config(written(tmp_path, text)).read_as(Lists)
+
+    assert config.hyper_parameters == Lists(widths=[64, 32], rates=[64.0, 32.0])
+
+
+def test_a_file_that_is_too_large_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="larger than 1048576 bytes"):
+        read(tmp_path, "#" * (1 << 20) + "\n")
+
+
+@pytest.mark.parametrize("kind", ["device", "pipe"])
+def test_what_is_no_regular_file_is_refused(tmp_path: Path, kind: str) -> None:
+    path = Path("/dev/zero") if kind == "device" else tmp_path / "pipe"
+    if kind == "pipe":
+        os.mkfifo(path)
+
+    with pytest.raises(ConfigError, match="isn't a regular file"):
+        read_config(path)

@@ -56,7 +56,9 @@ def test_a_spec_survives_the_wire() -> None:
         ({"initializer": {"kind": "uniform", "low": 1.0, "high": 0.0}}, "initializer.low"),
         ({"initializer": {"kind": "normal", "std": -1.0}}, "initializer.std"),
         ({"colour": "red"}, "table"),
-        ({"dim": "wide"}, "table"),
+        ({"dim": "wide"}, "dim"),
+        ({"dim": 2.0}, "dim"),
+        ({"num_shards": True}, "num_shards"),
         ({"optimizer": 7}, "table"),
     ],
 )
