@@ -29,7 +29,7 @@ from paramfleet.strategy import DistributedStrategy
 from paramfleet_shared.clock import SystemClock
 from quality_tasks import TASKS, Task, TaskMissingError, area_under_curve, load_task
 
-__all__ = ["Case", "cases_of", "interval", "main", "rows_of", "summary_of"]
+__all__ = ["Case", "Run", "cases_of", "interval", "main", "rows_of", "summary_of"]
 
 MODES: dict[str, dict[str, Any]] = {"async": {}, "geo": {"k_steps": 20}}
 """The keys of each mode's strategy; all others are the defaults."""
@@ -272,33 +272,61 @@ def summary_of(runs: Sequence[Run]) -> dict[str, float | None]:
 
 
 def measure(
-    plan: Plan, tasks: Sequence[str], *, seeds: int, minutes: float = math.inf
+    plan: Plan,
+    tasks: Sequence[str],
+    *,
+    seeds: int,
+    minutes: float = math.inf,
+    known: Sequence[Run] = (),
 ) -> Suite:
-    """Run every case with every seed, two at a time; none begins when the time is over."""
+    """Run every case with every seed, two at a time; few begin when the time is over.
+
+    Args:
+        plan: What is the same for all cases.
+        tasks: Which.
+        seeds: How many.
+        minutes: Of all.
+        known: Runs of before, which aren't made again.
+    """
     clock = SystemClock()
     stop = clock.monotonic() + 60 * minutes
     jobs = list(itertools.product(range(seeds), cases_of(list(TASKS))))
-    jobs = [(seed, case) for seed, case in jobs if case.task in tasks]
-    runs: list[Run] = []
+    made = {(each.seed, each.case) for each in known}
+    jobs = [job for job in jobs if job[1].task in tasks and job not in made]
+    runs = list(known)
     missing: dict[str, str] = {}
     with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
         futures = [pool.submit(run, case, seed, plan) for seed, case in jobs]
         for future, (_, case) in zip(futures, jobs, strict=True):
-            if clock.monotonic() > stop and future.cancel():
+            if clock.monotonic() > stop:
+                for each in futures:  # one that waits for a process would begin meanwhile
+                    each.cancel()
+            if future.cancelled():
                 continue
             try:
                 runs.append(future.result())
             except TaskMissingError as error:
                 missing[case.task] = str(error)
                 continue
-            print(runs[-1], file=sys.stderr, flush=True)
+            print(json.dumps(runs[-1]), file=sys.stderr, flush=True)
     return {
         "benchmark": "quality",
         "rows": rows_of(runs),
         "summary": summary_of(runs),
         "method": METHOD,
-        "details": {"missing": missing, "runs": [list(each) for each in runs]},
+        "details": {
+            "missing": missing,
+            "known": len(known),
+            "runs": [list(each) for each in runs],
+        },
     }
+
+
+def read_runs(log: Path) -> list[Run]:
+    """Return the runs that a benchmark printed before it was stopped, of a log."""
+    lines = log.read_text(encoding="utf-8").splitlines()
+    found = [json.loads(line) for line in lines if line.startswith("[[")]
+    return [Run(Case(*case), *rest) for case, *rest in found]
 
 
 def main() -> int:
@@ -311,6 +339,7 @@ def main() -> int:
     parser.add_argument("--modes", default=",".join(MODES), help="which, with commas")
     parser.add_argument("--keys", type=json.loads, default={}, help="more of geo's, as JSON")
     parser.add_argument("--quick", action="store_true", help="see that it works")
+    parser.add_argument("--known", type=Path, help="what it printed before, to go on from")
     parser.add_argument("--output", type=Path, help="write the result here too")
     options = parser.parse_args()
     seeds = 1 if options.quick else options.seeds
@@ -319,7 +348,10 @@ def main() -> int:
     if "geo" in modes:
         modes["geo"] = {**modes["geo"], **options.keys}
     plan = Plan(options.data_dir, modes, options.quick)
-    result = with_machine(lambda: measure(plan, tasks, seeds=seeds, minutes=options.minutes))
+    known = read_runs(options.known) if options.known is not None else []
+    result = with_machine(
+        lambda: measure(plan, tasks, seeds=seeds, minutes=options.minutes, known=known)
+    )
     for line in markdown_table(result["rows"]):
         print(line)
     if options.output is not None:

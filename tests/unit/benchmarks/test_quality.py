@@ -1,7 +1,9 @@
 """Which part of the grid the quality benchmark measures, and that logical jobs train."""
 
+import json
 from collections import Counter
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,11 +14,14 @@ from logical import Alone, LogicalJob, LogicalWorker
 from paramfleet.strategy import DistributedStrategy
 from quality import (
     Case,
+    Plan,
     Run,
     batches,
     cases_of,
     floors_of,
     interval,
+    measure,
+    read_runs,
     rows_of,
     summary_of,
     train,
@@ -163,3 +168,20 @@ def test_a_logical_job_is_the_same_each_time_and_its_workers_end_alike(mode: str
         np.testing.assert_array_equal(one, other)
         np.testing.assert_array_equal(one, first[0])
     assert np.abs(first[0]).max() > 0.01, "it learned something"
+
+
+def test_a_benchmark_that_was_stopped_goes_on_from_what_it_printed(tmp_path: Path) -> None:
+    losses = {"async": 0.6, "geo": 0.7, "control": 0.7, "sync": 0.65, "delayed": 0.6}
+    printed = [
+        Run(case, seed, 0.7, losses) for case in cases_of(list(TASKS)) for seed in (0, 1)
+    ]
+    log = tmp_path / "log"
+    log.write_text("\n".join(["a warning", *map(json.dumps, printed)]), encoding="utf-8")
+    plan = Plan(tmp_path, {}, quick=True)
+
+    known = read_runs(log)
+    result = measure(plan, list(TASKS), seeds=2, known=known)
+
+    assert known == printed
+    assert result["details"]["known"] == 42
+    assert result["rows"] == rows_of(printed), "nothing was made again"
