@@ -1,6 +1,7 @@
-"""What ``quality.py`` trains on: tables of ids with a label, and a DeepFM.
+"""What ``quality.py`` trains on: tables of ids with a label, and pairs of words.
 
-Every column is taken as a category, numbers in steps, so that each task has the same model.
+Every column of a table is taken as a category, numbers in steps, so that all tables have the
+same model, a DeepFM. Pairs of words have a skip-gram.
 """
 
 import csv
@@ -8,23 +9,21 @@ import gzip
 import io
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from importlib.util import find_spec
-from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from typing_extensions import override
 
-import paramfleet as fleet
+from quality_models import DeepFM, Model, SkipGram
+from quality_words import TEXTS, read_words, word_pairs
 
-__all__ = ["TASKS", "DeepFM", "Task", "TaskMissingError", "area_under_curve"]
+__all__ = ["TASKS", "Task", "TaskMissingError", "area_under_curve", "load_task"]
 
-DIM = 8
-HIDDEN = (64, 32)
 MOST_ROWS = 60_000
 """Of the larger data: a sixth is held out, and the rest trained."""
 SEED = 20_13
@@ -39,6 +38,12 @@ class Task(NamedTuple):
     labels: NDArray[np.float32]
     """[n], 0 or 1."""
     num_train: int
+    make_model: Callable[..., Model] = DeepFM
+    """Called with the number of columns, and ``seed``."""
+    batch_factor: int = 1
+    """Times as many examples are a batch."""
+    sums_loss: bool = False
+    """Whether a step's loss is the sum over its examples, not their mean."""
 
 
 class TaskMissingError(Exception):
@@ -50,38 +55,6 @@ class TaskMissingError(Exception):
     @override
     def __str__(self) -> str:
         return f"there is no {self.args[0]}"
-
-
-class DeepFM(torch.nn.Module):
-    """Guo et al., 2017, with rows of a bias and 8 factors, and 64 and 32 hidden units.
-
-    Args:
-        num_columns: Ids of an example.
-        seed: Of all first values.
-    """
-
-    def __init__(self, num_columns: int, *, seed: int) -> None:
-        super().__init__()
-        torch.manual_seed(seed)
-        first = fleet.nn.normal(0.0, 0.01)
-        self.rows = fleet.nn.Embedding(0, DIM + 1, name="rows", initializer=first, seed=seed)
-        widths = (num_columns * DIM, *HIDDEN)
-        hidden = [
-            layer
-            for before, after in pairwise(widths)
-            for layer in (torch.nn.Linear(before, after), torch.nn.ReLU())
-        ]
-        self.deep = torch.nn.Sequential(*hidden, torch.nn.Linear(widths[-1], 1))
-
-    def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        """Return the logits, [n], of ids [n, columns]."""
-        rows = self.rows(ids)
-        factors = rows[..., 1:]
-        total = factors.sum(1)
-        pairs = 0.5 * (total * total - (factors * factors).sum(1)).sum(1)
-        deep: torch.Tensor = self.deep(factors.flatten(1)).squeeze(1)
-        logits: torch.Tensor = rows[..., 0].sum(1) + pairs + deep
-        return logits
 
 
 def area_under_curve(labels: NDArray[np.float32], scores: NDArray[np.float64]) -> float:
@@ -180,6 +153,23 @@ def planted(data_dir: Path | None = None) -> Task:
     return Task(ids.astype(np.int64), labels, MOST_ROWS * 5 // 6)
 
 
+def words(data_dir: Path) -> Task:
+    """Return pairs of words of the texts: real neighbours, or words that stand apart.
+
+    As in word2vec a step's loss is the sum over its pairs; these are four times as many as the
+    examples of other tasks, because one says little.
+
+    Raises:
+        TaskMissingError: if a text isn't there.
+    """
+    for name in TEXTS:
+        if not (data_dir / name).is_file():
+            raise TaskMissingError(str(data_dir / name))
+    ids, labels = word_pairs(read_words(data_dir), seed=SEED)
+    num_train = len(ids) * 5 // 6
+    return Task(ids, labels, num_train, SkipGram, batch_factor=4, sums_loss=True)
+
+
 TASKS: Mapping[str, Callable[[Path], Task]] = MappingProxyType(
     {
         "criteo": criteo,
@@ -188,9 +178,20 @@ TASKS: Mapping[str, Callable[[Path], Task]] = MappingProxyType(
         "flights_houston": houston,
         "flights_new_york": new_york,
         "planted": planted,
+        "words": words,
     }
 )
 """What each is made by, from the folder of the data."""
+
+
+@cache
+def load_task(name: str, data_dir: Path) -> Task:
+    """Return a task, made once in a process.
+
+    Raises:
+        TaskMissingError: if its data aren't on this machine.
+    """
+    return TASKS[name](data_dir)
 
 
 def _rows(file: Path, separator: str) -> list[list[str]]:

@@ -118,8 +118,8 @@ class TrainingMode:
     that of all workers; ``mean`` by the number itself. So what one worker alone learns of a
     row is added whole. ``paced`` divides by a power of these numbers that fits: with SGD the
     number itself at first and nothing after 12 steps, unless differences grow much longer than
-    usual; with Adam nothing at first, and the root, for rows the number, after 800 steps of
-    all workers together; with others the root. ``remainder`` and ``average`` divide all by the
+    usual; with Adam nothing at first, and the root after 800 steps of all workers together;
+    with others the root. ``remainder`` and ``average`` divide all by the
     number of workers; ``remainder`` sends the rest later, so that totals tend to the sum over
     workers, and ``average`` drops it."""
 

@@ -8,8 +8,9 @@ far the training is:
   begins at 1; it is 0 after ``WARM_STEPS``. Near the largest rate the sum diverges: the servers
   guard it, and raise the power where differences grow much longer than usual.
 * Adam's steps have one length, and the first ones lead far: their sum is what one process would
-  take. Later most of them is noise, and rows that are seen seldom have more of it: the powers
-  grow to a half, and to 1 for rows, in the ``EARLY_STEPS`` that all workers take together.
+  take. Later most of them is noise, and a row's second moment, by whose root its steps are
+  divided, has only its worker's gradients, an N-th part: steps are longer by the root of N. So
+  the power grows to a half in the ``EARLY_STEPS`` that all workers take together.
 * All else has the power of a half.
 """
 
@@ -74,6 +75,6 @@ def powers_at(
         rate = max(float(group["lr"]) for group in optimizer.param_groups)
         return Powers(power, power, guarded=True, rate=rate)
     if isinstance(optimizer, torch.optim.Adam | torch.optim.AdamW | torch.optim.SparseAdam):
-        grown = min(1.0, step * workers / EARLY_STEPS)
-        return Powers(HALF * grown, grown)
+        power = HALF * min(1.0, step * workers / EARLY_STEPS)
+        return Powers(power, power)
     return Powers(HALF, HALF)

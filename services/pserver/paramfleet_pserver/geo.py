@@ -290,10 +290,17 @@ class _Recorded(NamedTuple):
     def join(self, rank: Rank) -> None:
         self.recorder.join(rank)
         self.sharers.join(rank)
+        self._count_bytes()
 
     def leave(self, rank: Rank) -> None:
         self.recorder.leave(rank)
         self.sharers.leave(rank)
+        self._count_bytes()
+
+    def _count_bytes(self) -> None:
+        """Let new rows of the block need memory for what is kept of them here, too."""
+        beside = self.recorder.row_bytes + self.sharers.row_bytes
+        self.block.rows.count_beside(beside)
 
     def weigh(
         self, part: SparsePart, *, writer: Rank, step: Step, pace: Pace, guarded_steps: float
@@ -301,6 +308,7 @@ class _Recorded(NamedTuple):
         """Set the weights of rows that are about to change, and end the writer's period."""
         assert part.weights is not None, "they are to be set"
         counts = self.sharers.count(self.block.rows.find(part.ids), writer=writer, step=step)
+        self._count_bytes()
         scale, power = 1.0, pace.power
         if guarded_steps and len(part.ids):
             guarded = Guarded(self.guard, pace, guarded_steps)

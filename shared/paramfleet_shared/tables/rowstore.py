@@ -71,8 +71,10 @@ many bytes at least."""
 class Growth(Protocol):
     """Says whether there is memory for more rows."""
 
-    row_bytes: int
-    """What a row takes, its part of the index included."""
+    @property
+    def row_bytes(self) -> int:
+        """Return what a row takes, its part of the index included."""
+        ...
 
     def check(self, num_rows: int) -> None:
         """Pass if so many more rows may come.

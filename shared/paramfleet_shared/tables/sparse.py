@@ -58,8 +58,10 @@ class SparseShard:
         pitch = value_floats + spec.dim * num_states
         value_pitch = pitch * 4 // value_type.itemsize
         limit = default_max_rows(4 * pitch) if max_rows is None else max_rows
-        growth = None if check_memory is None else _Growth(4 * pitch, check_memory)
-        self._index = SlotIndex(max_rows=limit, table=spec.name, shard=shard, growth=growth)
+        self._growth = None if check_memory is None else _Growth(4 * pitch, check_memory)
+        self._index = SlotIndex(
+            max_rows=limit, table=spec.name, shard=shard, growth=self._growth
+        )
         floats = reserve(limit * pitch, np.float32)
         self._rows = Table(
             self._index.arrays,
@@ -74,6 +76,14 @@ class SparseShard:
         self._num_pushes = 0
         self._slots = np.empty(0, np.int64)
         self._chains = _chains_for(0)
+
+    def count_beside(self, num_bytes: int) -> None:
+        """Let each row that comes from now on count for so many bytes more.
+
+        Others keep them for every row, outside this shard; there must be memory for both.
+        """
+        if self._growth is not None:
+            self._growth.bytes_beside = num_bytes
 
     @property
     def num_rows(self) -> int:
@@ -263,8 +273,14 @@ class _Growth:
     """
 
     def __init__(self, num_bytes: int, check_memory: Callable[[str, int], None]) -> None:
-        self.row_bytes = num_bytes + INDEX_BYTES
+        self._own_bytes = num_bytes + INDEX_BYTES
         self._check_memory = check_memory
+        self.bytes_beside = 0
+        """That others keep for each row."""
+
+    @property
+    def row_bytes(self) -> int:
+        return self._own_bytes + self.bytes_beside
 
     def check(self, num_rows: int) -> None:
         arithmetic = f"{num_rows:,} more rows x {self.row_bytes:,} bytes"

@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from paramfleet_pserver.core.limits import TableLimits
+from paramfleet_shared.amounts import Memory
 from paramfleet_shared.served_errors import (
     GeoRuleError,
     NonFiniteGradientError,
     OperationModeError,
     UnknownWorkerError,
 )
+from paramfleet_shared.table_errors import TableMemoryError
 from paramfleet_shared.tables.encoding import encode_rows
 from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
 from paramfleet_shared.testing.faults import FaultPlan
@@ -148,6 +151,25 @@ async def test_divided_differences_of_a_lost_reply_count_once(start_servers: Sta
     assert len(plan.fired) == 1
     np.testing.assert_array_equal(heard.rows[1], [1.5, 1.5])
     np.testing.assert_array_equal(await bob.pull("rows", [1]), [[1.5, 1.5]])
+
+
+@pytest.mark.parametrize(("damping", "row_bytes"), [(0.0, 32 + 3 * 16), (0.5, 32 + 3 * 26)])
+async def test_new_rows_need_memory_for_what_is_kept_of_them_for_each_worker(
+    start_servers: Start, damping: float, row_bytes: int
+) -> None:
+    """A row of two values and its part of the index take 32 bytes."""
+    free = 1 << 40
+    cluster = await start_servers(
+        1, limits=TableLimits(), memory=lambda: Memory(total=1 << 40, free=free)
+    )
+    ada, bob, eve = await crew(cluster, 3, ROWS)
+    for worker in (ada, bob, eve):
+        await worker.exchange({"rows": rows({1: 1.0})}, damping=damping)
+
+    free = (1 << 40) // 10 + 100 * row_bytes  # of which a tenth stays free
+    many = {"rows": (np.arange(2_000_000), np.ones((2_000_000, 2), np.float32))}
+    with pytest.raises(TableMemoryError, match=rf"more rows x {row_bytes} bytes"):
+        await ada.exchange(many, step=1, damping=damping)
 
 
 @pytest.mark.parametrize("damping", [-0.1, 1.5, float("nan"), "half"])

@@ -27,6 +27,9 @@ __all__ = ["GeoRecorder", "Reply"]
 
 RowArray = NDArray[np.int64]
 
+ROW_BYTES = 16
+"""Of a row that waits and a worker at most: arrays that are too short grow to twice what is
+needed."""
 MAX_UNACKED = 4
 """Replies to one worker that can still be acknowledged. A worker exchanges one at a
 time; more than one is open only after losses. An older one is merely sent again."""
@@ -98,6 +101,11 @@ class GeoRecorder:
         """Return the highest number of a reply so far."""
         batches = (worker.batch for worker in self._workers.values())
         return max(batches, default=self._last_batch)
+
+    @property
+    def row_bytes(self) -> int:
+        """Return the memory that each row takes at most."""
+        return ROW_BYTES * len(self._workers)
 
     def join(self, rank: Rank) -> None:
         """Let a worker take part from now on; what changed before is for ``tell``.

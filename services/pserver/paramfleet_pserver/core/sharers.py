@@ -20,6 +20,8 @@ from paramfleet_shared.ids import Rank, Step
 
 __all__ = ["Sharers"]
 
+ROW_BYTES = 10
+"""Of a row and worker at most: arrays that are too short grow to twice their length."""
 MAX_COUNT = 255
 """Changes that are counted of a row in one period."""
 
@@ -57,6 +59,12 @@ class Sharers:
 
     def __init__(self) -> None:
         self._workers: dict[Rank, _Worker] = {}
+        self._is_used = False
+
+    @property
+    def row_bytes(self) -> int:
+        """Return the memory that each row takes at most; 0 until sharers are counted."""
+        return ROW_BYTES * len(self._workers) if self._is_used else 0
 
     def join(self, rank: Rank) -> None:
         """Let a worker take part from now on. Joining twice is a no-op."""
@@ -80,6 +88,7 @@ class Sharers:
         Returns:
             int64 [n], each from 1 to the number of workers.
         """
+        self._is_used = True
         counts = np.ones(len(rows), np.int64)
         worker = self._workers.get(writer)
         if worker is None:

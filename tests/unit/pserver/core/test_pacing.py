@@ -143,3 +143,27 @@ def test_delayed_sgd_that_diverges_at_its_whole_rate_comes_to_rest() -> None:
 
     assert train(guarded=False) > 1e10
     assert train(guarded=True) < 1.0
+
+
+def test_workers_that_come_and_leave_change_nothing_while_gradients_stay_as_long() -> None:
+    guard = RateGuard()
+    counts = [2] * 100 + [16] * 100 + [1] * 100 + [3] * 100
+
+    assert {guard.stride(3.0, Pace(count, 0.0)) for count in counts} == {Stride(1.0, 0.0)}
+
+
+def test_delayed_sgd_that_diverges_once_more_workers_come_comes_to_rest() -> None:
+    """Minimize w^2 / 2 with a rate of 1/4; gradients are as many updates old as workers."""
+
+    def train(*, guarded: bool) -> float:
+        guard, past = RateGuard(), [1.0] * 9
+        for update in range(1, 2_101):
+            workers = 2 if update <= 100 else 8
+            gradient = past[-1 - workers] + 1e-3 * (-1) ** update  # a batch's own part
+            pace = pace_of(SGD, update=update, workers=workers)
+            stride = guard.stride(gradient**2, pace) if guarded else Stride(1.0, 0.0)
+            past.append(past[-1] - 0.25 * pace.share_at(stride.power) * stride.scale * gradient)
+        return max(map(abs, past[-200:]))
+
+    assert train(guarded=False) > 1e10
+    assert train(guarded=True) < 1.0

@@ -1,5 +1,7 @@
 """By how many workers a row is changed at the same time."""
 
+import tracemalloc
+
 import numpy as np
 
 from paramfleet_pserver.core.sharers import Sharers
@@ -94,3 +96,18 @@ def test_one_who_comes_late_shares_from_then_on() -> None:
     assert exchanged(sharers, BOB, 1, 5) == [1]
     assert exchanged(sharers, ADA, 2, 5) == [2]
     assert exchanged(sharers, BOB, 2, 5) == [2]
+
+
+def test_the_bytes_of_a_row_are_what_the_arrays_take_at_most() -> None:
+    sharers, num_rows = of(ADA, BOB, EVE), 100_000
+    before = sharers.row_bytes
+    tracemalloc.start()
+
+    for end in range(1000, num_rows + 1, 1000):
+        exchanged(sharers, ADA, end, *range(end - 1000, end))
+        exchanged(sharers, BOB, end, *range(end - 1000, end))
+    taken, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert before == 0, "nothing is kept of rows whose sharers nobody counts"
+    assert sharers.row_bytes * num_rows / 2 < taken <= sharers.row_bytes * num_rows * 1.01
