@@ -7,9 +7,10 @@ from typing import Any, TypeVar
 
 from numpy.typing import NDArray
 
+from paramfleet.dense_limits import DenseLimits
 from paramfleet.direct import Direct, Outcome
 from paramfleet.requests import ReadPlan
-from paramfleet.staging import Ahead, DenseLimits
+from paramfleet.staging import Ahead
 from paramfleet.traffic import OF_TABLES, Traffic
 from paramfleet_shared import served_errors, table_errors  # noqa: F401 - known by their codes
 from paramfleet_shared.clock import Clock

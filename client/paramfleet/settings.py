@@ -3,7 +3,7 @@
 import logging
 from dataclasses import dataclass
 
-from paramfleet.staging import DenseLimits
+from paramfleet.dense_limits import DenseLimits
 from paramfleet_shared.config import JobSettings, check_ranges, read_environment, resolve
 from paramfleet_shared.secret import open_warnings
 

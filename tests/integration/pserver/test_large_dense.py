@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from paramfleet.staging import Ahead, DenseLimits
+from paramfleet.dense_limits import DenseLimits
+from paramfleet.staging import Ahead
 from paramfleet_pserver.core.limits import TableLimits
 from paramfleet_shared.amounts import Memory
 from paramfleet_shared.served_errors import FencedError, UnknownWorkerError

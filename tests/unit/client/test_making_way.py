@@ -74,7 +74,7 @@ def tree(folder: Path) -> list[str]:
         ("..", "working folder"),
         ("../work", "working folder"),
         ("data/..", "working folder"),
-        ("/", "working folder"),
+        ("/", "root of the file system"),
         ("data", "'train.csv'"),
         ("data/../data", "'train.csv'"),
         ("train.py", "not a folder"),

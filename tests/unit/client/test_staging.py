@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paramfleet.staging import Ahead, DenseLimits
+from paramfleet.dense_limits import DenseLimits
+from paramfleet.staging import Ahead
 from paramfleet_shared.wire.message import Message
 
 LIMITS = DenseLimits(request_bytes=16_384)  # pieces of 1024 values

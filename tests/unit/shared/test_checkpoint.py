@@ -92,8 +92,8 @@ def test_a_file_that_is_no_regular_one_is_refused_at_once(tmp_path: Path, kind: 
     [
         ("tables", {}, "names a table twice"),
         ("files", {}, "names a file twice"),
-        ("files", {"name": "b", "rows": -1}, "negative number"),
-        ("files", {"name": "b", "bytes": -1}, "negative number"),
+        ("files", {"name": "b", "rows": -1}, "rows = -1 is no whole number"),
+        ("files", {"name": "b", "bytes": -1}, "bytes = -1 is no whole number"),
     ],
 )
 def test_a_manifest_names_each_table_and_file_once_and_no_negative_numbers(
