@@ -21,6 +21,7 @@ from typing import Any, cast
 
 import torch
 
+from paramfleet.dense_limits import DenseLimits
 from paramfleet.job import Job
 from paramfleet.modes.asynchronous import AsyncMode
 from paramfleet.modes.base import Mode, ModelTables, collect_tables
@@ -29,7 +30,6 @@ from paramfleet.modes.local import LocalMode
 from paramfleet.naming import share_tables
 from paramfleet.requests import Author, ReadPlan
 from paramfleet.rowstore import RowStore
-from paramfleet.staging import DenseLimits
 from paramfleet.step_times import StepTimes
 from paramfleet.strategy import TrainingMode
 from paramfleet_pserver.owners import Owners
