@@ -139,14 +139,18 @@ async def test_handlers_that_do_not_stop_are_bounded(house: Any) -> None:
                 await stop.wait()
         return request.message
 
-    channel = await house.connect({"stubborn": stubborn}, limits=Limits(max_streams=1))
-    for _ in range(2):
-        with pytest.raises(DeadlineExceededError):
-            await channel.call("stubborn", Message(), timeout_s=0.05)
+    handlers = {"stubborn": stubborn, "echo": lambda request: request.message}
+    channel = await house.connect(handlers, limits=Limits(max_streams=1))
+    await channel.call("echo", Message(), timeout_s=10)  # it is connected
+    try:
+        for _ in range(2):
+            with pytest.raises(DeadlineExceededError):
+                await channel.call("stubborn", Message(), timeout_s=0.05)
 
-    with pytest.raises(PeerUnreachableError, match="refused"):
-        await channel.call("stubborn", Message(), timeout_s=0.05)
-    stop.set()
+        with pytest.raises(PeerUnreachableError, match="refused"):
+            await channel.call("stubborn", Message(), timeout_s=0.5)
+    finally:
+        stop.set()  # else the server waits for them
 
 
 async def test_a_planned_error_comes_out_as_the_same_class(house: Any) -> None:
