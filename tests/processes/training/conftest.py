@@ -115,7 +115,7 @@ class Running:
         self.folder = folder
         self.num_workers = workers
         self.num_servers = servers
-        self.ports = [free_port() for _ in range(servers)]
+        self.ports = free_ports(servers)
         self.pids: dict[str, int] = {}
         self._codes: dict[str, int] = {}
 
@@ -258,6 +258,8 @@ class AdminClient:
             time.sleep(0.05)  # noqa: TID251 - between two looks
 
     def steps(self) -> list[int]:
+        """Return each worker's step, once all have taken one."""
+        self.wait(lambda status: all(w["step"] is not None for w in status["workers"]))
         return [worker["step"] for worker in self.get("workers")]
 
 
@@ -337,6 +339,14 @@ def ends(pid: int, within_s: float) -> bool:
         return bool(select.select([descriptor], [], [], within_s)[0])
     finally:
         os.close(descriptor)
+
+
+def free_ports(num: int) -> list[int]:
+    """Return so many different ports that nobody has."""
+    ports: set[int] = set()
+    while len(ports) < num:
+        ports.add(free_port())
+    return list(ports)
 
 
 def free_port() -> int:
