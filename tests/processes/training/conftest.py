@@ -257,10 +257,19 @@ class AdminClient:
             assert time.perf_counter() < deadline, status
             time.sleep(0.05)  # noqa: TID251 - between two looks
 
-    def steps(self) -> list[int]:
-        """Return each worker's step, once all have taken one."""
-        self.wait(lambda status: all(w["step"] is not None for w in status["workers"]))
-        return [worker["step"] for worker in self.get("workers")]
+    def steps(self, *ranks: int) -> list[int]:
+        """Return the steps of these workers, or of all, once each is known to have taken one.
+
+        A worker that was killed may never have reported one.
+        """
+
+        def of(workers: list[dict[str, Any]]) -> list[int | None]:
+            return [
+                worker["step"] for worker in workers if not ranks or worker["rank"] in ranks
+            ]
+
+        known = self.wait(lambda status: None not in of(status["workers"]))
+        return [step for step in of(known["workers"]) if step is not None]
 
 
 class JobRunner:
