@@ -185,7 +185,7 @@ def join_parts(parts: Sequence[FilePart], spec: TableSpec) -> FilePart:
         columns = spec.optimizer.num_state_columns * spec.dim
         each = [part.ids for part in parts if part.ids is not None]
         ids = np.concatenate([np.empty(0, np.int64), *each])
-        if len(np.unique(ids)) != len(ids):
+        if len(each) > 1 and len(np.unique(ids)) != len(ids):  # of one file that is known
             raise CheckpointDamagedError(path=spec.name, reason="an id is in two files")
         return FilePart(
             ids=ids,

@@ -13,9 +13,8 @@ from typing import Any
 
 from paramfleet.serving.manifest import FORMAT as EXPORT_FORMAT
 from paramfleet_shared.checkpoint import FORMAT, MANIFEST, CheckpointWriteError
-from paramfleet_shared.documents import MAX_DOCUMENT_BYTES, read_document
+from paramfleet_shared.documents import read_content, read_document
 from paramfleet_shared.folders import FolderNameError, check_folder_name
-from paramfleet_shared.regular_files import read_regular
 from paramfleet_shared.texts import shown
 
 __all__ = ["check_makes_way", "folder_to_save"]
@@ -92,12 +91,10 @@ def _strangers_in(folder: Path) -> str:
     if not is_file:
         return ""
     try:
-        named = _files_named(
-            read_document(read_regular(folder / MANIFEST, most_bytes=MAX_DOCUMENT_BYTES + 1))
-        )
+        named = _files_named(read_document(read_content(folder / MANIFEST)))
     except FileNotFoundError:
         return f"holds {_some(is_file)}, and no {MANIFEST} of a checkpoint or an export"
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         return f"holds a {MANIFEST} of no checkpoint or export ({error})"
     strangers = sorted(name for name, is_one in is_file.items() if not is_one)
     strangers = strangers or sorted(set(is_file) - named)

@@ -1,10 +1,9 @@
 """Which numbers a model's parameters and buffers may hold in a checkpoint or an export.
 
 What is learned is finite, as in the tables of a job. So are running statistics: one value that
-isn't makes every output of its layer NaN, and no later batch mends it. A negative variance
-does that, too. Other buffers, and
-parameters that aren't trained, may hold infinities on purpose, as masks of attention do. NaN
-is never meant.
+isn't makes every output of its layer NaN, and no later batch mends it. A negative variance does
+that, too. Other buffers, and parameters that aren't trained, may hold infinities on purpose, as
+masks of attention do. NaN is never meant.
 """
 
 import torch

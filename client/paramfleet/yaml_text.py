@@ -4,13 +4,13 @@ An alias stands for all that its anchor names, and may stand within another anch
 hundred bytes can mean billions of values. So values are counted as often as they are meant.
 """
 
-import os
-import stat
 from pathlib import Path
 from typing import Any
 
 import yaml
 from yaml.composer import ComposerError
+
+from paramfleet_shared.regular_files import read_regular
 
 __all__ = ["MAX_FILE_BYTES", "BoundedLoader", "read_text", "value_of"]
 
@@ -22,9 +22,6 @@ MAX_NESTING = 64
 
 MAX_VALUES = 100_000
 """Keys and values, those behind an alias once for each alias."""
-
-_OPEN = os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0)
-"""The open of a pipe would wait for a writer."""
 
 
 class BoundedLoader(yaml.SafeLoader):
@@ -74,10 +71,7 @@ def read_text(path: Path) -> str:
         OSError: if the system refuses.
         ValueError: if it isn't a regular file of UTF-8, or is too large.
     """
-    with os.fdopen(os.open(path, _OPEN), "rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise ValueError("it isn't a regular file")
-        content = file.read(MAX_FILE_BYTES + 1)
+    content = read_regular(path, most_bytes=MAX_FILE_BYTES + 1, may_be_link=True)
     if len(content) > MAX_FILE_BYTES:
         rule = f"it is larger than {MAX_FILE_BYTES} bytes"
         raise ValueError(rule)

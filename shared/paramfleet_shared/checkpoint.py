@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paramfleet_shared.cuts import Cut
-from paramfleet_shared.documents import MAX_DOCUMENT_BYTES, read_document, whole
+from paramfleet_shared.documents import read_content, read_document, whole
 from paramfleet_shared.errors import (
     ContractError,
     FleetError,
@@ -28,7 +28,7 @@ from paramfleet_shared.errors import (
     UnavailableError,
 )
 from paramfleet_shared.gathered import GatheredStates
-from paramfleet_shared.regular_files import read_regular, write_regular
+from paramfleet_shared.regular_files import write_regular
 from paramfleet_shared.saved_module import SavedModule, check_file_name
 from paramfleet_shared.tables.spec import TableSpec
 from paramfleet_shared.tables.states import check_rows
@@ -299,7 +299,7 @@ def read_manifest(directory: Path, *, digest: str = "") -> Manifest:
     """
     path = directory / MANIFEST
     try:
-        content = read_regular(path, most_bytes=MAX_DOCUMENT_BYTES + 1)
+        content = read_content(path)
         document = read_document(content)
     except (OSError, ValueError) as error:
         raise ManifestError(path=str(path), rule=f"can't be read: {error}") from error

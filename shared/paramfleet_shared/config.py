@@ -159,10 +159,17 @@ class Resolved(Generic[T]):
             for field in _fields(type(self.value))
         }
 
-    def lines(self) -> list[str]:
-        """Return one line a setting for the log, with secrets hidden."""
-        shown = self.shown().items()
-        return [f"{name} = {fact['value']!r} ({fact['origin']})" for name, fact in shown]
+    def lines(self, *, given: bool = False) -> list[str]:
+        """Return one line a setting for the log, with secrets hidden.
+
+        Args:
+            given: Only those that somebody gave: not the defaults.
+        """
+        return [
+            f"{name} = {fact['value']!r} ({fact['origin']})"
+            for name, fact in self.shown().items()
+            if not given or fact["origin"] != "default"
+        ]
 
 
 def read_environment() -> dict[str, str]:

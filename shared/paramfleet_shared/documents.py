@@ -7,11 +7,13 @@ interpreter's own.
 
 import json
 import math
+from pathlib import Path
 from typing import Any
 
+from paramfleet_shared.regular_files import read_regular
 from paramfleet_shared.texts import shortened, shown
 
-__all__ = ["LARGEST_COUNT", "MAX_DOCUMENT_BYTES", "read_document", "whole"]
+__all__ = ["LARGEST_COUNT", "MAX_DOCUMENT_BYTES", "read_content", "read_document", "whole"]
 
 MAX_DOCUMENT_BYTES = 64 << 20
 """Of one document: some 200,000 files of a checkpoint."""
@@ -24,6 +26,16 @@ MAX_BITS = 1023
 
 LARGEST_COUNT = 2**53
 """Of bytes, rows and steps: a float64, which optimizers count with, has each up to this."""
+
+
+def read_content(path: Path) -> bytes:
+    """Return the bytes of a document's file, for ``read_document``.
+
+    Raises:
+        OSError: if the system refuses.
+        ValueError: if it isn't a regular file.
+    """
+    return read_regular(path, most_bytes=MAX_DOCUMENT_BYTES + 1)
 
 
 def read_document(content: bytes) -> Any:

@@ -1,7 +1,7 @@
-"""Files of a checkpoint or an export are opened as regular files, or not at all.
+"""Files that others may have made are opened as regular files, or not at all.
 
-A link of a file's name could lead out of the folder, and opening a pipe would wait for a
-writer.
+Opening a pipe would wait for a writer. In a checkpoint or an export a link of a file's name
+could lead out of the folder, too.
 """
 
 import os
@@ -14,33 +14,35 @@ __all__ = ["CREATE", "open_regular", "read_regular", "write_regular"]
 CREATE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
 """A link of a file's name is never written through."""
 
-_OPEN = os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+_OPEN = os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0)
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 
 
-def open_regular(path: Path) -> BufferedReader:
+def open_regular(path: Path, *, may_be_link: bool = False) -> BufferedReader:
     """Open a regular file for reading; the folder it is in may be reached by links.
 
     Raises:
         OSError: if the system refuses.
-        ValueError: if it is a link, a pipe, or anything else than a regular file.
+        ValueError: if it is a link that it may not be, a pipe, or anything else than a
+            regular file.
     """
-    if path.is_symlink():
+    if not may_be_link and path.is_symlink():
         raise ValueError("is a link, which could lead out of the folder")
-    file = os.fdopen(os.open(path, _OPEN), "rb")
+    file = os.fdopen(os.open(path, _OPEN if may_be_link else _OPEN | _NO_LINK), "rb")
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
         raise ValueError("isn't a regular file")
     return file
 
 
-def read_regular(path: Path, *, most_bytes: int) -> bytes:
+def read_regular(path: Path, *, most_bytes: int, may_be_link: bool = False) -> bytes:
     """Return the content of a regular file, or so many bytes of its beginning.
 
     Raises:
         OSError: if the system refuses.
-        ValueError: if it is a link, a pipe, or anything else than a regular file.
+        ValueError: as ``open_regular``.
     """
-    with open_regular(path) as file:
+    with open_regular(path, may_be_link=may_be_link) as file:
         return file.read(most_bytes)
 
 

@@ -88,7 +88,7 @@ def _opened(folder: Path, file: ExportedFile, *, verify: bool) -> Iterator[Buffe
         with open_regular(path) as opened:
             _prove(opened, file, verify=verify)
             yield opened
-    except (OSError, KeyError, ValueError, RecursionError) as error:
+    except (OSError, KeyError, ValueError) as error:
         reason = f"has no tensor {error}" if isinstance(error, KeyError) else str(error)
         raise ExportDamagedError(path=str(path), reason=reason) from error
 

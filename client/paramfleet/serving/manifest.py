@@ -13,9 +13,9 @@ from typing import Any, get_args
 
 from paramfleet.serving.errors import ExportError
 from paramfleet.serving.unknown import Policy
-from paramfleet_shared.documents import MAX_DOCUMENT_BYTES, read_document, whole
+from paramfleet_shared.documents import read_content, read_document, whole
 from paramfleet_shared.errors import FleetError
-from paramfleet_shared.regular_files import read_regular, write_regular
+from paramfleet_shared.regular_files import write_regular
 from paramfleet_shared.saved_module import FILE_NAME
 from paramfleet_shared.tables.spec import InitializerSpec, Storage, TableSpec
 from paramfleet_shared.texts import shown
@@ -161,7 +161,7 @@ def read_export_manifest(folder: Path) -> ExportManifest:
     """
     path = folder / MANIFEST
     try:
-        document = read_document(read_regular(path, most_bytes=MAX_DOCUMENT_BYTES + 1))
+        document = read_document(read_content(path))
     except (OSError, ValueError) as error:
         rule = f"can't be read: {error}; fleet.save_inference_model writes one"
         raise ExportError(path=str(path), rule=rule) from error

@@ -369,9 +369,9 @@ def run(resolved: Resolved[CoordinatorSettings]) -> int:
     level, log_format = settings.log_level, settings.log_format
     setup_logging("coordinator", level=level, log_format=log_format)
     raise_open_files()
+    given = set(resolved.lines(given=True))
     for line in resolved.lines():
-        given = not line.endswith("(default)")
-        log.log(logging.INFO if given else logging.DEBUG, "setting %s", line)
+        log.log(logging.INFO if line in given else logging.DEBUG, "setting %s", line)
     for warning in open_warnings(resolved.origins, settings, read_environment()):
         log.warning(warning)
     return asyncio.run(_serve_until_signal(Coordinator(resolved, clock=SystemClock())))

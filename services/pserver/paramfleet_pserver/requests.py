@@ -46,10 +46,8 @@ MODES: tuple[Mode, ...] = ("sync", "async", "geo", "localsgd")
 MAX_ANSWER_BYTES = DEFAULT_LIMITS.max_body_bytes
 """A worker takes no longer body."""
 
-_Ids = Literal["plain", "delta", "pulled"]
-_IDS: tuple[_Ids, ...] = ("plain", "delta", "pulled")
 _PullIds = Literal["plain", "delta", "pulled", "known"]
-_PULL_IDS: tuple[_PullIds, ...] = (*_IDS, "known")
+_PULL_IDS: tuple[_PullIds, ...] = ("plain", "delta", "pulled", "known")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -100,7 +100,7 @@ def prepared_launch(
             prepare_admin_token(folder)
             own |= admin_environment(folder, job)
         secret_of(job)
-        given = [line for line in resolved.lines() if not line.endswith("(default)")]
+        given = resolved.lines(given=True)
         found = open_warnings(resolved.origins, job, environment)
         warnings = [f"warning: {each}" for each in found]
         plan = _with_own_logs(plan, stack)
