@@ -87,7 +87,7 @@ class PaddleJob:
             ChildFailedError: if one doesn't start.
         """
         server = await self._start("server", TRAINING_ROLE="PSERVER")
-        # The server's process holds the store where workers meet, before it serves tables.
+        # The server's process holds the workers' common store before it serves tables.
         await server.until_listening(self._ports[1])
         self._workers = [
             await self._start(

@@ -1,4 +1,4 @@
-"""A slow link between workers that meet, as time that an exchange takes.
+"""A slow link between workers that synchronize, as time that an exchange takes.
 
 Workers of a ``torch.distributed`` group connect to each other by themselves, so no proxy can
 stand between them. Instead the result of an exchange is handed out no sooner than the link
@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import torch
 
 from paramfleet.localsgd.core.ledger import Ledger
-from paramfleet.localsgd.group_meeting import GroupMeeting
-from paramfleet.localsgd.meeting import Pending
+from paramfleet.localsgd.group_synchronizer import GroupSynchronizer
+from paramfleet.localsgd.synchronizer import Pending
 from paramfleet_shared.clock import SystemClock
 
-__all__ = ["Link", "LinkedMeeting"]
+__all__ = ["Link", "LinkedSynchronizer"]
 
 _CLOCK = SystemClock()
 
@@ -30,37 +30,39 @@ class Link:
     bytes_per_s: float = 100e6 / 8
 
 
-class LinkedMeeting:
-    """A group's meeting behind a link.
+class LinkedSynchronizer:
+    """A group's synchronization behind a link.
 
     Args:
-        meeting: What exchanges.
+        synchronizer: What exchanges.
         ledger: In which it counts the bytes that a worker sends.
         link: Between the workers.
     """
 
-    def __init__(self, meeting: GroupMeeting, ledger: Ledger, link: Link) -> None:
-        self.fragments = meeting.fragments
-        self._meeting = meeting
+    def __init__(self, synchronizer: GroupSynchronizer, ledger: Ledger, link: Link) -> None:
+        self.fragments = synchronizer.fragments
+        self._synchronizer = synchronizer
         self._ledger = ledger
         self._link = link
-        self._latency_s = (meeting.num_workers - 1) * link.round_trip_s
+        self._latency_s = (synchronizer.num_workers - 1) * link.round_trip_s
         self._busy_until = 0.0
 
-    def meet(self, fragment: int, snapshot_F: torch.Tensor, delta_F: torch.Tensor) -> Pending:
+    def exchange(
+        self, fragment: int, snapshot_F: torch.Tensor, delta_F: torch.Tensor
+    ) -> Pending:
         """Begin an exchange."""
         before = self._ledger.bytes_sent
-        return self._sent(before, self._meeting.meet(fragment, snapshot_F, delta_F))
+        return self._sent(before, self._synchronizer.exchange(fragment, snapshot_F, delta_F))
 
     def average(self, values_F: torch.Tensor) -> Pending:
         """Begin an exchange of what no outer optimizer steps."""
         before = self._ledger.bytes_sent
-        return self._sent(before, self._meeting.average(values_F))
+        return self._sent(before, self._synchronizer.average(values_F))
 
     def mean(self, value: float) -> float:
         """Return the workers' mean."""
         began = _CLOCK.monotonic()
-        found = self._meeting.mean(value)
+        found = self._synchronizer.mean(value)
         _wait_until(began + self._latency_s)
         return found
 

@@ -24,7 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 from paramfleet.localsgd.buckets import WholeMean
 from paramfleet.localsgd.core.ledger import Ledger
 from paramfleet.localsgd.core.settings import LocalSgdSettings
-from paramfleet.localsgd.group_meeting import GroupMeeting
+from paramfleet.localsgd.group_synchronizer import GroupSynchronizer
 from paramfleet.localsgd.layout import Layout, trained_parameters
 from paramfleet.localsgd.optimizer import LocalSgdOptimizer
 
@@ -36,7 +36,7 @@ from gpt import Gpt  # type: ignore[import-not-found]
 from images import Images, batches, read_mnist  # type: ignore[import-not-found]
 from resnet import SmallResNet  # type: ignore[import-not-found]
 
-from localsgd_link import Link, LinkedMeeting
+from localsgd_link import Link, LinkedSynchronizer
 
 WIDTHS = (8, 16, 32, 64)
 EVALUATION_BATCHES = 24
@@ -200,9 +200,9 @@ def _apart(
     parameters = trained_parameters(inner)
     sizes = Layout(parameters, settings.fragments).sizes
     ledger = Ledger(settings.fragments)
-    meeting = GroupMeeting(sizes, settings, ledger=ledger, device=torch.device("cpu"))
-    meeting.align([*parameters, *model.buffers()])
-    linked = LinkedMeeting(meeting, ledger, Link()) if run.is_linked else meeting
+    synchronizer = GroupSynchronizer(sizes, settings, ledger=ledger, device=torch.device("cpu"))
+    synchronizer.align([*parameters, *model.buffers()])
+    linked = LinkedSynchronizer(synchronizer, ledger, Link()) if run.is_linked else synchronizer
     optimizer = LocalSgdOptimizer(
         inner, settings, linked, ledger=ledger, buffers=model.buffers()
     )

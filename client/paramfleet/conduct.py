@@ -1,4 +1,4 @@
-"""How a worker obeys the job's operator: between two steps, in the training thread.
+"""How a worker carries out the operator's commands: between two steps, in the training thread.
 
 A script that looks at ``fleet.should_stop()``, or takes its batches from
 ``fleet.prefetch``, ends its loop by itself when the job is to end, and then evaluates and

@@ -37,7 +37,7 @@ _OUTER: dict[str, Key] = {
         kind=str,
         default="keep",
         only=("keep", "average", "reset"),
-        meaning="What becomes of the inner optimizer's state when the workers meet.",
+        meaning="What becomes of the inner optimizer's state when the workers synchronize.",
     ),
     "wire_dtype": Key(
         kind=str,
@@ -48,8 +48,8 @@ _OUTER: dict[str, Key] = {
     "overlap": Key(
         kind=bool,
         default=False,
-        meaning="Train on while the workers meet; what a meeting brought is taken in when the "
-        "next one begins.",
+        meaning="Train on while the workers synchronize; the result is applied when the next "
+        "synchronization begins.",
     ),
 }
 
@@ -58,7 +58,7 @@ _BEGIN = Key(
     default=1,
     least=1,
     most=MAX_STEPS,
-    meaning="Steps in which the workers meet every time before they train apart.",
+    meaning="Steps in which the workers synchronize every time before they train apart.",
 )
 
 FAMILY: dict[str, dict[str, Key]] = {
@@ -119,14 +119,14 @@ FAMILY: dict[str, dict[str, Key]] = {
             default=1,
             least=1,
             most=4096,
-            meaning="Parts of the model that meet in turn; more than one is streaming DiLoCo.",
+            meaning="Parts of the model that take turns; more than one is streaming DiLoCo.",
         ),
         "overlap_steps": Key(
             kind=int,
             default=0,
             least=0,
             most=MAX_STEPS,
-            meaning="Steps that training goes on before what a meeting brought is taken in.",
+            meaning="Steps that training goes on before a synchronization's result is applied.",
         ),
         "mixing": Key(
             kind=float,

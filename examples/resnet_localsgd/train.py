@@ -142,15 +142,15 @@ def main(data_dir: Path, data: str, method: str, seed: int, **options: Any) -> N
         "workers": fleet.worker_num(),
         "accuracy": accuracy(model, test, device),
         "samples_per_s": steps * each / seconds,
-        **meetings(optimizer),
+        **costs(optimizer),
     }
     if fleet.is_first_worker():
         print(json.dumps(result), flush=True)
     fleet.stop_worker()
 
 
-def meetings(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """Return what the workers' meetings cost; nothing for DDP, which all-reduces gradients."""
+def costs(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """Return what synchronizing cost; nothing for DDP, which all-reduces gradients."""
     ledger = getattr(optimizer, "ledger", None)
     return {} if ledger is None else ledger.as_json()
 

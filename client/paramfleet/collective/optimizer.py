@@ -52,7 +52,7 @@ class CollectiveOptimizer(torch.optim.Optimizer):
         self.scaler: ScaledOptimizer | None = None
         """Scales the loss, with amp in float16."""
         self.apart: LocalSgdOptimizer | None = None
-        """Meets the other workers, where they train apart."""
+        """Synchronizes with the other workers, where they train apart."""
 
     def step_through(self, stepper: torch.optim.Optimizer) -> None:
         """Step through ``stepper``, which shares the parameter groups, from now on."""
@@ -139,7 +139,7 @@ class CollectiveOptimizer(torch.optim.Optimizer):
         self.zero_grad()
 
     def finish(self) -> None:
-        """Take no more steps; workers that trained apart meet once more, and agree."""
+        """Take no more steps; workers that trained apart synchronize once more, and agree."""
         if self.apart is not None and not self._is_finished:
             self.apart.synchronize()
         self._is_finished = True

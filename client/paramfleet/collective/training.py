@@ -6,7 +6,6 @@ from typing import Any
 import torch
 
 from paramfleet.call_order import CallOrderError
-from paramfleet.collective.apart import train_apart
 from paramfleet.collective.dgc import DgcSgd
 from paramfleet.collective.errors import CollectiveSetupError
 from paramfleet.collective.gradients import all_reduced
@@ -16,6 +15,7 @@ from paramfleet.collective.optimizer import CollectiveOptimizer
 from paramfleet.collective.scaling import ScaledOptimizer, in_half
 from paramfleet.collective.sharding import cut_up
 from paramfleet.collective.steppers import stepper_of
+from paramfleet.collective.with_localsgd import train_apart
 from paramfleet.collective.world import World
 from paramfleet.strategy import CollectiveMode
 
@@ -68,7 +68,7 @@ class CollectiveTraining:
         return self.optimizer
 
     def finish(self) -> None:
-        """End training: workers that trained apart meet once more, and agree.
+        """End training: workers that trained apart synchronize once more, and agree.
 
         Raises:
             FleetError: if a worker is lost meanwhile.

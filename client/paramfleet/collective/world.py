@@ -1,8 +1,8 @@
 """One worker's place among the others of a collective job, and the group they form.
 
 Order of the start: the store of the rendezvous, the place of every worker, the process group
-of torch.distributed. Order of the end: the last meeting, the group, the store, which the
-worker that keeps it leaves last. Belongs to the training thread.
+of torch.distributed. Order of the end: the last gather, the group, the store, which
+the worker that keeps it leaves last. Belongs to the training thread.
 """
 
 import re
@@ -24,7 +24,7 @@ from paramfleet.collective.errors import (
     PeersLostError,
     RendezvousError,
 )
-from paramfleet.collective.meetings import Meetings
+from paramfleet.collective.store_group import StoreGroup
 from paramfleet.roles import Rendezvous, RoleMaker
 from paramfleet.settings import WorkerSettings
 from paramfleet_shared.clock import Clock
@@ -65,7 +65,7 @@ class World:
         self.device = _device_of(role.rendezvous)
         began = clock.monotonic()
         store = self._open_store(role.rendezvous, began)
-        self.meetings = Meetings(
+        self.store_group = StoreGroup(
             PrefixStore("fleet", store),
             rank=self.rank,
             size=self.size,
@@ -91,7 +91,7 @@ class World:
         Raises:
             PeersLostError: naming who didn't come.
         """
-        return [payload] if self.alone else self.meetings.gather(name, payload)
+        return [payload] if self.alone else self.store_group.gather(name, payload)
 
     @contextmanager
     def together(self, operation: str) -> Iterator[None]:
@@ -128,14 +128,14 @@ class World:
         if self.alone or self._place is None:
             return
         if self._place.keeps_store:  # it is gone when this process is
-            self.meetings.gather("fleet.left", b"", timeout_s=self._settings.call_timeout_s)
+            self.store_group.gather("fleet.left", b"", timeout_s=self._settings.call_timeout_s)
         else:
-            self.meetings.leave("fleet.left")
+            self.store_group.leave("fleet.left")
 
     def abandon(self, why: str) -> None:
         """Tell the others, who may wait for this worker, that its script has ended."""
         try:
-            self.meetings.end(why)
+            self.store_group.end(why)
         except DistError:  # the store is gone, and with it whoever could read it
             return
 
@@ -177,7 +177,7 @@ class World:
         own = (role.host or self._settings.host).encode()
         left_s = self._settings.join_timeout_s - (self._clock.monotonic() - began)
         try:
-            said = self.meetings.gather("rendezvous", own, timeout_s=max(0.0, left_s))
+            said = self.store_group.gather("rendezvous", own, timeout_s=max(0.0, left_s))
         except PeersLostError as error:
             raise RendezvousError(
                 peer=error.peer,
@@ -200,7 +200,7 @@ class World:
 
     def _who_ended(self) -> str:
         try:
-            ended = self.meetings.ended()
+            ended = self.store_group.ended()
         except DistError:
             return "worker 0, which kept the store"
         if not ended:

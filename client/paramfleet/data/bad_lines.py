@@ -94,7 +94,7 @@ class BadLines:
             kept = [entry for entry in entries if int(entry.split(b"\t", 1)[0]) <= lines_read]
             path.write_bytes(b"".join(kept))
 
-    def meet(self, bad: BadLine) -> None:
+    def take(self, bad: BadLine) -> None:
         """Do what is to be done with a bad line.
 
         Raises:

@@ -136,7 +136,7 @@ class Parser:
             if span[3]:
                 yield self._taken(text, int(span[3]), used)
             if code:
-                self._bad_lines.meet(self._describe(text, int(span[0]), code, used))
+                self._bad_lines.take(self._describe(text, int(span[0]), code, used))
             begin = int(span[0])
 
     def _skip(self, text: bytearray, array: NDArray[np.uint8]) -> int:

@@ -1,1 +1,1 @@
-"""Workers that train apart and meet now and then: LocalSGD, its adaptive form, DiLoCo."""
+"""Workers train apart and synchronize now and then: LocalSGD, its adaptive form, DiLoCo."""

@@ -20,7 +20,7 @@ from paramfleet.localsgd.layout import Layout, refuse_tables, trained_parameters
 from paramfleet.localsgd.optimizer import LocalSgdOptimizer
 from paramfleet.modes.base import ModelTables
 
-__all__ = ["AloneMeeting", "localsgd_alone"]
+__all__ = ["AloneSynchronizer", "localsgd_alone"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class _There:
         return True
 
 
-class AloneMeeting:
+class AloneSynchronizer:
     """The outer optimizer of one worker; nothing travels.
 
     Args:
@@ -48,7 +48,9 @@ class AloneMeeting:
         self.fragments: Sequence[int] = list(fragments)
         self._outer = OuterOptimizer(settings, len(self.fragments))
 
-    def meet(self, fragment: int, snapshot_F: torch.Tensor, delta_F: torch.Tensor) -> _There:
+    def exchange(
+        self, fragment: int, snapshot_F: torch.Tensor, delta_F: torch.Tensor
+    ) -> _There:
         """Step the snapshot by what this worker learned."""
         return _There(self._outer.step(fragment, snapshot_F, delta_F))
 
@@ -83,5 +85,5 @@ def localsgd_alone(
     refuse_tables(flag, tables)
     settings = settings_of(flag, keys)
     layout = Layout(trained_parameters(inner), settings.fragments)
-    meeting = AloneMeeting(layout.sizes, settings)
-    return LocalSgdOptimizer(inner, settings, meeting, ledger=Ledger(settings.fragments))
+    synchronizer = AloneSynchronizer(layout.sizes, settings)
+    return LocalSgdOptimizer(inner, settings, synchronizer, ledger=Ledger(settings.fragments))

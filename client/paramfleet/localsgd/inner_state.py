@@ -1,4 +1,4 @@
-"""What becomes of the inner optimizer's state at a meeting.
+"""What becomes of the inner optimizer's state at a synchronization.
 
 A momentum that a worker gathered alone belongs to where it went alone. To keep it costs
 nothing and is what Fleet and DiLoCo do; the mean of all is what one process would have had

@@ -1,8 +1,8 @@
-"""The optimizer that training code holds: any of torch's, with meetings between its steps.
+"""The optimizer that training code holds: any of torch's, that synchronizes between its steps.
 
 It is a ``torch.optim.Optimizer`` over the same parameter groups, so that learning-rate
 schedulers, ``clip_grad_norm_`` and ``zero_grad`` work on it. The schedule says when a
-fragment is exchanged, the meeting does it, and here its result reaches the model.
+fragment is exchanged, the synchronizer does it, and here its result reaches the model.
 
 Shape legend: F = values of a fragment.
 """
@@ -19,13 +19,13 @@ from paramfleet.localsgd.core.schedule import Action, Schedule
 from paramfleet.localsgd.core.settings import LocalSgdSettings, LocalSgdSettingsError
 from paramfleet.localsgd.inner_state import forget_state, state_tensors
 from paramfleet.localsgd.layout import Layout, trained_parameters, write_flat
-from paramfleet.localsgd.meeting import (
+from paramfleet.localsgd.synchronizer import (
     Averaging,
     InPlace,
     Landing,
-    Meeting,
     Pending,
     Restorable,
+    Synchronizer,
 )
 from paramfleet_shared.clock import Clock, SystemClock
 from paramfleet_shared.errors import ContractError
@@ -78,26 +78,26 @@ class _UnderWay:
 
 
 class LocalSgdOptimizer(torch.optim.Optimizer):
-    """Steps by itself, and meets the other workers now and then.
+    """Steps by itself, and synchronizes with the other workers now and then.
 
     Args:
         inner: The torch optimizer over the model's parameters. They have the same values on
             all workers.
         settings: The same on all workers.
-        meeting: Where the workers exchange fragments as ``Layout`` cuts them.
-        ledger: Which the meeting counts in too.
+        synchronizer: Where the workers exchange fragments as ``Layout`` cuts them.
+        ledger: Which the synchronization counts in too.
         buffers: The model's; those of floats get the workers' mean once a period.
         clock: What stalls are measured by.
 
     Raises:
-        LocalSgdSettingsError: if the meeting can't average what is to be averaged.
+        LocalSgdSettingsError: if the synchronization can't average what is to be averaged.
     """
 
     def __init__(
         self,
         inner: torch.optim.Optimizer,
         settings: LocalSgdSettings,
-        meeting: Meeting,
+        synchronizer: Synchronizer,
         *,
         ledger: Ledger,
         buffers: Iterable[torch.Tensor] = (),
@@ -107,15 +107,15 @@ class LocalSgdOptimizer(torch.optim.Optimizer):
         super().__init__(inner.param_groups, inner.defaults)
         self.inner = inner
         self.ledger = ledger
-        """What the meetings cost so far."""
+        """What the synchronizations cost so far."""
         self.schedule = Schedule(settings)
-        """When the workers meet."""
+        """When the workers synchronize."""
         self._settings = settings
-        self._meeting = meeting
+        self._synchronizer = synchronizer
         self._buffers = [buffer for buffer in buffers if buffer.is_floating_point()]
         self._check_averaging()
         layout = Layout(trained_parameters(inner), settings.fragments)
-        assert list(meeting.fragments) == layout.sizes
+        assert list(synchronizer.fragments) == layout.sizes
         self._layout = layout
         self._clock = clock or SystemClock()
         self._snapshots = [layout.read(number) for number in range(len(layout.sizes))]
@@ -141,7 +141,7 @@ class LocalSgdOptimizer(torch.optim.Optimizer):
         *,
         loss: float | torch.Tensor | None = None,
     ) -> float | None:
-        """Take one step with the gradients that ``backward`` left, and meet if it is time.
+        """Take one step with the gradients of ``backward``, and synchronize if it is time.
 
         Args:
             closure: Computes the loss and its gradients, as in torch.
@@ -224,12 +224,14 @@ class LocalSgdOptimizer(torch.optim.Optimizer):
         """
         for action in self.schedule.end_all():
             self._do(action)
-        meeting = self._meeting
+        synchronizer = self._synchronizer
         return {
             "inner": self.inner.state_dict(),
             "schedule": self.schedule.state_dict(),
             "snapshots": [snapshot_F.clone() for snapshot_F in self._snapshots],
-            "meeting": meeting.state_dict() if isinstance(meeting, Restorable) else {},
+            "meeting": synchronizer.state_dict()
+            if isinstance(synchronizer, Restorable)
+            else {},
             "ledger": self.ledger.state_dict(),
             "losses": [float(loss) for loss in self._losses],
         }
@@ -242,8 +244,8 @@ class LocalSgdOptimizer(torch.optim.Optimizer):
         self.schedule.load_state_dict(state_dict["schedule"])
         device = self._snapshots[0].device
         self._snapshots = [each.to(device).clone() for each in state_dict["snapshots"]]
-        if isinstance(self._meeting, Restorable):
-            self._meeting.load_state_dict(state_dict["meeting"])
+        if isinstance(self._synchronizer, Restorable):
+            self._synchronizer.load_state_dict(state_dict["meeting"])
         self.ledger.load_state_dict(state_dict["ledger"])
         self._losses = list(state_dict["losses"])
 
@@ -252,9 +254,9 @@ class LocalSgdOptimizer(torch.optim.Optimizer):
         return f"LocalSgdOptimizer({self._settings!r}, {self.inner!r})"
 
     def _check_averaging(self) -> None:
-        if isinstance(self._meeting, Averaging):
+        if isinstance(self._synchronizer, Averaging):
             return
-        name = type(self._meeting).__name__
+        name = type(self._synchronizer).__name__
         if self._settings.optimizer_state == "average":
             rule = f"{name} has nowhere to average it: use 'keep' or 'reset'"
             raise LocalSgdSettingsError(key="optimizer_state", value="'average'", rule=rule)
@@ -265,7 +267,7 @@ class LocalSgdOptimizer(torch.optim.Optimizer):
             raise LocalSgdSettingsError(key="buffers", value=str(len(self._buffers)), rule=rule)
 
     def _note_loss(self, loss: float | torch.Tensor | None) -> None:
-        """Keep a step's loss; a tensor is read at the next meeting only."""
+        """Keep a step's loss; a tensor is read at the next synchronization only."""
         if not self.schedule.needs_losses:
             return
         assert loss is not None
@@ -278,8 +280,8 @@ class LocalSgdOptimizer(torch.optim.Optimizer):
             self._end(action.fragment)
 
     def _begin(self, fragment: int) -> None:
-        if isinstance(self._meeting, InPlace) and self._meeting.is_in_place:
-            self._under_way[fragment] = self._met_in_place(fragment, self._meeting)
+        if isinstance(self._synchronizer, InPlace) and self._synchronizer.is_in_place:
+            self._under_way[fragment] = self._exchanged_in_place(fragment, self._synchronizer)
         else:
             self._under_way[fragment] = self._begun(fragment)
         self.ledger.exchanged()
@@ -297,18 +299,18 @@ class LocalSgdOptimizer(torch.optim.Optimizer):
             raise NotFiniteError(fragment=fragment, step=self.schedule.step, count=count)
         is_carried = self._settings.overlap_steps > 0 and self._settings.mixing is None
         return _UnderWay(
-            pending=self._meeting.meet(fragment, snapshot_F, delta_F),
+            pending=self._synchronizer.exchange(fragment, snapshot_F, delta_F),
             step=self.schedule.step,
             local_F=local_F if is_carried else None,
             averages=self._begin_averages(fragment),
         )
 
-    def _met_in_place(self, fragment: int, meeting: InPlace) -> _UnderWay:
+    def _exchanged_in_place(self, fragment: int, synchronizer: InPlace) -> _UnderWay:
         snapshot_F = self._snapshots[fragment]
-        if count := meeting.num_nonfinite(fragment, snapshot_F):
+        if count := synchronizer.num_nonfinite(fragment, snapshot_F):
             raise NotFiniteError(fragment=fragment, step=self.schedule.step, count=count)
         began = self._clock.monotonic()
-        meeting.meet_in_place(fragment, snapshot_F)
+        synchronizer.exchange_in_place(fragment, snapshot_F)
         self.ledger.stalled(self._clock.monotonic() - began)
         return _UnderWay(pending=None, step=self.schedule.step, local_F=None, averages=[])
 
@@ -323,16 +325,16 @@ class LocalSgdOptimizer(torch.optim.Optimizer):
         begun = []
         for tensors in averaged:
             if tensors:
-                assert isinstance(self._meeting, Averaging)
+                assert isinstance(self._synchronizer, Averaging)
                 flat_F = torch.cat([tensor.detach().reshape(-1).float() for tensor in tensors])
-                begun.append((self._meeting.average(flat_F), tensors))
+                begun.append((self._synchronizer.average(flat_F), tensors))
         return begun
 
     def _choose(self, losses: list[float | torch.Tensor]) -> None:
-        """Let the period follow the mean loss of all workers' steps since the last meeting."""
+        """Let the period follow the workers' mean loss since the last synchronization."""
         own = sum(float(loss) for loss in losses) / len(losses)
         began = self._clock.monotonic()
-        loss = self._meeting.mean(own)
+        loss = self._synchronizer.mean(own)
         self.ledger.stalled(self._clock.monotonic() - began)
         rate = float(self.param_groups[0]["lr"])
         self.ledger.chose(self.schedule.choose(loss=loss, rate=rate), step=self.schedule.step)

@@ -6,7 +6,7 @@ import torch
 
 from paramfleet.localsgd.core.ledger import Ledger
 from paramfleet.localsgd.core.settings import LocalSgdSettings
-from paramfleet.localsgd.group_meeting import GroupMeeting, GroupMeetingSettings
+from paramfleet.localsgd.group_synchronizer import GroupSynchronizer, GroupSynchronizerSettings
 from paramfleet.localsgd.layout import Layout, trained_parameters
 from paramfleet.localsgd.optimizer import LocalSgdOptimizer
 
@@ -18,9 +18,9 @@ def localsgd_over_group(
     settings: LocalSgdSettings,
     *,
     buffers: Iterable[torch.Tensor] = (),
-    group_settings: GroupMeetingSettings | None = None,
+    group_settings: GroupSynchronizerSettings | None = None,
 ) -> LocalSgdOptimizer:
-    """Return an optimizer whose workers meet by all-reduce; all workers call it together.
+    """Return an optimizer that synchronizes by all-reduce; all workers call it together.
 
     Everybody begins with rank 0's parameters and buffers.
 
@@ -33,12 +33,12 @@ def localsgd_over_group(
 
     Raises:
         LocalSgdSettingsError: if there are fewer parameters than fragments.
-        MeetingLostError: if a worker didn't come in time.
+        SynchronizationLostError: if a worker didn't come in time.
     """
     parameters = trained_parameters(inner)
     layout = Layout(parameters, settings.fragments)
     ledger = Ledger(settings.fragments)
-    meeting = GroupMeeting(
+    synchronizer = GroupSynchronizer(
         layout.sizes,
         settings,
         ledger=ledger,
@@ -46,5 +46,5 @@ def localsgd_over_group(
         group_settings=group_settings,
     )
     kept = list(buffers)
-    meeting.align([*parameters, *kept])
-    return LocalSgdOptimizer(inner, settings, meeting, ledger=ledger, buffers=kept)
+    synchronizer.align([*parameters, *kept])
+    return LocalSgdOptimizer(inner, settings, synchronizer, ledger=ledger, buffers=kept)

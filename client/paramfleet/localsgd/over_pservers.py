@@ -1,8 +1,8 @@
 """LocalSGD among the workers of a job with parameter servers.
 
-Every worker trains alone with any torch optimizer, and meets the others at the pservers'
-dense tables, without waiting for them. What an exchange brought is taken in at the first
-step boundary after the answer; only a worker's next exchange waits for its own former one.
+Every worker trains alone with any torch optimizer, and synchronizes with the others at the
+pservers' dense tables, without waiting for them. The result of an exchange is applied at the
+first step boundary after the answer; only a worker's next exchange waits for its former one.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from paramfleet.localsgd.core.choices import settings_of
 from paramfleet.localsgd.core.ledger import Ledger
 from paramfleet.localsgd.layout import Layout, refuse_tables, trained_parameters
 from paramfleet.localsgd.optimizer import LocalSgdOptimizer
-from paramfleet.localsgd.pserver_meeting import PserverMeeting, outer_rule
+from paramfleet.localsgd.pserver_synchronizer import PserverSynchronizer, outer_rule
 from paramfleet.modes.base import ModelTables, check_gradients
 from paramfleet.modes.rowstep import forget_states
 from paramfleet.strategy import TrainingMode
@@ -70,12 +70,12 @@ class LocalSgdMode:
             sparse=(), dense=tuple((block, optimizer.param_groups[0]) for block in self._blocks)
         )
         """What the pservers hold: a table for each fragment."""
-        self._meeting = PserverMeeting(job, self._blocks, settings, ledger=ledger)
+        self._synchronizer = PserverSynchronizer(job, self._blocks, settings, ledger=ledger)
         self._wrap = partial(
             LocalSgdOptimizer,
             optimizer,
             settings,
-            self._meeting,
+            self._synchronizer,
             ledger=ledger,
             clock=job.communicator.clock,
         )
@@ -87,7 +87,7 @@ class LocalSgdMode:
         self._step = declare(self._job, specs, self._mode)
         agree_on_dense(self._job, self._blocks)
         if moves_in_place(self._job, self._blocks, self._settings.wire_dtype):
-            self._meeting.move_in_place()
+            self._synchronizer.move_in_place()
         self._local = self._wrap()
         self._local.schedule.join(self._step)
 
@@ -97,7 +97,7 @@ class LocalSgdMode:
         self._job.communicator.raise_failure()
         check_gradients(self._checked, step=self._step)
         self._step += 1
-        self._meeting.step = self._step
+        self._synchronizer.step = self._step
         self._local.land()
         self._local.step(loss=self._loss())
 
@@ -118,14 +118,14 @@ class LocalSgdMode:
         self._local.land(wait=True)
         forget_states(self._optimizer, (), self._blocks)
         self._take_served()
-        self._meeting.forget()
+        self._synchronizer.forget()
         schedule = self._local.schedule.state_dict()
         self._local = self._wrap()
         self._local.schedule.load_state_dict(schedule)
 
     def depart(self) -> None:
         """Send all that was learned, and leave."""
-        self._meeting.is_last = True
+        self._synchronizer.is_last = True
         self._local.synchronize()
         fields = {**self._job.author.fields(), "step": self._step}
         self._job.communicator.wait(self._job.pservers.call_all("leave", fields))
@@ -144,8 +144,8 @@ class LocalSgdMode:
         self._take_served()
 
     def _take_served(self) -> None:
-        if self._meeting.is_in_place:
-            self._meeting.take_served()
+        if self._synchronizer.is_in_place:
+            self._synchronizer.take_served()
             return
         for block, values in zip(
             self._blocks, pull_dense(self._job, self._blocks), strict=True

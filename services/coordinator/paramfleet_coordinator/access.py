@@ -17,7 +17,7 @@ from aiohttp import web
 
 from paramfleet_shared.access import identity_of, requires
 from paramfleet_shared.discovery.errors import NoRedisError
-from paramfleet_shared.discovery.seat import AUDIT_ENTRIES
+from paramfleet_shared.discovery.job_registry import AUDIT_ENTRIES
 
 __all__ = ["AUDIT_LOG", "AuditEntry", "AuditLog", "audit", "requires"]
 

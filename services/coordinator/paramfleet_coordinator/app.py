@@ -1,7 +1,7 @@
 """The coordinator's life.
 
-Start order: Redis answers; the seat is free and taken; the run is resumed or a new one
-opened; rpc server; admin server; the addresses are announced. Stop order: the seat is
+Start order: Redis answers; the lease is free and taken; the run is resumed or a new one
+opened; rpc server; admin server; the addresses are announced. Stop order: the lease is
 given back; admin server; rpc server; Redis.
 """
 
@@ -16,27 +16,27 @@ from dataclasses import asdict
 from paramfleet_coordinator.access import AuditLog
 from paramfleet_coordinator.api import routes as api
 from paramfleet_coordinator.api.metrics import metrics_of
-from paramfleet_coordinator.api.office import Office
+from paramfleet_coordinator.api.service import AdminService
 from paramfleet_coordinator.config import CoordinatorSettings
 from paramfleet_coordinator.core.barriers import Barriers
 from paramfleet_coordinator.core.gathering import Gathering
 from paramfleet_coordinator.core.job import Job, JobRules
 from paramfleet_coordinator.core.view import JobView
-from paramfleet_coordinator.routes import Desk
+from paramfleet_coordinator.routes import RpcRoutes
 from paramfleet_shared.access import gate_of
 from paramfleet_shared.admin import AdminServer
 from paramfleet_shared.clock import Clock, SystemClock
 from paramfleet_shared.config import Resolved, read_environment
 from paramfleet_shared.discovery.errors import (
+    CoordinatorExistsError,
     JobSizeError,
     NoRedisError,
     OtherLaunchError,
-    SeatTakenError,
 )
+from paramfleet_shared.discovery.job_registry import JobRegistry
 from paramfleet_shared.discovery.openness import look_for_openness
 from paramfleet_shared.discovery.records import JobSizes, Snapshot
-from paramfleet_shared.discovery.registry import CoordinatorSeat
-from paramfleet_shared.discovery.seat import Seat
+from paramfleet_shared.discovery.registry import CoordinatorRecord
 from paramfleet_shared.discovery.store import outlast, store_of
 from paramfleet_shared.errors import FleetError
 from paramfleet_shared.machine import raise_open_files
@@ -91,10 +91,10 @@ class Coordinator:
         self._store = store_of(
             settings, clock=clock, timeout_s=min(1.0, settings.lease_ttl_s / 4)
         )
-        record = CoordinatorSeat(
+        record = CoordinatorRecord(
             endpoint="", admin="", host=settings.host, pid=os.getpid(), launch=settings.launch
         )
-        self._seat = Seat(
+        self._job_registry = JobRegistry(
             self._store, job=settings.job, record=record, lease_ttl_s=settings.lease_ttl_s
         )
         self._sizes = JobSizes(
@@ -107,7 +107,7 @@ class Coordinator:
     async def serve(self) -> int:
         """Coordinate one run of the job until it ends.
 
-        Cancellation: the seat is given back, and a coordinator that is started again goes
+        Cancellation: the lease is given back, and a coordinator that is started again goes
         on with the job.
 
         Returns:
@@ -115,14 +115,14 @@ class Coordinator:
 
         Raises:
             NoRedisError: if Redis stays away.
-            SeatTakenError: if the job has a coordinator already.
+            CoordinatorExistsError: if the job has a coordinator already.
             OtherLaunchError: if the job runs as another launch.
             FencedError: if another coordinator has taken over.
             JobSizeError: if the running job was started for other sizes.
         """
         try:
             await self._look_for_another_launch()
-            await self._take_seat()
+            await self._take_lease()
             for warning in (await look_for_openness(self._settings)).warnings():
                 log.warning(warning)
             job = await self._open_job()
@@ -139,26 +139,26 @@ class Coordinator:
             NoRedisError: if Redis stays away.
             OtherLaunchError: if a heartbeat of it comes within half a lease.
         """
-        settings, seat = self._settings, self._seat
+        settings, job_registry = self._settings, self._job_registry
         patience_s = settings.join_timeout_s
-        epoch = await outlast(seat.read_epoch, clock=self._clock, patience_s=patience_s)
-        record, first = await seat.read_run(epoch)
+        epoch = await outlast(job_registry.read_epoch, clock=self._clock, patience_s=patience_s)
+        record, first = await job_registry.read_run(epoch)
         own = not settings.launch or record is None or record.launch == settings.launch
         if own or not first or record is None or record.state in {"finished", "failed"}:
             return
         deadline = self._clock.monotonic() + settings.lease_ttl_s / 2
         while self._clock.monotonic() < deadline:
             await self._clock.sleep(self._tick_s)
-            if (await seat.read_run(epoch))[1] != first:
+            if (await job_registry.read_run(epoch))[1] != first:
                 name = f"launch {record.launch}" if record.launch else "it was started by hand"
                 holder = f"{name}, and members of its run {epoch} send heartbeats"
                 raise OtherLaunchError(job=settings.job, holder=holder)
 
-    async def _take_seat(self) -> None:
+    async def _take_lease(self) -> None:
         """Wait for Redis, and for the lease of a former coordinator to end.
 
         Raises:
-            SeatTakenError: if its holder goes on renewing it.
+            CoordinatorExistsError: if its holder goes on renewing it.
             OtherLaunchError: if its holder, or a launcher that lives, is of another launch.
         """
         settings = self._settings
@@ -166,7 +166,7 @@ class Coordinator:
         deadline: float | None = None
         while True:
             holder = await outlast(
-                self._seat.try_claim, clock=self._clock, patience_s=patience_s
+                self._job_registry.try_claim, clock=self._clock, patience_s=patience_s
             )
             if holder is None:
                 return
@@ -174,22 +174,24 @@ class Coordinator:
             deadline = deadline or now + settings.lease_ttl_s + settings.lease_renew_s
             if now >= deadline:
                 where = f"process {holder.pid} on {holder.host} ({holder.endpoint})"
-                raise SeatTakenError(job=settings.job, holder=where)
+                raise CoordinatorExistsError(job=settings.job, holder=where)
             await self._clock.sleep(self._tick_s)
 
     async def _open_job(self) -> Job:
         """Resume the latest run if it hasn't ended and a member of it lives; else begin one."""
-        seat = self._seat
-        seat.epoch = await seat.read_epoch()
-        if seat.epoch and await self._is_own_run() and await self._is_running():
-            arrivals = await seat.read_arrivals()
-            snapshot = await seat.tick()
-            log.info("job.resumed", extra={"job": self._settings.job, "epoch": seat.epoch})
+        job_registry = self._job_registry
+        job_registry.epoch = await job_registry.read_epoch()
+        if job_registry.epoch and await self._is_own_run() and await self._is_running():
+            arrivals = await job_registry.read_arrivals()
+            snapshot = await job_registry.tick()
+            log.info(
+                "job.resumed", extra={"job": self._settings.job, "epoch": job_registry.epoch}
+            )
             return self._new_job(Barriers(snapshot.released, arrivals))
-        seat.epoch += 1
+        job_registry.epoch += 1
         job = self._new_job(None)
-        await seat.write_job(job.record)
-        log.info("job.opened", extra={"job": self._settings.job, "epoch": seat.epoch})
+        await job_registry.write_job(job.record)
+        log.info("job.opened", extra={"job": self._settings.job, "epoch": job_registry.epoch})
         return job
 
     def _new_job(self, barriers: Barriers | None) -> Job:
@@ -205,7 +207,7 @@ class Coordinator:
 
     async def _is_own_run(self) -> bool:
         """Return whether the latest run isn't what another launch left behind."""
-        record, _ = await self._seat.read_run(self._seat.epoch)
+        record, _ = await self._job_registry.read_run(self._job_registry.epoch)
         own = self._settings.launch
         return not own or record is None or record.launch == own
 
@@ -215,12 +217,12 @@ class Coordinator:
         Raises:
             JobSizeError: if it does, and the run was started for other sizes.
         """
-        first = await self._seat.tick()
+        first = await self._job_registry.tick()
         deadline = self._clock.monotonic() + self._settings.lease_ttl_s
         if not first.members or (first.job and first.job.state in {"finished", "failed"}):
             return False
         while self._clock.monotonic() < deadline:
-            now = await self._seat.tick()
+            now = await self._job_registry.tick()
             if now.beats != first.beats:
                 self._take_sizes(now)
                 return True
@@ -252,9 +254,9 @@ class Coordinator:
 
     async def _serve_job(self, job: Job) -> int:
         settings = self._settings
-        desk = Desk(
+        rpc_routes = RpcRoutes(
             job,
-            self._seat,
+            self._job_registry,
             gathering=Gathering(job.sizes, settle_s=settings.settle_s),
             name=settings.job,
             clock=self._clock,
@@ -262,7 +264,7 @@ class Coordinator:
         )
         tls, tracing = self._tls, tracing_of(settings, "coordinator")
         server = RpcServer(
-            desk.handlers(),
+            rpc_routes.handlers(),
             name="coordinator",
             clock=self._clock,
             health=lambda: {"ok": True},
@@ -271,16 +273,18 @@ class Coordinator:
             tracing=tracing,
         )
         view = JobView()
-        office = Office(desk, view, clock=self._clock, checkpoint_dir=settings.checkpoint_dir)
-        audit_log = AuditLog(keep=self._seat.keep_audit)
-        audit_log.restore(await self._seat.read_audit())
+        service = AdminService(
+            rpc_routes, view, clock=self._clock, checkpoint_dir=settings.checkpoint_dir
+        )
+        audit_log = AuditLog(keep=self._job_registry.keep_audit)
+        audit_log.restore(await self._job_registry.read_audit())
         pages = tls and tls.accepts(*MEMBER_ROLES, protocol="http/1.1")
         admin = AdminServer(
             routes=api.routes(),
-            state=api.state(office, audit_log),
-            status=desk.status,
+            state=api.state(service, audit_log),
+            status=rpc_routes.status,
             ready=lambda: (self._started, "serving" if self._started else "starting"),
-            metrics=metrics_of(desk, office),
+            metrics=metrics_of(rpc_routes, service),
             config=self._resolved.shown(),
             gate=gate_of(settings, pages),
             tls=pages,
@@ -297,20 +301,22 @@ class Coordinator:
             admin_port = await admin.start(bind, settings.admin_port)
             endpoint = join_endpoint(settings.host, port)
             at = join_endpoint(settings.host, admin_port)
-            self._seat.announce(endpoint=endpoint, admin=at)
+            self._job_registry.announce(endpoint=endpoint, admin=at)
             self._started = True
             scheme = "http" if tls is None else "https"
             log.info(
                 "coordinator.serving", extra={"rpc": endpoint, "admin": f"{scheme}://{at}"}
             )
-            return await self._watch(job, desk, view, audit_log)
+            return await self._watch(job, rpc_routes, view, audit_log)
 
     async def _resign(self) -> None:
-        """Give the seat back; one that can't be given back ends with its lease."""
+        """Give the lease back; one that can't be given back ends by itself."""
         with contextlib.suppress(FleetError):
-            await self._seat.resign()
+            await self._job_registry.resign()
 
-    async def _watch(self, job: Job, desk: Desk, view: JobView, audit_log: AuditLog) -> int:
+    async def _watch(
+        self, job: Job, rpc_routes: RpcRoutes, view: JobView, audit_log: AuditLog
+    ) -> int:
         """Look at the registry until the job has ended and its members know.
 
         Raises:
@@ -322,14 +328,14 @@ class Coordinator:
         while True:
             now = self._clock.monotonic()
             try:
-                for decision in await desk.look():
+                for decision in await rpc_routes.look():
                     level = _LEVELS.get(decision.event, logging.INFO)
                     log.log(level, decision.event, extra=dict(decision.facts))
                     words = decision.facts.get("reason") or _WORDS.get(decision.event)
                     view.note(
                         decision.event, str(words or decision.event), now=now, **decision.facts
                     )
-                view.observe(desk.snapshot, now=now)
+                view.observe(rpc_routes.snapshot, now=now)
                 await audit_log.flush()
                 seen_at = now
                 if lost:

@@ -10,14 +10,14 @@ from paramfleet_coordinator.core.job import Decision, Job
 from paramfleet_coordinator.core.place import Place
 from paramfleet_shared.clock import Clock
 from paramfleet_shared.discovery.errors import OtherLaunchError, WrongJobError
+from paramfleet_shared.discovery.job_registry import JobRegistry, coordinator_of
 from paramfleet_shared.discovery.orders import Orders
 from paramfleet_shared.discovery.records import Member, Snapshot
-from paramfleet_shared.discovery.seat import Seat, coordinator_of
 from paramfleet_shared.rpc.server import Handler, Request
 from paramfleet_shared.texts import MAX_NAME_LENGTH, NAME_RULE, is_name, is_printable
 from paramfleet_shared.wire.message import MalformedMessageError, Message
 
-__all__ = ["Desk"]
+__all__ = ["RpcRoutes"]
 
 _MAX_PARK_S = 30.0
 """Seconds a barrier request is held at most, whatever it asks for."""
@@ -26,7 +26,7 @@ _TOP_SHARDS = 5
 """Shards of a table that the status names; each pserver says as many of its own."""
 
 
-class Desk:
+class RpcRoutes:
     """Serves one run of a job to its members.
 
     What a member is told is in the registry before it is told, so that a coordinator
@@ -34,7 +34,7 @@ class Desk:
 
     Args:
         job: The decisions.
-        seat: Where they are written.
+        job_registry: Where they are written.
         gathering: Decides how many members the job has, if that is open.
         name: The job's name.
         clock: For silences and waits.
@@ -44,7 +44,7 @@ class Desk:
     def __init__(
         self,
         job: Job,
-        seat: Seat,
+        job_registry: JobRegistry,
         *,
         gathering: Gathering,
         name: str,
@@ -52,7 +52,7 @@ class Desk:
         tick_s: float,
     ) -> None:
         self._job = job
-        self._seat = seat
+        self._job_registry = job_registry
         self._gathering = gathering
         self._sizing = asyncio.Lock()
         self._name = name
@@ -74,15 +74,15 @@ class Desk:
 
         Raises:
             NoRedisError: if Redis doesn't answer.
-            FencedError: if another coordinator has the seat.
+            FencedError: if another coordinator has the lease.
             EpochEndedError: if another run of the job has begun.
         """
-        snapshot = await self._seat.tick()
+        snapshot = await self._job_registry.tick()
         self._snapshot = snapshot
         self._decided += self._job.observe(snapshot, now=self._clock.monotonic())
         await self._evict_lost()
         if snapshot.job != self._job.record:
-            self._job.adopt(await self._seat.write_job(self._job.record))
+            self._job.adopt(await self._job_registry.write_job(self._job.record))
         await self._settle()
         decisions, self._decided = self._decided, []
         if decisions:
@@ -107,7 +107,7 @@ class Desk:
         """
         before, self._job.orders = self._job.orders, orders
         try:
-            await self._seat.write_job(self._job.record)
+            await self._job_registry.write_job(self._job.record)
         except BaseException:
             self._job.orders = before
             raise
@@ -121,7 +121,7 @@ class Desk:
         ]
         return {
             "job": self._name,
-            "epoch": self._seat.epoch,
+            "epoch": self._job_registry.epoch,
             "state": job.state,
             "failure": None
             if failure is None
@@ -169,7 +169,7 @@ class Desk:
             fields={
                 "index": place.index,
                 "incarnation": place.incarnation,
-                "epoch": self._seat.epoch,
+                "epoch": self._job_registry.epoch,
                 "worker_num": sizes.worker_num,
                 "server_num": sizes.server_num,
                 "num_shards": sizes.num_shards,
@@ -198,7 +198,7 @@ class Desk:
             sizes = self._gathering.settled(now=self._clock.monotonic())
             if sizes != self._gathering.sizes:
                 self._job.resize(sizes)
-                self._job.adopt(await self._seat.write_job(self._job.record))
+                self._job.adopt(await self._job_registry.write_job(self._job.record))
                 self._gathering.sizes = sizes
                 facts = {"workers": sizes.worker_num, "pservers": sizes.server_num}
                 self._decided.append(Decision(event="job.sized", facts=facts))
@@ -208,7 +208,7 @@ class Desk:
         try:
             self._decided += self._job.succeed(place)
             await self._evict_lost()
-            incarnation = await self._seat.register(place, after=after)
+            incarnation = await self._job_registry.register(place, after=after)
         except BaseException:
             self._job.members.give_up(place)
             raise
@@ -227,7 +227,7 @@ class Desk:
         job.members.require("worker", rank, incarnation=incarnation)
         if not job.barriers.is_released(name, generation):
             job.barriers.require_room(name, generation)
-            await self._seat.arrive(name, generation, rank)
+            await self._job_registry.arrive(name, generation, rank)
             job.barriers.arrive(name, generation, rank)
             await self._settle()
         try:
@@ -248,14 +248,14 @@ class Desk:
     async def _evict_lost(self) -> None:
         """Let the registry refuse what lost workers write."""
         for lost in self._job.losses.due():
-            await self._seat.evict(lost, standing=self._job.barriers.open())
+            await self._job_registry.evict(lost, standing=self._job.barriers.open())
             self._job.losses.settle(lost)
 
     async def _settle(self) -> None:
         """Let go the barriers that are complete."""
         releases = self._job.barriers.settle(self._job.participants())
         for release in releases:
-            await self._seat.release(release)
+            await self._job_registry.release(release)
         if releases:
             await self._wake()
 
@@ -274,7 +274,7 @@ class Desk:
         Raises:
             OtherLaunchError: naming the launch that the job is of.
         """
-        own = self._seat.member
+        own = self._job_registry.member
         if own.launch and newcomer.launch not in {"", own.launch}:
             raise OtherLaunchError(job=self._name, holder=coordinator_of(own))
 

@@ -81,10 +81,10 @@ class LaunchSettings(SecuritySettings):
 
     ips: str = ""
     """Collective mode on several machines: their addresses, with commas between; the first
-    keeps the meeting point."""
+    hosts the rendezvous."""
 
     master_port: int = 29500
-    """Collective mode on several machines: port of the meeting point on the first."""
+    """Collective mode on several machines: port of the rendezvous address on the first."""
 
     host_ip: str = ""
     """Several machines: the one address of the lists that is this machine; empty takes

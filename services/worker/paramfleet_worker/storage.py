@@ -18,15 +18,15 @@ from paramfleet_shared.discovery.errors import (
     OtherLaunchError,
     RedisRefusedError,
 )
+from paramfleet_shared.discovery.job_registry import coordinator_of, launcher_of
 from paramfleet_shared.discovery.records import Failure, Voucher, end_to_text
 from paramfleet_shared.discovery.registry import (
     RETENTION_MS,
-    CoordinatorSeat,
+    CoordinatorRecord,
     Registry,
     field_of,
 )
 from paramfleet_shared.discovery.scripts import FAIL, LOSE, VOUCH, WITHDRAW, Keys
-from paramfleet_shared.discovery.seat import coordinator_of, launcher_of
 from paramfleet_shared.discovery.store import store_of
 from paramfleet_worker.core.events import FailureRecord, ProcessName
 
@@ -206,10 +206,12 @@ class JobRecords:
             await self._store.run(LOSE, self._keys.of_run(epoch), arguments)
 
     async def wait_members_left(self) -> None:
-        """Return once the coordinator has given its seat back: it leaves last."""
+        """Return once the coordinator has given its lease back: it leaves last."""
         while True:
             try:
-                record = await self._store.command("HGET", self._keys.of_job("seat"), "record")
+                record = await self._store.command(
+                    "HGET", self._keys.of_job("coordinator"), "record"
+                )
                 if record is None or json.loads(record).get("launch") not in {"", self._launch}:
                     return
             except (NoRedisError, RedisRefusedError):
@@ -220,9 +222,9 @@ class JobRecords:
         """Return where the coordinator that is a process has its admin address, once it has."""
         while True:
             with contextlib.suppress(NoRedisError, RedisRefusedError):
-                seat = await self._registry.find_coordinator()
-                if seat is not None and seat.admin and seat.pid == pid():
-                    return seat.admin
+                coordinator = await self._registry.find_coordinator()
+                if coordinator is not None and coordinator.admin and coordinator.pid == pid():
+                    return coordinator.admin
             await self._clock.sleep(POLL_S)
 
     async def _epoch(self) -> int:
@@ -254,4 +256,4 @@ def _holder(answer: Sequence[Any]) -> str:
     """Return in words who refused a voucher."""
     if answer[0] == b"launch":
         return launcher_of(answer[1])
-    return coordinator_of(CoordinatorSeat(**json.loads(answer[1])))
+    return coordinator_of(CoordinatorRecord(**json.loads(answer[1])))

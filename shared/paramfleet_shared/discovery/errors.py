@@ -6,6 +6,7 @@ from paramfleet_shared.errors import ContractError, IntegrityError, UnavailableE
 
 __all__ = [
     "BarrierTimeoutError",
+    "CoordinatorExistsError",
     "EpochEndedError",
     "FencedError",
     "GatherLostError",
@@ -19,7 +20,6 @@ __all__ = [
     "OtherLaunchError",
     "PlacementTimeoutError",
     "RedisRefusedError",
-    "SeatTakenError",
     "TooManyBarriersError",
     "UnissuedIncarnationError",
     "UnknownRoleError",
@@ -139,10 +139,10 @@ class JobSizeError(ContractError):
         )
 
 
-class SeatTakenError(ContractError):
+class CoordinatorExistsError(ContractError):
     """A job has a coordinator already."""
 
-    code = "contract.seat_taken"
+    code = "contract.coordinator_exists"
 
     def __init__(self, *, job: str, holder: str) -> None:
         super().__init__(

@@ -141,14 +141,14 @@ async def find_coordinator(
     while True:
         reason = "none announced"
         try:
-            seat = await registry.find_coordinator()
+            coordinator = await registry.find_coordinator()
         except NoRedisError as error:
-            seat, reason = None, str(error)
-        if seat is not None and launch and seat.launch not in {"", launch}:
-            reason = f"launch {seat.launch} has one, and this is {launch}"
-            seat = None
-        if seat is not None:
-            return seat.endpoint
+            coordinator, reason = None, str(error)
+        if coordinator is not None and launch and coordinator.launch not in {"", launch}:
+            reason = f"launch {coordinator.launch} has one, and this is {launch}"
+            coordinator = None
+        if coordinator is not None:
+            return coordinator.endpoint
         waited_s = clock.monotonic() - started
         if waited_s >= timeout_s:
             raise NoCoordinatorError(job=job, waited_s=waited_s, reason=reason)

@@ -23,7 +23,7 @@ from paramfleet_shared.discovery.store import RedisStore
 
 __all__ = [
     "RETENTION_MS",
-    "CoordinatorSeat",
+    "CoordinatorRecord",
     "JobView",
     "Registry",
     "field_of",
@@ -42,8 +42,8 @@ _PAYLOAD_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CoordinatorSeat:
-    """The coordinator that holds the job's seat."""
+class CoordinatorRecord:
+    """The coordinator that has the job's lease."""
 
     endpoint: str
     """Its rpc address; empty while it starts."""
@@ -87,11 +87,11 @@ class Registry:
         """
         await self._store.command("PING")
 
-    async def find_coordinator(self) -> CoordinatorSeat | None:
+    async def find_coordinator(self) -> CoordinatorRecord | None:
         """Return the coordinator that may be called now, if there is one."""
-        record = await self._store.command("HGET", self._keys.of_job("seat"), "record")
-        seat = CoordinatorSeat(**json.loads(record)) if record else None
-        return seat if seat is not None and seat.endpoint else None
+        record = await self._store.command("HGET", self._keys.of_job("coordinator"), "record")
+        coordinator = CoordinatorRecord(**json.loads(record)) if record else None
+        return coordinator if coordinator is not None and coordinator.endpoint else None
 
     async def read_job(self, epoch: int) -> JobRecord | None:
         """Return the decisions about a run."""
@@ -152,8 +152,12 @@ class Registry:
             NoRedisError: if Redis doesn't answer.
         """
         arguments = (member.to_json(), end_to_text(end, why), facts)
-        _, job, seats = await self._fenced(BEAT, member, epoch=epoch, arguments=arguments)
-        return JobView(job=JobRecord.from_fields(read_hash(job)), has_coordinator=bool(seats))
+        _, job, num_coordinators = await self._fenced(
+            BEAT, member, epoch=epoch, arguments=arguments
+        )
+        return JobView(
+            job=JobRecord.from_fields(read_hash(job)), has_coordinator=bool(num_coordinators)
+        )
 
     async def fail(
         self, member: Member, *, epoch: int, reason: str, of: MemberKey | None = None

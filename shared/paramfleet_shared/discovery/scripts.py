@@ -34,7 +34,7 @@ __all__ = [
 class Keys:
     """Names of a job's keys.
 
-    ``epoch`` counts the runs of the job, ``seat`` is the coordinator's lease, ``lives``
+    ``epoch`` counts the runs of the job, ``coordinator`` is the coordinator's lease, ``lives``
     the incarnation counters, ``audit`` what operators changed, ``launchers`` who runs it; the
     other keys belong to one run.
     """
@@ -48,13 +48,14 @@ class Keys:
     def of_run(self, epoch: int, *more: str) -> list[str]:
         """Return the keys a script gets, and after them those of ``more``."""
         own = ("job", "members", "beats", "ends", "facts", "released", "open", *more)
-        job = [self.of_job(name) for name in ("epoch", "seat", "lives")]
+        job = [self.of_job(name) for name in ("epoch", "coordinator", "lives")]
         runs = [f"paramfleet:{self.job}:{epoch}:{name}" for name in own]
         return [*job, *runs[:7], self.of_job("launchers"), *runs[7:]]
 
 
 _NAMES = """
-local EPOCH, SEAT, LIVES, JOB, MEMBERS, BEATS, ENDS, FACTS, RELEASED, OPEN, LAUNCHERS, EXTRA =
+local EPOCH, COORDINATOR, LIVES, JOB, MEMBERS, BEATS, ENDS, FACTS, RELEASED, OPEN,
+  LAUNCHERS, EXTRA =
   KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10],
   KEYS[11], KEYS[12]
 """
@@ -98,7 +99,7 @@ if incarnation > most then return {'unissued', newest} end
 if newest_epoch < epoch then redis.call('SET', EPOCH, epoch) end
 if newest < incarnation then redis.call('HSET', LIVES, field, incarnation) end
 for _, key in ipairs(KEYS) do
-  if key ~= SEAT then redis.call('PEXPIRE', key, retention) end
+  if key ~= COORDINATOR then redis.call('PEXPIRE', key, retention) end
 end
 """
 )
@@ -113,7 +114,7 @@ if ARGV[6] ~= '' and redis.call('HGET', ENDS, field) ~= 'left' then
   redis.call('HSET', ENDS, field, ARGV[6])
 end
 if ARGV[7] ~= '' then redis.call('HSET', FACTS, field, ARGV[7]) end
-return {'ok', redis.call('HGETALL', JOB), redis.call('EXISTS', SEAT)}
+return {'ok', redis.call('HGETALL', JOB), redis.call('EXISTS', COORDINATOR)}
 """
 )
 """A member's heartbeat. 5: its record, 6: how its part ended or empty, 7: facts or empty."""
@@ -165,14 +166,16 @@ if ARGV[3] ~= '' then
   local text = rival(ARGV[3], '', '')
   if text then return {'launch', text} end
 end
-if redis.call('EXISTS', SEAT) == 1 then return {'taken', redis.call('HGET', SEAT, 'record')} end
+if redis.call('EXISTS', COORDINATOR) == 1 then
+  return {'taken', redis.call('HGET', COORDINATOR, 'record')}
+end
 local incarnation = redis.call('HINCRBY', LIVES, 'coordinator:0', 1)
-redis.call('HSET', SEAT, 'incarnation', incarnation, 'record', ARGV[2])
-redis.call('PEXPIRE', SEAT, ARGV[1])
+redis.call('HSET', COORDINATOR, 'incarnation', incarnation, 'record', ARGV[2])
+redis.call('PEXPIRE', COORDINATOR, ARGV[1])
 return {'ok', incarnation}
 """
 )
-"""A coordinator takes the free seat. 1: ms of its lease, 2: its record, 3: its launch: while a
+"""A coordinator takes the free lease. 1: ms of its lease, 2: its record, 3: its launch: while a
 launcher of another one lives, the job is that one's."""
 
 VOUCH = (
@@ -182,9 +185,9 @@ VOUCH = (
 local launch, part, nonce = ARGV[1], ARGV[2], ARGV[3]
 local text, left_ms = rival(launch, part, nonce)
 if text then return {'launch', text, left_ms} end
-local seat = redis.call('HGET', SEAT, 'record')
-if ARGV[7] == '1' and seat and cjson.decode(seat).launch ~= launch then
-  return {'seat', seat, redis.call('PTTL', SEAT)}
+local coordinator = redis.call('HGET', COORDINATOR, 'record')
+if ARGV[7] == '1' and coordinator and cjson.decode(coordinator).launch ~= launch then
+  return {'coordinator', coordinator, redis.call('PTTL', COORDINATOR)}
 end
 redis.call('HSET', LAUNCHERS, part, string.format('%.0f ', now_ms + ARGV[4]) .. ARGV[5])
 redis.call('PEXPIRE', LAUNCHERS, ARGV[6])
@@ -208,8 +211,8 @@ return {'ok'}
 """A launcher has ended. 1: its part, 2: its nonce."""
 
 _RENEW = """
-redis.call('HSET', SEAT, 'incarnation', incarnation, 'record', ARGV[6])
-redis.call('PEXPIRE', SEAT, ARGV[5])
+redis.call('HSET', COORDINATOR, 'incarnation', incarnation, 'record', ARGV[6])
+redis.call('PEXPIRE', COORDINATOR, ARGV[5])
 """
 
 TICK = (
@@ -221,7 +224,7 @@ return {'ok', redis.call('HGETALL', JOB), redis.call('HGETALL', MEMBERS),
   redis.call('HGETALL', RELEASED), redis.call('HGETALL', LAUNCHERS)}
 """
 )
-"""The coordinator renews its seat (5: ms of its lease, 6: its record) and reads the run."""
+"""The coordinator renews its lease (5: ms of its lease, 6: its record) and reads the run."""
 
 REGISTER = (
     _FENCE
@@ -322,11 +325,11 @@ return {'ok'}
 RESIGN = (
     _FENCE
     + """
-redis.call('DEL', SEAT)
+redis.call('DEL', COORDINATOR)
 return {'ok'}
 """
 )
-"""The coordinator gives its seat back."""
+"""The coordinator gives its lease back."""
 
 SCRIPTS = (
     ARRIVE, AUDIT, BEAT, CLAIM, EVICT, FAIL, LOSE, PUT, REGISTER, RELEASE, RESIGN, TICK,

@@ -44,13 +44,13 @@ async def admin_of(scene: Any) -> str:
         async with asyncio.timeout(10):
             find = Registry(store, job=scene.common["job"]).find_coordinator
             while True:
-                seat = await find()
-                if seat is not None:
+                coordinator = await find()
+                if coordinator is not None:
                     break
                 await asyncio.sleep(0.02)
     finally:
         await store.close()
-    return f"http://{seat.admin}"
+    return f"http://{coordinator.admin}"
 
 
 def ask(
@@ -278,7 +278,9 @@ async def test_an_audit_outlasts_the_coordinator_the_registrys_memory_and_the_jo
         await store.command("DEL", Keys(job_name).of_job("audit"))
         await act(scene, url, "pause")
         assert await audited(scene, url) == [(1, "pause"), (2, "resume"), (3, "pause")]
-    await store.command("DEL", Keys(job_name).of_job("seat"))  # were it not given back yet
+    await store.command(
+        "DEL", Keys(job_name).of_job("coordinator")
+    )  # were it not given back yet
     await store.close()
 
     told = await command(redis_url, job_name)

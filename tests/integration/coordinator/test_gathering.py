@@ -28,9 +28,11 @@ async def until_come(job: Any, num: int) -> None:
     store = RedisStore(job.common["redis"], clock=SystemClock(), timeout_s=2.0)
     async with asyncio.timeout(10.0), aiohttp.ClientSession() as http:
         while True:
-            seat = await Registry(store, job=job.common["job"]).find_coordinator()
-            if seat is not None:
-                async with http.get(f"http://{seat.admin}/status", headers=job.heads) as answer:
+            coordinator = await Registry(store, job=job.common["job"]).find_coordinator()
+            if coordinator is not None:
+                async with http.get(
+                    f"http://{coordinator.admin}/status", headers=job.heads
+                ) as answer:
                     if (await answer.json())["gathering"] == {"worker": num}:
                         break
             await asyncio.sleep(0.02)

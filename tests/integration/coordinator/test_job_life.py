@@ -10,6 +10,7 @@ import pytest
 from paramfleet_shared.clock import SystemClock
 from paramfleet_shared.discovery.errors import (
     BarrierTimeoutError,
+    CoordinatorExistsError,
     EpochEndedError,
     FencedError,
     IndexTakenError,
@@ -18,7 +19,6 @@ from paramfleet_shared.discovery.errors import (
     NoCoordinatorError,
     NoRedisError,
     PlacementTimeoutError,
-    SeatTakenError,
     WorkersOnlyError,
 )
 from paramfleet_shared.discovery.registry import Registry
@@ -326,7 +326,7 @@ async def test_a_second_coordinator_is_refused(
 
         error = await job.coordinator()
 
-        assert isinstance(error, SeatTakenError)
+        assert isinstance(error, CoordinatorExistsError)
         assert not first.done()
 
 
@@ -418,14 +418,16 @@ async def _status(
     """Ask the coordinator's admin address until its answer shows something."""
     store = RedisStore(redis_url, clock=SystemClock(), timeout_s=1.0)
     try:
-        seat = await Registry(store, job=job_name).find_coordinator()
+        coordinator = await Registry(store, job=job_name).find_coordinator()
     finally:
         await store.close()
-    assert seat is not None
+    assert coordinator is not None
     async with aiohttp.ClientSession() as client:
 
         async def ask() -> dict[str, Any] | None:
-            async with client.get(f"http://{seat.admin}/status", headers=heads) as answer:
+            async with client.get(
+                f"http://{coordinator.admin}/status", headers=heads
+            ) as answer:
                 status: dict[str, Any] = await answer.json()
             return status if until(status) else None
 

@@ -18,8 +18,8 @@ from paramfleet_shared.discovery.errors import (
     NoRedisError,
     RedisRefusedError,
 )
-from paramfleet_shared.discovery.registry import CoordinatorSeat, Registry
-from paramfleet_shared.discovery.seat import Seat
+from paramfleet_shared.discovery.job_registry import JobRegistry
+from paramfleet_shared.discovery.registry import CoordinatorRecord, Registry
 from paramfleet_shared.discovery.session import JobSession
 from paramfleet_shared.discovery.store import RedisStore
 from paramfleet_shared.errors import JobFailedError
@@ -40,13 +40,15 @@ def lasting_redis(tmp_path: Any) -> Any:
 
 
 @pytest.fixture
-def dead_seat(redis_url: str, job_name: str) -> Callable[[float], Awaitable[None]]:
-    """Return a function that leaves the seat of a killed coordinator behind."""
+def dead_registry(redis_url: str, job_name: str) -> Callable[[float], Awaitable[None]]:
+    """Return a function that leaves the lease of a killed coordinator behind."""
 
     async def leave_behind(lease_ttl_s: float) -> None:
         store = RedisStore(redis_url, clock=SystemClock(), timeout_s=2.0)
-        where = CoordinatorSeat(endpoint="127.0.0.1:1", admin="", host="h", pid=1)
-        await Seat(store, job=job_name, record=where, lease_ttl_s=lease_ttl_s).try_claim()
+        where = CoordinatorRecord(endpoint="127.0.0.1:1", admin="", host="h", pid=1)
+        await JobRegistry(
+            store, job=job_name, record=where, lease_ttl_s=lease_ttl_s
+        ).try_claim()
         await store.close()
 
     return leave_behind
@@ -251,10 +253,10 @@ async def test_leaving_without_redis_takes_one_lease_and_raises_nothing(
 
 
 async def test_the_address_of_a_dead_coordinator_is_tried_until_another_takes_over(
-    stage: Any, redis_url: str, job_name: str, dead_seat: Callable[[float], Awaitable[None]]
+    stage: Any, redis_url: str, job_name: str, dead_registry: Callable[[float], Awaitable[None]]
 ) -> None:
     async with stage(redis_url, job_name) as job:
-        await dead_seat(0.5)
+        await dead_registry(0.5)
 
         async with asyncio.TaskGroup() as early:
             joining = early.create_task(job.join("worker", 0))
@@ -264,10 +266,10 @@ async def test_the_address_of_a_dead_coordinator_is_tried_until_another_takes_ov
 
 
 async def test_the_address_of_a_dead_coordinator_alone_is_given_up_in_time(
-    stage: Any, redis_url: str, job_name: str, dead_seat: Callable[[float], Awaitable[None]]
+    stage: Any, redis_url: str, job_name: str, dead_registry: Callable[[float], Awaitable[None]]
 ) -> None:
     async with stage(redis_url, job_name) as job:
-        await dead_seat(60.0)
+        await dead_registry(60.0)
 
         with pytest.raises(NoCoordinatorError, match="could not be reached"):
             await job.join("worker", 0, join_timeout_s=0.4)
@@ -281,11 +283,14 @@ async def test_a_join_that_redis_could_not_note_leaves_the_place_free(
         job.coordinator()
         pserver = await job.join("pserver", 0)
         store = RedisStore(own_redis.url, clock=SystemClock(), timeout_s=2.0)
-        seat = await Registry(store, job=job_name).find_coordinator()
+        job_registry = await Registry(store, job=job_name).find_coordinator()
         await store.close()
-        assert seat is not None
+        assert job_registry is not None
         channel = Channel(
-            seat.endpoint, peer="coordinator", clock=SystemClock(), secret=secret_for(job_name)
+            job_registry.endpoint,
+            peer="coordinator",
+            clock=SystemClock(),
+            secret=secret_for(job_name),
         )
         fields = {"job": job_name, "role": "worker", "index": 0, "nonce": "n", "host": "h"}
         message = Message(fields={**fields, "pid": 1, "endpoint": "", "admin": ""})

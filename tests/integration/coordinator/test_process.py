@@ -104,7 +104,7 @@ async def test_a_failed_job_exits_with_1_and_one_line_that_says_why(
         assert "the job failed: worker 0: out of memory" in last
 
 
-async def test_a_terminated_coordinator_gives_its_seat_back(
+async def test_a_terminated_coordinator_gives_its_lease_back(
     stage: Any, redis_url: str, job_name: str, start: Start, tmp_path: Path
 ) -> None:
     async with stage(redis_url, job_name) as job:
@@ -115,9 +115,9 @@ async def test_a_terminated_coordinator_gives_its_seat_back(
         status = await exit_of(coordinator)
 
         store = RedisStore(redis_url, clock=SystemClock(), timeout_s=2.0)
-        seat = await Registry(store, job=job_name).find_coordinator()
+        job_registry = await Registry(store, job=job_name).find_coordinator()
         await store.close()
-        assert seat is None
+        assert job_registry is None
         assert status == 1
         assert "coordinator.stopped why='signal SIGTERM'" in (tmp_path / "log").read_text()
 

@@ -27,11 +27,14 @@ async def channel(stage: Any, redis_url: str, job_name: str) -> AsyncIterator[Ch
         job.coordinator()
         await job.crew(workers=1, pservers=1)
         store = RedisStore(redis_url, clock=SystemClock(), timeout_s=2.0)
-        seat = await Registry(store, job=job_name).find_coordinator()
+        job_registry = await Registry(store, job=job_name).find_coordinator()
         await store.close()
-        assert seat is not None
+        assert job_registry is not None
         channel = Channel(
-            seat.endpoint, peer="coordinator", clock=SystemClock(), secret=secret_for(job_name)
+            job_registry.endpoint,
+            peer="coordinator",
+            clock=SystemClock(),
+            secret=secret_for(job_name),
         )
         yield channel
         await channel.close()

@@ -9,9 +9,9 @@ import pytest
 
 from paramfleet_shared.clock import SystemClock
 from paramfleet_shared.config import JobSettings
+from paramfleet_shared.discovery.job_registry import JobRegistry
 from paramfleet_shared.discovery.records import JobRecord, JobSizes, Member
-from paramfleet_shared.discovery.registry import CoordinatorSeat
-from paramfleet_shared.discovery.seat import Seat
+from paramfleet_shared.discovery.registry import CoordinatorRecord
 from paramfleet_shared.discovery.session import JobSession
 from paramfleet_shared.discovery.store import RedisStore
 from paramfleet_shared.rpc.server import Request, RpcServer
@@ -24,8 +24,8 @@ CLOCK = SystemClock()
 class SlowCoordinator:
     """Registers who joins, and answers when the test says so."""
 
-    def __init__(self, seat: Seat, sizes: JobSizes) -> None:
-        self.seat = seat
+    def __init__(self, job_registry: JobRegistry, sizes: JobSizes) -> None:
+        self.job_registry = job_registry
         self.sizes = sizes
         self.registered = asyncio.Event()
         self.may_answer = asyncio.Event()
@@ -34,7 +34,7 @@ class SlowCoordinator:
         fields = request.message.fields
         names = ("role", "endpoint", "admin", "host", "pid", "nonce", "launch")
         member = Member(index=0, incarnation=0, **{name: fields[name] for name in names})
-        incarnation = await self.seat.register(member)
+        incarnation = await self.job_registry.register(member)
         self.registered.set()
         await self.may_answer.wait()
         sizes = self.sizes
@@ -42,7 +42,7 @@ class SlowCoordinator:
             fields={
                 "index": 0,
                 "incarnation": incarnation,
-                "epoch": self.seat.epoch,
+                "epoch": self.job_registry.epoch,
                 "worker_num": sizes.worker_num,
                 "server_num": sizes.server_num,
                 "num_shards": sizes.num_shards,
@@ -60,17 +60,17 @@ async def coordinator(
 ) -> AsyncIterator[SlowCoordinator]:
     store = RedisStore(redis_url, clock=CLOCK, timeout_s=2.0)
     sizes = JobSizes(worker_num=1, server_num=1, num_shards=8, elastic=request.param)
-    where = CoordinatorSeat(endpoint="", admin="", host="here", pid=os.getpid())
-    seat = Seat(store, job=job_name, record=where, lease_ttl_s=30.0)
-    assert await seat.try_claim() is None
-    made = SlowCoordinator(seat, sizes)
+    where = CoordinatorRecord(endpoint="", admin="", host="here", pid=os.getpid())
+    job_registry = JobRegistry(store, job=job_name, record=where, lease_ttl_s=30.0)
+    assert await job_registry.try_claim() is None
+    made = SlowCoordinator(job_registry, sizes)
     server = RpcServer(
         {"join": made.join}, name="coordinator", clock=CLOCK, secret=secret_for(job_name)
     )
-    seat.announce(endpoint=f"127.0.0.1:{await server.start('127.0.0.1')}", admin="")
-    seat.epoch = 1
-    await seat.write_job(JobRecord(state="waiting", sizes=sizes))
-    await seat.tick()
+    job_registry.announce(endpoint=f"127.0.0.1:{await server.start('127.0.0.1')}", admin="")
+    job_registry.epoch = 1
+    await job_registry.write_job(JobRecord(state="waiting", sizes=sizes))
+    await job_registry.tick()
     try:
         yield made
     finally:
@@ -110,7 +110,7 @@ async def test_a_job_that_needs_it_learns_at_once_why_it_goes(
 
     await stop_while_joining(joining, coordinator, answered=True)
 
-    snapshot = await coordinator.seat.tick()
+    snapshot = await coordinator.job_registry.tick()
     assert snapshot.job is not None
     failure = snapshot.job.failure
     assert failure is not None
@@ -127,7 +127,7 @@ async def test_an_elastic_job_goes_on_without_a_worker_that_was_stopped(
 
     await stop_while_joining(joining, coordinator, answered=True)
 
-    snapshot = await coordinator.seat.tick()
+    snapshot = await coordinator.job_registry.tick()
     assert snapshot.job is not None
     assert snapshot.job.failure is None
     assert snapshot.ends == {("worker", 0): "left"}

@@ -41,7 +41,7 @@ async def crew(cluster: Cluster, num: int, spec: TableSpec) -> list[Worker]:
     return workers
 
 
-async def meet(
+async def exchange(
     worker: Worker, delta: np.ndarray, *, lr: float | None = 1.0, **fields: Any
 ) -> tuple[np.ndarray, dict[str, Any]]:
     """Return the values after a worker's difference, and the first server's fields."""
@@ -60,8 +60,8 @@ def ramp(factor: float) -> np.ndarray:
 async def test_two_workers_differences_make_their_mean(start_servers: Start) -> None:
     ada, bob = await crew(await start_servers(2), 2, SGD)
 
-    await meet(ada, ramp(0.4))
-    values, fields = await meet(bob, ramp(-0.2))
+    await exchange(ada, ramp(0.4))
+    values, fields = await exchange(bob, ramp(-0.2))
 
     np.testing.assert_allclose(values, ramp(-0.1), rtol=1e-6)
     assert fields["workers"] == 2
@@ -69,10 +69,10 @@ async def test_two_workers_differences_make_their_mean(start_servers: Start) -> 
 
 async def test_one_who_left_is_divided_by_no_more(start_servers: Start) -> None:
     ada, bob = await crew(await start_servers(1), 2, SGD)
-    await meet(ada, ramp(1.0))
+    await exchange(ada, ramp(1.0))
 
     await bob.ask("leave", step=0)
-    values, fields = await meet(ada, ramp(1.0))
+    values, fields = await exchange(ada, ramp(1.0))
 
     np.testing.assert_allclose(values, ramp(-1.5), rtol=1e-6)
     assert fields["workers"] == 1
@@ -81,10 +81,10 @@ async def test_one_who_left_is_divided_by_no_more(start_servers: Start) -> None:
 async def test_one_who_joins_late_is_divided_by_at_once(start_servers: Start) -> None:
     cluster = await start_servers(1, elastic=True)
     (ada,) = await crew(cluster, 1, SGD)
-    await meet(ada, ramp(1.0))
+    await exchange(ada, ramp(1.0))
 
     await cluster.worker(5).declare(SGD, mode="localsgd", worker_num=9)
-    values, fields = await meet(ada, ramp(1.0))
+    values, fields = await exchange(ada, ramp(1.0))
 
     np.testing.assert_allclose(values, ramp(-1.5), rtol=1e-6)
     assert fields["workers"] == 2
@@ -96,7 +96,7 @@ async def test_the_outer_optimizer_is_torchs_on_the_differences(start_servers: S
     outer = torch.optim.SGD([reference], lr=0.7, momentum=0.9, nesterov=True)
 
     for number, worker in enumerate([ada, bob, bob, ada], start=1):
-        values, _ = await meet(worker, ramp(0.1 * number), lr=0.7)
+        values, _ = await exchange(worker, ramp(0.1 * number), lr=0.7)
         reference.grad = torch.from_numpy(ramp(0.1 * number) / np.float32(2))
         outer.step()
         np.testing.assert_allclose(values, reference.detach().numpy(), rtol=1e-6)
@@ -106,7 +106,7 @@ async def test_a_difference_whose_answer_was_lost_counts_once(start_servers: Sta
     plan = FaultPlan().drop_reply(of="exchange", nth=1)
     (ada,) = await crew(await start_servers(1, faults=plan), 1, NESTEROV)
 
-    values, _ = await meet(ada, ramp(1.0))
+    values, _ = await exchange(ada, ramp(1.0))
 
     assert len(plan.fired) == 1
     np.testing.assert_allclose(values, ramp(-1.9), rtol=1e-6)
@@ -118,13 +118,13 @@ async def test_a_worker_hears_what_the_others_said_last_of_their_losses(
     ada, bob, eve = await crew(await start_servers(1), 3, SGD)
     nothing = ramp(0.0)
 
-    _, first = await meet(ada, nothing, loss=3.0)
-    _, silent = await meet(bob, nothing)
-    await meet(eve, nothing, loss=5.0)
-    await meet(ada, nothing, loss=2.0)
-    _, last = await meet(bob, nothing, loss=1.0)
+    _, first = await exchange(ada, nothing, loss=3.0)
+    _, silent = await exchange(bob, nothing)
+    await exchange(eve, nothing, loss=5.0)
+    await exchange(ada, nothing, loss=2.0)
+    _, last = await exchange(bob, nothing, loss=1.0)
     await eve.ask("leave", step=0)
-    _, after = await meet(bob, nothing)
+    _, after = await exchange(bob, nothing)
 
     assert first["losses"] == []
     assert silent["losses"] == [3.0]

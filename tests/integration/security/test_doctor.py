@@ -19,9 +19,9 @@ from paramfleet_shared.admin import AdminServer
 from paramfleet_shared.clock import SystemClock
 from paramfleet_shared.config import JobSettings
 from paramfleet_shared.discovery.embedded import EmbeddedRedis
+from paramfleet_shared.discovery.job_registry import JobRegistry
 from paramfleet_shared.discovery.records import JobRecord, JobSizes, Member
-from paramfleet_shared.discovery.registry import CoordinatorSeat, Registry
-from paramfleet_shared.discovery.seat import Seat
+from paramfleet_shared.discovery.registry import CoordinatorRecord, Registry
 from paramfleet_shared.discovery.store import RedisStore
 from paramfleet_shared.telemetry import MetricRegistry
 from paramfleet_worker.__main__ import main
@@ -280,16 +280,16 @@ async def in_thread() -> set[str]:
 async def open_job(redis_url: str, *, admin: str) -> None:
     """Leave a job in Redis whose coordinator is at ``admin``, and one member."""
     store = RedisStore(redis_url, clock=SystemClock(), timeout_s=5.0)
-    where = CoordinatorSeat(endpoint=admin, admin=admin, host="h", pid=9)
-    seat = Seat(store, job="flights", record=where, lease_ttl_s=60.0)
-    assert await seat.try_claim() is None
-    seat.epoch = 1
+    where = CoordinatorRecord(endpoint=admin, admin=admin, host="h", pid=9)
+    job_registry = JobRegistry(store, job="flights", record=where, lease_ttl_s=60.0)
+    assert await job_registry.try_claim() is None
+    job_registry.epoch = 1
     sizes = JobSizes(worker_num=4, server_num=1, num_shards=4)
-    await seat.write_job(JobRecord(state="waiting", sizes=sizes))
+    await job_registry.write_job(JobRecord(state="waiting", sizes=sizes))
     worker = Member(
         role="worker", index=0, incarnation=0, endpoint="", admin="", host="h", pid=1
     )
-    worker = replace(worker, incarnation=await seat.register(worker))
+    worker = replace(worker, incarnation=await job_registry.register(worker))
     facts = json.dumps({"versions": {"paramfleet": "0.0.0", "python": "3.11.1"}})
     await Registry(store, job="flights").beat(worker, epoch=1, facts=facts)
     await store.close()

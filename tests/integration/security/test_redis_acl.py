@@ -15,14 +15,14 @@ from paramfleet_shared.discovery import scripts
 from paramfleet_shared.discovery.access_list import COMMANDS
 from paramfleet_shared.discovery.embedded import EmbeddedRedis
 from paramfleet_shared.discovery.errors import RedisRefusedError
+from paramfleet_shared.discovery.job_registry import JobRegistry
 from paramfleet_shared.discovery.records import JobRecord, JobSizes, Member
-from paramfleet_shared.discovery.registry import CoordinatorSeat, Registry
-from paramfleet_shared.discovery.seat import Seat
+from paramfleet_shared.discovery.registry import CoordinatorRecord, Registry
 from paramfleet_shared.discovery.store import RedisStore, store_of
 from paramfleet_worker.app.certs_commands import certs
 
 SIZES = JobSizes(worker_num=1, server_num=1, num_shards=4)
-WHERE = CoordinatorSeat(endpoint="h:1", admin="h:2", host="h", pid=9)
+WHERE = CoordinatorRecord(endpoint="h:1", admin="h:2", host="h", pid=9)
 ADA = Member(
     role="worker", index=0, incarnation=0, endpoint="", admin="", host="h", pid=1, nonce="ada"
 )
@@ -77,27 +77,29 @@ async def store_for(guarded: GuardedRedis) -> AsyncIterator[Callable[[str], Redi
 async def test_members_and_coordinator_may_do_what_a_job_needs(
     store_for: Callable[[str], RedisStore],
 ) -> None:
-    seat = Seat(store_for("coordinator"), job="flights", record=WHERE, lease_ttl_s=60.0)
+    job_registry = JobRegistry(
+        store_for("coordinator"), job="flights", record=WHERE, lease_ttl_s=60.0
+    )
     registry = Registry(store_for("worker"), job="flights")
     servers = Registry(store_for("pserver"), job="flights")
 
-    assert await seat.try_claim() is None
-    seat.epoch = 1
-    await seat.write_job(JobRecord(state="waiting", sizes=SIZES))
-    ada = replace(ADA, incarnation=await seat.register(ADA))
+    assert await job_registry.try_claim() is None
+    job_registry.epoch = 1
+    await job_registry.write_job(JobRecord(state="waiting", sizes=SIZES))
+    ada = replace(ADA, incarnation=await job_registry.register(ADA))
     bob = replace(ADA, role="pserver", nonce="bob")
-    bob = replace(bob, incarnation=await seat.register(bob))
+    bob = replace(bob, incarnation=await job_registry.register(bob))
     await registry.ping()
     view = await registry.beat(ada, epoch=1, end="done", facts='{"step": 1}')
     await registry.put(ada, epoch=1, use="1:x", payload=b"payload")
     await servers.beat(bob, epoch=1)
-    await seat.arrive("b", 1, 0)
-    snapshot = await seat.tick()
+    await job_registry.arrive("b", 1, 0)
+    snapshot = await job_registry.tick()
     await servers.fail(bob, epoch=1, reason="tired")
-    await seat.read_arrivals()
-    assert await seat.keep_audit(0, ['{"number": 1}'])
-    assert await seat.read_audit() == [b'{"number": 1}']
-    await seat.resign()
+    await job_registry.read_arrivals()
+    assert await job_registry.keep_audit(0, ['{"number": 1}'])
+    assert await job_registry.read_audit() == [b'{"number": 1}']
+    await job_registry.resign()
 
     assert view.has_coordinator
     assert set(snapshot.members) == {("worker", 0), ("pserver", 0)}

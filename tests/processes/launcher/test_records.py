@@ -13,9 +13,9 @@ from paramfleet_shared.clock import SystemClock
 from paramfleet_shared.config import JobSettings
 from paramfleet_shared.discovery.embedded import EmbeddedRedis
 from paramfleet_shared.discovery.errors import OtherLaunchError
+from paramfleet_shared.discovery.job_registry import JobRegistry
 from paramfleet_shared.discovery.records import Failure, JobRecord, JobSizes, Member
-from paramfleet_shared.discovery.registry import CoordinatorSeat, Registry
-from paramfleet_shared.discovery.seat import Seat
+from paramfleet_shared.discovery.registry import CoordinatorRecord, Registry
 from paramfleet_shared.discovery.store import RedisStore
 from paramfleet_shared.testing.patience import LATE_S
 from paramfleet_worker.core.events import FailureRecord, ProcessName
@@ -33,23 +33,23 @@ class Job:
     def __init__(self, url: str) -> None:
         clock = SystemClock()
         self.store = RedisStore(url, clock=clock, timeout_s=1.0)
-        place = CoordinatorSeat(endpoint="h1:7000", admin="", host="h1", pid=os.getpid())
-        self.seat = Seat(self.store, job="day3", record=place, lease_ttl_s=60.0)
+        place = CoordinatorRecord(endpoint="h1:7000", admin="", host="h1", pid=os.getpid())
+        self.job_registry = JobRegistry(self.store, job="day3", record=place, lease_ttl_s=60.0)
         self.registry = Registry(self.store, job="day3")
         settings = JobSettings(job="day3", redis=url)
         self.records = JobRecords(settings, writer="h1", clock=clock)
 
     async def open_run(self, *, failure: Failure | None = None) -> None:
-        self.seat.epoch += 1
+        self.job_registry.epoch += 1
         record = JobRecord(
             state="training" if failure is None else "failed",
             sizes=JobSizes(worker_num=2, server_num=3, num_shards=8),
             failure=failure,
         )
-        await self.seat.write_job(record)
+        await self.job_registry.write_job(record)
 
     async def failure(self) -> Failure | None:
-        record = await self.registry.read_job(self.seat.epoch)
+        record = await self.registry.read_job(self.job_registry.epoch)
         return record.failure if record is not None else None
 
 
@@ -58,7 +58,7 @@ async def job(tmp_path: Path) -> AsyncIterator[Job]:
     redis = EmbeddedRedis(tmp_path, clock=SystemClock())
     await redis.start()
     job = Job(redis.url)
-    await job.seat.try_claim()
+    await job.job_registry.try_claim()
     yield job
     await job.records.close()
     await job.store.close()
@@ -104,14 +104,14 @@ async def test_before_the_first_run_there_is_nothing_to_read_or_write(job: Job) 
     assert await job.registry.read_job(0) is None
 
 
-async def test_members_have_left_once_the_coordinator_gave_its_seat_back(job: Job) -> None:
+async def test_members_have_left_once_the_coordinator_gave_its_lease_back(job: Job) -> None:
     await job.open_run()
 
     async with asyncio.TaskGroup() as group:
         waiting = group.create_task(job.records.wait_members_left())
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(asyncio.shield(waiting), 0.3)
-        await job.seat.resign()
+        await job.job_registry.resign()
 
 
 async def test_a_registry_that_is_gone_has_nothing_to_say() -> None:
@@ -132,20 +132,20 @@ async def test_a_worker_that_was_killed_is_lost_at_once_but_no_other_in_its_plac
     await job.open_run()
     dead = Member(role="worker", index=1, incarnation=0, endpoint="", admin="", host="h1",
                   pid=77, nonce="a")  # fmt: skip
-    dead = replace(dead, incarnation=await job.seat.register(dead))
+    dead = replace(dead, incarnation=await job.job_registry.register(dead))
     key = ("worker", 1)
 
     await job.records.lose(BOB, 76, "was killed by SIGKILL")
-    assert (await job.seat.tick()).ends.get(key, "") == ""
+    assert (await job.job_registry.tick()).ends.get(key, "") == ""
     await job.records.lose(BOB, 77, "was killed by SIGKILL")
-    lost = await job.seat.tick()
+    lost = await job.job_registry.tick()
     assert (lost.ends[key], lost.last_words[key]) == ("lost", "was killed by SIGKILL")
 
     done = replace(dead, pid=78, nonce="b")
-    done = replace(done, incarnation=await job.seat.register(done))
-    await job.registry.beat(done, epoch=job.seat.epoch, end="done")
+    done = replace(done, incarnation=await job.job_registry.register(done))
+    await job.registry.beat(done, epoch=job.job_registry.epoch, end="done")
     await job.records.lose(BOB, 78, "exited with code 3")
-    assert (await job.seat.tick()).ends[key] == "done"
+    assert (await job.job_registry.tick()).ends[key] == "done"
 
 
 class Launches:
@@ -193,7 +193,7 @@ async def vouching(records: JobRecords) -> AsyncIterator[None]:
 async def test_a_second_launch_is_refused_while_a_launcher_of_the_first_lives(
     job: Job, launches: Launches
 ) -> None:
-    await job.seat.resign()
+    await job.job_registry.resign()
     first = launches.one("aa")
     await first.begin()
 
@@ -215,7 +215,7 @@ async def test_a_second_launch_is_refused_while_a_coordinator_of_another_lives(
 
         async def renew() -> None:
             while True:
-                await job.seat.tick()
+                await job.job_registry.tick()
                 await asyncio.sleep(0.1)
 
         await job.open_run()
@@ -230,7 +230,7 @@ async def test_a_second_launch_is_refused_while_a_coordinator_of_another_lives(
 async def test_what_a_dead_launch_left_blocks_the_next_for_a_lease_and_an_ended_one_not_at_all(
     job: Job, launches: Launches
 ) -> None:
-    await job.seat.resign()
+    await job.job_registry.resign()
     loop = asyncio.get_running_loop()
     dead, ended = launches.one("aa"), launches.one("bb", ttl_s=60.0)
     await dead.begin()
@@ -248,12 +248,12 @@ async def test_what_a_dead_launch_left_blocks_the_next_for_a_lease_and_an_ended_
 async def test_a_dead_launchers_lease_and_then_its_coordinators_are_no_renewal(
     job: Job, launches: Launches
 ) -> None:
-    await job.seat.resign()
+    await job.job_registry.resign()
     dead = launches.one("aa", ttl_s=0.4)
     await dead.begin()
-    place = CoordinatorSeat(endpoint="h1:7000", admin="", host="h1", pid=9, launch="aa")
-    seat = Seat(job.store, job="day3", record=place, lease_ttl_s=2.0)
-    await seat.try_claim()
+    place = CoordinatorRecord(endpoint="h1:7000", admin="", host="h1", pid=9, launch="aa")
+    job_registry = JobRegistry(job.store, job="day3", record=place, lease_ttl_s=2.0)
+    await job_registry.try_claim()
 
     async with asyncio.timeout(10.0):
         await launches.one("bb").begin()
@@ -265,31 +265,31 @@ async def test_a_launcher_says_nothing_about_the_run_of_another_launch(
     await job.open_run()
     dead = Member(role="worker", index=1, incarnation=0, endpoint="", admin="", host="h1",
                   pid=77, nonce="a")  # fmt: skip
-    await job.seat.register(dead)
+    await job.job_registry.register(dead)
     stranger = launches.one("bb")
-    before = await job.seat.tick()
+    before = await job.job_registry.tick()
 
     known = await stranger.failure_or(BOB, "exited with code 1")
     await stranger.lose(BOB, 77, "exited with code 1")
 
     assert known is None
     assert await job.failure() is None
-    assert await job.seat.tick() == before
+    assert await job.job_registry.tick() == before
 
 
 async def test_what_launchers_vouch_for_reaches_the_coordinator(
     job: Job, launches: Launches
 ) -> None:
-    await job.seat.resign()
+    await job.job_registry.resign()
     await launches.one("aa").begin()
     await launches.one("aa", "worker:1").begin()
     second = launches.one("aa", "worker:1")
     await asyncio.sleep(0.7)  # its former self's lease
     await second.vouch({"worker:1": 44})
-    await job.seat.try_claim()
+    await job.job_registry.try_claim()
     await job.open_run()
 
-    vouchers = (await job.seat.tick()).vouchers
+    vouchers = (await job.job_registry.tick()).vouchers
 
     assert {part: voucher.alive for part, (_, voucher) in vouchers.items()} == {
         "coordinator:0": {},
@@ -297,4 +297,4 @@ async def test_what_launchers_vouch_for_reaches_the_coordinator(
     }
     renewal = vouchers["worker:1"][0]
     await second.vouch({})
-    assert (await job.seat.tick()).vouchers["worker:1"][0] != renewal
+    assert (await job.job_registry.tick()).vouchers["worker:1"][0] != renewal

@@ -226,7 +226,7 @@ class AdminClient:
     def __init__(self, running: Any) -> None:
         self.heads = running.heads
         with redis.Redis.from_url(running.redis) as client:
-            record = client.hget(f"paramfleet:{running.job}:seat", "record")
+            record = client.hget(f"paramfleet:{running.job}:coordinator", "record")
         self.url = f"http://{json.loads(record)['admin']}"
 
     def get(self, path: str) -> Any:

@@ -32,7 +32,7 @@ def curl_http2(address: str, path: str) -> str:
 
 def coordinator_admin(running: Any) -> str:
     with redis.Redis.from_url(running.redis) as client:
-        record = client.hget(f"paramfleet:{running.job}:seat", "record")
+        record = client.hget(f"paramfleet:{running.job}:coordinator", "record")
     return str(json.loads(record)["admin"])
 
 

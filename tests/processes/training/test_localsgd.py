@@ -1,4 +1,4 @@
-"""LocalSGD over the servers: workers meet at dense tables, and wait for nobody."""
+"""LocalSGD over the servers: workers synchronize at dense tables, and wait for nobody."""
 
 import json
 import re

@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 SCRIPT = "train_long.py"
 QUICK_LEASE = {"PARAMFLEET_LEASE_TTL_S": "6"}
-"""A coordinator that is gone keeps its seat until its lease is over."""
+"""A coordinator that is gone holds the job until its lease is over."""
 MODES = pytest.mark.parametrize("mode", ["sync", "async", "geo"])
 
 

@@ -16,7 +16,7 @@ from paramfleet.job_metrics import Metrics
 from paramfleet_shared.errors import ContractError
 
 
-class Meeting:
+class Synchronizer:
     """Lets threads stand for workers: each hands in a payload and gets all of them."""
 
     def __init__(self, size: int) -> None:
@@ -51,11 +51,11 @@ def refuse_exchange(name: str, outgoing: Outgoing, receive: Receive, *, in_fligh
 
 def together(size: int, act: Callable[[int, Util], Any]) -> list[Any]:
     """Run ``act`` as each worker at once; return the results by rank."""
-    meeting, found = Meeting(size), dict[int, Any]()
+    synchronizer, found = Synchronizer(size), dict[int, Any]()
 
     def run(rank: int) -> None:
         try:
-            found[rank] = act(rank, meeting.worker(rank))
+            found[rank] = act(rank, synchronizer.worker(rank))
         except Exception as error:  # noqa: BLE001 - handed to the test
             found[rank] = error
 
@@ -68,7 +68,7 @@ def together(size: int, act: Callable[[int, Util], Any]) -> list[Any]:
 
 
 def alone() -> Util:
-    return Meeting(1).worker(0)
+    return Synchronizer(1).worker(0)
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_a_barrier_lets_everybody_through() -> None:
 @given(files=st.integers(0, 30), size=st.integers(1, 7))
 def test_file_shards_are_contiguous_and_complete(files: int, size: int) -> None:
     names = [f"part-{number}" for number in range(files)]
-    shares = [Meeting(size).worker(rank).get_file_shard(names) for rank in range(size)]
+    shares = [Synchronizer(size).worker(rank).get_file_shard(names) for rank in range(size)]
 
     assert [name for share in shares for name in share] == names
     lengths = [len(share) for share in shares]

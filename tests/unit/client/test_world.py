@@ -36,7 +36,7 @@ def test_who_does_not_come_to_the_start_is_named(free_port: int) -> None:
 
 
 @pytest.mark.slow
-def test_a_meeting_point_that_is_not_there_is_named(free_port: int) -> None:
+def test_a_rendezvous_address_that_is_not_there_is_named(free_port: int) -> None:
     where = f"worker 0 of 3 at 127.0.0.1:{free_port}"
     with pytest.raises(RendezvousError, match=where) as caught:
         world(1, 3, port=free_port)

@@ -10,7 +10,7 @@ from aiohttp import web
 from paramfleet_coordinator.access import AUDIT_LOG, AuditLog, audit, requires
 from paramfleet_shared.access import Gate, Identity
 from paramfleet_shared.admin import AdminServer
-from paramfleet_shared.discovery.seat import AUDIT_ENTRIES as MAX
+from paramfleet_shared.discovery.job_registry import AUDIT_ENTRIES as MAX
 from paramfleet_shared.telemetry import MetricRegistry
 
 

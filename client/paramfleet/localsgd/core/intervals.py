@@ -69,7 +69,7 @@ class AdaptiveInterval:
         """Return the next period; what is told first is what later ones are compared with.
 
         Args:
-            step: At which the workers met.
+            step: At which the workers synchronized.
             loss: The mean of theirs.
             rate: The learning rate; at 0 nobody drifts, and the period is the longest.
 

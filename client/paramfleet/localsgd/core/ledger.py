@@ -1,4 +1,4 @@
-"""What a run's meetings cost: how many, their bytes, and the time that training stood still."""
+"""The cost of a run's synchronizations: number, bytes, and how long training waited."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -68,7 +68,7 @@ class Ledger:
             self.intervals.append((step, k_steps))
 
     def figures(self) -> dict[str, float]:
-        """Return what changes from meeting to meeting, as points of curves."""
+        """Return what changes from synchronization to synchronization, as points of curves."""
         return {
             "synchronisations": self.synchronisations,
             "sent_bytes": float(self.bytes_sent),

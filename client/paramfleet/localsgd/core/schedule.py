@@ -1,4 +1,4 @@
-"""When workers meet: which fragments' exchanges begin and end after a step.
+"""When workers synchronize: which fragments' exchanges begin and end after a step.
 
 Up to ``begin_step`` all fragments are exchanged after each step (post-local SGD: Lin et al.,
 "Don't Use Large Mini-Batches, Use Local SGD", 2018). Then each is exchanged once a period of
@@ -60,7 +60,7 @@ class Schedule:
 
     @property
     def wants_loss(self) -> bool:
-        """Whether ``choose`` is to be called for the meeting that has just begun."""
+        """Whether ``choose`` is to be called for the synchronization that has just begun."""
         return self._adaptive is not None and (
             self.step > self._settings.begin_step or self.step == self._reference_step
         )
@@ -85,7 +85,7 @@ class Schedule:
         return actions
 
     def choose(self, *, loss: float, rate: float) -> int:
-        """Set the period from the workers' loss after a meeting; return it.
+        """Set the period from the workers' loss after a synchronization; return it.
 
         Args:
             loss: The mean of the workers'.

@@ -50,11 +50,11 @@ class LocalSgdSettings:
     """
 
     k_steps: int = 1
-    """Steps from one meeting to the next; where they are adaptive K0, of which the formula
-    makes the period."""
+    """Steps from one synchronization to the next; where they are adaptive K0, of which the
+    formula makes the period."""
 
     begin_step: int = 1
-    """Up to this step workers meet after each step (post-local SGD); 0 for never."""
+    """Up to this step workers synchronize after each step (post-local SGD); 0 for never."""
 
     interval: IntervalRule = "fixed"
     """Whether ``k_steps`` stays, or follows a formula of ``core.intervals``."""
@@ -72,8 +72,8 @@ class LocalSgdSettings:
     """Momentum of the outer optimizer."""
 
     optimizer_state: StateRule = "keep"
-    """What becomes of momenta at a meeting: each worker keeps its own, all get the mean, or
-    they begin anew."""
+    """What becomes of momenta at a synchronization: each worker keeps its own, all get the
+    mean, or they begin anew."""
 
     wire_dtype: FormatName = "float32"
     """How the exchanged numbers travel; what narrow ones lose is sent the next time."""

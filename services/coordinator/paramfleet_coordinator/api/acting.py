@@ -10,9 +10,9 @@ from typing import Any
 from aiohttp import web
 
 from paramfleet_coordinator.access import audit
-from paramfleet_coordinator.api.route import Route, answering, office_of, read_body
-from paramfleet_coordinator.core import helm
-from paramfleet_coordinator.core.helm import SettingRefusedError
+from paramfleet_coordinator.api.route import Route, answering, read_body, service_of
+from paramfleet_coordinator.core import operator_actions
+from paramfleet_coordinator.core.operator_actions import SettingRefusedError
 from paramfleet_shared.access import requires
 from paramfleet_shared.discovery.orders import Orders
 
@@ -26,7 +26,7 @@ async def _switch(
 ) -> dict[str, Any]:
     """Change one flag of the orders; answer with what it was and is."""
     await read_body(request, _NOTHING)
-    before, after = await office_of(request).act(action)
+    before, after = await service_of(request).act(action)
     was, now = getattr(before, flag), getattr(after, flag)
     await audit(request, action.__name__, {flag: was}, {flag: now})
     return {flag: now, "before": {flag: was}}
@@ -35,19 +35,19 @@ async def _switch(
 @requires("admin")
 @answering
 async def _pause(request: web.Request) -> Any:
-    return await _switch(request, helm.pause, "paused")
+    return await _switch(request, operator_actions.pause, "paused")
 
 
 @requires("admin")
 @answering
 async def _resume(request: web.Request) -> Any:
-    return await _switch(request, helm.resume, "paused")
+    return await _switch(request, operator_actions.resume, "paused")
 
 
 @requires("admin")
 @answering
 async def _end(request: web.Request) -> Any:
-    return await _switch(request, helm.end, "ends")
+    return await _switch(request, operator_actions.end, "ends")
 
 
 @requires("admin")
@@ -57,7 +57,7 @@ async def _checkpoint(request: web.Request) -> Any:
     name = body.get("name")
     if name is not None and not isinstance(name, str):
         raise SettingRefusedError(name="name", value=str(name)[:64], rule="must be a text")
-    asked = await office_of(request).checkpoint(name)
+    asked = await service_of(request).checkpoint(name)
     await audit(request, "checkpoint", None, asked)
     return asked
 
@@ -66,7 +66,7 @@ async def _checkpoint(request: web.Request) -> Any:
 @answering
 async def _settings(request: web.Request) -> Any:
     wanted = await read_body(request, frozenset({"lr", "k_steps", "max_staleness"}))
-    before, after = await office_of(request).change(wanted)
+    before, after = await service_of(request).change(wanted)
     await audit(request, "settings", before, after)
     return {"settings": after, "before": before}
 
@@ -80,7 +80,7 @@ async def _drain(request: web.Request) -> Any:
         rule = "must be a whole number of at least 0"
         raise SettingRefusedError(name="rank", value=text[:64], rule=rule)
     rank = int(text)
-    await office_of(request).drain(rank)
+    await service_of(request).drain(rank)
     await audit(
         request, "drain", {"rank": rank, "drained": False}, {"rank": rank, "drained": True}
     )

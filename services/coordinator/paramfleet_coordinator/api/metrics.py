@@ -2,31 +2,31 @@
 
 from functools import partial
 
-from paramfleet_coordinator.api.office import Office
-from paramfleet_coordinator.routes import Desk
+from paramfleet_coordinator.api.service import AdminService
+from paramfleet_coordinator.routes import RpcRoutes
 from paramfleet_shared.discovery.records import ROLES
 from paramfleet_shared.telemetry import MetricRegistry
 
 __all__ = ["metrics_of"]
 
 
-def metrics_of(desk: Desk, office: Office) -> MetricRegistry:
+def metrics_of(rpc_routes: RpcRoutes, service: AdminService) -> MetricRegistry:
     """Return what the coordinator's ``/metrics`` shows."""
     metrics = MetricRegistry()
     straggler = metrics.gauge(
         "job_straggler", "Whether a worker is named that holds the others up."
     )
-    straggler.set_function(lambda: float(office.view.straggler is not None))
+    straggler.set_function(lambda: float(service.view.straggler is not None))
     paused = metrics.gauge("job_paused", "Whether an operator paused the job.")
-    paused.set_function(lambda: float(desk.orders.paused))
+    paused.set_function(lambda: float(rpc_routes.orders.paused))
     speed = metrics.gauge("job_samples_per_s", "Examples a second of all workers.")
-    speed.set_function(lambda: float(office.status()["samples_per_s"]))
+    speed.set_function(lambda: float(service.status()["samples_per_s"]))
     members = metrics.gauge("members", "Members whose lease runs, by role.", ["role"])
     for role in ROLES:
-        members.labels(role).set_function(partial(_num_alive, desk, role))
+        members.labels(role).set_function(partial(_num_alive, rpc_routes, role))
     return metrics
 
 
-def _num_alive(desk: Desk, role: str) -> float:
-    members = desk.status()["members"]
+def _num_alive(rpc_routes: RpcRoutes, role: str) -> float:
+    members = rpc_routes.status()["members"]
     return float(sum(member["alive"] and member["role"] == role for member in members))

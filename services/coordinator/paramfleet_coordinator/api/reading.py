@@ -5,7 +5,7 @@ from typing import Any
 from aiohttp import web
 
 from paramfleet_coordinator.access import AUDIT_LOG
-from paramfleet_coordinator.api.route import Route, answering, office_of
+from paramfleet_coordinator.api.route import Route, answering, service_of
 from paramfleet_shared.access import requires
 
 __all__ = ["READING"]
@@ -41,37 +41,37 @@ _TABLE = _record(
 @requires("read")
 @answering
 async def _status(request: web.Request) -> Any:
-    return office_of(request).status()
+    return service_of(request).status()
 
 
 @requires("read")
 @answering
 async def _tables(request: web.Request) -> Any:
-    return office_of(request).tables()
+    return service_of(request).tables()
 
 
 @requires("read")
 @answering
 async def _workers(request: web.Request) -> Any:
-    return office_of(request).workers()
+    return service_of(request).workers()
 
 
 @requires("read")
 @answering
 async def _barriers(request: web.Request) -> Any:
-    return office_of(request).barriers()
+    return service_of(request).barriers()
 
 
 @requires("read")
 @answering
 async def _placement(request: web.Request) -> Any:
-    return office_of(request).placement()
+    return service_of(request).placement()
 
 
 @requires("read")
 @answering
 async def _history(request: web.Request) -> Any:
-    return office_of(request).view.history()
+    return service_of(request).view.history()
 
 
 @requires("read")
@@ -79,7 +79,7 @@ async def _history(request: web.Request) -> Any:
 async def _events(request: web.Request) -> Any:
     text = request.query.get("after", "0")
     after = int(text) if text.isdecimal() and len(text) < 16 else 0
-    return office_of(request).view.events(after=after)
+    return service_of(request).view.events(after=after)
 
 
 @requires("read")

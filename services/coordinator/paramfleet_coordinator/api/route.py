@@ -8,14 +8,22 @@ from typing import Any
 
 from aiohttp import web
 
-from paramfleet_coordinator.api.office import Office, UnknownWorkerRankError
-from paramfleet_coordinator.core.helm import ActionRefusedError, SettingRefusedError
+from paramfleet_coordinator.api.service import AdminService, UnknownWorkerRankError
+from paramfleet_coordinator.core.operator_actions import ActionRefusedError, SettingRefusedError
 from paramfleet_shared.errors import FleetError, error_to_wire
 from paramfleet_shared.telemetry import finite
 
-__all__ = ["OFFICE", "BadBodyError", "Handler", "Route", "answering", "office_of", "read_body"]
+__all__ = [
+    "ADMIN_SERVICE",
+    "BadBodyError",
+    "Handler",
+    "Route",
+    "answering",
+    "read_body",
+    "service_of",
+]
 
-OFFICE = web.AppKey("paramfleet_office", Office)
+ADMIN_SERVICE = web.AppKey("paramfleet_admin_service", AdminService)
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -57,9 +65,9 @@ class Route:
         return web.route(self.method, self.path, self.handler)
 
 
-def office_of(request: web.Request) -> Office:
+def service_of(request: web.Request) -> AdminService:
     """Return what the application answers from."""
-    return request.config_dict[OFFICE]
+    return request.config_dict[ADMIN_SERVICE]
 
 
 def answering(handle: Callable[[web.Request], Awaitable[Any]]) -> Handler:

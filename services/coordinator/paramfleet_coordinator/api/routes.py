@@ -8,11 +8,11 @@ from aiohttp import web
 from paramfleet_coordinator.access import AUDIT_LOG, AuditLog
 from paramfleet_coordinator.api.acting import ACTING
 from paramfleet_coordinator.api.entering import ENTERING
-from paramfleet_coordinator.api.office import Office
 from paramfleet_coordinator.api.openapi import describe
 from paramfleet_coordinator.api.pages import PAGES
 from paramfleet_coordinator.api.reading import READING
-from paramfleet_coordinator.api.route import OFFICE
+from paramfleet_coordinator.api.route import ADMIN_SERVICE
+from paramfleet_coordinator.api.service import AdminService
 from paramfleet_coordinator.api.stream import READERS, STREAMING
 from paramfleet_shared.access import requires
 
@@ -32,6 +32,6 @@ def routes() -> list[web.RouteDef]:
     return [*(route.defined for route in API), *own]
 
 
-def state(office: Office, audit_log: AuditLog) -> Mapping[web.AppKey[Any], Any]:
+def state(service: AdminService, audit_log: AuditLog) -> Mapping[web.AppKey[Any], Any]:
     """Return what their application must hold."""
-    return {OFFICE: office, AUDIT_LOG: audit_log, READERS: set()}
+    return {ADMIN_SERVICE: service, AUDIT_LOG: audit_log, READERS: set()}

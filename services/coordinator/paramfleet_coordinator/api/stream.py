@@ -12,7 +12,7 @@ from typing import Any
 
 from aiohttp import web
 
-from paramfleet_coordinator.api.route import Route, office_of
+from paramfleet_coordinator.api.route import Route, service_of
 from paramfleet_shared.access import requires
 from paramfleet_shared.telemetry import finite
 
@@ -59,22 +59,22 @@ async def _follow(request: web.Request, response: web.StreamResponse) -> None:
         ConnectionResetError: when it has gone.
         TimeoutError: if it doesn't read.
     """
-    office = office_of(request)
+    service = service_of(request)
     seen = _last_seen(request)
     while True:
-        frames = None if seen is None else office.view.frames(after=seen)
+        frames = None if seen is None else service.view.frames(after=seen)
         if frames is None:
-            seen = office.view.newest_frame
+            seen = service.view.newest_frame
             whole = {
                 "number": seen,
-                "status": office.status(),
-                "history": office.view.history(),
-                "events": office.view.events(),
+                "status": service.status(),
+                "history": service.view.history(),
+                "events": service.view.events(),
             }
             await _send(response, "whole", seen, whole)
         for frame in frames or ():
             seen = frame["number"]
-            await _send(response, "frame", seen, {**frame, "status": office.status()})
+            await _send(response, "frame", seen, {**frame, "status": service.status()})
         await asyncio.sleep(_LOOK_S)
         if request.transport is None or request.transport.is_closing():
             raise ConnectionResetError

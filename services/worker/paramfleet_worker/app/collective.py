@@ -20,7 +20,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from typing_extensions import override
 
 from paramfleet.collective.errors import PeersLostError
-from paramfleet.localsgd.roll_call import MeetingLostError
+from paramfleet.localsgd.lost_ranks import SynchronizationLostError
 from paramfleet_shared.errors import UnavailableError
 from paramfleet_shared.processes.keeping import tied
 from paramfleet_worker.app.planning import NotMyJobError
@@ -42,7 +42,7 @@ LAST_OUTPUT_WITHIN_S = 0.3
 STOP_WITHIN_S = 2
 """From SIGTERM to SIGKILL, of workers that outlive the first one's failure."""
 
-MISSED = (PeersLostError.__name__, MeetingLostError.__name__)
+MISSED = (PeersLostError.__name__, SynchronizationLostError.__name__)
 """What a worker raises that misses another one."""
 
 MEET_WITHIN_S = 120
@@ -76,7 +76,7 @@ class _Plan:
     machines: tuple[str, ...]
     """Their addresses; one name if the job is here alone."""
     port: int
-    """Of the meeting point on the first of several."""
+    """Of the rendezvous address on the first of several."""
 
     @property
     def names(self) -> list[ProcessName]:

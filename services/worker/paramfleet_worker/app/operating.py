@@ -148,12 +148,12 @@ def find_url(settings: JobSettings, *, scheme: str) -> str:
     async def find() -> str:
         store = store_of(settings, clock=SystemClock(), timeout_s=5.0)
         try:
-            seat = await Registry(store, job=settings.job).find_coordinator()
+            coordinator = await Registry(store, job=settings.job).find_coordinator()
         finally:
             await store.close()
-        if seat is None or not seat.admin:
+        if coordinator is None or not coordinator.admin:
             raise NoCoordinatorError(job=settings.job, waited_s=0.0)
-        return f"{scheme}://{seat.admin}"
+        return f"{scheme}://{coordinator.admin}"
 
     return asyncio.run(find())
 

@@ -128,9 +128,9 @@ async def _denied(command: Command, keys: Keys, *, is_coordinator: bool) -> tupl
         "HSET": ("HSET", key, "a", 1),
         "PEXPIRE": ("PEXPIRE", key, 1000),
         "GET": ("GET", keys.of_job("epoch")),
-        "HGET": ("HGET", keys.of_job("seat"), "record"),
+        "HGET": ("HGET", keys.of_job("coordinator"), "record"),
         "HGETALL": ("HGETALL", keys.of_job("lives")),
-        "EXISTS": ("EXISTS", keys.of_job("seat")),
+        "EXISTS": ("EXISTS", keys.of_job("coordinator")),
         **({"SMEMBERS": ("SMEMBERS", keys.of_job("none"))} if is_coordinator else {}),
     }
     denied = []
@@ -155,14 +155,14 @@ async def _error_of(command: Command, *words: str | int) -> ResponseError | None
 async def _look_at_job(
     command: Command, facts: RedisFacts, keys: Keys, tls: Tls | None
 ) -> tuple[RedisFacts, tuple[MemberFacts, ...]]:
-    record = await command("HGET", keys.of_job("seat"), "record")
+    record = await command("HGET", keys.of_job("coordinator"), "record")
     epoch = int(await command("GET", keys.of_job("epoch")) or 0)
     if record is not None:
-        seat = json.loads(record)
-        answers, skew_s = await _ask_coordinator(str(seat.get("admin", "")), tls)
+        coordinator = json.loads(record)
+        answers, skew_s = await _ask_coordinator(str(coordinator.get("admin", "")), tls)
         facts = replace(
             facts,
-            coordinator=str(seat.get("endpoint", "")),
+            coordinator=str(coordinator.get("endpoint", "")),
             coordinator_answers=answers,
             coordinator_skew_s=skew_s,
         )

@@ -1,6 +1,6 @@
 """Go through every feature and every pair of two; worker 0 prints what became of each.
 
-Each is a job of its own in the same processes: a new session, at a meeting point of its own.
+Each is a job of its own in the same processes: a new session, at an address of its own.
 """
 
 import itertools

@@ -9,9 +9,9 @@ import torch.distributed as dist
 from paramfleet.localsgd.core.ledger import Ledger
 from paramfleet.localsgd.core.settings import LocalSgdSettings, LocalSgdSettingsError
 from paramfleet.localsgd.inner_state import StateMissingError
-from paramfleet.localsgd.meeting import Pending
 from paramfleet.localsgd.optimizer import LocalSgdOptimizer, LossMissingError, NotFiniteError
 from paramfleet.localsgd.over_group import localsgd_over_group
+from paramfleet.localsgd.synchronizer import Pending
 
 
 @pytest.fixture(scope="module")
@@ -24,14 +24,16 @@ def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 class Told:
-    """A meeting that has what a test says, and averages nothing else."""
+    """A synchronizer that has what a test says, and averages nothing else."""
 
     def __init__(self, *news: torch.Tensor) -> None:
         self.fragments: Sequence[int] = [len(news[0])]
         self.deltas: list[torch.Tensor] = []
         self._news = list(news)
 
-    def meet(self, fragment: int, snapshot_F: torch.Tensor, delta_F: torch.Tensor) -> Pending:
+    def exchange(
+        self, fragment: int, snapshot_F: torch.Tensor, delta_F: torch.Tensor
+    ) -> Pending:
         self.deltas.append(delta_F)
         return self
 
@@ -43,7 +45,7 @@ class Told:
 
 
 class InPlaceTold(Told):
-    """A meeting that ends at once: it installs what a test says."""
+    """A synchronizer that ends at once: it installs what a test says."""
 
     is_in_place = True
 
@@ -54,7 +56,7 @@ class InPlaceTold(Told):
     def num_nonfinite(self, fragment: int, snapshot_F: torch.Tensor) -> int:
         return int((~(snapshot_F - self._weight).isfinite()).sum())
 
-    def meet_in_place(self, fragment: int, snapshot_F: torch.Tensor) -> None:
+    def exchange_in_place(self, fragment: int, snapshot_F: torch.Tensor) -> None:
         self.deltas.append((snapshot_F - self._weight).detach())
         snapshot_F.copy_(self._news.pop(0))
         with torch.no_grad():
@@ -80,25 +82,25 @@ def test_progress_made_meanwhile_is_kept_or_mixed(
     mixing: float | None, expected: float
 ) -> None:
     weight, inner, settings = one_value(k_steps=3, overlap_steps=1, mixing=mixing)
-    meeting = Told(torch.tensor([5.0]), torch.tensor([9.0]))
-    optimizer = LocalSgdOptimizer(inner, settings, meeting, ledger=Ledger())
+    synchronizer = Told(torch.tensor([5.0]), torch.tensor([9.0]))
+    optimizer = LocalSgdOptimizer(inner, settings, synchronizer, ledger=Ledger())
 
     before = [step(optimizer, weight, 0.25) for _ in range(3)]  # 1 -> 0.25: delta 0.75
     after = step(optimizer, weight, 0.5)  # -0.25; 5 + (-0.25 - 0.25) or 5 * .75 - .25 * .25
 
     assert before[-1] == 0.25
     assert after == expected
-    assert [float(delta) for delta in meeting.deltas] == [0.75]
+    assert [float(delta) for delta in synchronizer.deltas] == [0.75]
     optimizer.synchronize()
-    assert float(meeting.deltas[1]) == pytest.approx(5.0 - after)
+    assert float(synchronizer.deltas[1]) == pytest.approx(5.0 - after)
     assert weight.item() == 9.0
 
 
 @pytest.mark.parametrize("overlap_steps", [0, 1])
 def test_what_was_exchanged_in_place_is_there_at_once(overlap_steps: int) -> None:
     weight, inner, settings = one_value(k_steps=2, overlap_steps=overlap_steps)
-    meeting = InPlaceTold(weight, torch.tensor([5.0]), torch.tensor([9.0]))
-    optimizer = LocalSgdOptimizer(inner, settings, meeting, ledger=Ledger())
+    synchronizer = InPlaceTold(weight, torch.tensor([5.0]), torch.tensor([9.0]))
+    optimizer = LocalSgdOptimizer(inner, settings, synchronizer, ledger=Ledger())
 
     met = [step(optimizer, weight, 0.25) for _ in range(2)]  # 1 -> 0.5: delta 0.5
     on = step(optimizer, weight, 0.5)
@@ -106,30 +108,30 @@ def test_what_was_exchanged_in_place_is_there_at_once(overlap_steps: int) -> Non
     optimizer.synchronize()
 
     assert [*met, on] == [0.75, 5.0, 4.5]
-    assert [float(delta) for delta in meeting.deltas] == [0.5, 0.5]
+    assert [float(delta) for delta in synchronizer.deltas] == [0.5, 0.5]
     assert weight.item() == 9.0
 
 
 def test_what_is_not_finite_is_not_exchanged_in_place() -> None:
     weight, inner, settings = one_value(k_steps=1)
-    meeting = InPlaceTold(weight, torch.tensor([5.0]))
-    optimizer = LocalSgdOptimizer(inner, settings, meeting, ledger=Ledger())
+    synchronizer = InPlaceTold(weight, torch.tensor([5.0]))
+    optimizer = LocalSgdOptimizer(inner, settings, synchronizer, ledger=Ledger())
 
     with pytest.raises(NotFiniteError, match="fragment 0: 1 values"):
         step(optimizer, weight, float("nan"))
 
-    assert meeting.deltas == []
+    assert synchronizer.deltas == []
 
 
-def test_a_meeting_that_averages_nothing_else_refuses_to() -> None:
+def test_a_synchronizer_that_averages_nothing_else_refuses_to() -> None:
     _, inner, settings = one_value(optimizer_state="average")
-    meeting = Told(torch.zeros(1))
+    synchronizer = Told(torch.zeros(1))
 
     with pytest.raises(LocalSgdSettingsError, match="Told has nowhere to average"):
-        LocalSgdOptimizer(inner, settings, meeting, ledger=Ledger())
+        LocalSgdOptimizer(inner, settings, synchronizer, ledger=Ledger())
     with pytest.raises(LocalSgdSettingsError, match="buffers = 1"):
         LocalSgdOptimizer(
-            inner, LocalSgdSettings(), meeting, ledger=Ledger(),
+            inner, LocalSgdSettings(), synchronizer, ledger=Ledger(),
             buffers=[torch.zeros(2), torch.zeros(1, dtype=torch.int64)],
         )  # fmt: skip
 

@@ -23,7 +23,7 @@ def both(fragment: int = 0) -> list[Action]:
     return [Action("begin", fragment), Action("end", fragment)]
 
 
-def test_each_step_ends_with_a_meeting_at_first() -> None:
+def test_each_step_ends_with_a_synchronization_at_first() -> None:
     assert beginnings(Schedule(LocalSgdSettings()), 4) == [1, 2, 3, 4]
 
 
@@ -119,7 +119,7 @@ def test_adaptive_periods_of_fleet_compare_with_the_first_step() -> None:
     assert list(adaptive("fleet", 3))[:4] == [(1, 4), (7, 1), (8, 1), (9, 1)]
 
 
-def test_adaptive_periods_begin_at_the_first_meeting_without_a_warm_up() -> None:
+def test_adaptive_periods_begin_at_the_first_synchronization_without_a_warm_up() -> None:
     assert list(adaptive("paper", 0))[:3] == [(4, 4), (8, 4), (12, 4)]
 
 

@@ -15,9 +15,9 @@ from paramfleet_shared.discovery.errors import (
     OtherLaunchError,
     UnissuedIncarnationError,
 )
+from paramfleet_shared.discovery.job_registry import JobRegistry
 from paramfleet_shared.discovery.records import Failure, JobRecord, JobSizes, Member, Release
-from paramfleet_shared.discovery.registry import CoordinatorSeat, Registry
-from paramfleet_shared.discovery.seat import Seat
+from paramfleet_shared.discovery.registry import CoordinatorRecord, Registry
 from paramfleet_shared.discovery.store import RedisStore, outlast
 from paramfleet_shared.testing.clock import FakeClock
 
@@ -26,7 +26,7 @@ ADA = Member(
     role="worker", index=0, incarnation=0, endpoint="", admin="", host="h", pid=1, nonce="ada"
 )
 BOB = replace(ADA, nonce="bob", pid=2)
-WHERE = CoordinatorSeat(endpoint="h:1", admin="h:2", host="h", pid=9)
+WHERE = CoordinatorRecord(endpoint="h:1", admin="h:2", host="h", pid=9)
 
 
 Dump = Callable[[], Awaitable[dict[bytes, bytes]]]
@@ -45,27 +45,29 @@ def registry(store: RedisStore, job_name: str) -> Registry:
 
 
 @pytest.fixture
-async def seat(store: RedisStore, job_name: str) -> Seat:
-    seat = Seat(store, job=job_name, record=WHERE, lease_ttl_s=60.0)
-    assert await seat.try_claim() is None
-    seat.epoch = 1
-    await seat.write_job(JobRecord(state="waiting", sizes=SIZES))
-    return seat
+async def job_registry(store: RedisStore, job_name: str) -> JobRegistry:
+    job_registry = JobRegistry(store, job=job_name, record=WHERE, lease_ttl_s=60.0)
+    assert await job_registry.try_claim() is None
+    job_registry.epoch = 1
+    await job_registry.write_job(JobRecord(state="waiting", sizes=SIZES))
+    return job_registry
 
 
-async def admit(seat: Seat, member: Member) -> Member:
-    return replace(member, incarnation=await seat.register(member))
+async def admit(job_registry: JobRegistry, member: Member) -> Member:
+    return replace(member, incarnation=await job_registry.register(member))
 
 
 async def beat(registry: Registry, member: Member, *, epoch: int = 1) -> object:
     return await registry.beat(member, epoch=epoch)
 
 
-async def test_a_heartbeat_brings_the_state_of_the_job(registry: Registry, seat: Seat) -> None:
-    ada = await admit(seat, ADA)
+async def test_a_heartbeat_brings_the_state_of_the_job(
+    registry: Registry, job_registry: JobRegistry
+) -> None:
+    ada = await admit(job_registry, ADA)
 
     view = await registry.beat(ada, epoch=1, end="done", facts='{"step": 3}')
-    snapshot = await seat.tick()
+    snapshot = await job_registry.tick()
 
     assert view.job == JobRecord(state="waiting", sizes=SIZES)
     assert view.has_coordinator
@@ -75,9 +77,11 @@ async def test_a_heartbeat_brings_the_state_of_the_job(registry: Registry, seat:
     assert snapshot.facts == {("worker", 0): {"step": 3}}
 
 
-async def test_a_former_life_may_write_nothing(registry: Registry, seat: Seat) -> None:
-    ada = await admit(seat, ADA)
-    bob = await admit(seat, BOB)
+async def test_a_former_life_may_write_nothing(
+    registry: Registry, job_registry: JobRegistry
+) -> None:
+    ada = await admit(job_registry, ADA)
+    bob = await admit(job_registry, BOB)
     await beat(registry, bob)
 
     with pytest.raises(FencedError, match="incarnation 1 was replaced by incarnation 2"):
@@ -87,64 +91,64 @@ async def test_a_former_life_may_write_nothing(registry: Registry, seat: Seat) -
     with pytest.raises(FencedError):
         await registry.put(ada, epoch=1, use="1:x", payload=b"late")
 
-    assert (await seat.tick()).members == {("worker", 0): bob}
+    assert (await job_registry.tick()).members == {("worker", 0): bob}
     assert await registry.read_payloads(epoch=1, use="1:x") == {}
 
 
 async def test_a_member_of_a_former_run_may_write_nothing(
-    registry: Registry, seat: Seat
+    registry: Registry, job_registry: JobRegistry
 ) -> None:
-    ada = await admit(seat, ADA)
-    seat.epoch = 2
-    await seat.write_job(JobRecord(state="waiting", sizes=SIZES))
+    ada = await admit(job_registry, ADA)
+    job_registry.epoch = 2
+    await job_registry.write_job(JobRecord(state="waiting", sizes=SIZES))
 
     with pytest.raises(EpochEndedError, match="gone on to run 2"):
         await beat(registry, ada)
-    seat.epoch = 1
+    job_registry.epoch = 1
     with pytest.raises(EpochEndedError):
-        await seat.tick()
+        await job_registry.tick()
 
 
-async def test_the_same_life_is_counted_once(seat: Seat) -> None:
-    first, again, other = [await seat.register(m) for m in (ADA, ADA, BOB)]
+async def test_the_same_life_is_counted_once(job_registry: JobRegistry) -> None:
+    first, again, other = [await job_registry.register(m) for m in (ADA, ADA, BOB)]
 
     assert (first, again, other) == (1, 1, 2)
 
 
 async def test_a_new_life_starts_without_the_old_ones_end(
-    registry: Registry, seat: Seat
+    registry: Registry, job_registry: JobRegistry
 ) -> None:
-    ada = await admit(seat, ADA)
+    ada = await admit(job_registry, ADA)
     await registry.beat(ada, epoch=1, end="done", facts='{"step": 1}')
 
-    await admit(seat, BOB)
+    await admit(job_registry, BOB)
 
-    snapshot = await seat.tick()
+    snapshot = await job_registry.tick()
     assert (snapshot.ends, snapshot.facts, snapshot.beats) == ({}, {}, {})
 
 
 async def test_a_registry_that_came_back_empty_is_filled_by_its_members(
-    registry: Registry, seat: Seat
+    registry: Registry, job_registry: JobRegistry
 ) -> None:
     survivor = replace(ADA, incarnation=3)
 
     await registry.beat(survivor, epoch=5, end="done")
 
-    seat.epoch = 5
-    assert (await seat.tick()).members == {("worker", 0): survivor}
-    assert await seat.read_epoch() == 5
+    job_registry.epoch = 5
+    assert (await job_registry.tick()).members == {("worker", 0): survivor}
+    assert await job_registry.read_epoch() == 5
     with pytest.raises(FencedError):
         await beat(registry, replace(ADA, incarnation=2), epoch=5)
 
 
 async def test_a_restored_incarnation_is_one_that_old_data_may_lack(
     registry: Registry,
-    seat: Seat,
+    job_registry: JobRegistry,
     store: RedisStore,
     job_name: str,
     dump: Dump,
 ) -> None:
-    ada = await admit(seat, ADA)
+    ada = await admit(job_registry, ADA)
     before = await dump()
 
     for far in (ada.incarnation + 1001, 1 << 62):
@@ -174,9 +178,13 @@ async def dump(redis_server: EmbeddedRedis, job_name: str) -> AsyncIterator[Dump
 async def test_a_coordinator_of_another_launch_is_refused_at_once_and_changes_nothing(
     store: RedisStore, job_name: str, dump: Dump
 ) -> None:
-    first = Seat(store, job=job_name, record=replace(WHERE, launch="aa"), lease_ttl_s=60.0)
-    second = Seat(store, job=job_name, record=replace(WHERE, launch="bb"), lease_ttl_s=60.0)
-    by_hand = Seat(store, job=job_name, record=WHERE, lease_ttl_s=60.0)
+    first = JobRegistry(
+        store, job=job_name, record=replace(WHERE, launch="aa"), lease_ttl_s=60.0
+    )
+    second = JobRegistry(
+        store, job=job_name, record=replace(WHERE, launch="bb"), lease_ttl_s=60.0
+    )
+    by_hand = JobRegistry(store, job=job_name, record=WHERE, lease_ttl_s=60.0)
     assert await first.try_claim() is None
     before = await dump()
 
@@ -190,54 +198,62 @@ async def test_a_coordinator_of_another_launch_is_refused_at_once_and_changes_no
 
 
 async def test_a_member_that_left_does_not_come_back_by_a_late_heartbeat(
-    registry: Registry, seat: Seat
+    registry: Registry, job_registry: JobRegistry
 ) -> None:
-    ada = await admit(seat, ADA)
+    ada = await admit(job_registry, ADA)
     await registry.beat(ada, epoch=1, end="left")
 
     await registry.beat(ada, epoch=1, end="done")
 
-    assert (await seat.tick()).ends == {("worker", 0): "left"}
+    assert (await job_registry.tick()).ends == {("worker", 0): "left"}
 
 
-async def test_the_first_failure_stays(registry: Registry, seat: Seat) -> None:
-    ada = await admit(seat, ADA)
+async def test_the_first_failure_stays(registry: Registry, job_registry: JobRegistry) -> None:
+    ada = await admit(job_registry, ADA)
     await registry.fail(ada, epoch=1, reason="first")
 
     await registry.fail(ada, epoch=1, reason="second")
     theirs = Failure(role="pserver", index=0, reason="third")
-    written = await seat.write_job(JobRecord(state="failed", sizes=SIZES, failure=theirs))
+    written = await job_registry.write_job(
+        JobRecord(state="failed", sizes=SIZES, failure=theirs)
+    )
 
     assert written.failure == Failure(role="worker", index=0, reason="first")
     assert await registry.read_job(1) == written
 
 
-async def test_how_a_run_ended_never_changes(registry: Registry, seat: Seat) -> None:
-    ada = await admit(seat, ADA)
-    await seat.write_job(JobRecord(state="finished", sizes=SIZES))
+async def test_how_a_run_ended_never_changes(
+    registry: Registry, job_registry: JobRegistry
+) -> None:
+    ada = await admit(job_registry, ADA)
+    await job_registry.write_job(JobRecord(state="finished", sizes=SIZES))
 
     await registry.fail(ada, epoch=1, reason="late")
-    written = await seat.write_job(JobRecord(state="training", sizes=SIZES))
+    written = await job_registry.write_job(JobRecord(state="training", sizes=SIZES))
 
     assert written == JobRecord(state="finished", sizes=SIZES)
 
 
-async def test_there_is_one_seat(store: RedisStore, job_name: str, seat: Seat) -> None:
-    second = Seat(store, job=job_name, record=replace(WHERE, pid=10), lease_ttl_s=60.0)
+async def test_there_is_one_coordinator(
+    store: RedisStore, job_name: str, job_registry: JobRegistry
+) -> None:
+    second = JobRegistry(store, job=job_name, record=replace(WHERE, pid=10), lease_ttl_s=60.0)
 
     assert await second.try_claim() == WHERE
-    await seat.resign()
+    await job_registry.resign()
     assert await second.try_claim() is None
     second.epoch = 1
     with pytest.raises(FencedError, match="coordinator 0 incarnation 1"):
-        await seat.tick()
+        await job_registry.tick()
     with pytest.raises(FencedError):
-        await seat.write_job(JobRecord(state="failed", sizes=SIZES))
+        await job_registry.write_job(JobRecord(state="failed", sizes=SIZES))
 
 
-async def test_a_seat_is_free_when_its_lease_is_over(store: RedisStore, job_name: str) -> None:
-    first = Seat(store, job=job_name, record=WHERE, lease_ttl_s=0.02)
-    second = Seat(store, job=job_name, record=WHERE, lease_ttl_s=60.0)
+async def test_another_coordinator_starts_when_the_lease_is_over(
+    store: RedisStore, job_name: str
+) -> None:
+    first = JobRegistry(store, job=job_name, record=WHERE, lease_ttl_s=0.02)
+    second = JobRegistry(store, job=job_name, record=WHERE, lease_ttl_s=60.0)
     assert await first.try_claim() is None
 
     await asyncio.sleep(0.03)
@@ -249,35 +265,35 @@ async def test_a_coordinator_is_found_once_it_is_announced(
     registry: Registry, store: RedisStore, job_name: str
 ) -> None:
     starting = replace(WHERE, endpoint="", admin="")
-    seat = Seat(store, job=job_name, record=starting, lease_ttl_s=60.0)
+    job_registry = JobRegistry(store, job=job_name, record=starting, lease_ttl_s=60.0)
     nobody = await registry.find_coordinator()
-    await seat.try_claim()
+    await job_registry.try_claim()
     not_yet = await registry.find_coordinator()
 
-    seat.announce(endpoint="h:1", admin="h:2")
-    await seat.tick()
+    job_registry.announce(endpoint="h:1", admin="h:2")
+    await job_registry.tick()
 
     assert (nobody, not_yet) == (None, None)
     assert await registry.find_coordinator() == WHERE
 
 
-async def test_arrivals_and_releases_outlive_the_coordinator(seat: Seat) -> None:
+async def test_arrivals_and_releases_outlive_the_coordinator(job_registry: JobRegistry) -> None:
     for rank in (0, 1, 1):
-        await seat.arrive("a:b", 2, rank)
-    await seat.arrive("other", 1, 0)
-    standing = await seat.read_arrivals()
+        await job_registry.arrive("a:b", 2, rank)
+    await job_registry.arrive("other", 1, 0)
+    standing = await job_registry.read_arrivals()
 
     release = Release(name="a:b", generation=2, ranks=(0, 1))
-    await seat.release(release)
+    await job_registry.release(release)
 
     assert standing == {("a:b", 2): {0, 1}, ("other", 1): {0}}
-    assert await seat.read_arrivals() == {("other", 1): {0}}
-    assert (await seat.tick()).released == {"a:b": release}
+    assert await job_registry.read_arrivals() == {("other", 1): {0}}
+    assert (await job_registry.tick()).released == {"a:b": release}
 
 
-async def test_payloads_are_kept_by_rank(registry: Registry, seat: Seat) -> None:
-    ada = await admit(seat, ADA)
-    bob = await admit(seat, replace(BOB, index=1))
+async def test_payloads_are_kept_by_rank(registry: Registry, job_registry: JobRegistry) -> None:
+    ada = await admit(job_registry, ADA)
+    bob = await admit(job_registry, replace(BOB, index=1))
 
     await registry.put(bob, epoch=1, use="1:auc", payload=b"\x00\xff")
     await registry.put(ada, epoch=1, use="1:auc", payload=b"")
@@ -287,16 +303,16 @@ async def test_payloads_are_kept_by_rank(registry: Registry, seat: Seat) -> None
 
 
 async def test_no_key_of_a_job_stays_for_ever(
-    registry: Registry, seat: Seat, redis_server: EmbeddedRedis, job_name: str
+    registry: Registry, job_registry: JobRegistry, redis_server: EmbeddedRedis, job_name: str
 ) -> None:
     store = RedisStore(redis_server.admin_url, clock=SystemClock(), timeout_s=2.0)
-    ada = await admit(seat, ADA)
+    ada = await admit(job_registry, ADA)
     await registry.beat(ada, epoch=1, end="done", facts='{"step": 1}')
     await registry.put(ada, epoch=1, use="1:x", payload=b"x")
-    await seat.arrive("start", 1, 0)
-    await seat.arrive("next", 1, 0)
-    await seat.release(Release(name="start", generation=1, ranks=(0,)))
-    await seat.tick()
+    await job_registry.arrive("start", 1, 0)
+    await job_registry.arrive("next", 1, 0)
+    await job_registry.release(Release(name="start", generation=1, ranks=(0,)))
+    await job_registry.tick()
 
     keys = await store.command("KEYS", f"paramfleet:{job_name}:*")
     lives = {key.decode(): await store.command("PTTL", key) for key in keys}

@@ -1,4 +1,4 @@
-"""The registry as the coordinator sees it: its seat, the whole run, and its decisions."""
+"""The registry as the coordinator sees it: its lease, the whole run, and its decisions."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -19,7 +19,7 @@ from paramfleet_shared.discovery.records import (
 )
 from paramfleet_shared.discovery.registry import (
     RETENTION_MS,
-    CoordinatorSeat,
+    CoordinatorRecord,
     field_of,
     raise_if_fenced,
     read_hash,
@@ -38,7 +38,7 @@ from paramfleet_shared.discovery.scripts import (
 )
 from paramfleet_shared.discovery.store import RedisStore
 
-__all__ = ["AUDIT_ENTRIES", "Seat", "coordinator_of", "launcher_of"]
+__all__ = ["AUDIT_ENTRIES", "JobRegistry", "coordinator_of", "launcher_of"]
 
 AUDIT_ENTRIES = 1000
 """Changes by operators that are kept; the oldest goes first."""
@@ -47,7 +47,7 @@ _AUDIT_RETENTION_MS = 90 * 24 * 3600 * 1000
 """How long they are kept after the last of them."""
 
 
-class Seat:
+class JobRegistry:
     """The right to decide for one job, as a lease; every write carries its incarnation.
 
     ``epoch`` is the run it decides for: set it before the first ``tick``.
@@ -56,11 +56,11 @@ class Seat:
         store: The connection; closed by whoever opened it.
         job: The job's name.
         record: Where the coordinator is.
-        lease_ttl_s: Seconds the seat outlives its last tick.
+        lease_ttl_s: Seconds the lease outlives its last tick.
     """
 
     def __init__(
-        self, store: RedisStore, *, job: str, record: CoordinatorSeat, lease_ttl_s: float
+        self, store: RedisStore, *, job: str, record: CoordinatorRecord, lease_ttl_s: float
     ) -> None:
         self._store = store
         self._job = job
@@ -84,11 +84,11 @@ class Seat:
         """Return the coordinator's own record."""
         return self._member
 
-    async def try_claim(self) -> CoordinatorSeat | None:
-        """Take the seat if it is free.
+    async def try_claim(self) -> CoordinatorRecord | None:
+        """Take the lease if it is free.
 
         Returns:
-            None if the seat is now ours, else who holds it.
+            None if the lease is now ours, else who holds it.
 
         Raises:
             NoRedisError: if Redis doesn't answer.
@@ -100,7 +100,7 @@ class Seat:
         if answer[0] == b"launch":
             raise OtherLaunchError(job=self._job, holder=launcher_of(answer[1]))
         if answer[0] == b"taken":
-            holder = CoordinatorSeat(**json.loads(answer[1]))
+            holder = CoordinatorRecord(**json.loads(answer[1]))
             if own and holder.launch not in {"", own}:
                 raise OtherLaunchError(job=self._job, holder=coordinator_of(holder))
             return holder
@@ -123,10 +123,10 @@ class Seat:
         return record, read_hash(await self._store.command("HGETALL", keys[5]))
 
     async def tick(self) -> Snapshot:
-        """Renew the seat and read the run.
+        """Renew the lease and read the run.
 
         Raises:
-            FencedError: if another coordinator has taken the seat.
+            FencedError: if another coordinator has taken the lease.
             EpochEndedError: if another run has begun.
             NoRedisError: if Redis doesn't answer.
         """
@@ -221,7 +221,7 @@ class Seat:
         return list(await self._store.command("LRANGE", self._keys.of_job("audit"), 0, -1))
 
     async def resign(self) -> None:
-        """Give the seat back, so that the next coordinator needn't wait for its lease."""
+        """Give the lease back, so that the next coordinator needn't wait for its end."""
         await self._fenced(RESIGN)
 
     def _record_text(self) -> str:
@@ -241,11 +241,11 @@ class Seat:
         return answer
 
 
-def coordinator_of(seat: CoordinatorSeat | Member) -> str:
+def coordinator_of(holder: CoordinatorRecord | Member) -> str:
     """Return in words who coordinates a job."""
-    where = f" ({seat.endpoint})" if seat.endpoint else ""
-    launch = f" of launch {seat.launch}" if seat.launch else ""
-    return f"its coordinator{launch} is process {seat.pid} on {seat.host}{where}"
+    where = f" ({holder.endpoint})" if holder.endpoint else ""
+    launch = f" of launch {holder.launch}" if holder.launch else ""
+    return f"its coordinator{launch} is process {holder.pid} on {holder.host}{where}"
 
 
 def launcher_of(text: str | bytes) -> str:

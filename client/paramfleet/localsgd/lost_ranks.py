@@ -13,16 +13,16 @@ from torch.distributed.distributed_c10d import PrefixStore, Store, _get_default_
 from paramfleet_shared.clock import Clock
 from paramfleet_shared.errors import IntegrityError
 
-__all__ = ["MeetingLostError", "missing_ranks"]
+__all__ = ["SynchronizationLostError", "missing_ranks"]
 
 GRACE_S = 2.0
 """How long the others have to say that they failed too."""
 
 
-class MeetingLostError(IntegrityError):
+class SynchronizationLostError(IntegrityError):
     """Workers that train together lost each other: the group is of no use any more."""
 
-    code = "integrity.localsgd_meeting_lost"
+    code = "integrity.localsgd_synchronization_lost"
 
     def __init__(
         self, *, operation: str, rank: int, missing: list[int], waited_s: float, reason: str

@@ -1,4 +1,4 @@
-"""Where the workers of a collective job meet on the host: one store that all can read.
+"""What the workers of a collective job exchange on the host: one store that all can read.
 
 Barriers and small values go through it, not through the backend of the gradients, because
 a store can say who is missing.
@@ -13,7 +13,7 @@ from torch.distributed.distributed_c10d import Store
 from paramfleet.collective.errors import PeersLostError
 from paramfleet_shared.clock import Clock
 
-__all__ = ["Meetings"]
+__all__ = ["StoreGroup"]
 
 _LONGEST_PAUSE_S = 0.02
 """Between two looks into the store; the first are nearer to each other."""
@@ -24,7 +24,7 @@ _ENDING_S = 2.0
 end before the ends of those that miss it."""
 
 
-class Meetings:
+class StoreGroup:
     """One worker's side. Belongs to the training thread.
 
     Args:
@@ -52,7 +52,7 @@ class Meetings:
         """Return what every worker brought, by rank.
 
         Args:
-            name: Of the meeting; every worker comes to each as often.
+            name: Of the gather; every worker takes part in each as often.
             payload: What this worker brings.
             timeout_s: Another limit than this object's.
 
@@ -81,7 +81,7 @@ class Meetings:
         return found
 
     def leave(self, name: str) -> None:
-        """Come to a meeting's first time, and don't wait for the others."""
+        """Take part in a gather's first call, and don't wait for the others."""
         self._store.set(f"{name}/0/{self._rank}", "")
 
     def end(self, why: str) -> None:

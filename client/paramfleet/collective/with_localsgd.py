@@ -1,4 +1,4 @@
-"""The door to ``paramfleet.localsgd``: workers that train apart and meet now and then."""
+"""How a collective job trains by ``paramfleet.localsgd``: apart, synchronizing now and then."""
 
 from collections.abc import Iterable
 
@@ -6,7 +6,7 @@ import torch
 
 from paramfleet.collective.world import World
 from paramfleet.localsgd.core.choices import settings_of
-from paramfleet.localsgd.group_meeting import GroupMeetingSettings
+from paramfleet.localsgd.group_synchronizer import GroupSynchronizerSettings
 from paramfleet.localsgd.optimizer import LocalSgdOptimizer
 from paramfleet.localsgd.over_group import localsgd_over_group
 from paramfleet.strategy import CollectiveMode
@@ -21,7 +21,7 @@ def train_apart(
     *,
     buffers: Iterable[torch.Tensor],
 ) -> LocalSgdOptimizer:
-    """Return the optimizer that steps ``inner`` and meets the other workers.
+    """Return the optimizer that steps ``inner`` and synchronizes with the other workers.
 
     Args:
         inner: Steps this worker's parameters with its own gradients; shares its groups. A
@@ -32,7 +32,7 @@ def train_apart(
 
     Raises:
         LocalSgdSettingsError: if two keys don't go together.
-        MeetingLostError: if a worker didn't come in time.
+        SynchronizationLostError: if a worker didn't come in time.
     """
     assert mode.apart is not None
     settings = settings_of(mode.apart, mode.features[mode.apart])
@@ -40,5 +40,5 @@ def train_apart(
         inner,
         settings,
         buffers=buffers,
-        group_settings=GroupMeetingSettings(timeout_s=world.timeout_s),
+        group_settings=GroupSynchronizerSettings(timeout_s=world.timeout_s),
     )

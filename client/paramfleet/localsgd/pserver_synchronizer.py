@@ -1,4 +1,4 @@
-"""Where workers meet that wait for nobody: dense tables of the pservers.
+"""Where workers synchronize that wait for nobody: dense tables of the pservers.
 
 Each fragment is a table. A worker sends what it learned, the difference of the values that
 it began from and its own. The table's optimizer takes the N-th part of it, N being the
@@ -35,7 +35,7 @@ from paramfleet_shared.wire.message import Message
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-__all__ = ["PserverMeeting", "outer_rule"]
+__all__ = ["PserverSynchronizer", "outer_rule"]
 
 _ANSWERS: dict[WireDtype, WireDtype] = {"int8": "float16"}
 """How values are answered where not as differences travel: 8 bits are too few for them."""
@@ -68,7 +68,7 @@ def outer_rule(settings: LocalSgdSettings) -> OptimizerSpec:
 class _Exchanging:
     """An exchange that has begun."""
 
-    meeting: "PserverMeeting"
+    synchronizer: "PserverSynchronizer"
     future: "Future[_Heard]"
     device: torch.device
 
@@ -82,15 +82,15 @@ class _Exchanging:
         Raises:
             FleetError: why there are none; it names who didn't answer, and for how long.
         """
-        with self.meeting.job.times.during("push"):
+        with self.synchronizer.job.times.during("push"):
             heard = self.future.result()
-        self.meeting.note(heard)
+        self.synchronizer.note(heard)
         assert heard.values_F is not None, "they weren't exchanged in place"
         return to_device(torch.from_numpy(heard.values_F), self.device)
 
 
-class PserverMeeting:
-    """Implements ``Meeting``; the training thread owns it.
+class PserverSynchronizer:
+    """Implements ``Synchronizer``; the training thread owns it.
 
     Args:
         job: The worker's connections.
@@ -132,7 +132,7 @@ class PserverMeeting:
         self._turn = asyncio.Lock()
         self._in_place: InPlace | None = None
 
-    def meet(
+    def exchange(
         self, fragment: int, snapshot_F: torch.Tensor, delta_F: torch.Tensor
     ) -> _Exchanging:
         """Begin to send what was learned, and to hear what all know; blocks on nobody.
@@ -172,7 +172,7 @@ class PserverMeeting:
             count += int((~np.isfinite(_learned(block, piece, snapshot_F))).sum())
         return count
 
-    def meet_in_place(self, fragment: int, snapshot_F: torch.Tensor) -> None:
+    def exchange_in_place(self, fragment: int, snapshot_F: torch.Tensor) -> None:
         """Send what was learned, and install what all know; returns when that is done.
 
         Args:

@@ -7,35 +7,37 @@ operator asks for.
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from paramfleet_coordinator.core import helm
-from paramfleet_coordinator.core.helm import Standing
+from paramfleet_coordinator.core import operator_actions
+from paramfleet_coordinator.core.operator_actions import Standing
 from paramfleet_coordinator.core.readings import number
 from paramfleet_coordinator.core.view import JobView
-from paramfleet_coordinator.routes import Desk
+from paramfleet_coordinator.routes import RpcRoutes
 from paramfleet_shared.clock import Clock
 from paramfleet_shared.discovery.orders import Orders
 
-__all__ = ["Office", "UnknownWorkerRankError"]
+__all__ = ["AdminService", "UnknownWorkerRankError"]
 
 
-class UnknownWorkerRankError(helm.ActionRefusedError):
+class UnknownWorkerRankError(operator_actions.ActionRefusedError):
     """The job has no worker of that rank."""
 
     code = "contract.action_refused.rank"
 
 
-class Office:
+class AdminService:
     """Answers for one run of a job.
 
     Args:
-        desk: The job and its registry.
+        rpc_routes: The job and its registry.
         view: What was seen of it.
         clock: The time of answers and events.
         checkpoint_dir: Where checkpoints go that operators ask for.
     """
 
-    def __init__(self, desk: Desk, view: JobView, *, clock: Clock, checkpoint_dir: str) -> None:
-        self._desk = desk
+    def __init__(
+        self, rpc_routes: RpcRoutes, view: JobView, *, clock: Clock, checkpoint_dir: str
+    ) -> None:
+        self._rpc_routes = rpc_routes
         self.view = view
         self._clock = clock
         self._checkpoint_dir = checkpoint_dir
@@ -46,10 +48,10 @@ class Office:
 
     def status(self) -> dict[str, Any]:
         """Return the whole job on one page."""
-        said = self._desk.status()
+        said = self._rpc_routes.status()
         workers = self._workers(said)
         losses = [w["loss"] for w in workers if number(w["loss"]) and not w["done"]]
-        orders = self._desk.orders
+        orders = self._rpc_routes.orders
         return {
             "job": said["job"],
             "epoch": said["epoch"],
@@ -74,7 +76,7 @@ class Office:
 
     def tables(self) -> list[dict[str, Any]]:
         """Return each table: rows and bytes over all pservers, and where most rows are."""
-        said = self._desk.status()
+        said = self._rpc_routes.status()
         tables = []
         for table in said["tables"]:
             parts = [
@@ -90,32 +92,32 @@ class Office:
 
     def workers(self) -> list[dict[str, Any]]:
         """Return each worker, by rank."""
-        return self._workers(self._desk.status())
+        return self._workers(self._rpc_routes.status())
 
     def barriers(self) -> list[dict[str, Any]]:
         """Return the barriers at which a worker stands."""
-        barriers: list[dict[str, Any]] = self._desk.status()["barriers"]
+        barriers: list[dict[str, Any]] = self._rpc_routes.status()["barriers"]
         return barriers
 
     def placement(self) -> dict[str, Any]:
         """Return which pserver has which shards."""
-        said = self._desk.status()
+        said = self._rpc_routes.status()
         return {"num_shards": said["num_shards"], "placement": said["placement"]}
 
     async def act(
         self, change: Callable[..., Orders], /, **arguments: Any
     ) -> tuple[Orders, Orders]:
-        """Change the orders by one of ``helm``'s functions; return them before and after.
+        """Change the orders by an operator action; return them before and after.
 
         Raises:
             ActionRefusedError: if the job can't do that.
             SettingRefusedError: if a value is wrong.
             NoRedisError: if the registry is away; the job goes on as before.
         """
-        before = self._desk.orders
-        after = change(before, self._standing(self._desk.status()), **arguments)
+        before = self._rpc_routes.orders
+        after = change(before, self._standing(self._rpc_routes.status()), **arguments)
         if after != before:
-            await self._desk.give(after)
+            await self._rpc_routes.give(after)
             name = change.__name__
             words = f"an operator asked for: {name}"
             self.view.note(f"operator.{name}", words, now=self.now_s(), **_plain(after))
@@ -123,14 +125,16 @@ class Office:
 
     async def checkpoint(self, name: str | None) -> dict[str, Any]:
         """Have a checkpoint written; return which."""
-        _, after = await self.act(helm.checkpoint, folder=self._checkpoint_dir, name=name)
+        _, after = await self.act(
+            operator_actions.checkpoint, folder=self._checkpoint_dir, name=name
+        )
         assert after.checkpoint is not None, "it was just asked for"
         return {"number": after.checkpoint.number, "dirname": after.checkpoint.dirname}
 
     async def change(self, wanted: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """Change settings; return what they were and what they are to be."""
-        had = self._standing(self._desk.status()).settings
-        await self.act(helm.change, wanted=wanted)
+        had = self._standing(self._rpc_routes.status()).settings
+        await self.act(operator_actions.change, wanted=wanted)
         return {name: had.get(name) for name in wanted}, dict(wanted)
 
     async def drain(self, rank: int) -> None:
@@ -139,13 +143,13 @@ class Office:
         Raises:
             UnknownWorkerRankError: if there is no such worker.
         """
-        said = self._desk.status()
+        said = self._rpc_routes.status()
         ranks = {m["index"] for m in said["members"] if m["role"] == "worker"}
         if rank not in ranks:
             mode = self._standing(said).mode
             reason = f"there is no worker {rank}"
             raise UnknownWorkerRankError(action="drain", mode=mode, reason=reason)
-        await self.act(helm.drain, rank=rank)
+        await self.act(operator_actions.drain, rank=rank)
 
     def _workers(self, said: Mapping[str, Any]) -> list[dict[str, Any]]:
         workers = []
@@ -216,7 +220,7 @@ class Office:
             training=frozenset(
                 member["index"] for member in workers if not member["done"] and member["alive"]
             ),
-            settings={**settings, **self._desk.orders.settings},
+            settings={**settings, **self._rpc_routes.orders.settings},
             newest=max((each.get("orders", 0) for each in facts), default=0),
         )
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from paramfleet_coordinator.core import helm
-from paramfleet_coordinator.core.helm import (
+from paramfleet_coordinator.core import operator_actions
+from paramfleet_coordinator.core.operator_actions import (
     ActionRefusedError,
     SettingRefusedError,
     Standing,
@@ -23,35 +23,40 @@ def job(mode: str | None = "geo", state: str = "training", **more: Any) -> Stand
 
 
 def test_a_pause_and_its_end_are_new_versions() -> None:
-    paused = helm.pause(NONE, job())
-    resumed = helm.resume(paused, job())
+    paused = operator_actions.pause(NONE, job())
+    resumed = operator_actions.resume(paused, job())
 
     assert paused == Orders(version=1, paused=True)
     assert resumed == Orders(version=2)
 
 
 def test_what_holds_already_makes_no_version() -> None:
-    ends = helm.end(helm.drain(NONE, job(), rank=1), job())
+    ends = operator_actions.end(operator_actions.drain(NONE, job(), rank=1), job())
 
-    assert helm.resume(NONE, job()) is NONE
-    assert helm.end(ends, job()) is ends
-    assert helm.drain(helm.drain(NONE, job(), rank=1), job(), rank=1).version == 1
+    assert operator_actions.resume(NONE, job()) is NONE
+    assert operator_actions.end(ends, job()) is ends
+    assert (
+        operator_actions.drain(
+            operator_actions.drain(NONE, job(), rank=1), job(), rank=1
+        ).version
+        == 1
+    )
 
 
 def test_a_version_is_newer_than_any_that_a_member_knows() -> None:
     """The registry and the coordinator may have forgotten what the members still know."""
-    assert helm.pause(NONE, job(newest=7)).version == 8
+    assert operator_actions.pause(NONE, job(newest=7)).version == 8
 
 
 @pytest.mark.parametrize(
     "act",
     [
-        helm.pause,
-        helm.resume,
-        helm.end,
-        lambda orders, of: helm.checkpoint(orders, of, folder="f", name=None),
-        lambda orders, of: helm.drain(orders, of, rank=1),
-        lambda orders, of: helm.change(orders, of, {"lr": 0.5}),
+        operator_actions.pause,
+        operator_actions.resume,
+        operator_actions.end,
+        lambda orders, of: operator_actions.checkpoint(orders, of, folder="f", name=None),
+        lambda orders, of: operator_actions.drain(orders, of, rank=1),
+        lambda orders, of: operator_actions.change(orders, of, {"lr": 0.5}),
     ],
 )
 def test_only_a_training_job_can_be_steered(act: Any) -> None:
@@ -60,34 +65,36 @@ def test_only_a_training_job_can_be_steered(act: Any) -> None:
             act(NONE, job(state=state))
     with pytest.raises(ActionRefusedError, match="before the training"):
         act(NONE, job(mode=None))
-    if act is not helm.end:
+    if act is not operator_actions.end:
         with pytest.raises(ActionRefusedError, match="it ends"):
             act(Orders(version=1, ends=True), job())
 
 
 def test_checkpoints_are_counted_and_named() -> None:
-    first = helm.checkpoint(NONE, job(), folder="kept", name=None)
-    second = helm.checkpoint(first, job(), folder="kept", name="day-3")
+    first = operator_actions.checkpoint(NONE, job(), folder="kept", name=None)
+    second = operator_actions.checkpoint(first, job(), folder="kept", name="day-3")
 
     assert first.checkpoint == CheckpointOrder(number=1, dirname="kept/operator-1")
     assert second.checkpoint == CheckpointOrder(number=2, dirname="kept/day-3")
     for name in ("", ".", "../x", "a/b", "a" * 129, "ä"):
         with pytest.raises(SettingRefusedError, match="plain folder name"):
-            helm.checkpoint(NONE, job(), folder="kept", name=name)
+            operator_actions.checkpoint(NONE, job(), folder="kept", name=name)
     with pytest.raises(ActionRefusedError, match="worker 0"):
-        helm.checkpoint(NONE, job(training=frozenset({1})), folder="kept", name=None)
+        operator_actions.checkpoint(
+            NONE, job(training=frozenset({1})), folder="kept", name=None
+        )
 
 
 def test_a_worker_is_drained_where_the_others_can_go_on() -> None:
-    assert helm.drain(NONE, job("async"), rank=2).drained == (2,)
+    assert operator_actions.drain(NONE, job("async"), rank=2).drained == (2,)
     with pytest.raises(ActionRefusedError, match="in mode sync: a step is one of all"):
-        helm.drain(NONE, job("sync"), rank=1)
+        operator_actions.drain(NONE, job("sync"), rank=1)
     with pytest.raises(ActionRefusedError, match="worker 0 saves"):
-        helm.drain(NONE, job(), rank=0)
+        operator_actions.drain(NONE, job(), rank=0)
     with pytest.raises(ActionRefusedError, match="worker 3 doesn't train"):
-        helm.drain(NONE, job(), rank=3)
+        operator_actions.drain(NONE, job(), rank=3)
     with pytest.raises(ActionRefusedError, match="worker 1 is the last"):
-        helm.drain(NONE, job(training=frozenset({1})), rank=1)
+        operator_actions.drain(NONE, job(training=frozenset({1})), rank=1)
 
 
 @pytest.mark.parametrize(
@@ -100,13 +107,18 @@ def test_a_worker_is_drained_where_the_others_can_go_on() -> None:
     ],
 )
 def test_a_setting_is_changed_where_it_means_something(mode: str, wanted: Any) -> None:
-    assert helm.change(NONE, job(mode), wanted) == Orders(version=1, settings=wanted)
+    assert operator_actions.change(NONE, job(mode), wanted) == Orders(
+        version=1, settings=wanted
+    )
 
 
 def test_settings_add_up() -> None:
-    first = helm.change(NONE, job(), {"lr": 0.5})
+    first = operator_actions.change(NONE, job(), {"lr": 0.5})
 
-    assert helm.change(first, job(), {"k_steps": 2}).settings == {"lr": 0.5, "k_steps": 2}
+    assert operator_actions.change(first, job(), {"k_steps": 2}).settings == {
+        "lr": 0.5,
+        "k_steps": 2,
+    }
 
 
 @pytest.mark.parametrize(
@@ -120,7 +132,7 @@ def test_settings_add_up() -> None:
 )
 def test_a_setting_of_another_mode_is_refused_with_both_names(mode: str, name: str) -> None:
     with pytest.raises(ActionRefusedError, match=f"change of {name} .* in mode {mode}: only"):
-        helm.change(NONE, job(mode), {name: 3})
+        operator_actions.change(NONE, job(mode), {name: 3})
 
 
 @pytest.mark.parametrize(
@@ -146,12 +158,12 @@ def test_a_setting_of_another_mode_is_refused_with_both_names(mode: str, name: s
 def test_a_wrong_value_changes_nothing(wanted: Any) -> None:
     for mode in ("sync", "async", "geo"):
         with pytest.raises(SettingRefusedError):
-            helm.change(NONE, job(mode), wanted)
+            operator_actions.change(NONE, job(mode), wanted)
 
 
 def test_one_rate_for_groups_that_have_several_is_refused() -> None:
     with pytest.raises(ActionRefusedError, match="different rates"):
-        helm.change(NONE, job(settings={**HAD, "lr": None}), {"lr": 0.5})
+        operator_actions.change(NONE, job(settings={**HAD, "lr": None}), {"lr": 0.5})
 
 
 def test_orders_survive_the_registry() -> None:

@@ -10,12 +10,12 @@ from typing import Protocol
 
 import torch
 
-__all__ = ["Lane", "lane_for"]
+__all__ = ["ExchangeQueue", "queue_for"]
 
 Work = Callable[[], torch.Tensor]
 
 
-class Lane(Protocol):
+class ExchangeQueue(Protocol):
     """Runs exchanges."""
 
     def run(self, work: Work, *inputs: torch.Tensor) -> Work:
@@ -28,7 +28,7 @@ class Lane(Protocol):
         ...
 
 
-class ThreadLane:
+class ThreadQueue:
     """One thread. It ends with the process, when what was begun has ended."""
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class ThreadLane:
         return self._pool.submit(work).result
 
 
-class StreamLane:
+class StreamQueue:
     """One CUDA stream."""
 
     def __init__(self, device: torch.device) -> None:
@@ -62,6 +62,6 @@ class StreamLane:
         return wait
 
 
-def lane_for(device: torch.device) -> Lane:
-    """Return a lane for tensors on a device."""
-    return StreamLane(device) if device.type == "cuda" else ThreadLane()
+def queue_for(device: torch.device) -> ExchangeQueue:
+    """Return a queue for tensors on a device."""
+    return StreamQueue(device) if device.type == "cuda" else ThreadQueue()

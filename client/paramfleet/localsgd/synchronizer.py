@@ -8,7 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 
-__all__ = ["Averaging", "InPlace", "Landing", "Meeting", "Pending", "Restorable"]
+__all__ = ["Averaging", "InPlace", "Landing", "Pending", "Restorable", "Synchronizer"]
 
 
 class Pending(Protocol):
@@ -32,13 +32,15 @@ class Landing(Protocol):
         ...
 
 
-class Meeting(Protocol):
+class Synchronizer(Protocol):
     """Where workers exchange what they learned apart."""
 
     fragments: Sequence[int]
     """Values of each fragment."""
 
-    def meet(self, fragment: int, snapshot_F: torch.Tensor, delta_F: torch.Tensor) -> Pending:
+    def exchange(
+        self, fragment: int, snapshot_F: torch.Tensor, delta_F: torch.Tensor
+    ) -> Pending:
         """Begin an exchange; never blocks on the network.
 
         Args:
@@ -59,7 +61,7 @@ class Meeting(Protocol):
 
 @runtime_checkable
 class InPlace(Protocol):
-    """A meeting that may exchange fragments where they are, without a copy of any."""
+    """A synchronizer that may exchange fragments where they are, without a copy of any."""
 
     is_in_place: bool
     """Whether it does."""
@@ -68,7 +70,7 @@ class InPlace(Protocol):
         """Return how many values of snapshot - local are NaN or infinite."""
         ...
 
-    def meet_in_place(self, fragment: int, snapshot_F: torch.Tensor) -> None:
+    def exchange_in_place(self, fragment: int, snapshot_F: torch.Tensor) -> None:
         """Exchange a fragment and wait: parameters and snapshot hold the new one then.
 
         Args:
@@ -83,7 +85,7 @@ class InPlace(Protocol):
 
 @runtime_checkable
 class Averaging(Protocol):
-    """A meeting that averages what no outer optimizer steps: buffers, optimizer state."""
+    """A synchronizer that averages what no outer optimizer steps: buffers, optimizer state."""
 
     def average(self, values_F: torch.Tensor) -> Pending:
         """Begin an exchange whose result is the mean of the workers' values, float32 [F].
@@ -96,7 +98,7 @@ class Averaging(Protocol):
 
 @runtime_checkable
 class Restorable(Protocol):
-    """A meeting with state of its own, such as outer momenta, that a checkpoint must hold."""
+    """A synchronizer with state that a checkpoint must hold, such as outer momenta."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return what ``load_state_dict`` takes: tensors and numbers in dicts."""

@@ -1,4 +1,4 @@
-"""One of two workers that meet in every way; rank 0 prints what it found as JSON."""
+"""One of two workers that synchronize in every way; rank 0 prints what it found as JSON."""
 
 import copy
 import json
@@ -12,12 +12,12 @@ from torch.distributed.distributed_c10d import Store
 
 from paramfleet.localsgd.core.ledger import Ledger
 from paramfleet.localsgd.core.settings import LocalSgdSettings
-from paramfleet.localsgd.group_meeting import GroupMeeting, GroupMeetingSettings
+from paramfleet.localsgd.group_synchronizer import GroupSynchronizer, GroupSynchronizerSettings
+from paramfleet.localsgd.lost_ranks import SynchronizationLostError
 from paramfleet.localsgd.optimizer import LocalSgdOptimizer
 from paramfleet.localsgd.over_group import localsgd_over_group
-from paramfleet.localsgd.roll_call import MeetingLostError
 
-SMALL_BUCKETS = GroupMeetingSettings(timeout_s=60, bucket_mb=0.002)
+SMALL_BUCKETS = GroupSynchronizerSettings(timeout_s=60, bucket_mb=0.002)
 
 
 def network(*, has_norm: bool = False) -> torch.nn.Sequential:
@@ -93,7 +93,7 @@ def narrow_sums(wire_dtype: str) -> dict[str, float]:
     size, times = 3000, 40
     settings = LocalSgdSettings(wire_dtype=wire_dtype)  # type: ignore[arg-type]
     ledger = Ledger()
-    meeting = GroupMeeting(
+    synchronizer = GroupSynchronizer(
         [size], settings, ledger=ledger, device=torch.device("cpu"),
         group_settings=SMALL_BUCKETS,
     )  # fmt: skip
@@ -102,7 +102,7 @@ def narrow_sums(wire_dtype: str) -> dict[str, float]:
     ]
     snapshot = torch.zeros(size)
     for _ in range(times):
-        snapshot = meeting.meet(0, snapshot, deltas[dist.get_rank()].clone()).wait()
+        snapshot = synchronizer.exchange(0, snapshot, deltas[dist.get_rank()].clone()).wait()
     exact = -times * (deltas[0] + deltas[1]) / 2
     return {
         "error": distance(snapshot, exact),
@@ -150,14 +150,14 @@ def lost(store: Store) -> dict[str, Any]:
     optimizer = localsgd_over_group(
         torch.optim.SGD(model.parameters(), 0.1),
         LocalSgdSettings(),
-        group_settings=GroupMeetingSettings(timeout_s=2),
+        group_settings=GroupSynchronizerSettings(timeout_s=2),
     )
     if dist.get_rank():
         store.wait(["rank 0 gave up"], timedelta(seconds=60))
         return {}
     try:
         train(model, optimizer, range(1))
-    except MeetingLostError as error:
+    except SynchronizationLostError as error:
         return {"sentence": str(error), "missing": error.missing}
     finally:
         store.set("rank 0 gave up", "")

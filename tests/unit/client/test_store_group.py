@@ -1,4 +1,4 @@
-"""Where collective workers meet, it is known who is missing."""
+"""Where collective workers synchronize, it is known who is missing."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -6,33 +6,33 @@ import pytest
 from torch.distributed import HashStore  # type: ignore[attr-defined]  # documented, not marked
 
 from paramfleet.collective.errors import PeersLostError
-from paramfleet.collective.meetings import Meetings
+from paramfleet.collective.store_group import StoreGroup
 from paramfleet_shared.clock import SystemClock
 
 
-def meetings(store: HashStore, size: int, *, timeout_s: float = 10.0) -> list[Meetings]:
+def store_group(store: HashStore, size: int, *, timeout_s: float = 10.0) -> list[StoreGroup]:
     clock = SystemClock()
     return [
-        Meetings(store, rank=rank, size=size, timeout_s=timeout_s, clock=clock)
+        StoreGroup(store, rank=rank, size=size, timeout_s=timeout_s, clock=clock)
         for rank in range(size)
     ]
 
 
 def test_everybody_gets_everybodys_in_the_order_of_ranks() -> None:
-    everyone = meetings(HashStore(), 3)
+    everyone = store_group(HashStore(), 3)
 
-    def meet(rank: int) -> list[list[bytes]]:
+    def gather(rank: int) -> list[list[bytes]]:
         return [everyone[rank].gather("x", b"%d.%d" % (rank, number)) for number in range(4)]
 
     with ThreadPoolExecutor(3) as pool:
-        found = list(pool.map(meet, range(3)))
+        found = list(pool.map(gather, range(3)))
 
     assert found[0] == found[1] == found[2]
     assert found[0] == [[b"%d.%d" % (rank, number) for rank in range(3)] for number in range(4)]
 
 
 def test_who_does_not_come_is_named() -> None:
-    first, *_ = meetings(HashStore(), 3, timeout_s=0.0)
+    first, *_ = store_group(HashStore(), 3, timeout_s=0.0)
 
     with pytest.raises(
         PeersLostError, match=r"meal with workers 1, 2 of 3.*not there"
@@ -44,7 +44,7 @@ def test_who_does_not_come_is_named() -> None:
 
 
 def test_who_has_ended_is_not_waited_for() -> None:
-    first, second, _ = meetings(HashStore(), 3)
+    first, second, _ = store_group(HashStore(), 3)
     second.end("its script ended without stop_worker")
 
     with pytest.raises(PeersLostError, match=r"with worker 1 of 3.*its script ended"):
@@ -52,7 +52,7 @@ def test_who_has_ended_is_not_waited_for() -> None:
 
 
 def test_who_comes_and_ends_is_not_missed() -> None:
-    first, second = meetings(HashStore(), 2)
+    first, second = store_group(HashStore(), 2)
     second.leave("meal")
     second.end("done")
 

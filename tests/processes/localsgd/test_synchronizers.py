@@ -1,4 +1,4 @@
-"""Two gloo processes that meet in every way: one launch, many sentences."""
+"""Two gloo processes that synchronize in every way: one launch, many sentences."""
 
 import json
 import subprocess
@@ -10,7 +10,7 @@ import pytest
 
 from paramfleet_shared.processes.keeping import tied
 
-SCRIPT = Path(__file__).parent / "scripts" / "meet.py"
+SCRIPT = Path(__file__).parent / "scripts" / "synchronize.py"
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes]
 
@@ -36,7 +36,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return result
 
 
-def test_meeting_after_each_step_equals_ddp(found: dict[str, Any]) -> None:
+def test_synchronizing_after_each_step_equals_ddp(found: dict[str, Any]) -> None:
     assert found["ddp"] < 1e-6
 
 

@@ -20,16 +20,16 @@ from paramfleet.localsgd.core.codecs import codec_of
 from paramfleet.localsgd.core.ledger import Ledger
 from paramfleet.localsgd.core.outer import OuterOptimizer
 from paramfleet.localsgd.core.settings import LocalSgdSettings
-from paramfleet.localsgd.lane import Work, lane_for
-from paramfleet.localsgd.meeting import Pending
-from paramfleet.localsgd.roll_call import MeetingLostError, missing_ranks
+from paramfleet.localsgd.exchange_queue import Work, queue_for
+from paramfleet.localsgd.lost_ranks import SynchronizationLostError, missing_ranks
+from paramfleet.localsgd.synchronizer import Pending
 from paramfleet_shared.clock import Clock, SystemClock
 
-__all__ = ["GroupMeeting", "GroupMeetingSettings"]
+__all__ = ["GroupSynchronizer", "GroupSynchronizerSettings"]
 
 
-class GroupMeetingSettings(NamedTuple):
-    """How a group exchanges, beside what all meetings share."""
+class GroupSynchronizerSettings(NamedTuple):
+    """How a group exchanges, beside what all synchronizations share."""
 
     timeout_s: float = 120.0
     """Seconds that a collective may wait for the other workers."""
@@ -38,8 +38,8 @@ class GroupMeetingSettings(NamedTuple):
     """MiB of float32 values in one collective."""
 
 
-class GroupMeeting:
-    """A meeting by all-reduce; all workers make it at the same point of the program.
+class GroupSynchronizer:
+    """A synchronizer by all-reduce; all workers make it at the same point of the program.
 
     Args:
         fragments: Values of each fragment.
@@ -57,16 +57,16 @@ class GroupMeeting:
         *,
         ledger: Ledger,
         device: torch.device,
-        group_settings: GroupMeetingSettings | None = None,
+        group_settings: GroupSynchronizerSettings | None = None,
         clock: Clock | None = None,
     ) -> None:
-        chosen = group_settings or GroupMeetingSettings()
+        chosen = group_settings or GroupSynchronizerSettings()
         self.fragments: Sequence[int] = list(fragments)
         self._ledger = ledger
         self._device = device
         self._clock = clock or SystemClock()
         self._group = dist.new_group(timeout=timedelta(seconds=chosen.timeout_s))
-        self._lane = lane_for(device)
+        self._queue = queue_for(device)
         self._outer = OuterOptimizer(settings, len(self.fragments))
         bucket_values = math.ceil(chosen.bucket_mb * 2**20 / 4)
         self._whole = WholeMean(self._group, bucket_values)
@@ -87,7 +87,7 @@ class GroupMeeting:
         """Give all workers rank 0's values of these tensors.
 
         Raises:
-            MeetingLostError: if a worker didn't come in time.
+            SynchronizationLostError: if a worker didn't come in time.
         """
 
         def work() -> torch.Tensor:
@@ -99,7 +99,9 @@ class GroupMeeting:
 
         self._begin("handing out the first values", work).wait()
 
-    def meet(self, fragment: int, snapshot_F: torch.Tensor, delta_F: torch.Tensor) -> Pending:
+    def exchange(
+        self, fragment: int, snapshot_F: torch.Tensor, delta_F: torch.Tensor
+    ) -> Pending:
         """Begin the exchange of a fragment."""
         means = self._whole if self._narrow is None else self._narrow[fragment]
         self._ledger.sent(means.num_bytes(len(delta_F)))
@@ -144,11 +146,11 @@ class GroupMeeting:
     ) -> "_Exchange":
         self._num_exchanges += 1
         named = f"{operation}, the group's {self._num_exchanges}."
-        return _Exchange(named, self._lane.run(work, *inputs), self._clock)
+        return _Exchange(named, self._queue.run(work, *inputs), self._clock)
 
 
 class _Exchange:
-    """One exchange of a lane.
+    """One exchange of a queue.
 
     Args:
         operation: What a person reads of it.
@@ -167,7 +169,7 @@ class _Exchange:
             return self._result()
         except RuntimeError as error:  # what gloo and NCCL raise, for whatever reason
             waited_s = self._clock.monotonic() - self._begun
-            raise MeetingLostError(
+            raise SynchronizationLostError(
                 operation=self._operation,
                 rank=dist.get_rank(),
                 missing=missing_ranks(self._operation, self._clock),
