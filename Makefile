@@ -29,7 +29,7 @@ help:
 	@echo '     MODE=sync|async|geo SERVERS=2 WORKERS=2 EPOCHS=2 DATA=flights'
 	@echo 'make census DATA_DIR=FOLDER  the same on the census, read from FOLDER'
 	@echo 'make test                    every test, with branch coverage'
-	@echo 'make check                   format, lint, types, floors and unit tests; under 3 minutes'
+	@echo 'make check                   format, lint, types, layers and unit tests; under 3 minutes'
 	@echo 'make docs                    write the generated pages of docs/'
 	@echo 'make bench                   every benchmark, in ten minutes; the last line is JSON'
 	@echo '     ONLY=transport,path QUICK=1'
