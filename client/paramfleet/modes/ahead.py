@@ -67,16 +67,31 @@ class AskedRows:
 
     Args:
         wanted: What its lookups will ask for.
-        plan: The request for all of them.
+        plan: Makes the request for all of them; called when it is needed first.
         step: Steps that will have been taken when the batch begins.
     """
 
-    def __init__(self, wanted: Sequence[Wanted], plan: ReadPlan, *, step: int) -> None:
+    def __init__(
+        self,
+        wanted: Sequence[Wanted],
+        plan: Callable[[Sequence[Wanted]], ReadPlan],
+        *,
+        step: int,
+    ) -> None:
         self.step = step
-        self.plan = plan
+        self._make_plan = plan
+        self._plan: ReadPlan | None = None
+        self._all = wanted
         self._left: list[Wanted | None] = list(wanted)
         self._answers: Future[list[Message]] | _Arrived | None = None
         self._found: list[NDArray[np.float32]] | None = None
+
+    @property
+    def plan(self) -> ReadPlan:
+        """Return the request for all of them."""
+        if self._plan is None:
+            self._plan = self._make_plan(self._all)
+        return self._plan
 
     @property
     def is_sent(self) -> bool:
@@ -96,6 +111,11 @@ class AskedRows:
         """Note that the rows are here, those of each lookup [U, D], and their answers."""
         self._found = list(found)
         self._answers = _Arrived(answers)
+
+    @property
+    def wanted(self) -> list[Wanted]:
+        """What lookups haven't taken yet."""
+        return [each for each in self._left if each is not None]
 
     @property
     def left(self) -> list[int]:
@@ -163,7 +183,7 @@ class Loop:
     def ask(self, wanted: Sequence[Wanted]) -> None:
         """Ask for the rows of the batch after those asked for already."""
         before = len(self._coming) + (self.current is not None)
-        asked = AskedRows(wanted, self._plan(wanted), step=self._step() + before)
+        asked = AskedRows(wanted, self._plan, step=self._step() + before)
         self._coming.append(asked)
         if not asked.creates:  # no step is to come before
             asked.step = self._step()
@@ -233,7 +253,6 @@ class Ahead:
         self._step = step
         self._when = when
         self._loops: list[Loop] = []
-        self._nothing = ReadPlan([], placement)
         self._together: AskedRows | None = None
         """The rows of the forward that goes on, if they were asked for at its beginning."""
         self.num_misses = 0
@@ -263,7 +282,7 @@ class Ahead:
 
     def begin_forward(self, wanted: Sequence[Wanted], found: Found) -> None:
         """Let each lookup of the forward that begins take its rows."""
-        self._together = AskedRows(wanted, self._nothing, step=self._step())
+        self._together = AskedRows(wanted, self._plan, step=self._step())
         self._together.arrived(*found)
 
     def end_forward(self) -> list[int]:

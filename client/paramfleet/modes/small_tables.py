@@ -107,6 +107,13 @@ class SmallTables:
                 known.add(rows.ids_U)
                 self._plan = None
 
+    def covers(self, wanted: Sequence[Wanted]) -> bool:
+        """Return whether ``plan`` asks for all these rows."""
+        return all(
+            (known := self._known.get(table.name)) is not None and not known.num_new(rows.ids_U)
+            for table, rows, _ in wanted
+        )
+
     @property
     def plan(self) -> ReadPlan:
         """Return what a step reads, dense tables first; the same until something is learnt."""

@@ -103,6 +103,8 @@ class SyncMode(ServedMode):
             return
         step, job = self._step + 1, self._job
         due = self.ahead.due(step=step)
+        known = [asked for asked in due if self._small.covers(asked.wanted)]
+        due = [] if len(known) == len(due) else due
         plan = self._small.plan
         if due:
             rows = (read for asked in due for read in asked.plan.reads)
@@ -114,9 +116,14 @@ class SyncMode(ServedMode):
         place = len(self._blocks)
         if not due:
             self._small.arrived(found[place:], answers, step=step)
+            for asked in known:
+                taken = self._small.take(asked.wanted, step=step)
+                assert taken is not None, "the plan asked for all its rows"
+                asked.arrived(*taken)
         for asked in due:
             stop = place + len(asked.plan.reads)
             asked.arrived(found[place:stop], answers)
+            self._small.learn(asked.wanted)
             place = stop
         self._install(found[: len(self._blocks)])
 

@@ -292,9 +292,10 @@ async def test_a_failed_job_ends_its_waiting_pulls_and_itself(job: Job) -> None:
 async def test_a_checkpoint_that_can_not_be_read_ends_the_job_by_its_name(
     job: Job, tmp_path: Path
 ) -> None:
-    _, ended = job.pserver(load=str(tmp_path / "nothing"))
     coordinator = job.coordinator()
-    _, beating = await job.worker()
+    _, beating = await job.worker()  # before the job has failed
+
+    _, ended = job.pserver(load=str(tmp_path / "nothing"))
 
     assert isinstance(await ended, ManifestError)
     failure = await beating

@@ -69,6 +69,19 @@ def test_ids_of_earlier_forwards_come_with_a_step_in_any_order() -> None:
     assert taken(small, [wanted(wide, [])], 1)
 
 
+def test_a_batch_is_covered_when_the_next_step_brings_all_its_rows() -> None:
+    small, wide, deep = SmallTables(DENSE, PLACEMENT), table_of("wide"), table_of("deep")
+    small.learn([wanted(wide, [5, 1, 9])])
+
+    assert small.covers([wanted(wide, [9, 1])])
+    assert small.covers([wanted(wide, [])])
+    assert not small.covers([wanted(wide, [9, 2])])
+    assert not small.covers([wanted(wide, [9]), wanted(deep, [9])])
+
+    answer(small, 1)
+    assert taken(small, [wanted(wide, [9, 1])], 1)
+
+
 def test_rows_are_the_callers_own() -> None:
     small, table = SmallTables(DENSE, PLACEMENT), table_of("wide")
     small.learn([wanted(table, [1, 2])])
