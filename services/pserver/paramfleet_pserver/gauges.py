@@ -8,6 +8,11 @@ TABLE_GAUGES = {
     "pulls": "Reads of a table.",
     "pushes": "Gradients or differences taken for a table.",
     "version": "Pushes (sync: steps) applied to a table in this job.",
+    "guarded": "Updates whose length the guard of async and GEO has looked at, since the last "
+    "load; of a sparse table each of its parts on this server counts.",
+    "shortened": "Those of them that it has shortened.",
+    "rate_power": "Power of the number of workers by which the guard divides the rate now: 0 "
+    "for the whole rate, 1 for the N-th part; the largest of the table's parts.",
 }
 """Facts about each table that are measured, and what they say."""
 

@@ -270,8 +270,10 @@ class GeoExchange:
             last = max((each.recorder.last_batch for each in former), default=0)
             recorders = [GeoRecorder(num_workers=0, last_batch=last) for _ in table.blocks]
             self._recorders[name] = tuple(
-                _Recorded(block, recorder, Sharers(), RateGuard())
-                for block, recorder in zip(table.blocks, recorders, strict=True)
+                _Recorded(block, recorder, Sharers(), guard)
+                for block, recorder, guard in zip(
+                    table.blocks, recorders, table.guards, strict=True
+                )
             )
             for recorded in self._recorders[name]:
                 for rank in sorted(self._ranks):

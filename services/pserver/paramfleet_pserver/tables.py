@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from paramfleet_pserver.core.pacing import Pace, RateGuard, is_guarded
+from paramfleet_pserver.core.pacing import Pace, RateGuard, guard_facts, is_guarded
 from paramfleet_pserver.core.pulled import PulledIds
 from paramfleet_pserver.known import KnownIds
 from paramfleet_pserver.owners import Job
@@ -68,6 +68,8 @@ class Table(ABC):
         """Whether the rows came from a checkpoint."""
         self.is_assigned = False
         """Whether a worker gave the values."""
+        self.guards: Sequence[RateGuard] = ()
+        """Of the table's parts, each with one owner."""
 
     @property
     @abstractmethod
@@ -144,6 +146,7 @@ class Table(ABC):
             "pulls": self.num_pulls,
             "pushes": self.num_pushes,
             "version": self.version,
+            **guard_facts(self.guards),
             "tier": TIER,
             "shards": self.busiest_shards(),
         }
@@ -189,7 +192,7 @@ class SparseTable(Table):
             for owner, own in enumerate(shards)
         )
         self._counters = self._new_counters()
-        self._guards = [RateGuard() for _ in self.blocks]
+        self.guards = [RateGuard() for _ in self.blocks]
 
     @property
     @override
@@ -206,7 +209,7 @@ class SparseTable(Table):
         super().adopt(other)
         assert isinstance(other, SparseTable), "of one spec"
         self.blocks = other.blocks
-        self._guards = [RateGuard() for _ in self.blocks]
+        self.guards = [RateGuard() for _ in self.blocks]
         self._counters = self._new_counters()
 
     @override
@@ -272,7 +275,7 @@ class SparseTable(Table):
         self.num_pushes += 1
         self.use.push(part.offsets)
         jobs = []
-        for (owner, shards, rows), guard in zip(self.blocks, self._guards, strict=True):
+        for (owner, shards, rows), guard in zip(self.blocks, self.guards, strict=True):
             mine = part.part(part.within(shards))
             if count := len(mine.ids):
                 guarded = Guarded(guard, pace)
@@ -306,7 +309,7 @@ class DenseTable(Table):
         self.stop = stop
         self.owner = owner
         self.range = DenseRange(spec, start, stop)
-        self._guard = RateGuard()
+        self.guards = (RateGuard(),)
         self._updates: dict[int, Update] = {}
         """The latest of each worker that came in pieces."""
 
@@ -367,7 +370,7 @@ class DenseTable(Table):
     ) -> list[Job]:
         assert isinstance(part, DensePart), "the request's reader sees to it"
         self.num_pushes += is_counted(part)
-        guarded = Guarded(self._guard, pace, num_steps)
+        guarded = Guarded(self.guards[0], pace, num_steps)
         act = partial(push_guarded_values, self.range, part, lr, step, guarded)
         return [self.job(act, num_values=len(part.values.rows))]
 
@@ -386,7 +389,7 @@ class DenseTable(Table):
         super().adopt(other)
         assert isinstance(other, DenseTable), "their specs are the same"
         self.range = other.range
-        self._guard = RateGuard()
+        self.guards = (RateGuard(),)
 
     @override
     def busiest_shards(self) -> list[dict[str, Any]]:

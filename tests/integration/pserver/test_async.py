@@ -110,6 +110,9 @@ async def test_each_applied_push_counts_as_one_version_and_one_adam_step(
         "pulls": 0,
         "pushes": 1,
         "version": 1,
+        "guarded": 0,
+        "shortened": 0,
+        "rate_power": 0.0,
         "tier": "memory",
         "shards": [],
     }

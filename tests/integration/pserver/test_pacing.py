@@ -71,8 +71,18 @@ async def test_a_gradient_that_is_much_too_long_is_shortened(start_servers: Star
         "flat": np.full(21, 8, np.float32),
     }
 
+    (before,) = await ada.ask("status")
     await ada.push(long, lr=0.5)
+    (after,) = await ada.ask("status")
 
+    facts = [
+        {table["name"]: table for table in status.fields["tables"]}
+        for status in (before, after)
+    ]
+    for name, parts in (("rows", facts[0]["rows"]["guarded"] // 24), ("flat", 1)):
+        found = [(each[name]["guarded"], each[name]["shortened"]) for each in facts]
+        assert found == [(24 * parts, 0), (25 * parts, parts)]
+        assert [each[name]["rate_power"] for each in facts] == [0.0, 1.0]
     # To twice the usual length, with half the rate: much longer gradients halve it.
     np.testing.assert_allclose(await ada.pull("flat"), np.full(21, -0.5), rtol=1e-6)
     np.testing.assert_allclose(await ada.pull("rows", IDS.tolist()), -0.5, rtol=1e-6)

@@ -17,11 +17,21 @@ is the whole rate whatever the power is.
 """
 
 import math
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from paramfleet_shared.tables.spec import OptimizerSpec
 
-__all__ = ["ASYNC_RATES", "AsyncRate", "Pace", "RateGuard", "Stride", "is_guarded", "pace_of"]
+__all__ = [
+    "ASYNC_RATES",
+    "AsyncRate",
+    "Pace",
+    "RateGuard",
+    "Stride",
+    "guard_facts",
+    "is_guarded",
+    "pace_of",
+]
 
 AsyncRate = Literal["guarded", "full"]
 ASYNC_RATES: tuple[AsyncRate, ...] = ("guarded", "full")
@@ -101,14 +111,29 @@ def is_guarded(spec: OptimizerSpec) -> bool:
     return spec.rule in GUARDED_RULES
 
 
+def guard_facts(guards: Sequence["RateGuard"]) -> dict[str, float]:
+    """Return what the guards of a table's parts have done, as numbers to watch.
+
+    Args:
+        guards: Of each part; the owner of one goes on meanwhile.
+    """
+    return {
+        "guarded": sum(guard.num_updates for guard in guards),
+        "shortened": sum(guard.num_shortened for guard in guards),
+        "rate_power": max((guard.power for guard in guards), default=0.0),
+    }
+
+
 class RateGuard:
     """Watches the gradients of a table, or of a part of it. One thread owns it."""
 
     def __init__(self) -> None:
         self._usual = 0.0
         self._present = 0.0
-        self._power = 0.0
-        self._num = 0
+        self.power = 0.0
+        """Of the number of workers, by which the rate is divided at least."""
+        self.num_updates = 0
+        self.num_shortened = 0
         self._num_long = 0
         """Updates in a row that found the present length too great."""
         self._level = 0.0
@@ -122,24 +147,26 @@ class RateGuard:
             pace: Of the update.
         """
         workers = pace.workers
-        self._num += 1
-        watches = self._num > workers and self._usual > 0.0
+        self.num_updates += 1
+        watches = self.num_updates > workers and self._usual > 0.0
         taken, counted = square, square
         if watches:
             taken = min(square, MOST_SQUARE * self._usual)
             counted = min(square, MOST_COUNTED * self._usual)
-        scale = (taken / square) ** 0.5 if taken < square else 1.0
+        is_short = taken < square
+        self.num_shortened += is_short
+        scale = (taken / square) ** 0.5 if is_short else 1.0
         slow = max(LEAST_SLOW, SLOW_STEPS * workers)
         fast = max(LEAST_FAST, FAST_STEPS * workers)
-        self._usual += (taken - self._usual) / min(self._num, slow)
-        self._present += (counted - self._present) / min(self._num, fast)
+        self._usual += (taken - self._usual) / min(self.num_updates, slow)
+        self._present += (counted - self._present) / min(self.num_updates, fast)
         if watches and self._present > MOST_GROWTH * self._usual:
-            self._power = min(1.0, self._power + RISE / workers)
+            self.power = min(1.0, self.power + RISE / workers)
             self._note_long(square, max(LEAST_LONG, LONG_STEPS * workers))
         else:
-            self._power -= self._power / (FALL_STEPS * workers)
+            self.power -= self.power / (FALL_STEPS * workers)
             self._num_long, self._level = 0, 0.0
-        return Stride(scale, max(pace.power, self._power))
+        return Stride(scale, max(pace.power, self.power))
 
     def _note_long(self, square: float, patience: float) -> None:
         """Count an update that found the present length too great; believe many in a row."""

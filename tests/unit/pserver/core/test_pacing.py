@@ -7,7 +7,14 @@ from typing import Literal
 
 import pytest
 
-from paramfleet_pserver.core.pacing import Pace, RateGuard, Stride, is_guarded, pace_of
+from paramfleet_pserver.core.pacing import (
+    Pace,
+    RateGuard,
+    Stride,
+    guard_facts,
+    is_guarded,
+    pace_of,
+)
 from paramfleet_shared.tables.spec import OptimizerSpec
 
 Rule = Literal["sgd", "momentum", "adagrad", "adam"]
@@ -167,3 +174,20 @@ def test_delayed_sgd_that_diverges_once_more_workers_come_comes_to_rest() -> Non
 
     assert train(guarded=False) > 1e10
     assert train(guarded=True) < 1.0
+
+
+def test_what_guards_have_done_is_counted() -> None:
+    calm, busy = RateGuard(), RateGuard()
+    for _ in range(10):
+        calm.stride(1.0, WHOLE)
+        busy.stride(1.0, WHOLE)
+    assert guard_facts([calm, busy]) == {"guarded": 20, "shortened": 0, "rate_power": 0.0}
+
+    strides = [busy.stride(36.0, WHOLE) for _ in range(3)]
+
+    assert guard_facts([calm, busy]) == {
+        "guarded": 23,
+        "shortened": sum(stride.scale < 1.0 for stride in strides),
+        "rate_power": strides[-1].power,
+    }
+    assert guard_facts([]) == {"guarded": 0, "shortened": 0, "rate_power": 0.0}
