@@ -7,7 +7,7 @@ optimizer only the values are saved.
 Shape legend: n = rows, D = row width, S = state columns, P = values of a dense table.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,10 +28,12 @@ from paramfleet_shared.checkpoint import (
     FilePart,
     Manifest,
     ManifestError,
+    SavedFile,
     SavedTable,
     StatesLeftOut,
     read_part,
 )
+from paramfleet_shared.saved_ids import check_each_once, check_not_negative
 from paramfleet_shared.tables.rowstore import initial_rows
 from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
 from paramfleet_shared.tables.states import have_other_states, states_for
@@ -85,15 +87,26 @@ def load_tables(
     steppers: Sequence[RowStepper],
     folder: Path,
     manifest: Manifest,
+    *,
+    not_negative: Collection[str] = (),
 ) -> tuple[int, list[StatesLeftOut]]:
     """Put every table of a checkpoint in place, once all files have been read.
+
+    Args:
+        optimizer: The user's.
+        tables: Its parameters.
+        steppers: What steps the sparse tables, in their order.
+        folder: The checkpoint's.
+        manifest: What it consists of.
+        not_negative: Tables that take no negative ids.
 
     Returns:
         Steps that had been taken, and tables whose states are another optimizer's.
 
     Raises:
         ManifestError: if it has a table that isn't the model's.
-        CheckpointDamagedError: if a file isn't what was saved.
+        CheckpointDamagedError: if a file isn't what was saved, or has an id that another one
+            has, or that the table doesn't take.
         TableMismatchError: if a table has another shape, or other first values.
     """
     targets: dict[str, RowStepper | DenseBlock] = {each.table.name: each for each in steppers}
@@ -110,6 +123,7 @@ def load_tables(
     for name, table in saved.items():
         files = [file for file in manifest.files if file.table == name]
         parts = [read_part(folder, file, table.spec) for file in files]
+        _check_ids(folder, files, parts, allows_negative=name not in not_negative)
         wholes[name] = join_parts(parts, table.spec)
     left_out = []
     for name, whole in wholes.items():
@@ -179,16 +193,13 @@ def join_parts(parts: Sequence[FilePart], spec: TableSpec) -> FilePart:
     """Return the parts of one table as one.
 
     Raises:
-        CheckpointDamagedError: if values of a dense table are missing, or an id is there twice.
+        CheckpointDamagedError: if values of a dense table are missing.
     """
     if spec.kind == "sparse":
         columns = spec.optimizer.num_state_columns * spec.dim
         each = [part.ids for part in parts if part.ids is not None]
-        ids = np.concatenate([np.empty(0, np.int64), *each])
-        if len(each) > 1 and len(np.unique(ids)) != len(ids):  # of one file that is known
-            raise CheckpointDamagedError(path=spec.name, reason="an id is in two files")
         return FilePart(
-            ids=ids,
+            ids=np.concatenate([np.empty(0, np.int64), *each]),
             values=np.concatenate(
                 [np.empty((0, spec.dim), np.float32), *(p.values for p in parts)]
             ),
@@ -205,6 +216,26 @@ def join_parts(parts: Sequence[FilePart], spec: TableSpec) -> FilePart:
         values=np.concatenate([part.values for part in ordered]),
         states=np.concatenate([none, *(part.states for part in ordered)], axis=1),
     )
+
+
+def _check_ids(
+    folder: Path,
+    files: Sequence[SavedFile],
+    parts: Sequence[FilePart],
+    *,
+    allows_negative: bool,
+) -> None:
+    """Pass if the ids of a table's files are different ones that the table takes.
+
+    Raises:
+        CheckpointDamagedError: naming the first file that has another.
+    """
+    ids = [part.ids for part in parts if part.ids is not None]
+    if not ids:  # a dense table's
+        return
+    check_each_once(folder, files, ids)
+    for file, each in zip(files, ids, strict=True) if not allows_negative else ():
+        check_not_negative(folder, file, each)
 
 
 def _specs_of(

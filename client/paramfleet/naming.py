@@ -12,7 +12,13 @@ from paramfleet_shared.errors import ContractError
 if TYPE_CHECKING:
     from paramfleet.sparse import SparseTable
 
-__all__ = ["TableConflictError", "TableNotTrainedError", "check_covered", "share_tables"]
+__all__ = [
+    "TableConflictError",
+    "TableNotTrainedError",
+    "check_covered",
+    "share_tables",
+    "without_negative_ids",
+]
 
 
 class TableConflictError(ContractError):
@@ -72,3 +78,12 @@ def share_tables(model: torch.nn.Module) -> None:
             name = module.table.name
             raise TableConflictError(table=name, have=first.dim, got=module.table.dim)
         module.share(first)
+
+
+def without_negative_ids(model: torch.nn.Module | None) -> list[str]:
+    """Return the tables of which no module of a model takes negative ids, sorted."""
+    modules = (
+        [] if model is None else [m for m in model.modules() if isinstance(m, SparseModule)]
+    )
+    taking = {each.table.name for each in modules if each.negative_ids}
+    return sorted({each.table.name for each in modules} - taking)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paramfleet.job import Job
+from paramfleet.loadnotes import note_differences
 from paramfleet.plain import pack, unpack
 from paramfleet.registered import Registered, SavedProgress
 from paramfleet.savedprogress import read_progress
@@ -39,7 +40,9 @@ def begin_registered(session: "Standing", job: Job, optimizer: "DistributedOptim
     payload = b""
     if job.author.rank == 0:
         try:
-            payload = pack([None, _plain(read_progress(*loaded.read()))])
+            folder, manifest = loaded.read()
+            payload = pack([None, _plain(read_progress(folder, manifest))])
+            note_differences(optimizer, manifest, folder)
         except FleetError as error:
             payload = pack([error_to_wire(error), None])
     refusal, progress = unpack(session.gather(_GATHER, payload)[0])

@@ -20,6 +20,7 @@ __all__ = [
     "OptimizerOptionError",
     "RuleChangedError",
     "check_options",
+    "is_served",
     "server_rule",
 ]
 
@@ -175,6 +176,15 @@ def server_rule(
         )
     remedy = "use SGD, Adagrad or Adam, or train in geo mode, where any torch optimizer runs"
     raise OptimizerNotServedError(optimizer=name, option="", remedy=remedy)
+
+
+def is_served(optimizer: torch.optim.Optimizer, group: dict[str, Any], *, sparse: bool) -> bool:
+    """Return whether there is a rule for one parameter group, as ``server_rule`` takes it."""
+    try:
+        server_rule(optimizer, group, sparse=sparse)
+    except OptimizerNotServedError:
+        return False
+    return True
 
 
 def _sgd(group: dict[str, Any], *, decay: float) -> OptimizerSpec:

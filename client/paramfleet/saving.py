@@ -9,7 +9,7 @@ pservers and the first worker share.
 
 import logging
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,17 +20,20 @@ import torch
 from paramfleet.call_order import CallOrderError
 from paramfleet.cuts import save_everywhere
 from paramfleet.exporting import finish_export, write_rows
-from paramfleet.job import Job, pull_dense
+from paramfleet.job import pull_dense
+from paramfleet.loadnotes import note_differences
 from paramfleet.localstate import export_tables, load_tables
 from paramfleet.making_way import folder_to_save
 from paramfleet.modes.local import LocalMode
+from paramfleet.naming import without_negative_ids
 from paramfleet.one_checkpoint import folder_to_load, one_manifest
 from paramfleet.optimizer import DistributedOptimizer
 from paramfleet.plain import unpack
 from paramfleet.registered import SavedProgress
-from paramfleet.resuming import packed_progress, take_progress, unpacked_progress
+from paramfleet.resuming import take_progress, unpacked_progress
 from paramfleet.savedprogress import read_progress, write_progress
 from paramfleet.savedstate import buffers_to_load, plain_state, write_state
+from paramfleet.served_load import load_everywhere, log_left_out
 from paramfleet.serving.unknown import UnknownOf, chosen_of
 from paramfleet.session import Session
 from paramfleet.sparse import tables_of
@@ -45,7 +48,7 @@ from paramfleet_shared.checkpoint import (
 )
 from paramfleet_shared.clock import Clock, SystemClock
 from paramfleet_shared.cuts import Cut
-from paramfleet_shared.errors import FleetError, error_from_wire, error_to_wire
+from paramfleet_shared.errors import error_from_wire
 from paramfleet_shared.folders import check_folder_name
 from paramfleet_shared.gathered import GatheredStates
 from paramfleet_shared.wire.message import Message
@@ -132,8 +135,8 @@ class Saving:
         worker gets the error, and the job should end.
 
         Returns:
-            The model's buffers and extra states that the checkpoint doesn't have, such as one
-            of before these were saved: they stay as they were.
+            The model's tables, buffers and extra states that the checkpoint doesn't have, and
+            registered objects: they stay as they were. Warnings name them, too.
 
         Raises:
             BufferMismatchError: if a buffer has another shape or dtype.
@@ -155,9 +158,10 @@ class Saving:
         mode = self._running("load_model")
         mode.flush()
         self._session.worker_barrier("fleet.load_model")  # nobody writes any more
-        outcome = b""
+        optimizer, outcome = self._session.optimizer, b""
+        assert optimizer is not None, "its mode runs"
         if self._session.is_first_worker():
-            outcome = _load_everywhere(job, folder)
+            outcome = load_everywhere(job, folder, optimizer)
         outcomes = self._session.gather("fleet.load_model", outcome)
         error, lacking, buffers, progress = msgpack.unpackb(outcomes[0])
         if error is not None:
@@ -165,8 +169,6 @@ class Saving:
             raise failure
         mode.reload()
         job.agreement.take([buffers], others="worker 0")
-        optimizer = self._session.optimizer
-        assert optimizer is not None, "its mode runs"
         return [*lacking, *self._go_on(optimizer, unpacked_progress(progress), folder)]
 
     def save_inference_model(
@@ -297,10 +299,16 @@ class Saving:
             buffers = buffers_to_load(self._session.model, folder, manifest)
             progress = read_progress(folder, manifest)
             optimizer.num_steps, left_out = load_tables(
-                optimizer.inner, optimizer.tables, mode.steppers, folder, manifest
+                optimizer.inner,
+                optimizer.tables,
+                mode.steppers,
+                folder,
+                manifest,
+                not_negative=without_negative_ids(self._session.model),
             )
-        _log_left_out(left_out)
-        return buffers.install() + self._go_on(optimizer, progress, folder)
+        log_left_out(left_out)
+        lacking = note_differences(optimizer, manifest, folder) + buffers.install()
+        return lacking + self._go_on(optimizer, progress, folder)
 
     def _go_on(
         self, optimizer: DistributedOptimizer, progress: SavedProgress | None, folder: Path
@@ -340,38 +348,6 @@ class Saving:
         if not isinstance(mode, LocalMode) or optimizer is None:
             raise CallOrderError(function=function, remedy="call fleet.init_worker() first")
         return mode, optimizer
-
-
-def _load_everywhere(job: Job, folder: Path) -> bytes:
-    """Have every pserver load, and worker 0's model take the buffers.
-
-    Returns:
-        For all workers: the first error as the wire has it, or what the checkpoint lacks and
-        the buffers.
-    """
-    agreement = job.agreement
-    try:
-        with one_manifest(folder) as manifest:
-            buffers = buffers_to_load(agreement.model, folder, manifest)
-            progress = packed_progress(folder, manifest)
-            fields = {"dirname": str(folder), "manifest": manifest.digest}
-            timeout_s = job.pservers.step_timeout_s
-            loading = job.pservers.call_all("load", fields, timeout_s=timeout_s)
-            _log_left_out(job.communicator.wait(loading)[0].fields["left_out"])
-    except FleetError as error:
-        answer: list[Any] = [error_to_wire(error), [], b"", b""]
-    else:
-        answer = [None, buffers.install(), agreement.payload(say="all"), progress]
-    packed: bytes = msgpack.packb(answer)
-    return packed
-
-
-def _log_left_out(tables: Iterable[Sequence[str]]) -> None:
-    """Warn of tables whose optimizer states another rule had saved."""
-    for table, saved, rule in tables:
-        log.warning(
-            "worker.states_left_out", extra={"table": table, "saved": saved, "rule": rule}
-        )
 
 
 def _collect(answers: Iterable[Message]) -> Manifest:

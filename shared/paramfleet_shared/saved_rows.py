@@ -11,8 +11,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from paramfleet_shared.checkpoint import CheckpointDamagedError, read_manifest, read_part
+from paramfleet_shared.checkpoint import read_manifest, read_part
 from paramfleet_shared.errors import ContractError
+from paramfleet_shared.saved_ids import check_each_once
 
 __all__ = ["NoSuchTableError", "SavedRows", "load_rows"]
 
@@ -55,7 +56,8 @@ def load_rows(dirname: str | os.PathLike[str], table: str) -> SavedRows:
 
     Raises:
         ManifestError: if the folder isn't a checkpoint.
-        CheckpointDamagedError: if a file isn't what was saved, or an id is there twice.
+        CheckpointDamagedError: if a file isn't what was saved, or has an id that another one
+            has.
         NoSuchTableError: if it has no such table; it says which there are.
     """
     folder = Path(dirname)
@@ -71,13 +73,11 @@ def load_rows(dirname: str | os.PathLike[str], table: str) -> SavedRows:
             nearest=next(iter(nearest), ""),
         )
     spec = specs[table]
-    parts = [read_part(folder, file, spec) for file in manifest.files if file.table == table]
-    ids = np.concatenate([np.empty(0, np.int64), *(p.ids for p in parts if p.ids is not None)])
+    files = [file for file in manifest.files if file.table == table]
+    parts = [read_part(folder, file, spec) for file in files]
+    found = [part.ids for part in parts if part.ids is not None]
+    check_each_once(folder, files, found)
+    ids = np.concatenate([np.empty(0, np.int64), *found])
     rows = np.concatenate([np.empty((0, spec.dim), np.float32), *(p.values for p in parts)])
     order = np.argsort(ids, kind="stable")
-    ids = ids[order]
-    twice = np.flatnonzero(ids[1:] == ids[:-1])
-    if twice.size:
-        reason = f"table {table!r} has id {ids[twice[0]]} twice"
-        raise CheckpointDamagedError(path=str(folder), reason=reason)
-    return SavedRows(ids, rows[order])
+    return SavedRows(ids[order], rows[order])

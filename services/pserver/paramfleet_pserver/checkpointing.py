@@ -7,7 +7,7 @@ held, because no step is whole while worker 0 saves, and the answer says which s
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -235,7 +235,12 @@ class Checkpointing:
         fields = Fields(request.message.fields, where="load")
         directory = await asyncio.to_thread(self._dirs.require, fields.text("dirname"))
         digest = fields.text("manifest") if "manifest" in request.message.fields else ""
-        loaded = await self.load_from(directory, training, digest=digest)
+        loaded = await self.load_from(
+            directory,
+            training,
+            digest=digest,
+            not_negative=frozenset(fields.texts("not_negative")),
+        )
         return Message(
             fields={
                 "rows": {table.spec.name: table.num_rows for table in loaded.tables},
@@ -244,13 +249,26 @@ class Checkpointing:
         )
 
     async def load_from(
-        self, directory: Path, training: Training | None, *, digest: str = ""
+        self,
+        directory: Path,
+        training: Training | None,
+        *,
+        digest: str = "",
+        not_negative: Collection[str] = (),
     ) -> Loaded:
-        """Take this server's part of a checkpoint: any, or that of a manifest's SHA-256."""
+        """Take this server's part of a checkpoint: any, or that of a manifest's SHA-256.
+
+        A negative id of the tables ``not_negative`` is refused.
+        """
         directory = await asyncio.to_thread(directory.resolve)  # a link may move meanwhile
         apart = training is not None and training.terms.mode == "geo"
         loaded = await load_tables(
-            self._store, self._owners, directory, digest=digest, apart=apart
+            self._store,
+            self._owners,
+            directory,
+            digest=digest,
+            apart=apart,
+            not_negative=not_negative,
         )
         self._store.put(loaded.tables)
         self.loaded_from, self.loaded_digest = str(directory), loaded.digest

@@ -78,6 +78,13 @@ class Fields:
             raise self._wrong(name, "must be a string")
         return value
 
+    def texts(self, name: str) -> list[str]:
+        """Return a list of strings; absent is empty."""
+        value = self._values.get(name, [])
+        if type(value) is not list or any(type(each) is not str for each in value):
+            raise self._wrong(name, "must be a list of strings")
+        return value
+
     def choice(self, name: str, choices: Collection[_Choice], default: _Choice) -> _Choice:
         """Return one of some strings; absent is ``default``."""
         value = self._values.get(name, default)

@@ -13,7 +13,7 @@ that fails has no effect.
 import asyncio
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -38,6 +38,7 @@ from paramfleet_shared.checkpoint import (
     sync_directory,
     write_part,
 )
+from paramfleet_shared.saved_ids import check_not_negative, refuse_doubled
 from paramfleet_shared.tables.encoding import Encoded
 from paramfleet_shared.tables.routing import route
 from paramfleet_shared.tables.spec import TableSpec
@@ -138,6 +139,7 @@ async def load_tables(
     *,
     digest: str = "",
     apart: bool = False,
+    not_negative: Collection[str] = (),
 ) -> Loaded:
     """Read this server's part of a checkpoint into new tables, not yet in the store.
 
@@ -149,12 +151,14 @@ async def load_tables(
         directory: The checkpoint's folder.
         digest: SHA-256 of its manifest; empty if any will do.
         apart: Whether each worker has states of its own: it takes the saved ones itself.
+        not_negative: Tables that take no negative ids.
 
     Raises:
         ManifestError: if the folder is no readable checkpoint, is another, or lacks values.
         TableLimitError: if there are too many tables, or one is too wide.
         TableMemoryError: if there is no memory for one, beside what is in use.
-        CheckpointDamagedError: if a file is not what was saved.
+        CheckpointDamagedError: if a file is not what was saved, or has an id that another one
+            has, or that the table doesn't take.
         TableMismatchError: if a table has another shape, or other first values, than the
             one of its name.
     """
@@ -176,7 +180,12 @@ async def load_tables(
         if isinstance(table, SparseTable):
             for file in files:
                 part = await asyncio.to_thread(_read, directory, file, each.spec, spec)
-                await _take_rows(table, part, store, owners)
+                assert part.ids is not None, "a sparse file has ids"
+                if spec.name in not_negative:
+                    check_not_negative(directory, file, part.ids)
+                doubled = await _take_rows(table, part, store, owners)
+                if doubled:
+                    refuse_doubled(directory, file, min(doubled))
         else:
             await _take_range(table, each.spec, files, directory, owners)
         loaded.tables.append(table)
@@ -311,14 +320,21 @@ async def _write(directory: Path, name: str, spec: TableSpec, part: FilePart) ->
 
 async def _take_rows(
     table: SparseTable, part: FilePart, store: TableStore, owners: Owners
-) -> None:
-    """Put those of a file's rows that belong to this server into its shards."""
+) -> list[int]:
+    """Put those of a file's rows that belong to this server into its shards.
+
+    Returns:
+        Ids that had a row already, which another file brought.
+    """
     assert part.ids is not None, "a sparse file has ids"
+    doubled: list[int] = []
     routed = await asyncio.to_thread(route, part.ids, store.num_shards)
 
     def assign(block: Block, where: slice) -> None:
-        rows = routed.positions[where]
-        block.rows.assign(routed.ids[where], part.values[rows], part.states[rows])
+        ids, rows, before = routed.ids[where], routed.positions[where], block.rows.num_rows
+        block.rows.assign(ids, part.values[rows], part.states[rows])
+        if block.rows.num_rows - before != len(ids):
+            doubled.extend(ids[block.rows.find(ids) < before].tolist())
 
     offsets = routed.offsets[store.shards.start :]
     bounds = SparsePart(routed.ids, offsets, Encoded(part.values))
@@ -328,6 +344,7 @@ async def _take_rows(
         if count := where.stop - where.start:
             jobs.append(Job(block.owner, count, partial(assign, block, where)))
     await owners.run(jobs)
+    return doubled
 
 
 async def _take_range(

@@ -26,7 +26,7 @@ from paramfleet_shared.tables.spec import (
     TableMismatchError,
     TableSpec,
 )
-from paramfleet_shared.wire.message import Message
+from paramfleet_shared.wire.message import MalformedMessageError, Message
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -121,6 +121,48 @@ async def test_a_load_takes_the_place_of_what_was_trained(
     got = await values_of(worker)
     np.testing.assert_array_equal(got[0], expected[0])
     np.testing.assert_array_equal(got[1], expected[1])
+
+
+async def test_an_id_in_the_files_of_two_servers_is_refused_by_the_file_and_nothing_changes(
+    start_servers: Start, tmp_path: Path
+) -> None:
+    before = await trained(await start_servers(2), 2)
+    manifest = await save(before, tmp_path)
+    name = "copy.safetensors"
+    *others, last = manifest.files
+    (twice, *_) = [file for file in others if file.table == ROWS.name]
+    shutil.copy(tmp_path / twice.name, tmp_path / name)
+    write_manifest(
+        tmp_path, replace(manifest, files=(*others, last, replace(twice, name=name)))
+    )
+    await before.push(pushed(2), step=2, lr=0.1)
+    expected = await values_of(before)
+
+    with pytest.raises(CheckpointDamagedError) as caught:
+        await before.ask("load", dirname=str(tmp_path))
+
+    assert caught.value.path == str(tmp_path / name)
+    assert f"of table {ROWS.name!r} is in another file, too" in caught.value.reason
+    got = await values_of(before)
+    np.testing.assert_array_equal(got[1], expected[1])
+
+
+async def test_negative_ids_are_refused_where_the_worker_says_so(
+    start_servers: Start, tmp_path: Path
+) -> None:
+    saver = (await start_servers(1)).worker()
+    await saver.declare(ROWS)
+    await saver.push({ROWS.name: (np.array([-4, 2]), np.ones((2, 4), np.float32))}, lr=0.1)
+    manifest = await save(saver, tmp_path)
+
+    with pytest.raises(CheckpointDamagedError, match="id -4 of table") as caught:
+        await saver.ask("load", dirname=str(tmp_path), not_negative=[ROWS.name])
+    with pytest.raises(MalformedMessageError, match="not_negative"):
+        await saver.ask("load", dirname=str(tmp_path), not_negative=[1])
+
+    assert caught.value.path == str(tmp_path / manifest.files[0].name)
+    (loaded,) = await saver.ask("load", dirname=str(tmp_path), not_negative=["other"])
+    assert loaded.fields["rows"] == {ROWS.name: 2}
 
 
 async def test_sync_steps_count_from_zero_again_after_a_load(

@@ -64,6 +64,38 @@ def test_geo_goes_on_from_its_checkpoint(jobs: Any, tmp_path: Path) -> None:
         assert far(result, saved[0], "rows") <= 1e-5
 
 
+@pytest.mark.parametrize(("mode", "how"), [("sync", "--load"), ("geo", "--server_load")])
+def test_tables_that_checkpoint_and_model_do_not_share_are_named(
+    jobs: Any, mode: str, how: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "former"
+    jobs.local(SCRIPT, "--steps", "2", "--save", str(folder))
+    path = folder / "manifest.json"
+    path.write_text(path.read_text().replace('"deep"', '"shallow"'))
+
+    ended = jobs.run(SCRIPT, "--mode", mode, "--steps", "0", how, str(folder), servers=1)
+
+    assert ended.results
+    logs = ended.logs["worker0"]
+    assert logs.count("worker.tables_not_in_checkpoint") == 1
+    assert "deep" in logs
+    assert logs.count("worker.tables_not_in_model") == 1
+    assert "shallow" in logs
+    assert "tables_not_in" not in ended.logs["worker1"]
+
+
+def test_states_that_no_checkpoint_has_are_named_in_geo(jobs: Any, tmp_path: Path) -> None:
+    folder = str(tmp_path / "geo")
+    args = ["--mode", "geo", "--optimizer", "rmsprop"]
+    jobs.run(SCRIPT, *args, "--steps", "4", "--save", folder).results  # noqa: B018 - asserts success
+
+    ended = jobs.run(SCRIPT, *args, "--steps", "0", "--load", folder)
+
+    assert ended.results
+    assert ended.logs["worker0"].count("worker.states_begin_anew") == 1
+    assert "RMSprop" in ended.logs["worker0"]
+
+
 @pytest.mark.parametrize("mode", ["sync", "async", "geo"])
 def test_an_inference_model_loads_without_us(jobs: Any, mode: str, tmp_path: Path) -> None:
     folder = tmp_path / "model"

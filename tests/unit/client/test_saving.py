@@ -136,7 +136,32 @@ def test_an_id_that_two_files_have_is_refused_and_nothing_changed(tmp_path: Path
     assert session.model is not None
     here = session.model(torch.arange(9)).detach()
 
-    with pytest.raises(CheckpointDamagedError, match="an id is in two files"):
+    with pytest.raises(CheckpointDamagedError, match=r"copy\.safetensors: id 0 of table"):
         saving.load_model(tmp_path / "one")
 
     assert torch.equal(session.model(torch.arange(9)), here)
+
+
+def test_a_negative_id_of_a_table_that_takes_none_is_refused_by_its_file(
+    tmp_path: Path,
+) -> None:
+    def made(*, negative_ids: bool) -> tuple[torch.nn.Module, Saving]:
+        session = Session()
+        session.init(RoleMaker(distributed=False))
+        rows = fleet.nn.Embedding(0, 2, name="hashed", negative_ids=negative_ids)
+        model = session.distributed_model(rows)
+        session.distributed_optimizer(torch.optim.Adagrad(model.parameters(), lr=0.1))
+        return model, Saving(session)
+
+    hashed, saving = made(negative_ids=True)
+    hashed(torch.tensor([-7, 3])).sum().backward()
+    saving._session.optimizer.step()  # type: ignore[union-attr]  # made() has made it
+    saving.save_persistables(tmp_path / "one")
+    (file,) = read_manifest(tmp_path / "one").files
+
+    with pytest.raises(CheckpointDamagedError, match="id -7 of table 'hashed'") as caught:
+        made(negative_ids=False)[1].load_model(tmp_path / "one")
+
+    assert caught.value.path == str(tmp_path / "one" / file.name)
+    assert "negative_ids=True" in str(caught.value)
+    assert made(negative_ids=True)[1].load_model(tmp_path / "one") == []

@@ -70,8 +70,19 @@ def test_what_is_no_table_of_a_checkpoint_is_named(tmp_path: Path) -> None:
         fleet.load_rows(tmp_path, "words")
 
 
-def test_an_id_that_two_files_have_is_damage(tmp_path: Path) -> None:
-    write(tmp_path, [1, 2], [2])
+def test_an_id_that_two_files_have_is_damage_and_both_are_named(tmp_path: Path) -> None:
+    write(tmp_path, [9, 1], [], [5, 4, 1])
 
-    with pytest.raises(CheckpointDamagedError, match="has id 2 twice"):
+    with pytest.raises(CheckpointDamagedError) as caught:
         fleet.load_rows(tmp_path, "words")
+
+    assert caught.value.path == str(tmp_path / "part2.safetensors")
+    assert "id 1 of table 'words' is in part0.safetensors, too" in str(caught.value)
+
+
+def test_of_ids_that_are_in_one_file_each_nothing_is_said(tmp_path: Path) -> None:
+    write(tmp_path, [-3, 1], [2**63 - 1, 0], [-(2**63)])
+
+    found = fleet.load_rows(tmp_path, "words")
+
+    assert found.ids.tolist() == [-(2**63), -3, 0, 1, 2**63 - 1]

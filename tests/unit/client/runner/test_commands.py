@@ -1,6 +1,8 @@
 """``train`` and ``infer`` in this process, on a folder as small as one can be."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -140,6 +142,23 @@ def test_an_epoch_that_was_not_saved_is_named_before_any_is_scored(folder: Path)
     assert "no checkpoint of epoch 2" in done.output
     assert "it has: 0, 1" in done.output
     assert "epoch 0" not in done.stderr.replace("checkpoint of epoch", "")
+
+
+@pytest.mark.slow
+def test_a_table_that_a_scored_checkpoint_lacks_is_shown_with_its_name(folder: Path) -> None:
+    run(folder, "train", "-o", "runner.epochs=1")
+    path = folder / "saved" / "0" / "manifest.json"
+    manifest = json.loads(path.read_text())
+    for part in ("tables", "files"):
+        manifest[part] = [each for each in manifest[part] if each["kind"] == "dense"]
+    path.write_text(json.dumps(manifest))
+    command = [sys.executable, "-m", "paramfleet.runner", "infer"]
+    options = ["-m", str(folder / "config.yaml"), "-o", "runner.epochs=1"]
+
+    done = subprocess.run([*command, *options], capture_output=True, text=True, check=True)
+
+    assert "worker.tables_not_in_checkpoint" in done.stderr
+    assert "missing=['ids']" in done.stderr
 
 
 @pytest.mark.parametrize("decay", [[], ["hyper_parameters.optimizer.decay_steps=4"]])
