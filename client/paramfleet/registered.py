@@ -23,6 +23,7 @@ import numpy as np
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from typing_extensions import runtime_checkable
 
+from paramfleet.all_or_none import NOT_FITTING, all_or_none
 from paramfleet.call_order import NotYetError
 from paramfleet.plain import pack
 from paramfleet_shared.bounds import MAX_LEARNING_RATE
@@ -199,7 +200,7 @@ class Registered:
         )
 
     def take(self, saved: SavedProgress, *, rank: int, workers: int) -> list[str]:
-        """Go on from what was saved.
+        """Go on from what was saved: all objects that there is a state of, or none.
 
         Args:
             saved: What a checkpoint has.
@@ -211,22 +212,24 @@ class Registered:
             none that goes with this number of workers.
 
         Raises:
-            RegisteredStateError: if a state isn't one of such an object.
-            OtherDataError: if a position is one in other data.
+            RegisteredStateError: if a state isn't one of such an object; no object is changed.
+            OtherDataError: if a position is one in other data; the same.
         """
-        lacking = []
+        found: dict[str, Any] = {}
         for name, each in self._objects.items():
             state = saved.states.get(name)
             if _is_position(each):
                 state = _position(each, name, saved, rank=rank, workers=workers)
-            if state is None:
-                lacking.append(name)
-            else:
-                _restore(name, each, state, steps_on=name in saved.pending)
-                if _is_position(each):
-                    self._positions[name] = state
+            if state is not None:
+                found[name] = state
+        with all_or_none(self._objects[name] for name in found):
+            for name, state in found.items():
+                _restore(name, self._objects[name], state, steps_on=name in saved.pending)
+        for name, state in found.items():
+            if _is_position(self._objects[name]):
+                self._positions[name] = state
         self.begin(saved.steps)
-        return lacking
+        return [name for name in self._objects if name not in found]
 
     def _note(self, steps: int) -> None:
         if self._objects:
@@ -358,6 +361,6 @@ def _naming(name: str) -> Generator[None, None, None]:
     """
     try:
         yield
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+    except NOT_FITTING as error:
         rule = f"doesn't fit: {type(error).__name__}: {error}"
         raise RegisteredStateError(name=name, rule=rule) from error

@@ -65,12 +65,12 @@ def take_progress(
         What of it stays as it is.
 
     Raises:
-        RegisteredStateError: if a saved state isn't one of such an object.
-        OtherDataError: if a position is one in other data.
+        RegisteredStateError: if a saved state isn't one of such an object; nothing is changed.
+        OtherDataError: if a position is one in other data; the same.
     """
     saved = progress or SavedProgress(steps=optimizer.num_steps)
-    optimizer.num_steps = saved.steps
     lacking = registered.take(saved, rank=session.worker_index(), workers=session.worker_num())
+    optimizer.num_steps = saved.steps
     if lacking:
         facts = {"folder": folder, "names": lacking, "not_saved": saved.not_saved}
         log.warning("worker.not_resumed", extra=facts)

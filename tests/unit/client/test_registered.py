@@ -1,5 +1,6 @@
 """Schedules, steps and positions are a part of checkpoints."""
 
+import copy
 import json
 import warnings
 from collections.abc import Callable
@@ -11,13 +12,16 @@ import torch
 from torch.optim import lr_scheduler
 
 import paramfleet as fleet
+from paramfleet.plain import pack
 from paramfleet.registered import (
     Registered,
     RegisteredStateError,
     RegistrationError,
     SavedProgress,
 )
+from paramfleet.resuming import take_progress
 from paramfleet.roles import RoleMaker
+from paramfleet.savedprogress import read_progress
 from paramfleet.saving import Saving
 from paramfleet.session import Session
 from paramfleet_shared.checkpoint import ManifestError, read_manifest
@@ -308,6 +312,66 @@ def test_positions_are_each_worker_s_own_and_spread_where_they_can() -> None:
     registered.add({"a": spread})
     lacking = SavedProgress(workers=3, positions=saved.positions)
     assert registered.take(lacking, rank=0, workers=1) == ["a"]
+
+
+def test_a_state_that_does_not_fit_leaves_all_others_as_they_were(tmp_path: Path) -> None:
+    numbers = tmp_path / "numbers"
+    numbers.write_text("".join(f"1 {number}\n" for number in range(4)))
+    data = fleet.data.InMemoryDataset()
+    data.init(batch_size=2, use_var=[fleet.data.Slot("n")], seed=3)
+    data.set_filelist([str(numbers)])
+    data.load_into_memory()
+    weights = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(weights.parameters(), lr=0.4)
+    schedule = lr_scheduler.SequentialLR(
+        optimizer,
+        [lr_scheduler.LinearLR(optimizer), lr_scheduler.StepLR(optimizer, 2)],
+        milestones=[2],
+    )
+    objects: dict[str, Any] = {
+        "place": Place(),
+        "weights": weights,
+        "schedule": schedule,
+        "data": data,
+    }
+    registered = Registered()
+    registered.add({**objects, "last": Place()})
+    other = torch.nn.Linear(1, 1)
+    later = lr_scheduler.SequentialLR(
+        optimizer,
+        [lr_scheduler.LinearLR(optimizer), lr_scheduler.StepLR(optimizer, 2)],
+        milestones=[3],
+    )
+    later._schedulers[0].last_epoch = 3
+    for group in optimizer.param_groups:
+        group["lr"] = 0.4
+    states = {name: copy.deepcopy(each.state_dict()) for name, each in objects.items()}
+    saved = SavedProgress(
+        steps=7,
+        states={"schedule": later.state_dict(), "weights": other.state_dict()},
+        positions={0: {"place": {"at": 9}, "data": states["data"] | {"row": 2}, "last": {}}},
+    )
+
+    with pytest.raises(RegisteredStateError, match="'last' doesn't fit: KeyError"):
+        registered.take(saved, rank=0, workers=1)
+
+    for name, each in objects.items():
+        assert pack(each.state_dict()) == pack(states[name])
+    assert optimizer.param_groups[0]["lr"] == 0.4
+    assert registered.positions()["place"] == {"at": 0}
+    assert [batch["n"].values.tolist() for batch in data] == [[0, 1], [2, 3]]
+
+
+def test_steps_are_those_of_before_where_a_state_does_not_fit(tmp_path: Path) -> None:
+    script = Script(SCHEDULES["step"])
+    script.saving.save_persistables(tmp_path / "one")
+    rewrite(tmp_path / "one", {"states/scheduler": 7, "steps": 5})
+    progress = read_progress(tmp_path / "one", read_manifest(tmp_path / "one"))
+
+    with pytest.raises(RegisteredStateError):
+        take_progress(script.session.registered, script.optimizer, progress, script.session, "")
+
+    assert script.optimizer.num_steps == 0
 
 
 def test_a_dataset_in_memory_comes_back_with_its_shuffles(tmp_path: Path) -> None:

@@ -1,0 +1,71 @@
+"""Registered objects take their states together: all of them, or, if one can't, none."""
+
+import logging
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager, suppress
+from copy import deepcopy
+from typing import Any
+
+from torch.optim.lr_scheduler import LRScheduler
+
+from paramfleet_shared.errors import FleetError
+
+__all__ = ["NOT_FITTING", "all_or_none"]
+
+log = logging.getLogger(__name__)
+
+NOT_FITTING = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+"""What a ``load_state_dict`` raises on a state that isn't one of its object."""
+
+
+@contextmanager
+def all_or_none(objects: Iterable[Any]) -> Generator[None, None, None]:
+    """Give objects the states back that they had before the block, if it fails.
+
+    Args:
+        objects: What the block changes by ``load_state_dict``, or by steps of schedules.
+    """
+    formers = [_Former(each) for each in objects]
+    try:
+        yield
+    except BaseException:
+        for former in reversed(formers):
+            former.put_back()
+        raise
+
+
+class _Former:
+    """What an object was: its state, its attributes, and a schedule's parameter groups.
+
+    An object that says its state may hold it in place, as a module does, and one that keeps
+    more than it says, as a dataset in memory, has it in its attributes: both come back.
+    """
+
+    def __init__(self, each: Any) -> None:
+        self._object = each
+        self._attributes = dict(getattr(each, "__dict__", {}))
+        self._state: Any = None
+        with suppress(FleetError, *NOT_FITTING):  # a dataset that isn't in memory has none
+            self._state = deepcopy(each.state_dict())
+        self._groups: list[dict[str, Any]] = []
+        if isinstance(each, LRScheduler):
+            self._groups = [
+                {name: deepcopy(value) for name, value in group.items() if name != "params"}
+                for group in each.optimizer.param_groups
+            ]
+
+    def put_back(self) -> None:
+        """Let the object be what it was; one that refuses its own state is named in the log."""
+        try:
+            if self._state is not None:
+                self._object.load_state_dict(self._state)
+        except (FleetError, *NOT_FITTING) as error:
+            facts = {"object": type(self._object).__name__, "reason": repr(error)}
+            log.warning("worker.state_not_put_back", extra=facts)
+        if self._attributes:
+            vars(self._object).clear()
+            vars(self._object).update(self._attributes)
+        if self._groups:
+            groups = self._object.optimizer.param_groups
+            for group, former in zip(groups, self._groups, strict=True):
+                group.update(former)
