@@ -10,7 +10,8 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paramfleet_shared.checkpoint import CheckpointWriteError
+from paramfleet_shared.checkpoint import MANIFEST, CheckpointWriteError
+from paramfleet_shared.documents import read_content, read_document
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.saved_rows import load_rows
 from paramfleet_shared.tensorfile import write_tensors
@@ -58,10 +59,16 @@ def export_table(
         CheckpointDamagedError: if a file isn't what was saved.
         NoSuchTableError: if it has no such table.
         WordsError: if there are too few words, or one has a space in it.
-        CheckpointWriteError: if the output is a folder, or the system refuses.
+        CheckpointWriteError: if the output is a folder, or in that of a checkpoint or an
+            export, or the system refuses.
     """
     if not output.name or output.is_dir():
         raise CheckpointWriteError(path=str(output), reason="is a folder; name a file in it")
+    if _is_of_ours(output.parent) or (
+        _is_of_ours(checkpoint) and _is_below(output, checkpoint)
+    ):
+        reason = "is in the folder of a checkpoint or an export; name a file elsewhere"
+        raise CheckpointWriteError(path=str(output), reason=reason)
     whole = load_rows(checkpoint, table)
     names = _names(whole.ids, words) if format == "word2vec" else iter(())
     try:
@@ -77,6 +84,20 @@ def export_table(
     except OSError as error:
         raise CheckpointWriteError(path=str(output), reason=str(error)) from error
     return len(whole.ids)
+
+
+def _is_below(output: Path, checkpoint: Path) -> bool:
+    """Return whether a file would be in the checkpoint's folder, or in one of that."""
+    return (output.parent.resolve() / output.name).is_relative_to(checkpoint.resolve())
+
+
+def _is_of_ours(folder: Path) -> bool:
+    """Return whether a folder has the manifest of a checkpoint or an export."""
+    try:
+        document = read_document(read_content(folder / MANIFEST))
+    except (OSError, ValueError):
+        return False
+    return type(document) is dict and str(document.get("format")).startswith("paramfleet-")
 
 
 def _names(ids: NDArray[np.int64], words: Path | None) -> Iterator[str]:

@@ -159,6 +159,43 @@ def test_a_folder_is_no_file_to_write_to(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint", "folder"]
 
 
+@pytest.mark.parametrize("kind", ["npy", "safetensors", "word2vec"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "checkpoint/part0.safetensors",
+        "checkpoint/manifest.json",
+        "checkpoint/new",
+        "checkpoint/new/words",
+        "new/../checkpoint/new",
+        "latest/part1.safetensors",
+        "other/rows",
+    ],
+)
+def test_nothing_is_written_into_a_checkpoint(
+    checkpoint: Path, tmp_path: Path, kind: ExportFormat, name: str
+) -> None:
+    (tmp_path / "latest").symlink_to(checkpoint)
+    (tmp_path / "new").mkdir()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "manifest.json").write_text('{"format": "paramfleet-export"}')
+    before = {path: path.read_bytes() for path in checkpoint.iterdir()}
+
+    with pytest.raises(CheckpointWriteError, match="a checkpoint or an export; name a file"):
+        export_table(checkpoint, table="words", format=kind, output=tmp_path / name)
+
+    assert {path: path.read_bytes() for path in checkpoint.iterdir()} == before
+    assert [path.name for path in (tmp_path / "other").iterdir()] == ["manifest.json"]
+
+
+def test_a_manifest_of_something_else_is_no_hindrance(checkpoint: Path, tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text('{"format": "of an app"}')
+
+    export_table(checkpoint, table="words", format="npy", output=tmp_path / "words.npy")
+
+    assert np.array_equal(np.load(tmp_path / "words.npy"), ROWS[ORDER])
+
+
 def test_the_command_says_what_it_wrote(checkpoint: Path, tmp_path: Path) -> None:
     output = tmp_path / "words.txt"
     command = ["export", str(checkpoint), "--table", "words", "--format", "word2vec"]
