@@ -110,7 +110,8 @@ names another one, from the YAML's folder or the working folder. The model's mod
 for in the workspace, and beside the YAML if the one of `model_path` isn't there.
 
 A model may have more keys: fields of the frozen dataclass `M` of its
-`class Model(runner.Model[M])`, which have a type
+`class Model(runner.Model[M])`, which is derived from `runner.HyperParameters` and gives each
+field a type and a default
 ([an example](migrating-from-paddle.md#a-model-folder)), and keys of `runner` and
 `hyper_parameters` that a module of its folder reads as
 `config.get("hyper_parameters.max_len", 3)`, which are what YAML makes of them. `config.get`

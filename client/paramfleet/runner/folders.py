@@ -16,6 +16,7 @@ from paramfleet.data.paddlerec import PADDLE_NAMES
 from paramfleet.runner.config import Config, RawConfig
 from paramfleet.runner.errors import ModelFolderError
 from paramfleet.runner.model import Model
+from paramfleet.runner.parameter_classes import as_folder_error, check_parameters
 
 __all__ = ["import_module", "import_reader", "load_model_class", "load_reader"]
 
@@ -29,8 +30,11 @@ def import_module(path: Path) -> ModuleType:
     """Import a file, with or without its ``.py``.
 
     Raises:
-        ModelFolderError: if there is no such file, or it is one for Paddle.
+        ModelFolderError: if there is no such file, it is one for Paddle, or it has a dataclass
+            that can't be one.
         ModuleNotFoundError: if it imports another library that isn't installed.
+        TypeError: as the module raises it.
+        ValueError: as the module raises it.
     """
     path = _file(path)
     if not path.is_file():
@@ -49,6 +53,11 @@ def import_module(path: Path) -> ModuleType:
             raise
         rule = _FOR_PADDLE.format(what=error.name)
         raise ModelFolderError(path=str(path), rule=rule) from error
+    except (TypeError, ValueError) as error:
+        refused = as_folder_error(error, path)
+        if refused is None:
+            raise
+        raise refused from error
 
 
 def import_reader(path: Path) -> ModuleType:
@@ -92,13 +101,14 @@ def load_model_class(raw: RawConfig) -> type[Model[Any]]:
     """Return the class ``Model`` of the folder.
 
     Raises:
-        ModelFolderError: if there is none.
+        ModelFolderError: if there is none, or its hyper parameters can't be filled.
     """
     module = import_module(raw.modules / raw.runner.model_path)
     cls = getattr(module, "Model", None)
     if not isinstance(cls, type) or not issubclass(cls, Model):
         rule = "must define a class Model, derived from paramfleet.runner.Model"
         raise ModelFolderError(path=str(module.__file__), rule=rule)
+    check_parameters(cls.parameters, str(module.__file__))
     return cls
 
 

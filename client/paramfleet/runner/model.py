@@ -4,6 +4,7 @@ The names of its methods are those of PaddleRec's ``DygraphModel``.
 """
 
 import abc
+import sys
 import typing
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
@@ -55,12 +56,25 @@ class Model(abc.ABC, Generic[P]):
     """What is counted, in the plural: the result has ``examples_per_s``."""
 
     def __init_subclass__(cls) -> None:
-        """Note the class of the hyper parameters."""
+        """Note the class of the hyper parameters.
+
+        Raises:
+            ModelFolderError: if what stands for it isn't one.
+        """
         super().__init_subclass__()
         for base in vars(cls).get("__orig_bases__", ()):
-            (named,) = typing.get_args(base) or (None,)
+            origin, (named, *_) = typing.get_origin(base), typing.get_args(base) or (Any,)
+            if not isinstance(origin, type) or not issubclass(origin, Model):
+                continue
             if isinstance(named, type) and issubclass(named, HyperParameters):
                 cls.parameters = named
+            elif isinstance(named, type) and named is not Any:
+                path = str(getattr(sys.modules.get(cls.__module__), "__file__", cls.__module__))
+                rule = (
+                    f"class {cls.__name__}(Model[{named.__name__}]): {named.__name__} must be "
+                    "a frozen dataclass derived from paramfleet.runner.HyperParameters"
+                )
+                raise ModelFolderError(path=path, rule=rule)
 
     def __init__(self, config: Config[P]) -> None:
         self.config = config

@@ -206,6 +206,55 @@ def test_what_is_wrong_is_told_in_a_line(
     assert "Traceback" not in done.output
 
 
+FROZEN = "@dataclasses.dataclass(frozen=True)\nclass Mine(runner.HyperParameters):\n"
+
+
+@pytest.mark.parametrize(
+    ("parameters", "words"),
+    [
+        (
+            "@dataclasses.dataclass\nclass Mine(runner.HyperParameters):\n    x: int = 1",
+            ["line 7: class Mine: cannot inherit non-frozen", "frozen=True"],
+        ),
+        (
+            f"{FROZEN}    x: list[int] = []",
+            ["class Mine: mutable default", "default_factory=lambda"],
+        ),
+        (
+            f"{FROZEN}    x: int",
+            ["class Mine: its field 'x' has no default"],
+        ),
+        (
+            f"{FROZEN}    x: 'Unknown' = 1",
+            ["class Mine: the type of a field can't be found", "Unknown"],
+        ),
+        (
+            "class Mine(runner.HyperParameters):\n    x: int = 1",
+            ["class Mine: is no dataclass itself", "frozen=True"],
+        ),
+        (
+            "@dataclasses.dataclass(frozen=True)\nclass Mine:\n    x: int = 1",
+            ["class Model(Model[Mine]): Mine must be a frozen dataclass", "HyperParameters"],
+        ),
+    ],
+)
+def test_a_class_of_hyper_parameters_that_no_key_can_fill_is_told(
+    folder: Path, parameters: str, words: list[str]
+) -> None:
+    head, model = MODEL.split("class Net", 1)
+    assert head.count("\n") == 5
+    model = model.replace("Model[runner.HyperParameters]", "Model[Mine]")
+    text = f"{head}import dataclasses\n{parameters}\n\n\nclass Net{model}"
+    (folder / "model.py").write_text(text)
+
+    done = run(folder, "train")
+
+    assert done.exit_code == 2
+    assert "Traceback" not in done.output
+    for word in ["model.py", *words]:
+        assert word in done.output
+
+
 def test_a_gpu_that_is_not_there_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
 
