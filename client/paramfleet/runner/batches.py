@@ -3,7 +3,7 @@
 import itertools
 import shlex
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -270,6 +270,37 @@ class _Slots:
                 for slot, values in columns
             )
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position in the files, or in memory.
+
+        Raises:
+            NotLoadedError: if the samples belong in memory and aren't there.
+        """
+        return self._dataset.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any], *, inside: bool) -> None:
+        """Let the next iteration go on where a state was taken.
+
+        Args:
+            state: It.
+            inside: Whether it was taken inside an epoch.
+
+        Raises:
+            OtherDataError: if it is one of other data.
+        """
+        del inside
+        self._dataset.load_state_dict(state)
+
+    def state_of_workers(self, states: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+        """Return the position after workers of another number; None if there is none.
+
+        Raises:
+            OtherDataError: if a state is one of other data.
+        """
+        if isinstance(self._dataset, InMemoryDataset):
+            return None
+        return self._dataset.state_of_workers(states)
+
 
 class _Shuffled(_Slots):
     """The same from memory: read once, and in another order in each epoch.
@@ -288,6 +319,8 @@ class _Shuffled(_Slots):
         super().__init__(model, files, self._memory, size=size, threads=threads)
         self._among_workers = not model.config.runner.split_batches
         self._is_loaded = False
+        self._shuffles_before = 0
+        """Of the epochs before a loaded position, and of its own."""
 
     @override
     def __iter__(self) -> Iterator[Batch]:
@@ -296,8 +329,25 @@ class _Shuffled(_Slots):
             if self._among_workers:
                 self._memory.global_shuffle(fleet)
         self._is_loaded = True
-        self._memory.local_shuffle()
+        for _ in range(self._shuffles_before or 1):
+            self._memory.local_shuffle()
+        self._shuffles_before = 0
         yield from super().__iter__()
+
+    @override
+    def load_state_dict(self, state: Mapping[str, Any], *, inside: bool) -> None:
+        """Let the next iteration go on where a state was taken.
+
+        The data is loaded and shuffled again as often as it was, for the order of each epoch
+        is made of the one before.
+        """
+        shuffles = list(state["shuffles"])
+        if not inside:  # the epoch's own is still to come
+            following = shuffles[-1][1] + 1 if shuffles else 0
+            shuffles.append(["local", following])
+        self._memory.load_state_dict({**state, "shuffles": shuffles})
+        self._shuffles_before = sum(kind == "local" for kind, _ in shuffles)
+        self._is_loaded = False
 
 
 class _FilesOfProcess(torch.utils.data.IterableDataset[Any]):

@@ -175,7 +175,7 @@ class RunnerSettings:
     last_epoch: int = -1
     """Number of the epoch after which model_init_path was saved; training goes on behind it.
     A checkpoint of the middle of an epoch (paramfleet checkpoint) takes the number before: its
-    epoch begins anew, with rows and schedule as they are by then."""
+    epoch goes on behind the batches that were used."""
 
     infer_load_path: str = ""
     """infer: folder of the checkpoints; empty is model_save_path."""

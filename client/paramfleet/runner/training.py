@@ -1,26 +1,20 @@
 """``paramfleet train``: a model folder's training, alone or as a worker of a job."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 import paramfleet as fleet
 from paramfleet.localsgd.core.ledger import Ledger
-from paramfleet.runner.batches import (
-    Batch,
-    list_files,
-    open_batches,
-    train_batches,
-    train_share,
-)
+from paramfleet.runner.batches import list_files, open_batches, train_share
 from paramfleet.runner.config import Config
 from paramfleet.runner.display import Display, metrics_text, shown
 from paramfleet.runner.errors import ConfigError
 from paramfleet.runner.metrics import Metric
 from paramfleet.runner.model import Feeds, Model
 from paramfleet.runner.outcome import Outcome, model_name
+from paramfleet.runner.position import TrainData
 from paramfleet.runner.profile import Profile
 from paramfleet.runner.scoring import score
 from paramfleet.runner.settings import RunnerSettings
@@ -154,10 +148,12 @@ class Trainer:
         self._scheduler = model.create_scheduler(self._optimizer)
         if self._scheduler is not None:
             fleet.register_for_checkpointing(scheduler=self._scheduler)
+        self._data = TrainData(model, batches, files)
+        self._batches = fleet.prefetch(self._data, self.net)
+        fleet.register_for_checkpointing(data=self._batches)
         fleet.init_worker()
         if runner.model_init_path:
             fleet.load_model(config.path_of(runner.model_init_path))
-        self._batches = fleet.prefetch(_Loader(model, batches), self.net)
         self._model = model
         self._clock = clock
         settle = torch.cuda.synchronize if runner.use_gpu else lambda: None
@@ -168,12 +164,16 @@ class Trainer:
         self.num_steps = 0
 
     def run_epoch(self, epoch: int, display: Display, write: Write) -> Mapping[str, Metric]:
-        """Train on every batch once; return the metrics of this worker's examples."""
+        """Train on every batch once; return the metrics of this worker's examples.
+
+        Where a checkpoint was taken inside this epoch, only on those behind it.
+        """
         runner = self._model.config.runner
         metrics = self._model.create_metrics()
         shown_at, shown_examples = self._clock.monotonic(), self.num_examples
         loss = torch.tensor(float("nan"))
-        for step, feeds in enumerate(self.profile.reading(self._batches), start=1):
+        first = self._data.begin(epoch) + 1
+        for step, feeds in enumerate(self.profile.reading(self._batches), start=first):
             loss = self._step(feeds, metrics if runner.use_auc else {})
             if runner.print_interval == 0 or step % runner.print_interval:
                 continue
@@ -231,14 +231,3 @@ class Trainer:
             with torch.no_grad():
                 self._model.update_metrics(metrics, outputs, labels)
         return loss.detach()
-
-
-@dataclass(frozen=True)
-class _Loader:
-    """This worker's training batches, as the network takes them; read anew each epoch."""
-
-    model: Model[Any]
-    batches: Iterable[Batch]
-
-    def __iter__(self) -> Iterator[Feeds]:
-        yield from map(self.model.create_feeds, train_batches(self.model.config, self.batches))

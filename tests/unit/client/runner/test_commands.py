@@ -174,6 +174,74 @@ def test_training_goes_on_behind_an_epoch(folder: Path, decay: list[str]) -> Non
     )
 
 
+def slotted(folder: Path) -> None:
+    """Let the folder's data be text by slots."""
+    lines = [f"1 {number % 2} 2 {number % 2} {10 + number}\n" for number in range(30)]
+    (folder / "data" / "rows").write_text("".join(lines))
+    slots = """
+    def create_slots(self):
+        return [fleet.data.Slot("label"), fleet.data.Slot("ids", width=2)]
+
+    def create_model"""
+    (folder / "model.py").write_text(MODEL.replace("\n    def create_model", slots))
+
+
+BY_STEP = "runner.checkpoint_configs={every_s: 0.000001, keep: 100}"
+
+
+@pytest.mark.parametrize(
+    "kind", ["RecDataset", "DataLoader", "QueueDataset", "InmemoryDataset"]
+)
+@pytest.mark.parametrize("step", [2, 8, 11, 16, 23])
+def test_training_goes_on_inside_an_epoch(folder: Path, kind: str, step: int) -> None:
+    if kind in {"QueueDataset", "InmemoryDataset"}:
+        slotted(folder)
+    how = ["-o", f"runner.reader_type={kind}", "runner.print_interval=1"]
+    whole = run(folder, "train", *how, BY_STEP)
+    assert whole.exit_code == 0, whole.output
+    (saved,) = (folder / "checkpoints").glob(f"*-step-{step}")
+    epoch = (step - 1) // 8
+
+    more = [f"runner.model_init_path={saved}", f"runner.last_epoch={epoch - 1}"]
+    rest = run(folder, "train", *how, *more)
+
+    assert rest.exit_code == 0, rest.output
+    lines = [each.partition(": ")[0] for each in rest.stderr.splitlines() if "loss" in each]
+    assert len(lines) == 24 - step
+    if lines:
+        assert lines[0] == f"epoch {step // 8}, step {step % 8 + 1}"
+    results = [json.loads(each.stdout.splitlines()[-1]) for each in (whole, rest)]
+    assert results[1]["mean"] == pytest.approx(results[0]["mean"], abs=1e-6)
+
+
+def test_a_position_in_other_data_is_left_out_by_name(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run(folder, "train", "-o", "runner.epochs=1", BY_STEP)
+    (saved,) = (folder / "checkpoints").glob("*-step-3")
+    (folder / "data" / "rows").rename(folder / "data" / "others")
+
+    done = run(folder, "train", "-o", f"runner.model_init_path={saved}", "runner.epochs=1")
+
+    assert "epoch 0, step 8: loss" in done.stderr
+    (record,) = [r for r in caplog.records if r.getMessage() == "worker.position_not_taken"]
+    assert "other files" in vars(record)["reason"]
+
+
+def test_a_position_in_another_epoch_is_left_out_by_name(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run(folder, "train", "-o", "runner.epochs=2", BY_STEP)
+    (saved,) = (folder / "checkpoints").glob("*-step-11")
+
+    done = run(folder, "train", "-o", f"runner.model_init_path={saved}", "runner.epochs=2")
+
+    assert "epoch 0, step 2: loss" in done.stderr
+    assert "epoch 1, step 2: loss" in done.stderr
+    (record,) = [r for r in caplog.records if r.getMessage() == "worker.position_not_taken"]
+    assert "of epoch 1, and the next one is 0" in vars(record)["reason"]
+
+
 def test_inference_files_are_saved_beside_a_checkpoint(folder: Path) -> None:
     done = run(folder, "train", "-o", "runner.use_inference=true", "runner.epochs=1")
 
