@@ -167,7 +167,7 @@ class Saving:
         if error is not None:
             failure = error_from_wire(error)
             raise failure
-        mode.reload()
+        mode.reload(workers=len(outcomes))
         job.agreement.take([buffers], others="worker 0")
         return [*lacking, *self._go_on(optimizer, unpacked_progress(progress), folder)]
 

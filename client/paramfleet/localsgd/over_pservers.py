@@ -113,8 +113,9 @@ class LocalSgdMode:
         """Exchange now: send what was learned, and take in what the others did."""
         self._local.synchronize()
 
-    def reload(self) -> None:
+    def reload(self, *, workers: int) -> None:
         """Take the servers' values; this worker's progress and states are forgotten."""
+        del workers
         self._local.land(wait=True)
         forget_states(self._optimizer, (), self._blocks)
         self._take_served()

@@ -74,10 +74,10 @@ class AsyncMode(ServedMode):
         self._push_all()
         super().depart()
 
-    def reload(self) -> None:
+    def reload(self, *, workers: int) -> None:
         """Take the dense parameters; those that were on their way are of before."""
         self._sender.forget_fresh()
-        super().reload()
+        super().reload(workers=workers)
 
     @override
     def refresh(self, *, wire: WireDtype = "float32") -> None:

@@ -105,8 +105,12 @@ class Mode(Protocol):
         """Return when everything that waits is with the servers."""
         ...
 
-    def reload(self) -> None:
-        """Take the servers' values as they are now, forgetting this worker's own."""
+    def reload(self, *, workers: int) -> None:
+        """Take the servers' values as they are now, forgetting this worker's own.
+
+        Args:
+            workers: How many do so together.
+        """
         ...
 
     def finish(self) -> None:

@@ -180,13 +180,13 @@ class GeoMode:
         self._send(self._take_deltas())
         self.wait_exchanged()
 
-    def reload(self) -> None:
-        """Take the servers' values and the loaded states; this worker's are forgotten."""
+    def reload(self, *, workers: int) -> None:
+        """Take the servers' values and a share of loaded states; one's own are forgotten."""
         self.wait_exchanged()
         with self.states.lock:
             blocks = [block for block, _ in self._tables.dense]
             forget_states(self._optimizer, self._steppers, blocks)
-            self.states.begin()
+            self.states.begin(workers=workers)
         for block, values in zip(
             self._blocks, pull_dense(self._job, self._blocks), strict=True
         ):

@@ -46,7 +46,7 @@ class GeoStates:
         optimizer: The user's.
         tables: Its parameters.
         steppers: What steps the sparse tables, in their order.
-        workers: Of the job.
+        workers: Of the job, who begin together.
     """
 
     def __init__(
@@ -86,8 +86,14 @@ class GeoStates:
         blocks = (block for block in self._blocks.values() if block.name in rules)
         return specs + [block.spec(rules[block.name]) for block in blocks]
 
-    def begin(self) -> None:
-        """Count from now on: all workers hold the same states."""
+    def begin(self, *, workers: int) -> None:
+        """Count from now on: all workers hold the same states.
+
+        Args:
+            workers: Who begin together: in an elastic job others than when this one came. What
+                they take of Adagrad's sums is what was saved, whoever left or came before.
+        """
+        self._workers = workers
         self._own = 0
         self._before = {}
         for name, counts in self._counts.items():

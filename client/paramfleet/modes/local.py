@@ -84,8 +84,9 @@ class LocalMode:
     def flush(self) -> None:
         """Nothing waits."""
 
-    def reload(self) -> None:
+    def reload(self, *, workers: int) -> None:
         """Nobody else holds a value."""
+        del workers
 
     def finish(self) -> None:
         """Nothing waits but LocalSGD's last outer step."""

@@ -168,8 +168,9 @@ class ServedMode:
     def flush(self) -> None:
         """A push is with the servers when ``step`` returns."""
 
-    def reload(self) -> None:
+    def reload(self, *, workers: int) -> None:
         """Rows are pulled anyway; take the dense parameters."""
+        del workers  # the states are the servers'
         self.ahead.forget()
         self._job.communicator.wait(self._forget_rest())
         self.refresh()

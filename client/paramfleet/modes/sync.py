@@ -66,10 +66,10 @@ class SyncMode(ServedMode):
         return found
 
     @override
-    def reload(self) -> None:
+    def reload(self, *, workers: int) -> None:
         """Take the servers' values as they are now."""
         self._small.forget()
-        super().reload()
+        super().reload(workers=workers)
 
     @override
     def depart(self) -> None:
