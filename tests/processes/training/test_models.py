@@ -442,6 +442,36 @@ def test_a_saved_epoch_scores_as_it_did(
     assert scored["auc"] == pytest.approx(trained["auc"], abs=1e-6)
 
 
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"runner.split_batches": True},
+        {
+            "runner.reader_type": "InmemoryDataset",
+            "runner.infer_reader_type": "RecDataset",
+            "runner.pipe_command": "python pipe_reader.py",
+            "runner.split_file_list": True,
+        },
+    ],
+    ids=["shared batches", "shuffled in memory"],
+)
+def test_workers_go_on_inside_an_epoch_where_a_checkpoint_was_taken(
+    jobs: Any, clicks: Options, tmp_path: Path, data: Options
+) -> None:
+    shared = {**data, "runner.sync_mode": "sync", "runner.epochs": 2}
+    often = f"{{every_s: 0.000001, keep: 100, dirname: {tmp_path}}}"
+    by_step = {"runner.checkpoint_configs": often}
+    whole = first(jobs.run(SCRIPT, *words("rank/dnn", clicks, SMALL, shared, by_step)))
+    step = 13 if "runner.split_batches" in data else 8  # of the first epoch 20, or about 10
+    (saved,) = tmp_path.glob(f"*-step-{step}")
+
+    resumed = {"runner.model_init_path": saved}
+    ended = jobs.run(SCRIPT, *words("rank/dnn", clicks, SMALL, shared, resumed))
+
+    assert first(ended)["auc"] == pytest.approx(whole["auc"], abs=1e-6)
+    assert "position_not_taken" not in ended.story()
+
+
 def test_a_profile_says_where_the_time_went(jobs: Any, clicks: Options) -> None:
     keys = {"runner.dataset_debug": True, "runner.epochs": 1}
 
