@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from typing_extensions import runtime_checkable
 
+from paramfleet.all_or_none import NOT_FITTING
 from paramfleet.call_order import NotYetError
 from paramfleet.data.progress import OtherDataError
 from paramfleet.runner.batches import Batch, train_batches
@@ -83,7 +84,7 @@ class TrainData:
                 self._used = saved["batches"]
             except OtherDataError as error:
                 reason = str(error)
-            except (LookupError, TypeError, ValueError) as error:
+            except NOT_FITTING as error:
                 reason = f"it is malformed ({error!r})"
         if reason and saved["batches"]:
             facts = {"reason": reason, "remedy": "the epoch begins anew"}
@@ -126,11 +127,14 @@ class TrainData:
     def state_of_workers(self, states: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
         """Return where this worker goes on after workers of another number.
 
-        None where that doesn't follow from their states, as of data in memory.
+        None where that doesn't follow from their states, as of data in memory, or of another
+        reader.
         """
         if self._resumable is None or any(state["data"] is None for state in states):
             return None
-        data = self._resumable.state_of_workers([state["data"] for state in states])
+        data = None
+        with suppress(OtherDataError):  # of another reader
+            data = self._resumable.state_of_workers([state["data"] for state in states])
         if data is None:
             return None
         epoch = min(int(state["epoch"]) for state in states)

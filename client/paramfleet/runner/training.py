@@ -150,7 +150,8 @@ class Trainer:
             fleet.register_for_checkpointing(scheduler=self._scheduler)
         self._data = TrainData(model, batches, files)
         self._batches = fleet.prefetch(self._data, self.net)
-        fleet.register_for_checkpointing(data=self._batches)
+        # Under a name that no script's own data has: each may load the other's checkpoints.
+        fleet.register_for_checkpointing(runner_batches=self._batches)
         fleet.init_worker()
         if runner.model_init_path:
             fleet.load_model(config.path_of(runner.model_init_path))
