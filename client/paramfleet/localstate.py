@@ -7,10 +7,11 @@ optimizer only the values are saved.
 Shape legend: n = rows, D = row width, S = state columns, P = values of a dense table.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -38,7 +39,23 @@ from paramfleet_shared.tables.rowstore import initial_rows
 from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
 from paramfleet_shared.tables.states import have_other_states, states_for
 
-__all__ = ["export_tables", "install_table", "join_parts", "load_tables"]
+__all__ = ["TablesToLoad", "export_tables", "install_table", "join_parts", "tables_to_load"]
+
+
+class TablesToLoad(NamedTuple):
+    """What a checkpoint has of all tables, read and compared but not taken yet."""
+
+    steps: int
+    """That had been taken."""
+    left_out: list[StatesLeftOut]
+    """Tables whose states are another optimizer's."""
+    puts: list[Callable[[], None]]
+    """Of each table."""
+
+    def install(self) -> None:
+        """Put every table in place."""
+        for put in self.puts:
+            put()
 
 
 def export_tables(
@@ -81,7 +98,7 @@ def export_tables(
     return saved
 
 
-def load_tables(
+def tables_to_load(
     optimizer: torch.optim.Optimizer,
     tables: ModelTables,
     steppers: Sequence[RowStepper],
@@ -89,8 +106,8 @@ def load_tables(
     manifest: Manifest,
     *,
     not_negative: Collection[str] = (),
-) -> tuple[int, list[StatesLeftOut]]:
-    """Put every table of a checkpoint in place, once all files have been read.
+) -> TablesToLoad:
+    """Read every table of a checkpoint, and compare it with the model's.
 
     Args:
         optimizer: The user's.
@@ -99,9 +116,6 @@ def load_tables(
         folder: The checkpoint's.
         manifest: What it consists of.
         not_negative: Tables that take no negative ids.
-
-    Returns:
-        Steps that had been taken, and tables whose states are another optimizer's.
 
     Raises:
         ManifestError: if it has a table that isn't the model's.
@@ -116,7 +130,10 @@ def load_tables(
     saved = {table.spec.name: table for table in manifest.tables}
     for name, table in saved.items():
         if name not in specs:
-            rule = f"has a table {name!r} that this model doesn't have"
+            rule = (
+                f"has a table {name!r} that this model doesn't have; load a checkpoint of this "
+                "model, or give a renamed module its former name with name="
+            )
             raise ManifestError(path=str(folder / MANIFEST), rule=rule)
         specs[name].check_same_rows(table.spec)
     wholes = {}
@@ -125,21 +142,25 @@ def load_tables(
         parts = [read_part(folder, file, table.spec) for file in files]
         _check_ids(folder, files, parts, allows_negative=name not in not_negative)
         wholes[name] = join_parts(parts, table.spec)
-    left_out = []
+    loaded = TablesToLoad(
+        max((table.version for table in saved.values()), default=0), left_out=[], puts=[]
+    )
     for name, whole in wholes.items():
         had, has = saved[name].spec.optimizer, specs[name].optimizer
         anew = have_other_states(had, has)
         if anew:
-            left_out.append(StatesLeftOut(name, had.rule, has.rule))
+            loaded.left_out.append(StatesLeftOut(name, had.rule, has.rule))
         states = states_for(has, had, whole.values, whole.states)
-        install_table(
+        put = partial(
+            install_table,
             optimizer,
             targets[name],
             replace(whole, states=states),
             steps=0 if anew else saved[name].version,
             rule=has.rule,
         )
-    return max((table.version for table in saved.values()), default=0), left_out
+        loaded.puts.append(put)
+    return loaded
 
 
 def install_table(

@@ -22,7 +22,7 @@ from paramfleet.cuts import save_everywhere
 from paramfleet.exporting import finish_export, write_rows
 from paramfleet.job import pull_dense
 from paramfleet.loadnotes import note_differences
-from paramfleet.localstate import export_tables, load_tables
+from paramfleet.localstate import export_tables, tables_to_load
 from paramfleet.making_way import folder_to_save
 from paramfleet.modes.local import LocalMode
 from paramfleet.naming import without_negative_ids
@@ -298,7 +298,7 @@ class Saving:
         with one_manifest(folder) as manifest:
             buffers = buffers_to_load(self._session.model, folder, manifest)
             progress = read_progress(folder, manifest)
-            optimizer.num_steps, left_out = load_tables(
+            tables = tables_to_load(
                 optimizer.inner,
                 optimizer.tables,
                 mode.steppers,
@@ -306,9 +306,16 @@ class Saving:
                 manifest,
                 not_negative=without_negative_ids(self._session.model),
             )
-        log_left_out(left_out)
-        lacking = note_differences(optimizer, manifest, folder) + buffers.install()
-        return lacking + self._go_on(optimizer, progress, folder)
+        if progress is None:  # as of before these were saved
+            progress = SavedProgress(steps=tables.steps)
+        not_resumed = self._go_on(optimizer, progress, folder)  # what can fail comes first
+        tables.install()
+        log_left_out(tables.left_out)
+        return [
+            *note_differences(optimizer, manifest, folder),
+            *buffers.install(),
+            *not_resumed,
+        ]
 
     def _go_on(
         self, optimizer: DistributedOptimizer, progress: SavedProgress | None, folder: Path

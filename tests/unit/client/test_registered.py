@@ -218,12 +218,16 @@ def test_a_schedule_takes_no_state_of_something_else(
     script.saving.save_persistables(tmp_path / "one")
     rewrite(tmp_path / "one", {"states/scheduler": state})
     before = script.scheduler.state_dict()
+    script.optimizer.minimize(script.model(torch.ones(1, 2)).sum())
+    weight = script.model.weight.clone()
 
     with pytest.raises(RegisteredStateError, match=rule) as caught:
         script.saving.load_model(tmp_path / "one")
 
     assert "'scheduler'" in str(caught.value)
     assert script.scheduler.state_dict() == before
+    assert torch.equal(script.model.weight, weight)
+    assert script.optimizer.num_steps == 1
 
 
 @pytest.mark.parametrize(
