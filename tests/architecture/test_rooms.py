@@ -1,6 +1,7 @@
 """What the linters can't say about the shape of the code."""
 
 import ast
+from functools import cache
 from pathlib import Path
 
 CHECKOUT = Path(__file__).parents[2]
@@ -12,6 +13,12 @@ ROOMS = {
 }
 MAX_ROOM_LINES = 400
 MAX_FUNCTION_LINES = 60
+
+
+@cache
+def trees() -> dict[str, ast.Module]:
+    """Return each module's syntax tree; not at collection, which each process does."""
+    return {name: ast.parse(text) for name, text in ROOMS.items()}
 
 
 def test_every_folder_has_rooms() -> None:
@@ -29,7 +36,7 @@ def test_a_room_can_be_read_at_one_sitting() -> None:
 
 
 def test_a_room_says_what_it_is() -> None:
-    docstrings = {name: ast.get_docstring(ast.parse(text)) for name, text in ROOMS.items()}
+    docstrings = {name: ast.get_docstring(tree) for name, tree in trees().items()}
 
     silent = [name for name, docstring in docstrings.items() if not docstring]
     loose = [
@@ -45,8 +52,8 @@ def test_a_room_says_what_it_is() -> None:
 def test_a_function_fits_on_a_page() -> None:
     lengths = {
         f"{name}: {node.name}": (node.end_lineno or node.lineno) - node.lineno + 1
-        for name, text in ROOMS.items()
-        for node in ast.walk(ast.parse(text))
+        for name, tree in trees().items()
+        for node in ast.walk(tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     }
 

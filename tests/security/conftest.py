@@ -17,6 +17,7 @@ from paramfleet_shared.discovery.session import JobSession
 from paramfleet_shared.discovery.store import store_of
 from paramfleet_shared.processes.keeping import tied
 from paramfleet_shared.rpc.client import Channel
+from paramfleet_shared.testing.patience import LATE_S
 from paramfleet_shared.testing.secrets import SECRET, secret_for
 
 
@@ -85,7 +86,7 @@ class Target:
             await session.leave()
 
     async def _find_coordinator(self) -> str:
-        store = store_of(self.settings, clock=SystemClock(), timeout_s=5.0)
+        store = store_of(self.settings, clock=SystemClock(), timeout_s=LATE_S)
         try:
             found = await Registry(store, job=self.settings.job).find_coordinator()
         finally:
@@ -131,7 +132,7 @@ def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0)
 
 
-async def exchange_bytes(endpoint: str, text: bytes, *, within_s: float = 10.0) -> bytes:
+async def exchange_bytes(endpoint: str, text: bytes, *, within_s: float = LATE_S) -> bytes:
     """Send bytes to a port; return what comes until the other end closes.
 
     Raises:

@@ -25,6 +25,7 @@ from paramfleet_shared.http2.client import ClientConnection
 from paramfleet_shared.rpc.client import Channel
 from paramfleet_shared.rpc.proof import ClientProof, proof_key
 from paramfleet_shared.tables.spec import InitializerSpec, OptimizerSpec, TableSpec
+from paramfleet_shared.testing.patience import LATE_S
 from paramfleet_shared.testing.secrets import SECRET, secret_for
 from paramfleet_shared.wire.limits import DEFAULT_LIMITS
 from paramfleet_shared.wire.message import Message, encode
@@ -165,7 +166,7 @@ async def test_a_pserver_refuses_odd_messages_by_name_and_goes_on(
         refusals = await try_all(channel, kinds, rng)
 
         assert target.is_running("pserver")
-        answer = await channel.call("status", Message(), timeout_s=10.0)
+        answer = await channel.call("status", Message(), timeout_s=LATE_S)
         assert answer.fields["tables"]
     assert len(refusals) > RUNS / 4, "most of them are wrong"
     assert max(len(str(refusal)) for refusal in refusals) < 4000, "none echoes what it was sent"
@@ -207,7 +208,7 @@ def test_workers_refuse_odd_samples_of_each_other_by_name(target: Target) -> Non
         channel = Channel(endpoint, peer="worker 0", clock=SystemClock(), secret=secret)
         good = Message(fields={"source": 1, "number": 0}, tensors={"x": np.ones(3)})
         refusals = await try_all(channel, {"exchange": [good]}, rng)
-        await channel.call("exchange", good, timeout_s=10.0)
+        await channel.call("exchange", good, timeout_s=LATE_S)
         await channel.close()
         return refusals
 
@@ -261,7 +262,7 @@ async def test_odd_frames_of_a_member_end_its_connection_alone(target: Target) -
                 *(send_proven(target, mutated_bytes(good, rng)) for _ in range(10))
             )
         channel = target.channel(target.pserver, "pserver 0")
-        assert (await channel.call("status", Message(), timeout_s=10.0)).fields
+        assert (await channel.call("status", Message(), timeout_s=LATE_S)).fields
     assert target.complaints() == []
 
 

@@ -11,6 +11,7 @@ from paramfleet_shared.discovery.embedded import EmbeddedRedis
 from paramfleet_shared.discovery.errors import FencedError, JobSizeError
 from paramfleet_shared.discovery.registry import Registry
 from paramfleet_shared.discovery.store import RedisStore
+from paramfleet_shared.testing.patience import LATE_S
 
 pytestmark = pytest.mark.slow
 
@@ -19,7 +20,7 @@ ELASTIC = {"elastic": True, "worker_grace_s": 1.5}
 
 async def until_lost(part: Any, *ranks: int) -> None:
     """Return when a member has learnt that these workers are lost."""
-    async with asyncio.timeout(10.0):
+    async with asyncio.timeout(LATE_S):
         while True:
             if [lost.index for lost in part.session.lost] == list(ranks):
                 return
@@ -30,7 +31,7 @@ async def until_training(job: Any) -> None:
     """Return when the coordinator has seen everybody."""
     store = RedisStore(job.common["redis"], clock=SystemClock(), timeout_s=2.0)
     registry = Registry(store, job=job.common["job"])
-    async with asyncio.timeout(10.0):
+    async with asyncio.timeout(LATE_S):
         while True:
             record = await registry.read_job(1)
             if record is not None and record.state == "training":
@@ -185,7 +186,7 @@ async def test_a_redis_that_comes_back_empty_is_told_who_is_lost(
         await own_redis.start()
         store = RedisStore(own_redis.url, clock=SystemClock(), timeout_s=2.0)
         registry = Registry(store, job=job_name)
-        async with asyncio.timeout(10.0):
+        async with asyncio.timeout(LATE_S):
             while True:
                 record = await registry.read_job(1)
                 if record is not None and record.lost:

@@ -10,6 +10,7 @@ from paramfleet_shared.clock import SystemClock
 from paramfleet_shared.discovery.errors import JobFullError, JobSizeError
 from paramfleet_shared.discovery.registry import Registry
 from paramfleet_shared.discovery.store import RedisStore
+from paramfleet_shared.testing.patience import LATE_S
 
 pytestmark = pytest.mark.slow
 
@@ -26,7 +27,7 @@ async def crowd(job: Any, *, workers: int, pservers: int) -> tuple[list[Any], li
 async def until_come(job: Any, num: int) -> None:
     """Return when the coordinator says that so many workers have come."""
     store = RedisStore(job.common["redis"], clock=SystemClock(), timeout_s=2.0)
-    async with asyncio.timeout(10.0), aiohttp.ClientSession() as http:
+    async with asyncio.timeout(LATE_S), aiohttp.ClientSession() as http:
         while True:
             coordinator = await Registry(store, job=job.common["job"]).find_coordinator()
             if coordinator is not None:

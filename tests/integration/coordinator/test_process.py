@@ -16,9 +16,13 @@ from paramfleet_shared.discovery.registry import Registry
 from paramfleet_shared.discovery.store import RedisStore
 from paramfleet_shared.errors import JobFailedError
 from paramfleet_shared.processes.keeping import tied
+from paramfleet_shared.testing.patience import LATE_S
 from paramfleet_shared.testing.secrets import SECRET
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes]
+
+START_S = 40.0
+"""Seconds that a process may take to start on a busy machine."""
 
 Start = Callable[..., "subprocess.Popen[bytes]"]
 
@@ -46,7 +50,7 @@ def start(redis_url: str, job_name: str, tmp_path: Path) -> Iterator[Start]:
 
 
 async def exit_of(process: "subprocess.Popen[bytes]") -> int:
-    return await asyncio.to_thread(process.wait, 10.0)
+    return await asyncio.to_thread(process.wait, START_S + LATE_S)
 
 
 async def test_a_killed_coordinator_is_followed_by_another_in_the_middle_of_a_barrier(

@@ -14,6 +14,7 @@ from paramfleet_shared.discovery.errors import (
 from paramfleet_shared.discovery.registry import Registry
 from paramfleet_shared.discovery.store import RedisStore
 from paramfleet_shared.rpc.client import Channel
+from paramfleet_shared.testing.patience import LATE_S
 from paramfleet_shared.testing.secrets import secret_for
 from paramfleet_shared.wire.message import MalformedMessageError, Message
 
@@ -71,7 +72,7 @@ async def test_a_field_of_the_wrong_kind_is_named(
     fields = {"job": job_name, **(JOIN if operation == "join" else BARRIER), **change}
 
     with pytest.raises(MalformedMessageError, match=f"{operation}.{next(iter(change))}"):
-        await channel.call(operation, Message(fields=fields), timeout_s=5.0)
+        await channel.call(operation, Message(fields=fields), timeout_s=LATE_S)
 
 
 @pytest.mark.parametrize(("operation", "fields"), [("join", JOIN), ("barrier", BARRIER)])
@@ -79,14 +80,16 @@ async def test_another_jobs_members_are_told_so(
     channel: Channel, operation: str, fields: dict[str, Any]
 ) -> None:
     with pytest.raises(WrongJobError, match="not 'other'"):
-        await channel.call(operation, Message(fields={"job": "other", **fields}), timeout_s=5.0)
+        await channel.call(
+            operation, Message(fields={"job": "other", **fields}), timeout_s=LATE_S
+        )
 
 
 async def test_a_role_no_job_has_is_refused(channel: Channel, job_name: str) -> None:
     fields = {"job": job_name, **JOIN, "role": "reader"}
 
     with pytest.raises(UnknownRoleError):
-        await channel.call("join", Message(fields=fields), timeout_s=5.0)
+        await channel.call("join", Message(fields=fields), timeout_s=LATE_S)
 
 
 async def test_a_worker_that_has_not_joined_may_not_stand_at_a_barrier(
@@ -95,7 +98,7 @@ async def test_a_worker_that_has_not_joined_may_not_stand_at_a_barrier(
     fields = {"job": job_name, **BARRIER, "incarnation": 4}
 
     with pytest.raises(NotAMemberError):
-        await channel.call("barrier", Message(fields=fields), timeout_s=5.0)
+        await channel.call("barrier", Message(fields=fields), timeout_s=LATE_S)
 
 
 async def test_a_barrier_request_may_be_repeated_after_its_release(
@@ -103,7 +106,7 @@ async def test_a_barrier_request_may_be_repeated_after_its_release(
 ) -> None:
     message = Message(fields={"job": job_name, **BARRIER})
 
-    first = await channel.call("barrier", message, timeout_s=5.0)
-    again = await channel.call("barrier", message, timeout_s=5.0)
+    first = await channel.call("barrier", message, timeout_s=LATE_S)
+    again = await channel.call("barrier", message, timeout_s=LATE_S)
 
     assert first.fields == again.fields == {"released": True, "arrived": [0], "missing": []}

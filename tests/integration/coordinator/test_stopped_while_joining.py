@@ -15,6 +15,7 @@ from paramfleet_shared.discovery.registry import CoordinatorRecord
 from paramfleet_shared.discovery.session import JobSession
 from paramfleet_shared.discovery.store import RedisStore
 from paramfleet_shared.rpc.server import Request, RpcServer
+from paramfleet_shared.testing.patience import LATE_S
 from paramfleet_shared.testing.secrets import SECRET, secret_for
 from paramfleet_shared.wire.message import Message
 
@@ -94,7 +95,7 @@ async def stop_while_joining(
         task.cancel()
         if answered:
             coordinator.may_answer.set()
-        await asyncio.wait([task], timeout=10.0)
+        await asyncio.wait([task], timeout=LATE_S)
         assert task.cancelled()
 
 

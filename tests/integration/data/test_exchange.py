@@ -16,6 +16,7 @@ from paramfleet_shared.clock import SystemClock
 from paramfleet_shared.config import resolve
 from paramfleet_shared.rpc.client import Channel
 from paramfleet_shared.secret import secret_of
+from paramfleet_shared.testing.patience import LATE_S
 from paramfleet_shared.testing.secrets import SECRET
 from paramfleet_shared.wire.message import MalformedMessageError, Message
 
@@ -90,7 +91,7 @@ async def send(receiver: Receiver, *messages: tuple[Any, Any]) -> list[str]:
     for source, number in messages:
         message = Message(fields={"source": source, "number": number})
         try:
-            await channel.call("exchange", message, timeout_s=5.0)
+            await channel.call("exchange", message, timeout_s=LATE_S)
             wrong.append("")
         except MalformedMessageError as error:
             wrong.append(str(error))
@@ -122,7 +123,7 @@ def test_a_message_that_comes_before_it_is_known_who_takes_part_waits(
     with ThreadPoolExecutor(1) as threads:
         sent = threads.submit(asyncio.run, send(receiver, (0, 0), (7, 0)))
         receiver.begin()
-        first, second = sent.result(timeout=10)
+        first, second = sent.result(timeout=LATE_S)
 
     assert (first, receiver.received) == ("", [(0, 0)])
     assert "as 7 isn't" in second

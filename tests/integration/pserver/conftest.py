@@ -22,6 +22,7 @@ from paramfleet_shared.rpc.faults import NO_FAULTS, FaultHook
 from paramfleet_shared.rpc.server import RpcServer
 from paramfleet_shared.tables.routing import route
 from paramfleet_shared.tables.spec import TableSpec
+from paramfleet_shared.testing.patience import LATE_S
 from paramfleet_shared.wire.message import Message
 
 CLOCK = SystemClock()
@@ -57,11 +58,11 @@ class Worker:
         ]
 
     async def call(
-        self, server: int, op: str, message: Message, timeout_s: float = 10.0
+        self, server: int, op: str, message: Message, timeout_s: float = LATE_S
     ) -> Message:
         return await self.channels[server].call(op, message, timeout_s=timeout_s)
 
-    async def ask(self, op: str, timeout_s: float = 10.0, **fields: Any) -> list[Message]:
+    async def ask(self, op: str, timeout_s: float = LATE_S, **fields: Any) -> list[Message]:
         """Ask every server the same."""
         message = Message(fields={"rank": self.rank, "incarnation": self.incarnation, **fields})
         return [
@@ -112,7 +113,7 @@ class Worker:
         *,
         create: bool = False,
         min_version: int = 0,
-        timeout_s: float = 10.0,
+        timeout_s: float = LATE_S,
     ) -> NDArray[np.float32]:
         spec = self.specs[table]
         wanted = np.asarray(ids if ids is not None else [], np.int64)

@@ -36,6 +36,7 @@ from paramfleet_shared.discovery.store import RedisStore
 from paramfleet_shared.errors import FleetError, JobFailedError
 from paramfleet_shared.rpc.client import Channel, DeadlineExceededError
 from paramfleet_shared.tables.spec import TableSpec
+from paramfleet_shared.testing.patience import LATE_S
 from paramfleet_shared.testing.proxy import Proxy
 from paramfleet_shared.testing.secrets import SECRET, secret_for
 from paramfleet_shared.wire.message import Message
@@ -47,7 +48,12 @@ if TYPE_CHECKING:
 CLOCK = SystemClock()
 FLAT = TableSpec(name="flat", kind="dense", size=24)
 SHARED = secret_for("test")
-FAST = {"lease_ttl_s": 1.5, "lease_renew_s": 0.1, "join_timeout_s": 8.0, "call_timeout_s": 3.0}
+FAST = {
+    "lease_ttl_s": 1.5,
+    "lease_renew_s": 0.1,
+    "join_timeout_s": LATE_S,
+    "call_timeout_s": 3.0,
+}
 
 pytestmark = pytest.mark.slow
 
@@ -155,9 +161,9 @@ async def test_it_serves_its_shards_until_the_job_has_finished(job: Job) -> None
 
     sizes = []
     for channel in channels:
-        await channel.call("declare", declaration(), timeout_s=5.0)
+        await channel.call("declare", declaration(), timeout_s=LATE_S)
         sizes.append(
-            len((await channel.call("pull", reading(), timeout_s=5.0)).tensors["0.rows"])
+            len((await channel.call("pull", reading(), timeout_s=LATE_S)).tensors["0.rows"])
         )
         await channel.close()
     await session.mark_done()
@@ -175,7 +181,7 @@ async def test_a_job_runs_on_addresses_of_ipv6(job: Job) -> None:
     (endpoint,) = (await session.wait_placement()).endpoints
     channel = Channel(endpoint, peer="pserver 0", clock=CLOCK, secret=SHARED)
 
-    await channel.call("declare", declaration(), timeout_s=5.0)
+    await channel.call("declare", declaration(), timeout_s=LATE_S)
 
     await channel.close()
     await session.mark_done()
@@ -193,7 +199,7 @@ async def test_workers_reach_it_where_it_advertises(job: Job) -> None:
         (endpoint,) = (await session.wait_placement()).endpoints
         channel = Channel(endpoint, peer="pserver 0", clock=CLOCK, secret=SHARED)
 
-        await channel.call("declare", declaration(), timeout_s=5.0)
+        await channel.call("declare", declaration(), timeout_s=LATE_S)
 
         await channel.close()
         await session.mark_done()
@@ -219,7 +225,7 @@ async def test_its_admin_address_tells_how_it_stands(job: Job) -> None:
     session, _ = await job.worker()
     placement = await session.wait_placement()
     channel = Channel(placement.endpoints[0], peer="pserver 0", clock=CLOCK, secret=SHARED)
-    await channel.call("declare", declaration(), timeout_s=5.0)
+    await channel.call("declare", declaration(), timeout_s=LATE_S)
     await channel.close()
     (admin,) = await admin_addresses(job)
 
@@ -248,7 +254,7 @@ async def test_its_admin_address_tells_how_it_stands(job: Job) -> None:
 
 async def measured(http: aiohttp.ClientSession) -> str:
     """Return the metrics when the tables are among them, which is within a period."""
-    async with asyncio.timeout(5.0):
+    async with asyncio.timeout(LATE_S):
         while True:
             async with http.get("/metrics") as answer:
                 text = await answer.text()
@@ -270,11 +276,11 @@ async def test_a_failed_job_ends_its_waiting_pulls_and_itself(job: Job) -> None:
     session, beating = await job.worker()
     placement = await session.wait_placement()
     channel = Channel(placement.endpoints[0], peer="pserver 0", clock=CLOCK, secret=SHARED)
-    await channel.call("declare", declaration(), timeout_s=5.0)
+    await channel.call("declare", declaration(), timeout_s=LATE_S)
 
     async def fails() -> None:
         with pytest.raises(JobFailedError, match="worker 0: out of memory") as caught:
-            await channel.call("pull", reading(min_version=1), timeout_s=10.0)
+            await channel.call("pull", reading(min_version=1), timeout_s=LATE_S)
         assert caught.value.remote
 
     async with asyncio.TaskGroup() as tasks:
@@ -293,8 +299,7 @@ async def test_a_checkpoint_that_can_not_be_read_ends_the_job_by_its_name(
     job: Job, tmp_path: Path
 ) -> None:
     coordinator = job.coordinator()
-    _, beating = await job.worker()  # before the job has failed
-
+    _, beating = await job.worker()  # which couldn't join once the job has failed
     _, ended = job.pserver(load=str(tmp_path / "nothing"))
 
     assert isinstance(await ended, ManifestError)
@@ -311,14 +316,16 @@ async def test_it_starts_from_a_checkpoint(job: Job, tmp_path: Path) -> None:
     session, _ = await job.worker()
     placement = await session.wait_placement()
     channel = Channel(placement.endpoints[0], peer="pserver 0", clock=CLOCK, secret=SHARED)
-    await channel.call("declare", declaration(), timeout_s=5.0)
+    await channel.call("declare", declaration(), timeout_s=LATE_S)
     fields = {"rank": 0, "incarnation": 1, "table": "flat", "only_if_new": True}
     values = np.arange(24, dtype=np.float32)
     await channel.call(
-        "assign", Message(fields=fields, tensors={"rows": values}), timeout_s=5.0
+        "assign", Message(fields=fields, tensors={"rows": values}), timeout_s=LATE_S
     )
     folder = tmp_path / "saved"
-    saved = await channel.call("save", Message(fields={"dirname": str(folder)}), timeout_s=5.0)
+    saved = await channel.call(
+        "save", Message(fields={"dirname": str(folder)}), timeout_s=LATE_S
+    )
     await channel.close()
     manifest = Manifest(
         tables=tuple(SavedTable.from_wire(wire) for wire in saved.fields["tables"]),
@@ -338,8 +345,8 @@ async def test_it_starts_from_a_checkpoint(job: Job, tmp_path: Path) -> None:
     channel = Channel(
         placement.endpoints[0], peer="pserver 0", clock=CLOCK, secret=secret_for("test2")
     )
-    declared = await channel.call("declare", declaration(), timeout_s=5.0)
-    got = await channel.call("pull", reading(), timeout_s=5.0)
+    declared = await channel.call("declare", declaration(), timeout_s=LATE_S)
+    got = await channel.call("pull", reading(), timeout_s=LATE_S)
     await channel.close()
     await session.mark_done()
     await session.leave()
@@ -355,7 +362,7 @@ async def test_a_termination_signal_tells_the_job_and_ends_it_cleanly(job: Job) 
     coordinator = job.coordinator()
     session, beating = await job.worker()
     await session.wait_placement()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(LATE_S):
         while not server.ready()[0]:  # it is placed before it has the answer that it joined
             await CLOCK.sleep(0.01)
 

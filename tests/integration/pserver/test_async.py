@@ -28,6 +28,7 @@ from paramfleet_shared.tables.spec import (
     TableSpec,
 )
 from paramfleet_shared.testing.faults import FaultPlan
+from paramfleet_shared.testing.patience import LATE_S
 from paramfleet_shared.wire.message import MalformedMessageError, Message
 
 if TYPE_CHECKING:
@@ -140,7 +141,7 @@ async def test_a_repeated_push_is_answered_when_the_original_is_applied(
     owners, gate = cluster.routes[0]._owners, threading.Event()
 
     def wait() -> None:
-        gate.wait(timeout=10)
+        gate.wait(timeout=LATE_S)
 
     held = owners.start(Job(owner, 1 << 20, wait) for owner in range(len(owners)))
     (message,) = worker.push_messages({"rows": one_row()}, step=0)
@@ -449,7 +450,7 @@ async def test_a_large_push_does_not_hold_small_requests(start_servers: Start) -
     owners, gate = cluster.routes[0]._owners, threading.Event()
 
     def wait() -> None:
-        gate.wait(timeout=10)
+        gate.wait(timeout=LATE_S)
 
     held = owners.start(Job(owner, 1 << 20, wait) for owner in range(len(owners)))
     async with asyncio.TaskGroup() as tasks:

@@ -26,6 +26,7 @@ from paramfleet_shared.tables.spec import (
     TableMismatchError,
     TableSpec,
 )
+from paramfleet_shared.testing.patience import LATE_S
 from paramfleet_shared.wire.message import MalformedMessageError, Message
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ async def test_saved_on_two_servers_training_goes_on_on_any_number(
 
     cluster = await start_servers(num_servers, num_shards=num_shards)
     after = cluster.worker()
-    loads = await after.ask("load", dirname=str(tmp_path), timeout_s=10.0)
+    loads = await after.ask("load", dirname=str(tmp_path), timeout_s=LATE_S)
     specs = [replace(spec, num_shards=num_shards) for spec in (ROWS, FLAT, EMPTY)]
     declared = await after.declare(*specs)
     await after.push(pushed(2), step=0, lr=0.1)

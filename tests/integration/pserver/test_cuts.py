@@ -22,6 +22,7 @@ from paramfleet_shared.ids import Rank
 from paramfleet_shared.served_errors import FencedError, TablesNotDeclaredError
 from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
 from paramfleet_shared.testing.clock import FakeClock
+from paramfleet_shared.testing.patience import LATE_S
 from paramfleet_shared.wire.message import MalformedMessageError
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ async def pservers_of(worker: Worker) -> AsyncIterator[tuple[PServers, Author]]:
     """The client's own connections, as its saving has them."""
     async with AsyncExitStack() as stack:
         made = PServers(
-            worker.placement, clock=SystemClock(), call_timeout_s=10.0, step_timeout_s=20.0
+            worker.placement, clock=SystemClock(), call_timeout_s=LATE_S, step_timeout_s=20.0
         )
         stack.push_async_callback(made.close)
         yield made, Author(rank=worker.rank, incarnation=worker.incarnation)

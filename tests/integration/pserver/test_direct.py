@@ -16,6 +16,7 @@ from paramfleet_shared.rpc.client import DeadlineExceededError
 from paramfleet_shared.rpc.tasks import begun_here, rest_on_loop
 from paramfleet_shared.served_errors import StepIncompleteError
 from paramfleet_shared.tables.spec import TableSpec
+from paramfleet_shared.testing.patience import LATE_S
 from paramfleet_shared.testing.proxy import Proxy
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ async def connect() -> AsyncIterator[Any]:
         placement: Placement, *, step_timeout_s: float = 10.0
     ) -> tuple[PServers, Waker]:
         pservers = PServers(
-            placement, clock=SystemClock(), call_timeout_s=10.0, step_timeout_s=step_timeout_s
+            placement, clock=SystemClock(), call_timeout_s=LATE_S, step_timeout_s=step_timeout_s
         )
         opened.append(pservers)
         return pservers, await pservers.open_direct()

@@ -18,6 +18,7 @@ from paramfleet_shared.discovery.errors import UnissuedIncarnationError
 from paramfleet_shared.discovery.session import JobSession
 from paramfleet_shared.rpc.client import Channel
 from paramfleet_shared.tables.spec import TableSpec
+from paramfleet_shared.testing.patience import LATE_S
 from paramfleet_shared.testing.secrets import SECRET, secret_for
 from paramfleet_shared.wire.message import MalformedMessageError, Message
 
@@ -25,7 +26,12 @@ pytestmark = pytest.mark.slow
 
 CLOCK = SystemClock()
 FLAT = TableSpec(name="flat", kind="dense", size=24)
-FAST = {"lease_ttl_s": 1.5, "lease_renew_s": 0.1, "join_timeout_s": 8.0, "call_timeout_s": 5.0}
+FAST = {
+    "lease_ttl_s": 1.5,
+    "lease_renew_s": 0.1,
+    "join_timeout_s": LATE_S,
+    "call_timeout_s": 5.0,
+}
 FAR = 1 << 62
 TERMS = {"tables": [FLAT.to_wire()], "mode": "async", "worker_num": 2, "max_staleness": None}
 STEP = {"step": 0, "weight": 1.0, "parts": []}

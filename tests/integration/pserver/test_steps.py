@@ -19,6 +19,7 @@ from paramfleet_shared.served_errors import (
 from paramfleet_shared.tables.partition import partition
 from paramfleet_shared.tables.spec import InitializerSpec, TableSpec
 from paramfleet_shared.testing.faults import FaultPlan
+from paramfleet_shared.testing.patience import LATE_S
 from paramfleet_shared.wire.message import MalformedMessageError
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def plan_of(worker: Worker) -> ReadPlan:
 
 
 async def take(
-    worker: Worker, pushes: list[Message], timeout_s: float = 10.0
+    worker: Worker, pushes: list[Message], timeout_s: float = LATE_S
 ) -> tuple[list[Message], list[Any]]:
     """Send a step to all servers at once: the answers, and the values of both tables."""
     plan = plan_of(worker)

@@ -20,6 +20,7 @@ from paramfleet_shared.served_errors import (
 )
 from paramfleet_shared.tables.spec import TableSpec
 from paramfleet_shared.testing.faults import FaultPlan
+from paramfleet_shared.testing.patience import LATE_S
 from paramfleet_shared.wire.message import MalformedMessageError, Message
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ async def total(
     *values: float,
     step: int = 0,
     name: str = "x",
-    timeout_s: float = 10.0,
+    timeout_s: float = LATE_S,
     **tensors: Any,
 ) -> list[float]:
     fields = {"rank": worker.rank, "incarnation": worker.incarnation}
@@ -58,7 +59,7 @@ async def total(
 
 
 async def until_one_waits(cluster: Cluster) -> None:
-    async with asyncio.timeout(10.0):
+    async with asyncio.timeout(LATE_S):
         while not cluster.routes[0].facts()["waiting_sums"]:  # noqa: ASYNC110 - polls a server
             await asyncio.sleep(0.01)
 

@@ -50,7 +50,7 @@ async def test_a_server_that_never_answers_is_given_up_at_the_deadline(house: An
     assert (caught.value.peer, caught.value.operation) == ("pserver 0", "never")
     assert caught.value.waited_s >= 0.099  # timers of uvloop count milliseconds
     await sleeper.ended.wait()
-    await channel.call("echo", Message(), timeout_s=5)  # the connection goes on
+    await channel.call("echo", Message(), timeout_s=LATE_S)  # the connection goes on
 
 
 async def test_a_black_hole_is_unreachable_at_the_deadline(house: Any) -> None:
@@ -78,7 +78,7 @@ async def test_a_peer_that_falls_silent_is_left_for_a_new_connection(house: Any)
     _, endpoint = await house.serve({"echo": echo})
     async with Proxy(int(endpoint.rpartition(":")[2])) as proxy:
         channel = house.channel(proxy.endpoint, limits=Limits(probe_timeout_s=0.05))
-        await channel.call("echo", Message(), timeout_s=5)
+        await channel.call("echo", Message(), timeout_s=LATE_S)
 
         proxy.freeze()
         with pytest.raises(DeadlineExceededError):
@@ -87,7 +87,7 @@ async def test_a_peer_that_falls_silent_is_left_for_a_new_connection(house: Any)
             await channel.call("echo", Message(), timeout_s=0.1)
         proxy.thaw()
 
-        await channel.call("echo", Message(), timeout_s=5)
+        await channel.call("echo", Message(), timeout_s=LATE_S)
         assert proxy.num_connections >= 2
         await channel.close()
 
@@ -97,13 +97,13 @@ async def test_a_slow_peer_that_shows_life_keeps_its_connection(house: Any) -> N
     _, endpoint = await house.serve({"echo": echo, "never": sleeper.never})
     async with Proxy(int(endpoint.rpartition(":")[2])) as proxy:
         channel = house.channel(proxy.endpoint, limits=Limits(probe_timeout_s=0.05))
-        await channel.call("echo", Message(), timeout_s=5)
+        await channel.call("echo", Message(), timeout_s=LATE_S)
 
         for _ in range(2):
             with pytest.raises(DeadlineExceededError):
                 await channel.call("never", Message(), timeout_s=0.1)
 
-        await channel.call("echo", Message(), timeout_s=5)
+        await channel.call("echo", Message(), timeout_s=LATE_S)
         assert proxy.num_connections == 1
         await channel.close()
 
@@ -146,7 +146,7 @@ async def test_a_cancelled_call_cancels_its_handler(house: Any) -> None:
     channel = await house.connect({"never": sleeper.never})
 
     async with asyncio.TaskGroup() as group:
-        call = group.create_task(channel.call("never", Message(), timeout_s=5))
+        call = group.create_task(channel.call("never", Message(), timeout_s=LATE_S))
         await sleeper.begun.wait()
         call.cancel()
 

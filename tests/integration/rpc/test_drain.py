@@ -6,6 +6,7 @@ from typing import Any
 from paramfleet_shared.rpc.client import PeerUnreachableError
 from paramfleet_shared.rpc.server import Request
 from paramfleet_shared.testing.http2_ends import PlainEnd
+from paramfleet_shared.testing.patience import LATE_S
 from paramfleet_shared.wire.limits import Limits
 from paramfleet_shared.wire.message import Message
 
@@ -33,7 +34,7 @@ async def test_draining_finishes_the_calls_in_flight(house: Any) -> None:
 
     async with asyncio.TaskGroup() as group:
         calls = [
-            group.create_task(channel.call("wait", Message(fields={"i": i}), timeout_s=5))
+            group.create_task(channel.call("wait", Message(fields={"i": i}), timeout_s=LATE_S))
             for i in range(5)
         ]
         await gate.all_begun.wait()
@@ -53,7 +54,7 @@ async def test_calls_during_a_drain_go_to_the_next_server(house: Any) -> None:
 
     async with asyncio.TaskGroup() as group:
         old = [
-            group.create_task(channel.call("wait", Message(fields={"i": i}), timeout_s=5))
+            group.create_task(channel.call("wait", Message(fields={"i": i}), timeout_s=LATE_S))
             for i in range(5)
         ]
         await gate.all_begun.wait()
@@ -66,7 +67,8 @@ async def test_calls_during_a_drain_go_to_the_next_server(house: Any) -> None:
         while channel._link is not None and channel._link.usable:  # noqa: ASYNC110 (it has no event)
             await asyncio.sleep(0)
         new = [
-            await channel.call("wait", Message(fields={"i": 0}), timeout_s=5) for _ in range(3)
+            await channel.call("wait", Message(fields={"i": 0}), timeout_s=LATE_S)
+            for _ in range(3)
         ]
         gate.open.set()
 
@@ -82,9 +84,9 @@ async def test_a_call_waiting_for_its_turn_leaves_a_draining_server(house: Any) 
 
     async with asyncio.TaskGroup() as group:
         for _ in range(5):
-            group.create_task(channel.call("wait", Message(), timeout_s=5))
+            group.create_task(channel.call("wait", Message(), timeout_s=LATE_S))
         await gate.all_begun.wait()
-        waiting = group.create_task(channel.call("wait", Message(), timeout_s=5))
+        waiting = group.create_task(channel.call("wait", Message(), timeout_s=LATE_S))
         await asyncio.sleep(0)
         draining = group.create_task(server.drain(5))
         await asyncio.sleep(0)
@@ -103,7 +105,10 @@ async def test_a_drain_that_takes_too_long_says_so(house: Any) -> None:
     server, endpoint = await house.serve({"wait": gate.wait})
     channel = house.channel(endpoint)
     calls = asyncio.gather(
-        *(channel.call("wait", Message(), timeout_s=5, idempotent=False) for _ in range(5)),
+        *(
+            channel.call("wait", Message(), timeout_s=LATE_S, idempotent=False)
+            for _ in range(5)
+        ),
         return_exceptions=True,
     )
     await gate.all_begun.wait()
@@ -117,7 +122,7 @@ async def test_a_drain_that_takes_too_long_says_so(house: Any) -> None:
 async def test_a_drained_server_is_not_there_any_more(house: Any) -> None:
     server, endpoint = await house.serve({"echo": lambda request: request.message})
     channel = house.channel(endpoint)
-    await channel.call("echo", Message(), timeout_s=5)
+    await channel.call("echo", Message(), timeout_s=LATE_S)
 
     assert await server.drain(5)
 

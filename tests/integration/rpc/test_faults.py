@@ -130,11 +130,11 @@ async def test_a_connection_lost_mid_body_is_opened_again(house: Any, num_bytes:
     _, endpoint = await house.serve({"echo": echo})
     async with Proxy(int(endpoint.rpartition(":")[2])) as proxy:
         channel = house.channel(proxy.endpoint)
-        await channel.call("echo", Message(), timeout_s=5)
+        await channel.call("echo", Message(), timeout_s=LATE_S)
         body = np.random.default_rng(0).random(100_000)
 
         proxy.cut_after(num_bytes)
-        reply = await channel.call("echo", Message(tensors={"x": body}), timeout_s=10)
+        reply = await channel.call("echo", Message(tensors={"x": body}), timeout_s=LATE_S)
 
         assert np.array_equal(reply.tensors["x"], body)
         assert proxy.num_connections == 2
@@ -155,7 +155,7 @@ async def test_a_connection_lost_under_a_call_that_may_not_be_repeated_is_told(
     async with Proxy(int(endpoint.rpartition(":")[2])) as proxy:
         channel = house.channel(proxy.endpoint)
         lost = asyncio.gather(
-            channel.call("never", Message(), timeout_s=5, idempotent=False),
+            channel.call("never", Message(), timeout_s=LATE_S, idempotent=False),
             return_exceptions=True,
         )
         await begun.wait()
@@ -181,7 +181,7 @@ async def test_a_call_that_waits_for_its_turn_moves_to_the_next_connection(house
     async with Proxy(int(endpoint.rpartition(":")[2])) as proxy:
         channel = house.channel(proxy.endpoint)
         lost = asyncio.gather(
-            channel.call("never", Message(), timeout_s=5, idempotent=False),
+            channel.call("never", Message(), timeout_s=LATE_S, idempotent=False),
             return_exceptions=True,
         )
         await begun.wait()

@@ -11,6 +11,7 @@ import pytest
 from paramfleet_shared.rpc.client import PeerUnreachableError
 from paramfleet_shared.rpc.nearby import bind_nearby, connect_nearby
 from paramfleet_shared.rpc.server import Request, RpcServer
+from paramfleet_shared.testing.patience import LATE_S
 from paramfleet_shared.wire.limits import Limits
 from paramfleet_shared.wire.message import Message
 
@@ -24,7 +25,7 @@ def who(request: Request) -> Message:
 
 
 async def peer_seen_by(house: Any, endpoint: str) -> str:
-    answer = await house.channel(endpoint).call("who", Message(), timeout_s=5)
+    answer = await house.channel(endpoint).call("who", Message(), timeout_s=LATE_S)
     peer = answer.fields["peer"]
     assert isinstance(peer, str)
     return peer
@@ -84,7 +85,7 @@ async def test_who_has_a_name_and_is_silent_is_left_for_tcp(house: Any, free_por
         _, endpoint = await house.serve({"who": who}, port=free_port, nearby=True)
         channel = house.channel(endpoint, limits=Limits(connect_timeout_s=0.2))
 
-        answer = await channel.call("who", Message(), timeout_s=10)
+        answer = await channel.call("who", Message(), timeout_s=LATE_S)
 
     assert answer.fields["peer"].startswith("127.0.0.1:")
 
@@ -124,7 +125,7 @@ async def test_tls_has_no_way_around_it(house: Any, certificates: Any) -> None:
 
     assert connect_nearby(host, int(port)) is None
     channel = house.channel(endpoint, tls=certificates.tls("worker").expects("pserver"))
-    answer = await channel.call("who", Message(), timeout_s=5)
+    answer = await channel.call("who", Message(), timeout_s=LATE_S)
     assert answer.fields["peer"].startswith("127.0.0.1:")
 
 

@@ -13,6 +13,7 @@ from paramfleet_shared.errors import FleetError
 from paramfleet_shared.rpc.client import Channel, PeerUnprovenError, PeerUnreachableError
 from paramfleet_shared.rpc.server import Request
 from paramfleet_shared.secret import JobSecret
+from paramfleet_shared.testing.patience import LATE_S
 from paramfleet_shared.wire.limits import Limits
 from paramfleet_shared.wire.message import Message
 
@@ -69,7 +70,7 @@ async def test_members_of_one_secret_call_each_other(house: Any) -> None:
     _, endpoint = await house.serve({"echo": echo}, secret=SECRET)
     channel = house.channel(endpoint, secret=SECRET)
     answers = await asyncio.gather(
-        *(channel.call("echo", Message(fields={"n": n}), timeout_s=5) for n in range(20))
+        *(channel.call("echo", Message(fields={"n": n}), timeout_s=LATE_S) for n in range(20))
     )
     assert [answer.fields["n"] for answer in answers] == list(range(20))
 
@@ -171,7 +172,7 @@ async def test_a_proof_leaves_in_one_write_with_what_http2_begins_with(house: An
         far.setblocking(False)
         channel = house.channel(f"127.0.0.1:{listening.getsockname()[1]}", secret=SECRET)
         group = await tasks.enter_async_context(asyncio.TaskGroup())
-        call = group.create_task(channel.call("echo", Message(), timeout_s=5))
+        call = group.create_task(channel.call("echo", Message(), timeout_s=LATE_S))
         near = stack.enter_context((await loop.sock_accept(listening))[0])
 
         hello = await loop.sock_recv(near, 4096)
@@ -194,7 +195,7 @@ async def test_a_server_of_another_name_isnt_the_one_that_is_meant(house: Any) -
     _, endpoint = await house.serve({"echo": Counting()}, secret=SECRET)
     channel = Channel(endpoint, peer="pserver 1", clock=house.clock, secret=SECRET)
     with pytest.raises(PeerUnprovenError, match="isn't pserver 1"):
-        await channel.call("echo", Message(), timeout_s=10)
+        await channel.call("echo", Message(), timeout_s=LATE_S)
     await channel.close()
 
 
@@ -246,7 +247,7 @@ async def test_a_channel_proves_itself_again_on_a_new_connection(
 ) -> None:
     first, endpoint = await house.serve({"echo": Counting()}, secret=SECRET, port=free_port)
     channel = house.channel(endpoint, secret=SECRET)
-    await channel.call("echo", Message(), timeout_s=10)
+    await channel.call("echo", Message(), timeout_s=LATE_S)
     await first.close()
     await house.serve({"echo": Counting()}, secret=SECRET, port=free_port)
     answer = await channel.call("echo", Message(fields={"n": 2}), timeout_s=20)
@@ -269,7 +270,7 @@ async def test_a_server_that_closes_ends_those_it_doesnt_know(house: Any) -> Non
     reader, writer = await asyncio.open_connection(host, int(port))
     await raw(endpoint, PREFACE)  # now the first has been accepted
     await server.close()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(LATE_S):
         with contextlib.suppress(ConnectionResetError):
             assert await reader.read() == b""
     writer.close()

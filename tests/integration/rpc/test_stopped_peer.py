@@ -38,9 +38,9 @@ async def test_a_stopped_process_is_given_up_at_the_deadline_and_found_again(
     )
     try:
         assert process.stdout is not None
-        port = int(await asyncio.wait_for(process.stdout.readline(), 10))
+        port = int(await asyncio.wait_for(process.stdout.readline(), LATE_S))
         channel = house.channel(f"127.0.0.1:{port}", limits=Limits(probe_timeout_s=0.05))
-        await channel.call("echo", Message(), timeout_s=5)
+        await channel.call("echo", Message(), timeout_s=LATE_S)
 
         os.kill(process.pid, signal.SIGSTOP)
         started = house.clock.monotonic()
@@ -49,7 +49,7 @@ async def test_a_stopped_process_is_given_up_at_the_deadline_and_found_again(
         assert house.clock.monotonic() - started < 0.2 + LATE_S
         os.kill(process.pid, signal.SIGCONT)
 
-        await channel.call("echo", Message(), timeout_s=5)
+        await channel.call("echo", Message(), timeout_s=LATE_S)
     finally:
         process.kill()
         await process.wait()

@@ -11,6 +11,7 @@ import pytest
 
 from paramfleet_shared.rpc.client import PeerRefusedError, PeerUnreachableError
 from paramfleet_shared.rpc.session import CallerRefusedError
+from paramfleet_shared.testing.patience import LATE_S
 from paramfleet_shared.tls import CertificateFilesError, Tls, TlsFiles
 from paramfleet_shared.wire.message import Message
 
@@ -34,7 +35,7 @@ async def test_a_message_comes_back_under_tls(house: Any, certificates: Any) -> 
     )
     rows = np.random.default_rng(0).random(300_000)
 
-    reply = await channel.call("echo", Message(tensors={"rows": rows}), timeout_s=5)
+    reply = await channel.call("echo", Message(tensors={"rows": rows}), timeout_s=LATE_S)
 
     assert np.array_equal(reply.tensors["rows"], rows)
     assert reply.tensors["rows"].ctypes.data % 64 == 0
@@ -63,7 +64,7 @@ async def test_a_caller_is_refused_with_the_reason_on_both_sides(  # noqa: PLR09
     channel = house.channel(endpoint, tls=Tls(files, job="flights").expects("pserver"))
 
     with pytest.raises(CallerRefusedError, match="pserver 0 refuses") as refused:
-        await channel.call("echo", Message(), timeout_s=5)
+        await channel.call("echo", Message(), timeout_s=LATE_S)
 
     assert reason in refused.value.reason
     (facts,) = refusals(caplog)
@@ -79,7 +80,7 @@ async def test_a_refused_caller_learns_it_however_long_its_request_is(
     rows = np.zeros(1 << 20)
 
     with pytest.raises(CallerRefusedError):
-        await channel.call("echo", Message(tensors={"rows": rows}), timeout_s=5)
+        await channel.call("echo", Message(tensors={"rows": rows}), timeout_s=LATE_S)
 
 
 async def test_a_caller_without_certificate_is_refused_and_logged(
@@ -174,12 +175,12 @@ async def test_a_renewed_certificate_is_used_for_the_next_connection(
     endpoint = await serve(house, certificates)
     with pytest.raises(CallerRefusedError, match="expired"):
         await house.channel(endpoint, tls=tls.expects("pserver")).call(
-            "echo", Message(), timeout_s=5
+            "echo", Message(), timeout_s=LATE_S
         )
 
     certificates.issue("worker")
     reply = await house.channel(endpoint, tls=tls.expects("pserver")).call(
-        "echo", Message(fields={"step": 3}), timeout_s=5
+        "echo", Message(fields={"step": 3}), timeout_s=LATE_S
     )
 
     assert reply.fields == {"step": 3}
@@ -193,7 +194,7 @@ async def test_files_that_become_unusable_leave_the_former_certificate_in_use(
 
     certificates.issue("worker").cert.write_text("half a file")
     reply = await house.channel(endpoint, tls=tls.expects("pserver")).call(
-        "echo", Message(fields={"step": 3}), timeout_s=5
+        "echo", Message(fields={"step": 3}), timeout_s=LATE_S
     )
 
     assert reply.fields == {"step": 3}

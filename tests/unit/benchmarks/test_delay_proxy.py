@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from delay_proxy import DelayProxy
+from paramfleet_shared.testing.patience import LATE_S
 
 DELAY_S = 0.05
 
@@ -66,7 +67,7 @@ async def test_an_answer_takes_at_least_two_delays(echo: int) -> None:
 
 async def test_bytes_are_delayed_side_by_side(echo: int) -> None:
     """One after the other, these connections' delays would add up to 20 s."""
-    async with DelayProxy(echo, delay_s=DELAY_S) as wire, asyncio.timeout(15):
+    async with DelayProxy(echo, delay_s=DELAY_S) as wire, asyncio.timeout(LATE_S):
         answers = await asyncio.gather(*(talk(wire.endpoint, b"x") for _ in range(200)))
 
     assert answers == [b"x"] * 200

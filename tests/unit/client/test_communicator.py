@@ -9,6 +9,7 @@ import pytest
 
 from paramfleet.communicator import BackgroundError, Communicator, CommunicatorClosedError
 from paramfleet_shared.errors import FleetError, JobFailedError
+from paramfleet_shared.testing.patience import LATE_S
 
 
 @pytest.fixture
@@ -49,7 +50,7 @@ def spawn(communicator: Communicator, error: Exception) -> None:
 
 def test_work_runs_on_the_thread_and_its_result_comes_back(communicator: Communicator) -> None:
     assert communicator.wait(answer(4)) == 4
-    assert communicator.submit(answer(5)).result(timeout=5) == 5
+    assert communicator.submit(answer(5)).result(timeout=LATE_S) == 5
 
 
 def test_an_error_of_work_is_raised_where_it_is_waited_for(communicator: Communicator) -> None:
@@ -80,7 +81,7 @@ def test_a_background_task_that_fails_ends_every_wait_now_and_later(
         with pytest.raises(raised, match=sentence):
             communicator.wait(answer(4))
     with pytest.raises(raised, match=sentence):
-        waiting.result(timeout=5)
+        waiting.result(timeout=LATE_S)
     with pytest.raises(raised, match=sentence):
         communicator.raise_failure()
 
@@ -89,23 +90,23 @@ def test_a_thread_that_waits_already_hears_of_the_failure(communicator: Communic
     error = JobFailedError(role="pserver", index=0, reason="dead")
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(wait_after_start, communicator, started := Event())
-        assert started.wait(5)
+        assert started.wait(LATE_S)
 
         spawn(communicator, error)
 
         with pytest.raises(JobFailedError, match="the job failed: pserver 0: dead"):
-            waiting.result(timeout=5)
+            waiting.result(timeout=LATE_S)
 
 
 def test_a_thread_that_waits_at_the_end_goes_on(communicator: Communicator) -> None:
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(wait_after_start, communicator, started := Event())
-        assert started.wait(5)
+        assert started.wait(LATE_S)
 
         communicator.close()
 
         with pytest.raises(CancelledError):
-            waiting.result(timeout=5)
+            waiting.result(timeout=LATE_S)
 
 
 def test_after_the_end_nothing_is_taken_and_the_remedy_is_said(

@@ -14,6 +14,7 @@ from paramfleet.requests import Rows
 from paramfleet.strategy import TrainingMode
 from paramfleet_shared.errors import UnavailableError
 from paramfleet_shared.tables.partition import partition
+from paramfleet_shared.testing.patience import LATE_S
 
 
 def step(number: int, ids: list[int] | None = None, lr: float = 0.1) -> StepGradients:
@@ -144,7 +145,7 @@ def test_a_full_queue_holds_the_training_thread(communicator: Communicator) -> N
     assert not fourth.done()
 
     communicator.submit(_set(wire.free))
-    fourth.result(timeout=5)
+    fourth.result(timeout=LATE_S)
     communicator.wait(sender.drain())
     assert len(wire.pushed) == 4
 

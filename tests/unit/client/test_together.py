@@ -14,6 +14,7 @@ from paramfleet.collectives import UnknownModeError, Util
 from paramfleet.exchange import Outgoing, Receive
 from paramfleet.job_metrics import Metrics
 from paramfleet_shared.errors import ContractError
+from paramfleet_shared.testing.patience import LATE_S
 
 
 class Synchronizer:
@@ -28,9 +29,9 @@ class Synchronizer:
     def worker(self, rank: int) -> Util:
         def gather(_: str, payload: bytes) -> list[bytes]:
             self._payloads[rank] = payload
-            self._all_in.wait(timeout=10)
+            self._all_in.wait(timeout=LATE_S)
             found = [self._payloads[other] for other in range(self.size)]
-            self._all_out.wait(timeout=10)
+            self._all_out.wait(timeout=LATE_S)
             return found
 
         def barrier(name: str) -> None:
@@ -63,7 +64,7 @@ def together(size: int, act: Callable[[int, Util], Any]) -> list[Any]:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=20)
+        thread.join(timeout=LATE_S)
     return [found[rank] for rank in range(size)]
 
 

@@ -9,6 +9,7 @@ from typing_extensions import override
 from paramfleet_pserver.holding import Holding
 from paramfleet_shared.clock import SystemClock
 from paramfleet_shared.testing.clock import FakeClock
+from paramfleet_shared.testing.patience import LATE_S
 from paramfleet_shared.wire.identity import PushIdentity
 
 IDENTITY = PushIdentity(worker=0, incarnation=1, table="rows", sequence=1)
@@ -27,7 +28,7 @@ async def test_a_hold_ends_though_its_alarm_rings_before_its_time_is_over() -> N
     push: Any = SimpleNamespace(identity=IDENTITY)
 
     holding.hold("cut", for_s=0.02, targets={})
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(LATE_S):
         await holding.pass_through([push], deadline=None)
 
     assert not holding.is_held
