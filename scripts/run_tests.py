@@ -1,5 +1,9 @@
 """Run pytest under branch coverage: ``python scripts/run_tests.py [pytest's arguments]``.
 
+Without arguments the whole suite runs, in two phases: many files at once, then alone the tests
+that a busy machine breaks, which have the mark ``slow_machine``. With arguments pytest runs
+once, with them.
+
 Measured are pytest's own processes, not those that tests start: a tracer would make each of
 them half as slow again. The run fails if the modules without input and output (the cores and
 the wire), which tests can reach wholly without other processes, are covered too little.
@@ -18,9 +22,16 @@ import pytest
 FLOOR_PERCENT = 95.0
 """Branch coverage that every run of the whole suite must reach in ``MEASURED``."""
 
-AT_ONCE = ("--numprocesses=2", "--dist=loadfile", "--no-loadscope-reorder", "--durations=25")
-"""How the whole suite runs: two files at once, because tests of processes often wait; in the
-order of folders, because the cluster of containers takes longest and comes near the start."""
+ALONE = "slow_machine"
+"""The mark of tests whose bounds hold only while nothing else runs."""
+
+AT_ONCE = ("--numprocesses=3", "--dist=loadfile", "--no-loadscope-reorder", "--durations=25")
+"""How most of the suite runs: three files at once on two cores, because tests of processes
+often wait; in the order that ``ORDER`` gives."""
+
+ORDER = ("compose", "processes", "security", "integration")
+"""Folders of ``tests`` whose files begin first, in this order. They have the longest files: the
+short ones at the end keep every process busy until the last second."""
 
 MEASURED = ("client/paramfleet/*/core", "services/*/*/core", "shared/paramfleet_shared/wire")
 """Folders of modules without input and output, which tests can reach wholly. Nothing else is
@@ -29,55 +40,71 @@ measured: that would slow every test down."""
 _INHERITED = "COVERAGE_PROCESS_CONFIG"
 """The variable by which coverage starts in the processes of a process that it measures."""
 
+_ENDED = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+"""How a phase ends that has run its tests. Otherwise no further one begins."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Put the files of ``ORDER``'s folders first; all else keeps its order."""
+    folders = [config.rootpath / "tests" / name for name in ORDER]
+
+    def rank(item: pytest.Item) -> int:
+        inside = (n for n, folder in enumerate(folders) if item.path.is_relative_to(folder))
+        return next(inside, len(folders))
+
+    items.sort(key=rank)
+
 
 def pytest_collection_finish() -> None:
     """In each process of pytest that runs tests: let nothing that they start be measured."""
     os.environ.pop(_INHERITED, None)  # noqa: TID251 - what this process hands on
 
 
-class CoverageFloor:
-    """A pytest plugin: measures the run, and fails it below the floor.
+def phases() -> list[tuple[str, ...]]:
+    """Return pytest's arguments of each phase of the whole suite.
 
-    Args:
-        is_whole: Whether the whole suite runs; of a part nothing is demanded.
+    Collecting takes seconds, so the second phase collects only files that name its mark. There
+    is none if no file does.
     """
+    files = sorted(Path("tests").rglob("test_*.py"))
+    marked = [str(path) for path in files if ALONE in path.read_text(encoding="utf-8")]
+    first = (*AT_ONCE, "-m", f"not {ALONE}")
+    return [first, ("--numprocesses=1", "-m", ALONE, *marked)] if marked else [first]
 
-    def __init__(self, *, is_whole: bool) -> None:
-        self._is_whole = is_whole
+
+def run(runs: Sequence[Sequence[str]]) -> int:
+    """Run pytest once with each of these arguments; return the worst exit code."""
+    plugin = ("-p", Path(__file__).stem)  # in the processes that pytest starts, too
+    worst = 0
+    for arguments in runs:
+        code = pytest.main([*plugin, *arguments])
+        worst = max(worst, int(code))
+        if code not in _ENDED:
+            break
+    return worst
+
+
+class Measurement:
+    """Branch coverage of this process, and of those that pytest runs tests in."""
+
+    def __init__(self) -> None:
         # Absolute: processes of tests run in folders of their own.
         folders = [str(path) for each in MEASURED for path in sorted(Path.cwd().glob(each))]
         self._measured = coverage.Coverage(source=folders, messages=False)
         self._measured.erase()
         self._measured.start()
-        self._lines: list[str] = []
 
-    def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Put the data of all processes together, and judge them."""
+    def report(self) -> float:
+        """Put the data of all processes together and print them; return the percentage."""
         self._measured.stop()
         self._measured.save()
         combined = coverage.Coverage(messages=False)
         unread = _combine(combined)
         table = io.StringIO()
-        floor = combined.report(file=table)
-        demanded = f"{floor:.1f} % (at least {FLOOR_PERCENT:.0f} %)"
-        self._lines = [
-            *table.getvalue().splitlines(),
-            *unread,
-            f"cores and wire: {demanded}",
-        ]
-        if self._is_whole and floor < FLOOR_PERCENT:
-            self._lines.append("FAILED: the coverage of the cores and the wire is too low")
-            if session.exitstatus == pytest.ExitCode.OK:
-                session.exitstatus = pytest.ExitCode.TESTS_FAILED
-
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Show the judgement above pytest's last line, and what passed only when run again."""
-        for report in terminalreporter.getreports("rerun"):
-            terminalreporter.section(f"the first run of {report.nodeid}")
-            terminalreporter.line(report.longreprtext)
-        terminalreporter.section("branch coverage")
-        for line in self._lines:
-            terminalreporter.line(line)
+        percent = combined.report(file=table)
+        lines = ["branch coverage", *table.getvalue().splitlines(), *unread]
+        print(*lines, sep="\n")
+        return percent
 
 
 def _combine(combined: coverage.Coverage) -> list[str]:
@@ -94,10 +121,14 @@ def _combine(combined: coverage.Coverage) -> list[str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run pytest; return its exit code, not 0 either below the floor."""
-    plugin = CoverageFloor(is_whole=not arguments)
-    each = ("-p", Path(__file__).stem)  # this module, in the processes that pytest starts, too
-    return int(pytest.main([*each, *(arguments or AT_ONCE)], plugins=[plugin]))
+    """Run pytest; return its exit code, of the whole suite not 0 either below the floor."""
+    measurement = Measurement()
+    code = run([arguments] if arguments else phases())
+    percent = measurement.report()
+    is_low = not arguments and percent < FLOOR_PERCENT
+    verdict = f"cores and wire: {percent:.1f} % (at least {FLOOR_PERCENT:.0f} %)"
+    print(f"FAILED: {verdict}" if is_low else verdict)
+    return code or int(is_low and pytest.ExitCode.TESTS_FAILED)
 
 
 if __name__ == "__main__":

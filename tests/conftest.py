@@ -27,19 +27,6 @@ def pytest_configure() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Give tests in real time a second run: others have the machine, too.
-
-    ``scripts/run_tests.py`` shows how the first one ended.
-    """
-    if config.option.usepdb:  # one run is looked at
-        return
-    integration = config.rootpath / "tests" / "integration"
-    for item in items:
-        if item.get_closest_marker("processes") or item.path.is_relative_to(integration):
-            item.add_marker(pytest.mark.flaky(reruns=1))
-
-
 @pytest.fixture(scope="session")
 def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedRedis]:
     """Return a real redis-server that lives as long as the test session."""

@@ -277,6 +277,8 @@ async def test_rows_beyond_the_memory_are_refused_by_name(start_servers: Any) ->
     await worker.pull("e", ids, create=True)
 
 
+@pytest.mark.slow
+@pytest.mark.slow_machine
 async def test_no_work_on_a_long_range_holds_the_loop_up(
     start_servers: Any, tmp_path: Path
 ) -> None:

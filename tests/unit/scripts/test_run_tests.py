@@ -1,4 +1,4 @@
-"""The suite's runner: what it makes of the coverage data that the processes left."""
+"""The suite's runner: its two phases, and what it makes of coverage data."""
 
 import subprocess
 import sys
@@ -6,12 +6,19 @@ from pathlib import Path
 
 import pytest
 
+from paramfleet_shared.processes.keeping import tied
+
 RUNNER = Path(__file__).parents[3] / "scripts" / "run_tests.py"
 
 PROJECT = """
 [tool.pytest.ini_options]
 filterwarnings = ["error"]
 asyncio_default_fixture_loop_scope = "function"
+addopts = [
+  "--strict-markers", "-p", "no:cacheprovider",
+  "-p", "no:schemathesis", "-p", "no:hypothesispytest",
+]
+markers = ["slow_machine"]
 [tool.coverage.run]
 branch = true
 parallel = true
@@ -38,19 +45,86 @@ def test_a_process_of_pytest_is_measured_and_not_what_it_starts():
 """
 
 
+MEASURED = Path("shared/paramfleet_shared/wire")
+
+TWO_HALVES = """
+def one(x):
+    y = x + 1
+    return 2 * y
+
+
+def two(x):
+    y = x + 2
+    return 3 * y
+"""
+
+ORDINARY = """
+import sys
+from pathlib import Path
+
+def test_the_first_half():
+    sys.path.insert(0, "shared/paramfleet_shared/wire")
+    import halves
+    assert halves.one(1) == 4
+    Path("{mark}").touch()
+"""
+
+ALONE = """
+import sys
+from pathlib import Path
+import pytest
+
+@pytest.mark.slow_machine
+def test_the_second_half_when_all_others_have_ended():
+    sys.path.insert(0, "shared/paramfleet_shared/wire")
+    import halves
+    assert halves.two(1) == {expected}
+    assert Path("b").exists() and Path("c").exists()
+
+def test_of_the_same_file():
+    Path("c").touch()
+"""
+
+FAILS = """
+from pathlib import Path
+
+def test_it_fails():
+    Path("b").touch()
+    assert False
+"""
+
+
 def run(tmp_path: Path, test: str, *options: str) -> "subprocess.CompletedProcess[str]":
     """Run the runner on a project that has one measured folder, and in it this test."""
+    (tmp_path / MEASURED).mkdir(parents=True)
+    (tmp_path / MEASURED / "test_it.py").write_text(test)
+    return started(tmp_path, *options, str(MEASURED / "test_it.py"))
+
+
+def run_whole(tmp_path: Path, **tests: str) -> "subprocess.CompletedProcess[str]":
+    """Run the whole suite of a project with one measured module and these files of tests."""
+    (tmp_path / MEASURED).mkdir(parents=True)
+    (tmp_path / MEASURED / "halves.py").write_text(TWO_HALVES)
+    (tmp_path / "tests" / "unit").mkdir(parents=True)
+    for name, text in tests.items():
+        (tmp_path / "tests" / "unit" / f"test_{name}.py").write_text(text)
+    text = RUNNER.read_text()
+    assert "--numprocesses=3" in text
+    runner = tmp_path / RUNNER.name  # one process is enough for two tests, and starts sooner
+    runner.write_text(text.replace("--numprocesses=3", "--numprocesses=1"))
+    return started(tmp_path, runner=runner)
+
+
+def started(
+    tmp_path: Path, *arguments: str, runner: Path = RUNNER
+) -> "subprocess.CompletedProcess[str]":
     (tmp_path / "pyproject.toml").write_text(PROJECT)
-    room = tmp_path / "shared" / "paramfleet_shared" / "wire"
-    room.mkdir(parents=True)
-    (room / "test_it.py").write_text(test)
     return subprocess.run(
-        [sys.executable, RUNNER, *options, "shared/paramfleet_shared/wire/test_it.py"],
+        tied([sys.executable, str(runner), *arguments]),
         cwd=tmp_path,
         env={},
         capture_output=True,
         text=True,
-        timeout=120,
         check=False,
     )
 
@@ -70,3 +144,44 @@ def test_what_tests_start_is_not_measured(tmp_path: Path, processes: int) -> Non
 
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "test_it.py" in ran.stdout.partition("branch coverage")[2]
+
+
+def test_tests_for_a_slow_machine_run_last_and_the_floor_is_judged_over_both(
+    tmp_path: Path,
+) -> None:
+    ran = run_whole(tmp_path, a=ALONE.format(expected=9), b=ORDINARY.format(mark="b"))
+
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "cores and wire: 100.0 % (at least 95 %)" in ran.stdout
+
+
+def test_a_failure_and_low_coverage_in_the_first_phase_are_the_suites(tmp_path: Path) -> None:
+    ran = run_whole(tmp_path, a=ALONE.format(expected=9), b=FAILS)
+
+    assert ran.returncode == 1, ran.stdout + ran.stderr
+    assert "1 failed" in ran.stdout
+    assert "= 1 passed in" in ran.stdout, "the second phase ran"
+    assert "FAILED: cores and wire: 66.7 % (at least 95 %)" in ran.stdout
+
+
+def test_a_failure_in_the_second_phase_is_the_suites(tmp_path: Path) -> None:
+    ran = run_whole(tmp_path, a=ALONE.format(expected=0), b=ORDINARY.format(mark="b"))
+
+    assert ran.returncode == 1, ran.stdout + ran.stderr
+    assert "2 passed" in ran.stdout
+    assert ran.stdout.count("1 failed") == 1
+
+
+def test_the_files_of_long_folders_begin_first(tmp_path: Path) -> None:
+    folders = ("architecture", "compose", "processes", "unit")
+    for name in folders:
+        (tmp_path / "tests" / name).mkdir(parents=True)
+        text = f"def test_it():\n    with open('order', 'a') as order: order.write('{name} ')\n"
+        (tmp_path / "tests" / name / f"test_{name}.py").write_text(text)
+    (tmp_path / MEASURED).mkdir(parents=True)
+    (tmp_path / MEASURED / "halves.py").write_text(TWO_HALVES)
+
+    ran = started(tmp_path, "--numprocesses=0", "tests")
+
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert (tmp_path / "order").read_text() == "compose processes architecture unit "
