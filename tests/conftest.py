@@ -1,6 +1,7 @@
-"""What tests of every room may ask for."""
+"""What tests of every folder may ask for."""
 
 import asyncio
+import os
 import signal
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -12,7 +13,9 @@ import pytest
 from typing_extensions import override
 
 from paramfleet_shared.clock import SystemClock
+from paramfleet_shared.config import read_environment
 from paramfleet_shared.discovery.embedded import EmbeddedRedis
+from paramfleet_shared.processes.tether import tie
 from paramfleet_shared.tls import MemberName, Tls, TlsFiles
 
 # How long an example takes says how busy the machine is, and nothing of the code.
@@ -22,9 +25,26 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("untimed")
 
 
-def pytest_configure() -> None:
-    """Take interrupts, also where our starter ignored them: what tests start inherits that."""
+# What a shell may have set for jobs of its own; tests expect settings that nobody has set.
+OF_JOBS = ("PARAMFLEET_", "PADDLE_", "TRAINING_ROLE", "POD_IP")
+KEPT = "PARAMFLEET_DATA"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep nothing that our starter left to us, and end with it if it distributes the tests."""
+    _take_signals()
+    for name in read_environment():
+        if name.startswith(OF_JOBS) and name != KEPT:
+            del os.environ[name]  # noqa: TID251 - what every test reads
+    if hasattr(config, "workerinput"):  # pytest-xdist started us
+        tie(os.getppid())
+
+
+def _take_signals() -> None:
+    """Take what ends processes, also where our starter ignored it: children inherit that."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
 
 
 @pytest.fixture(scope="session")
