@@ -17,6 +17,7 @@ from paramfleet_shared.config import read_environment
 from paramfleet_shared.discovery.embedded import EmbeddedRedis
 from paramfleet_shared.processes.tether import tie
 from paramfleet_shared.tls import MemberName, Tls, TlsFiles
+from paramfleet_shared.upkeep import freeze
 
 # How long an example takes says how busy the machine is, and nothing of the code.
 hypothesis.settings.register_profile(
@@ -45,6 +46,11 @@ def _take_signals() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
+
+
+def pytest_collection_finish() -> None:
+    """Exempt modules and collected tests from every search for garbage in a test."""
+    freeze()
 
 
 @pytest.fixture(scope="session")
