@@ -14,6 +14,7 @@ import pytest
 from paramfleet.runner.config import read_config
 from paramfleet.runner.settings import CtrParameters
 from paramfleet_shared.config import JobSettings, options_of
+from paramfleet_shared.processes.keeping import tied
 
 CHECKOUT = Path(__file__).parents[2]
 PAGES = sorted([*CHECKOUT.glob("*.md"), *CHECKOUT.glob("docs/**/*.md")])
@@ -71,7 +72,7 @@ def test_the_program_in_the_readme_trains_in_one_process(tmp_path: Path) -> None
     program.write_text(blocks(README)[0], encoding="utf-8")
 
     ended = subprocess.run(
-        [sys.executable, program], capture_output=True, text=True, timeout=100, check=False
+        tied([sys.executable, str(program)]), capture_output=True, text=True, check=False
     )
 
     assert ended.returncode == 0, ended.stderr
@@ -100,7 +101,7 @@ def test_the_python_of_the_collective_page_runs(tmp_path: Path) -> None:
     program.write_text("\n".join(blocks(page)), encoding="utf-8")
 
     ended = subprocess.run(
-        [sys.executable, program], capture_output=True, text=True, timeout=100, check=False
+        tied([sys.executable, str(program)]), capture_output=True, text=True, check=False
     )
 
     assert ended.returncode == 0, ended.stderr
@@ -113,11 +114,10 @@ def test_the_python_of_the_migration_page_runs(tmp_path: Path) -> None:
     program.write_text("\n".join(blocks(MIGRATION)), encoding="utf-8")
 
     ended = subprocess.run(
-        [sys.executable, program],
+        tied([sys.executable, str(program)]),
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=100,
         check=False,
     )
 
@@ -135,11 +135,10 @@ def test_the_programs_of_the_serving_page_answer_alike(tmp_path: Path) -> None:
     answers = []
     for name in ("train.py", "serve.py", "to_program.py", "run_program.py"):
         ended = subprocess.run(
-            [sys.executable, name],
+            tied([sys.executable, name]),
             cwd=tmp_path,
             capture_output=True,
             text=True,
-            timeout=200,
             check=False,
         )
         assert ended.returncode == 0, ended.stderr

@@ -13,7 +13,9 @@ import pytest
 from tests.security.conftest import Target
 
 from paramfleet_shared.clock import SystemClock
+from paramfleet_shared.processes.keeping import tied
 from paramfleet_shared.rpc.client import Channel, PeerUnprovenError
+from paramfleet_shared.testing.patience import LATE_S
 from paramfleet_shared.testing.secrets import secret_for
 from paramfleet_shared.wire.message import Message
 
@@ -85,7 +87,7 @@ async def test_another_user_is_served_nothing_by_pserver_and_coordinator(
             "secret": target.settings.secret,
         }
         command = [*setpriv, sys.executable, "-I", "-S", "-c", STRANGER, json.dumps(facts)]
-        run = partial(subprocess.run, command, cwd="/", timeout=60, check=False)
+        run = partial(subprocess.run, tied(command), cwd="/", check=False)
         ended = await asyncio.to_thread(run, capture_output=True, text=True)
         assert ended.returncode == 0, ended.stderr
         found = json.loads(ended.stdout)
@@ -99,7 +101,7 @@ async def test_another_user_is_served_nothing_by_pserver_and_coordinator(
         assert found == {"environ": False, "cmdline": False}
 
         channel = target.channel(target.pserver, "pserver 0")
-        answer = await channel.call("status", Message(), timeout_s=10.0)
+        answer = await channel.call("status", Message(), timeout_s=LATE_S)
         assert answer.fields["tables"] == [], "and the job goes on"
     assert target.log("pserver").read_text().count("connections.unproven") >= 1
 

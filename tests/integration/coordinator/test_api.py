@@ -22,6 +22,8 @@ from paramfleet_shared.config import read_environment
 from paramfleet_shared.discovery.registry import Registry
 from paramfleet_shared.discovery.scripts import Keys
 from paramfleet_shared.discovery.store import RedisStore
+from paramfleet_shared.processes.keeping import tied
+from paramfleet_shared.testing.patience import LATE_S
 
 CHECKS = (
     "not_a_server_error",
@@ -41,7 +43,7 @@ async def admin_of(scene: Any) -> str:
     """Return the coordinator's admin address once it is announced."""
     store = RedisStore(scene.common["redis"], clock=SystemClock(), timeout_s=2.0)
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(LATE_S):
             find = Registry(store, job=scene.common["job"]).find_coordinator
             while True:
                 coordinator = await find()
@@ -58,7 +60,7 @@ def ask(
 ) -> tuple[int, str, str]:
     request = urllib.request.Request(url, data=body, headers=headers or {})
     try:
-        with urllib.request.urlopen(request, timeout=5) as answer:
+        with urllib.request.urlopen(request, timeout=LATE_S) as answer:
             return answer.status, answer.headers["Content-Type"], answer.read().decode()
     except urllib.error.HTTPError as refusal:
         with refusal:
@@ -141,7 +143,7 @@ async def test_a_stream_begins_with_the_whole_and_is_taken_up_again(
             headers = {**scene.heads, **({} if last is None else {"Last-Event-ID": last})}
             found: list[tuple[str, int]] = []
             with urllib.request.urlopen(
-                urllib.request.Request(url, headers=headers), timeout=8
+                urllib.request.Request(url, headers=headers), timeout=LATE_S
             ) as answer:
                 assert answer.headers["Content-Type"] == "text/event-stream"
                 while len(found) < count:
@@ -186,14 +188,14 @@ async def test_a_reader_that_does_not_read_is_cut_off_and_makes_room(
         def first_line() -> tuple[int, str]:
             request = urllib.request.Request(f"{url}/api/v1/stream", headers=scene.heads)
             try:
-                with urllib.request.urlopen(request, timeout=8) as answer:
+                with urllib.request.urlopen(request, timeout=LATE_S) as answer:
                     return answer.status, answer.readline().decode()
             except urllib.error.HTTPError as refusal:
                 with refusal:
                     return refusal.code, ""
 
         seen = [await asyncio.to_thread(first_line)]
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(LATE_S):
             while seen[-1][0] == 503:
                 await asyncio.sleep(0.1)
                 seen.append(await asyncio.to_thread(first_line))
@@ -224,7 +226,7 @@ async def test_nothing_that_is_asked_makes_the_coordinator_fail(
         if has_token:
             command.append(f"--header=Authorization: {scene.heads['Authorization']}")
 
-        run = partial(subprocess.run, command, cwd=tmp_path, timeout=110, check=False)
+        run = partial(subprocess.run, tied(command), cwd=tmp_path, check=False)
         ended = await asyncio.to_thread(run, capture_output=True, text=True)
 
         assert re.search(r"(\d\d+) generated, \1 passed", ended.stdout), ended.stdout[-4000:]
@@ -233,7 +235,7 @@ async def test_nothing_that_is_asked_makes_the_coordinator_fail(
 
 async def act(scene: Any, url: str, action: str) -> None:
     """Do something to the job, as soon as it trains."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(LATE_S):
         while True:
             where, heads = f"{url}/api/v1/{action}", {**HEADS, **scene.heads}
             status, _, said = await asyncio.to_thread(ask, where, body=b"{}", headers=heads)
@@ -251,7 +253,7 @@ async def audited(scene: Any, url: str) -> list[tuple[int, str]]:
 async def command(redis: str, job: str, *more: str) -> subprocess.CompletedProcess[str]:
     words = [sys.executable, "-m", "paramfleet_worker", "audit", *more]
     environment = {**read_environment(), "PARAMFLEET_REDIS": redis, "PARAMFLEET_JOB": job}
-    run = partial(subprocess.run, words, env=environment, timeout=40, check=False)
+    run = partial(subprocess.run, tied(words), env=environment, check=False)
     return await asyncio.to_thread(run, capture_output=True, text=True)
 
 

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from paramfleet_shared.processes.keeping import tied
+from paramfleet_shared.testing.patience import LATE_S
 from paramfleet_shared.wire.limits import Limits
 
 CURL = shutil.which("curl")
@@ -16,7 +18,7 @@ CURL = shutil.which("curl")
 def curl_lacks_http2() -> bool:
     if CURL is None:
         return True
-    told = subprocess.run([CURL, "--version"], capture_output=True, text=True, check=True)
+    told = subprocess.run(tied([CURL, "--version"]), capture_output=True, text=True, check=True)
     return "HTTP2" not in told.stdout
 
 
@@ -25,10 +27,10 @@ needs_curl = pytest.mark.skipif(curl_lacks_http2(), reason="no curl with HTTP/2 
 
 async def curl(*arguments: str) -> str:
     assert CURL is not None
-    process = await asyncio.create_subprocess_exec(
-        CURL, "-s", "--max-time", "5", "--http2-prior-knowledge", *arguments,
-        stdout=asyncio.subprocess.PIPE,
-    )  # fmt: skip
+    command = tied(
+        [CURL, "-s", "--max-time", str(LATE_S), "--http2-prior-knowledge", *arguments]
+    )
+    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     told, _ = await process.communicate()
     assert process.returncode == 0
     return told.decode()

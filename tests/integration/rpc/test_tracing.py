@@ -14,11 +14,13 @@ from paramfleet_shared.clock import SystemClock
 from paramfleet_shared.config import JobSettings
 from paramfleet_shared.errors import FleetError
 from paramfleet_shared.otel import OtelMissingError, OtelTracing, tracing_of
+from paramfleet_shared.processes.keeping import tied
 from paramfleet_shared.rpc.client import Channel
 from paramfleet_shared.rpc.server import Request, RpcServer
 from paramfleet_shared.rpc.session import Session
 from paramfleet_shared.rpc.tracing import open_channel
 from paramfleet_shared.served_errors import UnknownTableError
+from paramfleet_shared.testing.patience import LATE_S
 from paramfleet_shared.wire.message import Message
 
 CLOCK = SystemClock()
@@ -51,9 +53,9 @@ async def call_twice(tracing: OtelTracing | None) -> tuple[Channel, RpcServer]:
     server = RpcServer(handlers, name="here", clock=CLOCK, tracing=tracing)
     port = await server.start("127.0.0.1")
     channel = open_channel(f"127.0.0.1:{port}", tracing=tracing, peer="pserver 0", clock=CLOCK)
-    assert (await channel.call("pull", Message(), timeout_s=5.0)).fields == {"op": "pull"}
+    assert (await channel.call("pull", Message(), timeout_s=LATE_S)).fields == {"op": "pull"}
     with pytest.raises(FleetError):
-        await channel.call("push", Message(), timeout_s=5.0)
+        await channel.call("push", Message(), timeout_s=LATE_S)
     await channel.close()
     await server.close()
     return channel, server
@@ -107,7 +109,7 @@ def test_a_process_that_does_not_trace_imports_nothing_of_opentelemetry() -> Non
         "print([name for name in sys.modules if name.startswith('opentelemetry')])"
     )
     said = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=20
+        tied([sys.executable, "-c", code]), capture_output=True, text=True, check=True
     )
 
     assert said.stdout == "[]\n"

@@ -6,6 +6,7 @@ import sys
 import pytest
 
 import paramfleet as fleet
+from paramfleet_shared.processes.keeping import tied
 
 STAR = """
 import sys
@@ -28,7 +29,7 @@ def test_a_name_that_there_is_not_is_refused() -> None:
 @pytest.mark.slow
 def test_names_come_when_they_are_used_and_belong_together() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", STAR], capture_output=True, text=True, timeout=60, check=False
+        tied([sys.executable, "-c", STAR]), capture_output=True, text=True, check=False
     )
 
     assert done.returncode == 0, done.stderr

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from paramfleet_shared.processes.keeping import tied
+
 COMPOSE = Path(__file__).parents[3] / "deploy" / "compose"
 
 TWO_NETWORKS = """
@@ -27,7 +29,7 @@ def start(folder: Path, environment: dict[str, str], *prefix: str) -> str:
     fake.write_text('#!/bin/sh\necho "$1 at ${PARAMFLEET_HOST:-nothing}"\n')
     fake.chmod(0o755)
     completed = subprocess.run(
-        [*prefix, "sh", str(COMPOSE / "entrypoint.sh"), "pserver"],
+        tied([*prefix, "sh", str(COMPOSE / "entrypoint.sh"), "pserver"]),
         env={
             "PATH": f"{folder}:{Path(sys.executable).parent}:{os.defpath}:/usr/sbin:/sbin",
             "PARAMFLEET_LIB": str(COMPOSE),
@@ -48,7 +50,7 @@ def test_the_address_is_the_one_that_faces_redis(tmp_path: Path) -> None:
 
 def test_of_two_networks_it_is_that_of_redis(tmp_path: Path) -> None:
     apart = ("unshare", "--net", "sh", "-c", TWO_NETWORKS, "sh")
-    probe = subprocess.run([*apart, "true"], capture_output=True, text=True, check=False)
+    probe = subprocess.run(tied([*apart, "true"]), capture_output=True, text=True, check=False)
     if probe.returncode != 0:
         pytest.skip(f"no networks of its own: {probe.stderr.strip()}")
 

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from paramfleet_shared.processes.keeping import tied
+
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
@@ -16,11 +18,10 @@ pytestmark = [pytest.mark.processes, pytest.mark.slow]
 def result_of(example: str, *arguments: str) -> dict[str, Any]:
     """Run the program and return what its last line says."""
     run = subprocess.run(
-        [sys.executable, str(EXAMPLES / example / "train.py"), *arguments],
+        tied([sys.executable, str(EXAMPLES / example / "train.py"), *arguments]),
         capture_output=True,
         check=True,
         text=True,
-        timeout=100,
     )
     result: dict[str, Any] = json.loads(run.stdout.splitlines()[-1])
     return result

@@ -12,6 +12,7 @@ import pytest
 import paramfleet_pserver
 from paramfleet_shared import served_errors
 from paramfleet_shared.errors import FleetError, error_from_wire, error_to_wire
+from paramfleet_shared.processes.keeping import tied
 
 FACTS = {"int": 3, "float": 0.5, "str": "words", "list[int]": [0, 2], "Any": "sync"}
 
@@ -65,7 +66,7 @@ wire = {"code": "contract.unknown_table", "message": "", "facts": {"table": "t"}
 print(type(error_from_wire(wire)).__name__)
 """
     found = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=15
+        tied([sys.executable, "-c", script]), capture_output=True, text=True, check=True
     )
 
     assert found.stdout == "UnknownTableError\n"

@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from paramfleet_shared.processes.keeping import tied
+
 pytestmark = pytest.mark.slow
 
 LISTING = """
@@ -17,7 +19,7 @@ print(json.dumps(sorted(sys.modules)))
 
 def test_the_command_starts_without_what_only_training_and_tables_need() -> None:
     ended = subprocess.run(
-        [sys.executable, "-c", LISTING], capture_output=True, text=True, timeout=60, check=True
+        tied([sys.executable, "-c", LISTING]), capture_output=True, text=True, check=True
     )
     loaded = set(json.loads(ended.stdout))
 

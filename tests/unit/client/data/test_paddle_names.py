@@ -12,6 +12,7 @@ from paramfleet.data.memory_dataset import InMemoryDataset
 from paramfleet.data.queue_dataset import QueueDataset
 from paramfleet.data.slots import Slot
 from paramfleet_shared.config import read_environment
+from paramfleet_shared.processes.keeping import tied
 
 PADDLE_NAMES = Path(paramfleet.data.paddlerec.__file__).parent / "paddle_names"
 
@@ -75,11 +76,10 @@ def python(code: str, *path: Path) -> str:
     """Return what a Python says that has these folders on its path."""
     places = ":".join(map(str, path))
     done = subprocess.run(
-        [sys.executable, "-c", code],
+        tied([sys.executable, "-c", code]),
         env={**read_environment(), "PYTHONPATH": places},
         capture_output=True,
         text=True,
-        timeout=60,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -32,6 +32,7 @@ from paramfleet.data.progress import OtherDataError
 from paramfleet.data.queue_dataset import QueueDataset
 from paramfleet.data.slots import Slot
 from paramfleet_shared.config import SettingError, UnknownSettingError
+from paramfleet_shared.processes.keeping import tied
 
 SLOTS = [Slot("label", dense=True), Slot("price", "float32"), Slot("words")]
 
@@ -390,7 +391,7 @@ def test_a_process_that_ends_takes_its_commands_with_it(
         "raise SystemExit(7)\n"
     )
 
-    ended = subprocess.run([sys.executable, "-c", script], check=False)
+    ended = subprocess.run(tied([sys.executable, "-c", script]), check=False)
 
     assert ended.returncode == 7
     with pytest.raises(ProcessLookupError):

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import paramfleet as fleet
+from paramfleet_shared.processes.keeping import tied
 
 pytestmark = pytest.mark.slow
 
@@ -46,7 +47,7 @@ TRANSPORT |= {"paramfleet_shared.discovery", "paramfleet.session", "paramfleet.s
 def loaded_by(program: str) -> set[str]:
     text = LISTING.format(program=program)
     ended = subprocess.run(
-        [sys.executable, "-c", text], capture_output=True, text=True, timeout=200, check=False
+        tied([sys.executable, "-c", text]), capture_output=True, text=True, check=False
     )
     assert ended.returncode == 0, ended.stderr
     return set(json.loads(ended.stdout))

@@ -21,6 +21,7 @@ from paramfleet_shared.discovery.serving import (
     require_access_lists,
 )
 from paramfleet_shared.discovery.store import RedisStore
+from paramfleet_shared.processes.keeping import tied
 
 
 async def ask(server: EmbeddedRedis, *words: str, url: str = "") -> object:
@@ -132,7 +133,7 @@ sys.stdin.read()
 @pytest.mark.processes
 def test_it_does_not_outlive_a_starter_that_was_killed(tmp_path: Path) -> None:
     starter = subprocess.Popen(
-        [sys.executable, "-c", STARTS, str(tmp_path)],
+        tied([sys.executable, "-c", STARTS, str(tmp_path)]),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )

@@ -15,6 +15,7 @@ from paramfleet_shared.job_folder import (
     runtime_dir,
     write_private,
 )
+from paramfleet_shared.processes.keeping import tied
 
 FACTS = JobFacts(job="flights", launch="ab12", redis="unix:///tmp/x.sock", pid=7)
 
@@ -53,7 +54,7 @@ def test_what_a_killed_launcher_left_is_cleared_away(root: Path) -> None:
         "folder = JobFolder.claim(Path(sys.argv[1]), 'flights')\n"
         "folder.secret_file.write_text('old'); os._exit(9)"
     )
-    died = subprocess.run([sys.executable, "-c", code, str(root)], check=False)
+    died = subprocess.run(tied([sys.executable, "-c", code, str(root)]), check=False)
     assert died.returncode == 9
     assert (root / "flights" / "secret").exists()
     assert JobFolder.find(root, "flights") is None

@@ -25,9 +25,8 @@ def has_ended(descriptor: int, *, within_s: float) -> bool:
 
 @pytest.mark.processes
 def test_who_is_on_the_list_is_killed_and_who_is_off_it_is_not() -> None:
-    kept, spared = (
-        subprocess.Popen(["sleep", "100"], start_new_session=True) for _ in range(2)
-    )
+    command = tied(["sleep", "100"])
+    kept, spared = (subprocess.Popen(command, start_new_session=True) for _ in range(2))
     keeper = Keeper()
     for process in (kept, spared):
         keeper.add(process.pid)
@@ -140,7 +139,7 @@ def test_what_a_thread_has_started_outlives_the_thread_and_not_the_process(how: 
 def test_a_command_whose_starter_is_gone_already_never_starts(tmp_path: Path) -> None:
     never = tmp_path / "never"
     words = tied(["touch", str(never)])
-    gone = subprocess.Popen(["true"])
+    gone = subprocess.Popen(tied(["true"]))
     gone.wait()
     words[words.index(str(os.getpid()))] = str(gone.pid)
 

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+from paramfleet_shared.processes.keeping import tied
+
 WARN = (
     "import logging; from paramfleet_shared.telemetry import show_warnings\n"
     "show_warnings('worker', 1); {more}\n"
@@ -11,7 +13,7 @@ WARN = (
 
 
 def said(more: str) -> str:
-    command = [sys.executable, "-c", WARN.format(more=more)]
+    command = tied([sys.executable, "-c", WARN.format(more=more)])
     return subprocess.run(command, capture_output=True, text=True, check=True).stderr
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from paramfleet_shared.processes.keeping import tied
 from paramfleet_shared.tls import MemberName
 from paramfleet_shared.tokens import Tokens, TokensFileError
 from paramfleet_worker.app.certs_commands import certs
@@ -106,15 +107,11 @@ def test_openssl_agrees_with_every_extension(tmp_path: Path) -> None:
     init(tmp_path, "--host", "a.example")
     assert OPENSSL is not None
 
-    verdict = subprocess.run(
-        [
-            OPENSSL, "verify", "-x509_strict", "-purpose", "sslserver", "-verify_hostname",
-            "a.example", "-CAfile", tmp_path / "ca.crt", tmp_path / "worker.crt",
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-    )  # fmt: skip
+    command = [
+        OPENSSL, "verify", "-x509_strict", "-purpose", "sslserver", "-verify_hostname",
+        "a.example", "-CAfile", str(tmp_path / "ca.crt"), str(tmp_path / "worker.crt"),
+    ]  # fmt: skip
+    verdict = subprocess.run(tied(command), capture_output=True, text=True, check=False)
 
     assert verdict.stdout.strip().endswith("OK")
 
