@@ -127,6 +127,7 @@ def test_the_python_of_the_migration_page_runs(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.processes
+@pytest.mark.timeout(900)  # four programs, each of which imports torch
 def test_the_programs_of_the_serving_page_answer_alike(tmp_path: Path) -> None:
     for block in blocks(CHECKOUT / "docs" / "serving.md"):
         if named := re.match(r"# (\w+\.py)\n", block):
