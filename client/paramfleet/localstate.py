@@ -7,7 +7,7 @@ optimizer only the values are saved.
 Shape legend: n = rows, D = row width, S = state columns, P = values of a dense table.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -128,14 +128,7 @@ def tables_to_load(
     sparse, dense = _specs_of(optimizer, tables)
     specs = {spec.name: spec for spec in (*sparse, *dense)}
     saved = {table.spec.name: table for table in manifest.tables}
-    for name, table in saved.items():
-        if name not in specs:
-            rule = (
-                f"has a table {name!r} that this model doesn't have; load a checkpoint of this "
-                "model, or give a renamed module its former name with name="
-            )
-            raise ManifestError(path=str(folder / MANIFEST), rule=rule)
-        specs[name].check_same_rows(table.spec)
+    _check_same_tables(saved, specs, folder)
     wholes = {}
     for name, table in saved.items():
         files = [file for file in manifest.files if file.table == name]
@@ -237,6 +230,25 @@ def join_parts(parts: Sequence[FilePart], spec: TableSpec) -> FilePart:
         values=np.concatenate([part.values for part in ordered]),
         states=np.concatenate([none, *(part.states for part in ordered)], axis=1),
     )
+
+
+def _check_same_tables(
+    saved: Mapping[str, SavedTable], specs: Mapping[str, TableSpec], folder: Path
+) -> None:
+    """Pass if the model has all tables of a checkpoint, with rows of the same kind.
+
+    Raises:
+        ManifestError: naming the first that it doesn't have.
+        TableMismatchError: if a table has another shape, or other first values.
+    """
+    for name, table in saved.items():
+        if name not in specs:
+            rule = (
+                f"has a table {name!r} that this model doesn't have; load a checkpoint of this "
+                "model, or give a renamed module its former name with name="
+            )
+            raise ManifestError(path=str(folder / MANIFEST), rule=rule)
+        specs[name].check_same_rows(table.spec)
 
 
 def _check_ids(
