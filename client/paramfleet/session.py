@@ -34,7 +34,7 @@ from paramfleet.naming import TableConflictError, check_covered, share_tables
 from paramfleet.optimizer import DistributedOptimizer
 from paramfleet.progress import Progress
 from paramfleet.resuming import begin_registered
-from paramfleet.roles import PaddleCloudRoleMaker, Role, RoleError, RoleMaker
+from paramfleet.roles import PaddleCloudRoleMaker, RoleError, RoleMaker
 from paramfleet.settings import WorkerSettings, read_settings
 from paramfleet.standing import Standing
 from paramfleet.step_times import StepTimes
@@ -117,7 +117,7 @@ class Session(Standing):
             self.collective = CollectiveTraining(world)
             watch_for_early_end(self._abandon)
             return
-        if not self._role.distributed or self._role.role is Role.SERVER:
+        if not self._joins_as_worker():
             return
         self.settings = read_settings(host=self._role.host)
         communicator = Communicator()

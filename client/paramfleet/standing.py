@@ -6,6 +6,7 @@ from paramfleet.call_order import CallOrderError
 from paramfleet.collective.errors import WrongModeError
 from paramfleet.registered import Registered
 from paramfleet.roles import Role, RoleMaker
+from paramfleet_shared.telemetry import show_warnings
 
 if TYPE_CHECKING:
     from paramfleet.collective.training import CollectiveTraining
@@ -68,6 +69,12 @@ class Standing:
         if self._role is None:
             raise CallOrderError(function="init", remedy="call it first")
         return self._role
+
+    def _joins_as_worker(self) -> bool:
+        """Return whether this process is to join a job now; one alone sets up its log."""
+        if not self.role.distributed:
+            show_warnings("worker", None)
+        return self.role.distributed and self.role.role is Role.WORKER
 
     def is_worker(self) -> bool:
         """Return whether this process trains."""

@@ -18,7 +18,6 @@ from paramfleet.runner.training import train
 from paramfleet_shared.cli import BoundedCommand, BoundedGroup, echo
 from paramfleet_shared.clock import Clock, SystemClock
 from paramfleet_shared.errors import ContractError, FleetError
-from paramfleet_shared.telemetry import show_warnings
 
 __all__ = ["main"]
 
@@ -90,8 +89,6 @@ def _told(name: str, work: Work, path: Path, options: tuple[str, ...]) -> None:
     Raises:
         UsageError: if the configuration can't be what was meant.
     """
-    if not fleet.server_num():  # a worker of a job has set its log up when it joined
-        show_warnings("worker", None)
     try:
         raw = read_config(path, options)
         cls = load_model_class(raw)
