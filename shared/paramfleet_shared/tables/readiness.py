@@ -17,11 +17,11 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import numba
 from llvmlite import binding  # type: ignore[import-untyped]  # llvmlite ships no types
 
 from paramfleet_shared.processes.keeping import tied
-from paramfleet_shared.tables.kernels.compiled import cache_folders
+from paramfleet_shared.tables.kernels.folders import cache_folders
+from paramfleet_shared.versions import versions
 
 __all__ = ["COMPILING", "alone", "compiling", "is_cold", "note_compiled"]
 
@@ -86,7 +86,7 @@ def _folder() -> Path | None:
 def _mark() -> str:
     facts = (
         sys.implementation.cache_tag,
-        numba.__version__,
+        versions()["numba"],
         binding.get_host_cpu_name(),
         binding.get_host_cpu_features().flatten(),
     )

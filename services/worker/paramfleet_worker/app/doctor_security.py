@@ -11,7 +11,7 @@ from typing import Any
 from paramfleet_shared.config import JobSettings, without_password
 from paramfleet_shared.errors import FleetError
 from paramfleet_shared.job_folder import JobFolder
-from paramfleet_shared.tables.kernels.compiled import cache_folders
+from paramfleet_shared.tables.kernels.folders import cache_folders
 from paramfleet_shared.tls import files_of
 from paramfleet_worker.app.finding import Found, find_job
 from paramfleet_worker.app.operating import Operator, context_of, find_url

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from paramfleet_shared.machine import raise_open_files
-from paramfleet_shared.tables.kernels.compiled import cache_folders
+from paramfleet_shared.tables.kernels.folders import cache_folders
 from paramfleet_shared.tables.readiness import is_cold
 from paramfleet_worker.core.doctor.facts import DiskFacts, MachineFacts, TorchFacts
 

@@ -1,15 +1,15 @@
 """How Python functions become kernels, and how arrays reach them."""
 
-import hashlib
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numba
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-__all__ = ["as_input", "cache_folders", "inlined", "kernel", "uncounted"]
+from paramfleet_shared.tables.kernels.folders import cache_folders
+
+__all__ = ["as_input", "inlined", "kernel", "uncounted"]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -20,23 +20,6 @@ _OPTIONS: dict[str, Any] = {
     "error_model": "numpy",  # x / 0 is inf, not an exception
     "fastmath": False,  # no contraction, no reordering: the same bits on every machine
 }
-
-
-def cache_folders() -> tuple[Path, ...]:
-    """Return where compiled kernels may be kept, the best place first.
-
-    A folder's name holds a digest of every kernel's source. numba itself looks only at
-    the file that a kernel is written in, so that it would not see a change in a function
-    inlined from another, and would fail on a record that an older version has left.
-    """
-    here = Path(__file__).parent
-    digest = hashlib.blake2b(digest_size=8)
-    for path in sorted(here.glob("*.py")):
-        digest.update(path.read_bytes())
-    name = f"kernels-{digest.hexdigest()}"
-    if _SETTINGS.CACHE_DIR:  # set by the user, as NUMBA_CACHE_DIR
-        return (Path(_SETTINGS.CACHE_DIR) / name,)
-    return (here / "__pycache__" / name, Path("~/.cache/paramfleet").expanduser() / name)
 
 
 _FOLDERS = cache_folders()

@@ -1,19 +1,21 @@
 """Whether the kernels are compiled, and who compiles them."""
 
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
-import numba
 import pytest
 
 from paramfleet_shared.tables import readiness
 from paramfleet_shared.tables.readiness import alone, compiling, is_cold, note_compiled
+from paramfleet_shared.versions import versions
 
 
 @pytest.fixture
 def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Return a folder for kernels in which there are none."""
-    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
     return tmp_path
 
 
@@ -26,11 +28,24 @@ def test_a_machine_is_cold_until_every_kernel_is_compiled(cache: Path) -> None:
     assert [folder.name[:8] for folder in cache.iterdir()] == ["kernels-"]
 
 
+def test_nobody_imports_numba_to_know_whether_there_is_something_to_compile() -> None:
+    asks = (
+        "import sys; from paramfleet_shared.tables.readiness import is_cold; is_cold(); "
+        "print('numba' in sys.modules)"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", asks], capture_output=True, text=True, timeout=60, check=True
+    )
+
+    assert done.stdout == "False\n"
+
+
 @pytest.mark.usefixtures("cache")
 def test_another_numba_needs_kernels_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     note_compiled()
 
-    monkeypatch.setattr(numba, "__version__", "0.0.0")
+    monkeypatch.setitem(versions(), "numba", "0.0.0")
 
     assert is_cold()
 

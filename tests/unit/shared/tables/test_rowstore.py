@@ -4,12 +4,12 @@ from pathlib import Path
 from statistics import NormalDist
 from typing import Any
 
-import numba
 import numpy as np
 import pytest
 
 from paramfleet_shared.tables.kernels import compiled
-from paramfleet_shared.tables.kernels.compiled import as_input, cache_folders
+from paramfleet_shared.tables.kernels.compiled import as_input
+from paramfleet_shared.tables.kernels.folders import cache_folders
 from paramfleet_shared.tables.reservation import (
     MAX_RESERVATION_BYTES,
     CapacityError,
@@ -242,7 +242,7 @@ def test_compiled_kernels_are_kept_apart_by_a_digest_of_their_source() -> None:
 def test_the_users_choice_of_a_cache_folder_is_kept(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
 
     (folder,) = cache_folders()
 
