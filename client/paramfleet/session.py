@@ -16,8 +16,6 @@ import torch
 
 from paramfleet.agreement import Agreement
 from paramfleet.call_order import CallOrderError
-from paramfleet.collective.training import CollectiveTraining
-from paramfleet.collective.world import World
 from paramfleet.communicator import Communicator
 from paramfleet.curves import Curves
 from paramfleet.early_end import watch_for_early_end
@@ -112,6 +110,9 @@ class Session(Standing):
         self._strategy = strategy
         self._stopped = self._finished = False
         if self._role.collective:
+            from paramfleet.collective.training import CollectiveTraining  # noqa: PLC0415 - slow
+            from paramfleet.collective.world import World  # noqa: PLC0415 - slow
+
             self.settings = read_settings(host=self._role.host)
             world = World(self._role, self.settings, self._clock)
             self.collective = CollectiveTraining(world)

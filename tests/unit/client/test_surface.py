@@ -34,3 +34,15 @@ def test_names_come_when_they_are_used_and_belong_together() -> None:
 
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.slow
+def test_a_process_loads_what_collective_training_needs_only_where_it_trains_so() -> None:
+    heavy = ("sympy", "torch.distributed.fsdp", "paramfleet.collective.training")
+    asks = f"import sys, paramfleet.surface; print([n for n in {heavy} if n in sys.modules])"
+
+    done = subprocess.run(
+        [sys.executable, "-c", asks], capture_output=True, text=True, timeout=60, check=True
+    )
+
+    assert done.stdout == "[]\n"
