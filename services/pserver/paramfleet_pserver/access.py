@@ -78,7 +78,7 @@ class IssuedIncarnations:
 
         Raises:
             UnissuedIncarnationError: if nobody gave it out.
-            NoRedisError: if the registry doesn't answer.
+            NoRedisError: if the registry stays away.
         """
         deadline = self._clock.monotonic() + self._patience_s
         while not self._holds(rank, incarnation):

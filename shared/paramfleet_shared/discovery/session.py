@@ -206,9 +206,9 @@ class JobSession:
         """Return the newest incarnation of a place that was given out; 0 for none.
 
         Raises:
-            NoRedisError: if Redis doesn't answer.
+            NoRedisError: if Redis stays away for ``call_timeout_s``.
         """
-        return await self._registry.read_incarnation(role, index)
+        return await self._insist(lambda: self._registry.read_incarnation(role, index))
 
     async def barrier(self, name: str, *, timeout_s: float | None = None) -> None:
         """Return when every worker that still trains has called it as often as this one.

@@ -143,3 +143,16 @@ async def test_a_worker_that_is_not_known_yet_acts_on_after_redis_came_back_empt
     await scene.act("declare")
 
     await scene.act("wait_turn")
+
+
+async def test_a_worker_that_is_not_known_yet_is_answered_when_redis_is_back(
+    scene: Scene,
+) -> None:
+    scene.redis.stop()
+
+    acting = asyncio.create_task(scene.act("declare"))  # noqa: TID251 - awaited below
+    given_up, _ = await asyncio.wait([acting], timeout=0.5)
+    await scene.redis.start()
+
+    assert not given_up
+    await acting
