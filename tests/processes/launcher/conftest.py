@@ -68,6 +68,10 @@ def take_part(train=None, index=rank):
 """
 
 
+QUICK_HEARTBEATS = {"PARAMFLEET_LEASE_RENEW_S": "0.2"}
+"""How soon members and launchers see what was decided; jobs of tests begin and end by it."""
+
+
 class Launch:
     """One ``paramfleet launch`` and what it has said so far."""
 
@@ -79,7 +83,7 @@ class Launch:
         self.process = subprocess.Popen(
             tied(command),
             cwd=cwd,
-            env={**read_environment(), **(environment or {})},
+            env={**read_environment(), **QUICK_HEARTBEATS, **(environment or {})},
             stdin=subprocess.DEVNULL,
             stdout=self._out,
             stderr=subprocess.PIPE,

@@ -18,7 +18,7 @@ from paramfleet_shared.discovery.store import RedisStore
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
-LEASE = {"PARAMFLEET_LEASE_TTL_S": "3", "PARAMFLEET_LEASE_RENEW_S": "0.3"}
+LEASE = {"PARAMFLEET_LEASE_TTL_S": "3"}
 
 BODY = """
     async def train(session):

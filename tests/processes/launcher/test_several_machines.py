@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 FIRST, SECOND = "127.0.0.1", "127.0.0.2"
 
-LEASE = {"PARAMFLEET_LEASE_TTL_S": "4", "PARAMFLEET_LEASE_RENEW_S": "0.3"}
+LEASE = {"PARAMFLEET_LEASE_TTL_S": "4"}
 SECRET = {"PARAMFLEET_SECRET": "several machines have the same secret"}
 
 BODY = """

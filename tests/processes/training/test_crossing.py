@@ -24,18 +24,21 @@ def test_every_mode_loads_what_every_mode_saved(
     common = ["--optimizer", optimizer, *(["--dense"] if dense else [])]
     folders = {mode: str(tmp_path / mode) for mode in modes}
 
-    def run(mode: str, *args: str) -> dict[str, list[float]]:
-        found: dict[str, list[float]]
-        if mode == "alone":
-            found = jobs.local(SCRIPT, *common, *args)
-        else:
-            how = ["--mode", mode]
-            (found,) = jobs.run(SCRIPT, *common, *how, *args, workers=1, servers=2).results
+    def run_all(args: dict[str, list[str]]) -> dict[str, dict[str, list[float]]]:
+        """Run the script in every mode, the jobs of all at the same time."""
+        sizes = {"workers": 1, "servers": 2}
+        running = {
+            mode: jobs.start(SCRIPT, *common, "--mode", mode, *args[mode], **sizes)
+            for mode in modes
+            if mode != "alone"
+        }
+        found = {"alone": jobs.local(SCRIPT, *common, *args["alone"])}
+        for mode, job in running.items():
+            (found[mode],) = job.end().results
         return found
 
-    for mode in modes:
-        run(mode, "--steps", "12", "--save", folders[mode])
-    losses = {mode: run(mode, *folders.values()) for mode in modes}
+    run_all({mode: ["--steps", "12", "--save", folders[mode]] for mode in modes})
+    losses = run_all({mode: list(folders.values()) for mode in modes})
 
     alone = losses["alone"]
     exact = [mode for mode in modes if mode in EXACT]

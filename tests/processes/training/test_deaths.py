@@ -12,16 +12,29 @@ from paramfleet_shared.testing.patience import LATE_S
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 SCRIPT = "train_long.py"
+MODES = ("sync", "async", "geo")
 LEASE_TTL_S = 6.0
 WITHIN_S = LEASE_TTL_S + LATE_S
-QUICK_LEASE = {"PARAMFLEET_LEASE_TTL_S": str(LEASE_TTL_S), "PARAMFLEET_LEASE_RENEW_S": "0.5"}
+QUICK_LEASE = {"PARAMFLEET_LEASE_TTL_S": str(LEASE_TTL_S)}
 
 
 def start(jobs: Any, *args: str) -> Any:
     running = jobs.start(SCRIPT, *args, **QUICK_LEASE)
+    wait_training(running)
+    return running
+
+
+def start_each_mode(jobs: Any) -> list[Any]:
+    """Return a training job of each mode: the lease that all wait for passes once."""
+    running = [jobs.start(SCRIPT, "--mode", mode, **QUICK_LEASE) for mode in MODES]
+    for each in running:
+        wait_training(each)
+    return running
+
+
+def wait_training(running: Any) -> None:
     for rank in (0, 1):
         running.wait_for(f"worker{rank}", "training as")
-    return running
 
 
 def assert_all_end_naming(running: Any, member: str, reason: str) -> None:
@@ -42,16 +55,17 @@ def assert_all_end_naming(running: Any, member: str, reason: str) -> None:
             ), f"{name} said:\n{log}"
 
 
-@pytest.mark.parametrize("mode", ["sync", "async", "geo"])
 @pytest.mark.parametrize("member", ["worker 1", "worker 0", "pserver 1"])
-def test_everyone_ends_with_the_name_of_a_member_that_was_killed(
-    jobs: Any, member: str, mode: str
+def test_everyone_ends_with_the_name_of_a_member_that_was_killed_in_every_mode(
+    jobs: Any, member: str
 ) -> None:
-    running = start(jobs, "--mode", mode)
+    running = start_each_mode(jobs)
 
-    running.send(member.replace(" ", ""), signal.SIGKILL)
+    for each in running:
+        each.send(member.replace(" ", ""), signal.SIGKILL)
 
-    assert_all_end_naming(running, member, "")
+    for each in running:
+        assert_all_end_naming(each, member, "")
 
 
 def test_a_geo_worker_between_two_far_exchanges_learns_of_it_too(jobs: Any) -> None:
@@ -62,22 +76,24 @@ def test_a_geo_worker_between_two_far_exchanges_learns_of_it_too(jobs: Any) -> N
     assert_all_end_naming(running, "pserver 0", "")
 
 
-@pytest.mark.parametrize("mode", ["sync", "async", "geo"])
 @pytest.mark.parametrize("member", ["worker 1", "pserver 1"])
-def test_a_member_that_hangs_is_dead_when_its_lease_is_over(
-    jobs: Any, member: str, mode: str
+def test_a_member_that_hangs_is_dead_when_its_lease_is_over_in_every_mode(
+    jobs: Any, member: str
 ) -> None:
-    running = start(jobs, "--mode", mode)
+    jobs_of_modes = start_each_mode(jobs)
     hung = member.replace(" ", "")
 
-    running.send(hung, signal.SIGSTOP)
-    for name in running.pids.keys() - {hung}:
-        assert running.code(name, within_s=WITHIN_S) != 0
-        assert f"the job failed: {member}: " in running.log(name)
-    running.send(hung, signal.SIGCONT)
+    for running in jobs_of_modes:
+        running.send(hung, signal.SIGSTOP)
+    for running in jobs_of_modes:
+        for name in running.pids.keys() - {hung}:
+            assert running.code(name, within_s=WITHIN_S) != 0
+            assert f"the job failed: {member}: " in running.log(name)
+        running.send(hung, signal.SIGCONT)
 
-    assert running.code(hung, within_s=WITHIN_S) != 0, "back again, it learns of its end"
-    assert f"the job failed: {member}: " in running.log(hung)
+    for running in jobs_of_modes:
+        assert running.code(hung, within_s=WITHIN_S) != 0, "back again, it learns of its end"
+        assert f"the job failed: {member}: " in running.log(hung)
 
 
 @pytest.mark.parametrize(("mode", "operations"), [("async", "push|pull"), ("geo", "exchange")])
@@ -86,8 +102,7 @@ def test_a_request_past_its_deadline_names_peer_operation_and_time(
 ) -> None:
     patience = {"PARAMFLEET_CALL_TIMEOUT_S": "3", "PARAMFLEET_LEASE_TTL_S": "60"}
     running = jobs.start(SCRIPT, "--mode", mode, **patience)
-    for rank in (0, 1):
-        running.wait_for(f"worker{rank}", "training as")
+    wait_training(running)
 
     running.send("pserver0", signal.SIGSTOP)
     codes = [running.code(f"worker{rank}") for rank in (0, 1)]

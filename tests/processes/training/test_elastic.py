@@ -17,9 +17,10 @@ SCRIPT = "train_elastic.py"
 MODES = pytest.mark.parametrize("mode", ["async", "geo"])
 TIMES = {
     "PARAMFLEET_COORDINATOR__ELASTIC": "true",
-    "PARAMFLEET_LEASE_TTL_S": "6",
-    "PARAMFLEET_LEASE_RENEW_S": "0.3",
+    "PARAMFLEET_COORDINATOR__WORKER_GRACE_S": "8",
+    "PARAMFLEET_LEASE_TTL_S": "3",
 }
+"""A paused worker has five seconds from the end of its lease to come back."""
 
 
 def training(jobs: Any, *args: str, **env: str) -> Any:
@@ -73,7 +74,7 @@ def test_workers_die_come_late_and_leave_while_the_coordinator_is_restarted(
 ) -> None:
     enough = tmp_path / "enough"
     args = ["--mode", mode, "--until", str(enough)]
-    running = training(jobs, *args, PARAMFLEET_COORDINATOR__WORKER_GRACE_S="12")
+    running = training(jobs, *args)
 
     running.send("worker2", signal.SIGKILL)
     running.start_worker(None, SCRIPT, *args, name="worker_new")
@@ -103,7 +104,7 @@ def test_a_paused_worker_goes_on_and_one_paused_for_long_is_fenced(
 ) -> None:
     enough, wrong = tmp_path / "enough", tmp_path / "wrong"
     args = ["--mode", mode, "--until", str(enough), "--raise_if", str(wrong)]
-    running = training(jobs, *args, PARAMFLEET_COORDINATOR__WORKER_GRACE_S="12")
+    running = training(jobs, *args)
 
     running.send("worker1", signal.SIGSTOP)
     wait_alive(running, 1, alive=False)

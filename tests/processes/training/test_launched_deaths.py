@@ -151,7 +151,7 @@ LEASE_TTL_S = 3.0
 @pytest.fixture
 def short_lease(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PARAMFLEET_LEASE_TTL_S", str(LEASE_TTL_S))
-    monkeypatch.setenv("PARAMFLEET_LEASE_RENEW_S", "0.3")
+    monkeypatch.setenv("PARAMFLEET_LEASE_RENEW_S", "0.2")
     monkeypatch.setenv("PARAMFLEET_ADMIN_OPEN_READING", "true")
 
 
@@ -183,16 +183,49 @@ def until(holds: Callable[[], bool], *, within_s: float, launched: Launched) -> 
 
 
 @pytest.mark.usefixtures("short_lease")
-@pytest.mark.parametrize(("role", "mode"), [("pserver 0", "sync"), ("worker 1", "async")])
-def test_a_process_that_stood_still_for_two_leases_goes_on_and_was_named_silent(
-    launch: Any, tmp_path: Path, role: str, mode: str
+@pytest.mark.parametrize(
+    ("mode", "roles"),
+    [
+        ("sync", ["pserver 0", "coordinator 0", "redis 0", "launcher 0"]),
+        ("async", ["worker 1"]),
+    ],
+)
+def test_who_stood_still_for_two_leases_goes_on_and_costs_nobody_the_job(
+    launch: Any, tmp_path: Path, mode: str, roles: list[str]
 ) -> None:
     enough = tmp_path / "enough"
     launched = launch("--mode", mode, "--until", str(enough))
     launched.wait_for("training as 0", "training as 1")
-    frozen = launched.find(role)
-    name, index = role.split()
 
+    for role in roles:
+        if role in {"pserver 0", "worker 1"}:
+            freeze_member(launched, role)
+        else:
+            freeze(launched, role)
+            time.sleep(LEASE_TTL_S)  # noqa: TID251 -- who is blamed for it would be by now
+        assert launched.failures == [], role
+    enough.touch()
+
+    assert launched.process.wait(60) == 0, launched.text
+    assert launched.failures == []
+    learned = re.findall(r"left with (\[.*\])", launched.text)
+    assert len(learned) == 2
+    if mode == "sync":
+        assert learned[0] == learned[1]
+
+
+def freeze(launched: Launched, role: str) -> None:
+    """Let a process that is no member stand still for two leases."""
+    frozen = launched.process.pid if role == "launcher 0" else launched.find(role)
+    os.kill(frozen, signal.SIGSTOP)
+    time.sleep(2 * LEASE_TTL_S)  # noqa: TID251 -- the freeze itself
+    os.kill(frozen, signal.SIGCONT)
+
+
+def freeze_member(launched: Launched, role: str) -> None:
+    """Let a member stand still for two leases; it is named silent, and then no longer."""
+    name, index = role.split()
+    frozen = launched.find(role)
     os.kill(frozen, signal.SIGSTOP)
     frozen_at = time.perf_counter()
     until(
@@ -209,14 +242,6 @@ def test_a_process_that_stood_still_for_two_leases_goes_on_and_was_named_silent(
         within_s=10.0,
         launched=launched,
     )
-    enough.touch()
-
-    assert launched.process.wait(60) == 0, launched.text
-    assert launched.failures == []
-    learned = re.findall(r"left with (\[.*\])", launched.text)
-    assert len(learned) == 2
-    if mode == "sync":
-        assert learned[0] == learned[1]
 
 
 @pytest.mark.usefixtures("short_lease")
@@ -231,39 +256,6 @@ def test_a_frozen_process_that_is_killed_is_named_at_once(launch: Any) -> None:
 
     assert launched.end() == 128 + signal.SIGKILL
     assert launched.failures[0].startswith("the job failed: worker 1 was killed by SIGKILL")
-
-
-@pytest.mark.usefixtures("short_lease")
-@pytest.mark.parametrize("role", ["coordinator 0", "redis 0"])
-def test_a_coordinator_or_redis_that_stood_still_costs_nobody_the_job(
-    launch: Any, tmp_path: Path, role: str
-) -> None:
-    enough = tmp_path / "enough"
-    launched = launch("--until", str(enough))
-    launched.wait_for("training as 0", "training as 1")
-    frozen = launched.find(role)
-
-    os.kill(frozen, signal.SIGSTOP)
-    time.sleep(2 * LEASE_TTL_S)  # noqa: TID251 -- the freeze itself
-    os.kill(frozen, signal.SIGCONT)
-    time.sleep(LEASE_TTL_S)  # noqa: TID251 -- who is blamed for it would be by now
-    enough.touch()
-
-    assert launched.process.wait(60) == 0, launched.text
-
-
-@pytest.mark.usefixtures("short_lease")
-def test_a_launcher_that_stood_still_costs_nobody_the_job(launch: Any, tmp_path: Path) -> None:
-    enough = tmp_path / "enough"
-    launched = launch("--until", str(enough))
-    launched.wait_for("training as 0", "training as 1")
-
-    launched.process.send_signal(signal.SIGSTOP)
-    time.sleep(2 * LEASE_TTL_S)  # noqa: TID251 -- the freeze itself
-    launched.process.send_signal(signal.SIGCONT)
-    enough.touch()
-
-    assert launched.process.wait(60) == 0, launched.text
 
 
 @pytest.mark.usefixtures("short_lease")

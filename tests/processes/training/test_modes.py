@@ -19,7 +19,7 @@ def far(a: dict[str, Any], b: dict[str, Any], key: str) -> float:
 @pytest.mark.parametrize(("workers", "servers"), [(1, 1), (1, 3), (2, 2), (4, 1), (4, 3)])
 def test_sync_equals_one_process(jobs: Any, optimizer: str, workers: int, servers: int) -> None:
     args = ["--mode", "sync", "--optimizer", optimizer]
-    alone = jobs.local(SCRIPT, *args)
+    alone = jobs.local_once(SCRIPT, *args)
 
     results = jobs.run(SCRIPT, *args, workers=workers, servers=servers).results
 
@@ -97,7 +97,7 @@ def test_geo_divides_an_exchange_that_is_too_large_for_one_message(jobs: Any) ->
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adagrad", "adam"])
 def test_geo_with_one_worker_equals_local_training(jobs: Any, optimizer: str) -> None:
     args = ["--mode", "geo", "--optimizer", optimizer]
-    alone = jobs.local(SCRIPT, *args)
+    alone = jobs.local_once(SCRIPT, *args)
 
     (result,) = jobs.run(SCRIPT, *args, workers=1).results
 

@@ -82,15 +82,15 @@ def test_settings_change_live_and_back(jobs: Any, tmp_path: Path) -> None:
     enough = tmp_path / "enough"
     running, admin = start(jobs, "--mode", "geo", "--k_steps", "2", "--until", str(enough))
 
-    changed = admin.post("settings", {"k_steps": 500, "lr": 0.125})
+    changed = admin.post("settings", {"k_steps": 100, "lr": 0.125})
     assert changed == (
-        200, {"settings": {"k_steps": 500, "lr": 0.125}, "before": {"k_steps": 2, "lr": 0.01}}
+        200, {"settings": {"k_steps": 100, "lr": 0.125}, "before": {"k_steps": 2, "lr": 0.01}}
     )  # fmt: skip
     status = admin.wait(lambda s: rounds_a_step(admin) < 0.05)
-    assert status["settings"] == {"k_steps": 500, "lr": 0.125, "max_staleness": None}
+    assert status["settings"] == {"k_steps": 100, "lr": 0.125, "max_staleness": None}
 
     back = admin.post("settings", changed[1]["before"])
-    assert back[1]["before"] == {"k_steps": 500, "lr": 0.125}
+    assert back[1]["before"] == {"k_steps": 100, "lr": 0.125}
     admin.wait(lambda s: rounds_a_step(admin) > 0.2)
     assert [entry["action"] for entry in admin.get("audit")] == ["settings", "settings"]
 

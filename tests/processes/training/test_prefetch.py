@@ -18,7 +18,7 @@ def far(a: dict[str, Any], b: dict[str, Any], key: str) -> float:
 @pytest.mark.parametrize("ids", ["watch", "name", "wrong"])
 def test_sync_equals_one_process_whatever_was_prefetched(jobs: Any, ids: str) -> None:
     args = ["--mode", "sync", "--optimizer", "adam", "--steps", str(STEPS)]
-    alone = jobs.local(SCRIPT, *args)
+    alone = jobs.local_once(SCRIPT, *args)
 
     results = jobs.run(SCRIPT, *args, "--prefetch", ids, "--depth", "2").results
 

@@ -35,18 +35,24 @@ def test_who_stops_early_waits_while_the_other_trains_on(
     assert first == pytest.approx(second, abs=1e-5)
 
 
-@pytest.mark.parametrize("mode", ["sync", "async", "geo"])
-def test_who_dies_while_another_waits_for_it_at_the_end_is_named(jobs: Any, mode: str) -> None:
-    running = jobs.start(
-        SCRIPT, "--mode", mode, "--steps_of_0", "20", PARAMFLEET_LEASE_TTL_S="6"
-    )
-    running.wait_for("worker0", "stopping after 20")
-    running.wait_for("worker1", "training as")
+def test_who_dies_while_another_waits_for_it_at_the_end_is_named_in_every_mode(
+    jobs: Any,
+) -> None:
+    args = ("--steps_of_0", "20")
+    running = {
+        mode: jobs.start(SCRIPT, "--mode", mode, *args, PARAMFLEET_LEASE_TTL_S="6")
+        for mode in ("sync", "async", "geo")
+    }
+    for each in running.values():
+        each.wait_for("worker0", "stopping after 20")
+        each.wait_for("worker1", "training as")
 
-    running.send("worker1", signal.SIGKILL)
+    for each in running.values():
+        each.send("worker1", signal.SIGKILL)
 
-    assert running.code("worker0") == 1
-    assert "the job failed: worker 1: " in running.log("worker0")
+    for mode, each in running.items():
+        assert each.code("worker0") == 1, mode
+        assert "the job failed: worker 1: " in each.log("worker0"), mode
 
 
 def test_a_coordinator_may_come_seconds_late(jobs: Any, tmp_path: Path) -> None:

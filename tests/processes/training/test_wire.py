@@ -19,7 +19,7 @@ def test_sync_stays_near_one_process_and_all_workers_hold_the_same(
     jobs: Any, wire: str
 ) -> None:
     args = ["--mode", "sync", "--steps", "20"]
-    alone = jobs.local(SCRIPT, *args)
+    alone = jobs.local_once(SCRIPT, *args)
 
     first, second = jobs.run(SCRIPT, *args, "--wire_dtype", wire).results
 

@@ -68,7 +68,7 @@ while not Path(args.until).exists():
     loss = torch.nn.functional.binary_cross_entropy_with_logits(model(ids), (ids % 2).float())
     optimizer.minimize(loss)
     step += 1
-    time.sleep(0.005)  # noqa: TID251 - leaves the cores to the other processes of the test
+    time.sleep(0.01)  # noqa: TID251 - leaves the cores to the other processes of the test
     if step % 20 == 0:
         print(f"trained {step} as {rank} of {fleet.worker_num()}", flush=True)
     if rank == 0 and args.raise_if and Path(args.raise_if).exists():

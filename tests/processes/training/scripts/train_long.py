@@ -105,7 +105,7 @@ while not (args.until and Path(args.until).exists()):
     optimizer.minimize(loss)
     fleet.report(loss=loss.item(), examples=len(ids))
     step += 1
-    time.sleep(0.002)  # noqa: TID251 - leaves the cores to the other processes of the test
+    time.sleep(0.01)  # noqa: TID251 - leaves the cores to the other processes of the test
     if step == 5:
         print(f"training as {rank}", flush=True)
     if step % 20 == 0:

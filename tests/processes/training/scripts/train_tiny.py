@@ -104,7 +104,7 @@ data = torch.Generator().manual_seed(1)
 for _ in range(args.skip):
     torch.randint(0, 200, (args.batch, 3), generator=data)
     scheduler.step()
-losses = []
+losses: list[float] = []
 
 
 def batches() -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
@@ -129,11 +129,9 @@ for ids, label in loader:
     loss = torch.nn.functional.binary_cross_entropy_with_logits(logits, label)
     optimizer.minimize(loss)
     scheduler.step()
-    if args.uneven:
-        losses.append(loss.item())
-        continue
-    weighted = loss.item() * len(logits)
-    losses.append(float(fleet.util.all_reduce([weighted], "sum")[0]) / args.batch)
+    losses.append(loss.item() if args.uneven else loss.item() * len(logits) / args.batch)
+if losses and not args.uneven:  # once, at the end: a step of async waits for nobody
+    losses = fleet.util.all_reduce(losses, "sum").tolist()
 
 fleet.finish_training()
 if args.save:
