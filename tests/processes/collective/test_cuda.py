@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from paramfleet_shared.processes.keeping import tied
+
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.processes,
@@ -24,7 +26,9 @@ def test_a_resnet_learns_in_bfloat16_over_nccl(
     norm: str, record_property: Callable[[str, object], None]
 ) -> None:
     ended = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", str(SCRIPT), norm],
+        tied(
+            [sys.executable, "-m", "torch.distributed.run", "--standalone", str(SCRIPT), norm]
+        ),
         capture_output=True,
         text=True,
         timeout=250,

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from paramfleet.features import CLASHES, FEATURES, SETTINGS
+from paramfleet_shared.processes.keeping import tied
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
@@ -21,7 +22,9 @@ TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
 
 def results(command: list[str]) -> dict[str, Any]:
     """Return the JSON that a job's worker 0 prints."""
-    done = subprocess.run(command, capture_output=True, text=True, timeout=250, check=False)
+    done = subprocess.run(
+        tied(command), capture_output=True, text=True, timeout=250, check=False
+    )
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
@@ -61,8 +64,16 @@ def check(found: dict[str, Any], size: int) -> None:
     assert found["names"] == ["0.weight", "0.bias", "2.weight", "2.bias"]
 
 
-def test_every_feature_and_every_pair_trains_or_is_an_error_that_names_both() -> None:
-    found = results([*TORCHRUN, "--nproc_per_node=2", str(SCRIPT.with_name("pairs.py"))])
+@pytest.fixture(scope="module")
+def small_jobs() -> dict[str, Any]:
+    """Return what many jobs of the same two workers found."""
+    return results([*TORCHRUN, "--nproc_per_node=2", str(SCRIPT.with_name("pairs.py"))])
+
+
+def test_every_feature_and_every_pair_trains_or_is_an_error_that_names_both(
+    small_jobs: dict[str, Any],
+) -> None:
+    found = small_jobs["pairs"]
 
     names = {"plain", *FEATURES, *SETTINGS}
     assert len(found) == len(names) + math.comb(len(names) - 1, 2)
@@ -84,10 +95,8 @@ def test_four_workers_under_torchrun_are_one_process_with_the_whole_batch() -> N
     check(found, 4)
 
 
-def test_workers_agree_on_their_buffers() -> None:
-    script = SCRIPT.with_name("buffers.py")
-
-    found = results([*TORCHRUN, "--nproc_per_node=2", str(script)])
+def test_workers_agree_on_their_buffers(small_jobs: dict[str, Any]) -> None:
+    found = small_jobs["buffers"]
 
     first, second = map(torch.tensor, found["own"])
     assert not torch.equal(first, second)

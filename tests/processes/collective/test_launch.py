@@ -47,7 +47,7 @@ def script(folder: Path) -> str:
 
 def test_lines_are_labelled_logs_kept_and_the_failed_worker_is_named(tmp_path: Path) -> None:
     ended = subprocess.run(
-        [*LAUNCH, "--nproc_per_node=2", script(tmp_path), "fail"],
+        tied([*LAUNCH, "--nproc_per_node=2", script(tmp_path), "fail"]),
         cwd=tmp_path, capture_output=True, text=True, timeout=WITHIN_S, check=False,
     )  # fmt: skip
 

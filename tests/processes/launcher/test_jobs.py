@@ -15,12 +15,13 @@ from typing import Any
 import pytest
 
 from paramfleet_shared.config import read_environment
+from paramfleet_shared.processes.keeping import tied
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 LOCAL = ("--server_num=2", "--worker_num=2")
 
-QUICK_LEASE = {"PARAMFLEET_LEASE_TTL_S": "4", "PARAMFLEET_LEASE_RENEW_S": "0.3"}
+QUICK_LEASE = {"PARAMFLEET_LEASE_TTL_S": "4"}
 
 
 def test_a_job_that_finishes_ends_with_zero_and_stdout_is_worker_0s_alone(
@@ -143,7 +144,7 @@ def command(
     *arguments: str, path: str | None = None, more: dict[str, str] | None = None
 ) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        [sys.executable, "-m", "paramfleet_worker", *arguments],
+        tied([sys.executable, "-m", "paramfleet_worker", *arguments]),
         capture_output=True,
         text=True,
         timeout=100,

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from paramfleet_shared.processes.keeping import tied
+
 pytestmark = [
     pytest.mark.processes,
     pytest.mark.slow,
@@ -75,13 +77,13 @@ def lab(tmp_path: Path, preamble: str) -> Lab:
         spaces = ["--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
         settings = {
             "PARAMFLEET_LEASE_TTL_S": "4",
-            "PARAMFLEET_LEASE_RENEW_S": "0.3",
+            "PARAMFLEET_LEASE_RENEW_S": "0.2",
             "PARAMFLEET_OUTAGE_GRACE_S": "6",
             "PARAMFLEET_RUNTIME_DIR": str(tmp_path / "jobs"),
             "PARAMFLEET_SECRET": "three hosts have the same secret",
         }
         done = subprocess.run(
-            ["unshare", *spaces, "bash", "-c", LAB + scenario + "\nwait $(jobs -p)"],
+            tied(["unshare", *spaces, "bash", "-c", LAB + scenario + "\nwait $(jobs -p)"]),
             cwd=tmp_path,
             env={"PATH": os.defpath + ":/usr/sbin", "PYTHON": sys.executable, **settings},
             capture_output=True,

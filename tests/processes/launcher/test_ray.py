@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from paramfleet_shared.config import read_environment
+from paramfleet_shared.processes.keeping import tied
 from paramfleet_worker.config import LaunchSettings
 
 pytest.importorskip("ray")
@@ -56,7 +57,7 @@ def test_a_job_runs_as_actors_and_ends_as_its_processes_do(tmp_path: Path) -> No
     environment = {**read_environment(), "RAY_ADDRESS": "local", "OMP_NUM_THREADS": "1"}
 
     ended = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True,
+        tied(command), cwd=tmp_path, env=environment, capture_output=True, text=True,
         timeout=150, check=False,
     )  # fmt: skip
 

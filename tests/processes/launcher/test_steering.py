@@ -55,7 +55,7 @@ class Steered:
         for name in ("PARAMFLEET_JOB", "PARAMFLEET_REDIS"):
             inherited.pop(name, None)
         return subprocess.run(
-            [sys.executable, "-m", "paramfleet_worker", *words],
+            tied([sys.executable, "-m", "paramfleet_worker", *words]),
             env={**inherited, **self.environment},
             capture_output=True,
             text=True,

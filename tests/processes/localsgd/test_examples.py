@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from paramfleet_shared.processes.keeping import tied
+
 EXAMPLES = Path(__file__).parents[3] / "examples"
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
 
@@ -21,8 +23,9 @@ def test_a_small_gpt_learns_under_torchrun_with_few_bytes(tmp_path: Path) -> Non
     options = ["--text", str(text), "--steps", "60", "--k_steps", "10", "--fragments", "2"]
     options += ["--overlap_steps", "2", "--mixing", "0.5", "--width", "16", "--context", "16"]
 
+    script = EXAMPLES / "char_lm_diloco" / "train.py"
     ended = subprocess.run(
-        [*TORCHRUN, "--nproc_per_node=2", EXAMPLES / "char_lm_diloco" / "train.py", *options],
+        tied([*TORCHRUN, "--nproc_per_node=2", str(script), *options]),
         capture_output=True,
         text=True,
         timeout=250,

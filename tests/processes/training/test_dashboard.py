@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from paramfleet_shared.config import read_environment
+from paramfleet_shared.processes.keeping import tied
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
@@ -332,7 +333,7 @@ def metrics_of(admin: Any) -> set[str]:
 
 def paramfleet(running: Any, *args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "paramfleet_worker", *args],
+        tied([sys.executable, "-m", "paramfleet_worker", *args]),
         env={
             **read_environment(),
             "PARAMFLEET_JOB": running.job,

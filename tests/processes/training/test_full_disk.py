@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from paramfleet_shared.checkpoint import read_manifest
+from paramfleet_shared.processes.keeping import tied
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
@@ -23,8 +24,12 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         pytest.skip("only root may mount a small file system")
     folder = tmp_path / "disk"
     folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=256k", "none", str(folder)]
-    mounted = subprocess.run(command, capture_output=True, text=True, check=False)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=256k", "none", str(folder)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if mounted.returncode != 0:
         pytest.skip(f"this system mounts no small file system: {mounted.stderr.strip()}")
     try:
@@ -36,7 +41,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 def paramfleet(*args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "paramfleet_worker", *args],
+        tied([sys.executable, "-m", "paramfleet_worker", *args]),
         capture_output=True,
         text=True,
         timeout=120,

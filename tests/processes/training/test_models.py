@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from paramfleet_shared.config import read_environment
+from paramfleet_shared.processes.keeping import tied
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
@@ -254,6 +255,7 @@ def test_din_learns_which_items_go_with_a_history_alone_and_in_every_mode(
         "hyper_parameters.optimizer.learning_rate": 0.01,
         "hyper_parameters.item_emb_size": 8,
         "hyper_parameters.cat_emb_size": 8,
+        "hyper_parameters.max_len": 4,  # one of them is always empty
     }
 
     learns(jobs, "rank/din", options, "auc", above=0.75)  # async's steps are of old values
@@ -489,7 +491,7 @@ def test_launch_trains_a_model_folder_from_any_folder(clicks: Options, tmp_path:
     config = MODELS / "rank/dnn/config.yaml"
 
     ended = subprocess.run(
-        [*command, "-m", str(config), "-o", "runner.sync_mode=geo", *keys],
+        tied([*command, "-m", str(config), "-o", "runner.sync_mode=geo", *keys]),
         cwd=tmp_path,
         capture_output=True,
         text=True,

@@ -1,6 +1,7 @@
 """Go through every feature and every pair of two; worker 0 prints what became of each.
 
-Each is a job of its own in the same processes: a new session, at an address of its own.
+Behind them comes how workers agree on their buffers. Each is a job of its own in the same
+processes: a new session, at an address of its own.
 """
 
 import itertools
@@ -39,18 +40,49 @@ def main() -> None:
     found: dict[str, Any] = {}
     pairs = [*((name, name) for name in OPTIONS), *itertools.combinations(list(OPTIONS)[1:], 2)]
     for number, pair in enumerate(pairs):
-        session = Session()
-        role = PaddleCloudRoleMaker(True)
-        assert role.rendezvous is not None
-        place = replace(role.rendezvous, attempt=f"pair{number}")
-        session.init(replace(role, rendezvous=place))
+        session = begun(f"pair{number}")
         try:
             found["+".join(sorted(set(pair)))] = train(session, pair)
         except ContractError as error:
             found["+".join(sorted(set(pair)))] = str(error)
         session.stop_worker()
+    session = begun("buffers")
+    statistics = buffers(session)
+    session.stop_worker()
     if PaddleCloudRoleMaker(True).index == 0:
-        print(json.dumps(found))
+        print(json.dumps({"pairs": found, "buffers": statistics}))
+
+
+def begun(attempt: str) -> Session:
+    """Return the session of a job with a meeting point of its own."""
+    session = Session()
+    role = PaddleCloudRoleMaker(True)
+    assert role.rendezvous is not None
+    session.init(replace(role, rendezvous=replace(role.rendezvous, attempt=attempt)))
+    return session
+
+
+def buffers(session: Session) -> dict[str, list[list[float]]]:
+    """Take some steps with data whose scale differs by worker, then agree on the buffers.
+
+    Returns:
+        A BatchNorm's statistics of all workers: their own ones, and what they agreed on.
+    """
+    rank = session.worker_index()
+    norm = torch.nn.BatchNorm1d(2)
+    model = session.distributed_model(torch.nn.Sequential(norm, torch.nn.Linear(2, 1)))
+    optimizer = session.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+    for _ in range(3):
+        optimizer.minimize(model((1 + 3 * rank) * torch.randn(8, 2) + rank).square().mean())
+
+    def of_all() -> list[list[float]]:
+        assert norm.running_var is not None
+        own = json.dumps(norm.running_var.tolist()).encode()
+        return [json.loads(each) for each in session.gather("statistics", own)]
+
+    own = of_all()
+    session.average_buffers()
+    return {"own": own, "agreed": of_all()}
 
 
 def train(session: Session, pair: tuple[str, str]) -> list[Any]:
