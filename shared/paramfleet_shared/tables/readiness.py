@@ -1,6 +1,6 @@
 """Whether this machine's kernels are compiled, and compiling them beside a process.
 
-Kernels are kept on disk (``cache_folders``); compiling all of them takes about a minute,
+Kernels are kept on disk (``kernel_folders``); compiling all of them takes about a minute,
 loading them less than a second. Once all are there, a mark lies beside them, named after
 what they were compiled for: this Python, numba and processor.
 
@@ -19,14 +19,20 @@ from pathlib import Path
 
 from llvmlite import binding  # type: ignore[import-untyped]  # llvmlite ships no types
 
+from paramfleet_shared.config import read_environment
 from paramfleet_shared.processes.keeping import tied
 from paramfleet_shared.tables.kernels.folders import cache_folders
 from paramfleet_shared.versions import versions
 
-__all__ = ["COMPILING", "alone", "compiling", "is_cold", "note_compiled"]
+__all__ = ["COMPILING", "alone", "compiling", "is_cold", "kernel_folders", "note_compiled"]
 
 COMPILING = "compiling the table kernels for this machine: about a minute, once"
 """What is said to whoever waits."""
+
+
+def kernel_folders() -> tuple[Path, ...]:
+    """Return where this process may keep compiled kernels, the best place first."""
+    return cache_folders(read_environment().get("NUMBA_CACHE_DIR", ""))
 
 
 def is_cold() -> bool:
@@ -73,7 +79,7 @@ def compiling() -> Iterator[subprocess.Popen[bytes]]:
 
 def _folder() -> Path | None:
     """Return where kernels are kept: the first folder that can be written, if any."""
-    for folder in cache_folders():
+    for folder in kernel_folders():
         try:
             folder.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=folder):

@@ -11,7 +11,7 @@ from typing import Any
 from paramfleet_shared.config import JobSettings, without_password
 from paramfleet_shared.errors import FleetError
 from paramfleet_shared.job_folder import JobFolder
-from paramfleet_shared.tables.kernels.folders import cache_folders
+from paramfleet_shared.tables.readiness import kernel_folders
 from paramfleet_shared.tls import files_of
 from paramfleet_worker.app.finding import Found, find_job
 from paramfleet_worker.app.operating import Operator, context_of, find_url
@@ -157,7 +157,7 @@ def _paths_of(
     """
     files = files_of(settings, look.role)
     places: list[tuple[PathKind, Path]] = [
-        *(("kernels", each) for each in cache_folders()),
+        *(("kernels", each) for each in kernel_folders()),
         ("checkpoints", at / (look.checkpoints or "checkpoints")),
     ]
     tokens = filter(None, settings.tokens_file.split(os.pathsep))

@@ -11,8 +11,7 @@ import sys
 from pathlib import Path
 
 from paramfleet_shared.machine import raise_open_files
-from paramfleet_shared.tables.kernels.folders import cache_folders
-from paramfleet_shared.tables.readiness import is_cold
+from paramfleet_shared.tables.readiness import is_cold, kernel_folders
 from paramfleet_worker.core.doctor.facts import DiskFacts, MachineFacts, TorchFacts
 
 __all__ = ["look_at_disk", "look_at_machine", "look_at_torch"]
@@ -31,7 +30,7 @@ def look_at_machine() -> MachineFacts:
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limit = _first_number(_LIMITS)
     is_container_limit = limit is not None and limit < total
-    folder = next((each for each in cache_folders() if _can_write(each)), None)
+    folder = next((each for each in kernel_folders() if _can_write(each)), None)
     return MachineFacts(
         python=platform.python_version(),
         open_files=raise_open_files(),  # as members do

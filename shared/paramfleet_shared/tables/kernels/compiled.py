@@ -22,7 +22,7 @@ _OPTIONS: dict[str, Any] = {
 }
 
 
-_FOLDERS = cache_folders()
+_FOLDERS = cache_folders(_SETTINGS.CACHE_DIR)
 
 
 def kernel(function: _F) -> _F:

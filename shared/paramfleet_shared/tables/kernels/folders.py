@@ -7,24 +7,24 @@ there is something to compile.
 import hashlib
 from pathlib import Path
 
-from paramfleet_shared.config import read_environment
-
 __all__ = ["cache_folders"]
 
 
-def cache_folders() -> tuple[Path, ...]:
+def cache_folders(given: str) -> tuple[Path, ...]:
     """Return where compiled kernels may be kept, the best place first.
 
     A folder's name holds a digest of every kernel's source. numba itself looks only at
     the file that a kernel is written in, so that it would not see a change in a function
     inlined from another, and would fail on a record that an older version has left.
+
+    Args:
+        given: The folder that ``NUMBA_CACHE_DIR`` names; empty if it names none.
     """
     here = Path(__file__).parent
     digest = hashlib.blake2b(digest_size=8)
     for path in sorted(here.glob("*.py")):
         digest.update(path.read_bytes())
     name = f"kernels-{digest.hexdigest()}"
-    given = read_environment().get("NUMBA_CACHE_DIR")
     if given:
         return (Path(given) / name,)
     return (here / "__pycache__" / name, Path("~/.cache/paramfleet").expanduser() / name)

@@ -54,7 +54,7 @@ def test_where_no_kernel_can_be_kept_nobody_compiles_ahead(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "file").touch()
-    monkeypatch.setattr(readiness, "cache_folders", lambda: (tmp_path / "file" / "kernels",))
+    monkeypatch.setattr(readiness, "kernel_folders", lambda: (tmp_path / "file" / "kernels",))
 
     note_compiled()
     with alone():

@@ -9,7 +9,7 @@ import pytest
 
 from paramfleet_shared.tables.kernels import compiled
 from paramfleet_shared.tables.kernels.compiled import as_input
-from paramfleet_shared.tables.kernels.folders import cache_folders
+from paramfleet_shared.tables.readiness import kernel_folders
 from paramfleet_shared.tables.reservation import (
     MAX_RESERVATION_BYTES,
     CapacityError,
@@ -233,7 +233,7 @@ def test_inputs_are_passed_on_without_a_copy_where_kernels_can_take_them() -> No
 
 
 def test_compiled_kernels_are_kept_apart_by_a_digest_of_their_source() -> None:
-    folders = cache_folders()
+    folders = kernel_folders()
 
     assert len({folder.name for folder in folders}) == 1
     assert any(folder.exists() for folder in folders)
@@ -244,7 +244,7 @@ def test_the_users_choice_of_a_cache_folder_is_kept(
 ) -> None:
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
 
-    (folder,) = cache_folders()
+    (folder,) = kernel_folders()
 
     assert folder.parent == tmp_path
 
