@@ -17,6 +17,7 @@ from paramfleet_shared.config import read_environment
 from paramfleet_shared.discovery.embedded import EmbeddedRedis
 from paramfleet_shared.processes.keeping import tied
 from paramfleet_shared.secret import new_secret
+from paramfleet_shared.tables.readiness import is_cold
 from paramfleet_worker.core.environment import runtime_environment
 from peer.children import Child, start_child
 from peer.work import Work
@@ -47,6 +48,8 @@ def compile_kernels() -> None:
     Raises:
         CalledProcessError: if that fails.
     """
+    if not is_cold():
+        return
     command = [sys.executable, "-m", "paramfleet_shared.tables.warm"]
     nothing = subprocess.DEVNULL
     subprocess.run(tied(command), check=True, stdout=nothing, stderr=nothing)
