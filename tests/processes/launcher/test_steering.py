@@ -59,7 +59,7 @@ class Steered:
             env={**inherited, **self.environment},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=250,
             check=False,
         )
 
@@ -185,7 +185,7 @@ def log_in(url: str, code: str) -> int:
         headers={"Content-Type": "application/json"},
     )
     try:
-        with urllib.request.urlopen(request, timeout=5) as answer:
+        with urllib.request.urlopen(request, timeout=30) as answer:
             return int(answer.status)
     except urllib.error.HTTPError as refusal:
         with refusal:

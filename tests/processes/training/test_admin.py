@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 def get(running: Any, address: str, path: str) -> tuple[int, str]:
     request = urllib.request.Request(f"http://{address}{path}", headers=running.heads)
-    with urllib.request.urlopen(request, timeout=5) as answer:
+    with urllib.request.urlopen(request, timeout=30) as answer:
         return answer.status, answer.read().decode()
 
 
@@ -147,8 +147,8 @@ def has_stepped(status: dict[str, Any]) -> bool:
 
 
 def wait_until(running: Any, address: str, holds: Any) -> dict[str, Any]:
-    """Read the coordinator's status until it tells; heartbeats carry it within seconds."""
-    deadline = time.perf_counter() + 10
+    """Read the coordinator's status until it tells; heartbeats carry it."""
+    deadline = time.perf_counter() + 60
     while True:
         said: dict[str, Any] = json.loads(get(running, address, "/status")[1])
         if holds(said):

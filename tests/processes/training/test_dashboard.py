@@ -317,7 +317,7 @@ def end_the_job(page: Any) -> None:
 
 def read(url: str, heads: dict[str, str]) -> str:
     request = urllib.request.Request(url, headers=heads)
-    with urllib.request.urlopen(request, timeout=5) as answer:
+    with urllib.request.urlopen(request, timeout=30) as answer:
         return str(answer.read().decode())
 
 
@@ -342,7 +342,7 @@ def paramfleet(running: Any, *args: str) -> subprocess.CompletedProcess[str]:
         },
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=250,
         check=False,
     )
 

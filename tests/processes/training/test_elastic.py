@@ -43,7 +43,7 @@ def wait_alive(running: Any, rank: int, *, alive: bool, within_s: float = 60.0) 
     deadline = time.perf_counter() + within_s
     while True:
         request = urllib.request.Request(f"{address}/status", headers=running.heads)
-        with urllib.request.urlopen(request, timeout=5) as answer:
+        with urllib.request.urlopen(request, timeout=30) as answer:
             members = json.load(answer)["members"]
         (found,) = [m for m in members if (m["role"], m["index"]) == ("worker", rank)]
         if found["alive"] == alive:

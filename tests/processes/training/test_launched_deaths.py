@@ -23,6 +23,8 @@ pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 SCRIPT = Path(__file__).parent / "scripts" / "train_long.py"
 WITHIN_S = 5 + LATE_S
+END_WITHIN_S = 100.0
+"""Where no time is promised: less than for ever."""
 
 
 class Launched:
@@ -129,14 +131,14 @@ def test_a_killed_worker_of_an_elastic_job_is_lost_without_a_wait(
 
     launched.wait_for("worker.lost index=1 incarnation=1 reason='was killed by SIGKILL'")
     enough.touch()
-    assert launched.process.wait(40) == 0, launched.text
+    assert launched.process.wait(END_WITHIN_S) == 0, launched.text
     assert launched.survivors() == []
 
 
 def test_a_script_that_raises_is_shown_with_its_last_lines(launch: Any) -> None:
     launched = launch("--raise_at", "6")
 
-    code = launched.process.wait(40)
+    code = launched.process.wait(END_WITHIN_S)
 
     assert code == 1
     assert launched.failures[0].startswith("the job failed: worker 1 ")
@@ -158,7 +160,7 @@ def short_lease(monkeypatch: pytest.MonkeyPatch) -> None:
 def status_of(launched: Launched) -> dict[str, Any]:
     found = re.search(r"coordinator\.serving .*admin=(\S+)", launched.text)
     assert found, launched.text
-    with urllib.request.urlopen(f"{found[1]}/status", timeout=10) as answer:
+    with urllib.request.urlopen(f"{found[1]}/status", timeout=30) as answer:
         status = json.loads(answer.read())
     assert isinstance(status, dict)
     return status
@@ -206,7 +208,7 @@ def test_who_stood_still_for_two_leases_goes_on_and_costs_nobody_the_job(
         assert launched.failures == [], role
     enough.touch()
 
-    assert launched.process.wait(60) == 0, launched.text
+    assert launched.process.wait(END_WITHIN_S) == 0, launched.text
     assert launched.failures == []
     learned = re.findall(r"left with (\[.*\])", launched.text)
     assert len(learned) == 2
@@ -230,7 +232,7 @@ def freeze_member(launched: Launched, role: str) -> None:
     frozen_at = time.perf_counter()
     until(
         lambda: member_of(launched, name, int(index))["silent_s"] is not None,
-        within_s=4 * LEASE_TTL_S,
+        within_s=4 * LEASE_TTL_S + LATE_S,
         launched=launched,
     )
     launched.wait_for(f"member.silent role={name} index={index}")
@@ -239,7 +241,7 @@ def freeze_member(launched: Launched, role: str) -> None:
     os.kill(frozen, signal.SIGCONT)
     until(
         lambda: member_of(launched, name, int(index))["silent_s"] is None,
-        within_s=10.0,
+        within_s=10 + LATE_S,
         launched=launched,
     )
 
@@ -271,7 +273,7 @@ def test_who_stays_away_for_long_is_blamed_and_not_who_gave_up_because_of_it(
 
     os.kill(launched.find(role), signal.SIGSTOP)
 
-    assert launched.process.wait(60) == 1, launched.text
+    assert launched.process.wait(END_WITHIN_S) == 1, launched.text
     assert launched.failures[0].startswith(f"the job failed: {role} ({words}"), (
         launched.failures
     )
@@ -290,7 +292,7 @@ def test_a_process_that_stands_still_for_longer_than_its_grace_is_blamed_itself(
 
     os.kill(launched.find(role), signal.SIGSTOP)
 
-    assert launched.process.wait(40) == 1, launched.text
+    assert launched.process.wait(END_WITHIN_S) == 1, launched.text
     assert launched.failures[0].startswith(f"the job failed: {role} (")
     assert "its launcher sees it alive" in launched.failures[0]
     assert launched.survivors() == []

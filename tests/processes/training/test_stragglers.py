@@ -4,9 +4,11 @@ from typing import Any
 
 import pytest
 
+from paramfleet_shared.testing.patience import LATE_S
+
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
-NAMED_WITHIN_S = 10.0
+NAMED_WITHIN_S = 10 + LATE_S
 
 
 @pytest.mark.parametrize(
