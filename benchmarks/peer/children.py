@@ -2,14 +2,16 @@
 
 import asyncio
 import contextlib
+import ctypes
 import json
-import os
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from cores import Cores, pinned
 from paramfleet_shared.processes.keeping import tied
 
 __all__ = [
@@ -100,13 +102,25 @@ class Child:
 
 
 async def start_child(
-    name: str, arguments: Sequence[str], environment: Mapping[str, str], logs: Path
+    name: str,
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    logs: Path,
+    cores: Cores = (),
 ) -> Child:
-    """Start ``python ARGUMENTS`` in the folder of the benchmarks; it ends with its starter."""
+    """Start ``python ARGUMENTS`` in the folder of the benchmarks; it ends with its starter.
+
+    Args:
+        name: Of its log, and for errors.
+        arguments: Of the interpreter.
+        environment: All of it.
+        logs: Folder of the log.
+        cores: Where it runs; without any wherever the kernel puts it.
+    """
     log = logs / f"{name}.log"
     with log.open("wb") as words:
         process = await asyncio.create_subprocess_exec(
-            *tied([sys.executable, *arguments]),
+            *tied(pinned([sys.executable, *arguments], cores)),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=words,
@@ -118,12 +132,19 @@ async def start_child(
 
 
 def cpu_s(pid: int) -> float:
-    """Return the processor time a process has used so far; 0 where there is no /proc."""
-    try:
-        words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except FileNotFoundError:
+    """Return the processor time that all threads of a process have used so far.
+
+    Its clock counts nanoseconds, where /proc counts hundredths of a second: longer than some
+    bursts take. 0 for a process that is gone, and where the system has no such clocks.
+    """
+    clock_of = getattr(ctypes.CDLL(None), "clock_getcpuclockid", None)
+    clock = ctypes.c_int()
+    if clock_of is None or clock_of(pid, ctypes.byref(clock)):
         return 0.0
-    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+    try:
+        return time.clock_gettime(clock.value)
+    except OSError:  # it has ended meanwhile
+        return 0.0
 
 
 def num_switches(pid: int) -> int:
