@@ -17,11 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 import paramfleet as fleet
-from harness import Rounds, Suite, run_script
+from harness import Suite, run_script, suite_of
 from paramfleet.data.bad_lines import BadLines
 from paramfleet.data.files import CHUNK_BYTES
 from paramfleet.data.parser import Parser, Scratch
 from paramfleet.data.slots import Layout, Slot
+from rounds import Rounds
 
 BUDGET_S = 30.0
 
@@ -40,8 +41,9 @@ SLOTS = [
     *(Slot(f"C{number}") for number in range(NUM_IDS)),
 ]
 
+PLAIN = "plain Python parser"
 CASES = {
-    "plain Python parser": "text in memory to arrays by slot",
+    PLAIN: "text in memory to arrays by slot",
     "parser": "text in memory to rows, 1 MiB at a time",
     "QueueDataset, 1 thread": "files to batches of tensors",
     "QueueDataset, 2 threads": "files to batches of tensors",
@@ -55,7 +57,8 @@ METHOD = (
     f"{NUM_IDS} ids below 10^6, each in a slot of its own, about 0.5 KB. The plain parser "
     "splits a line at blanks and calls int and float; it has the same slots and makes the "
     f"same arrays. Files are in the page cache, batches are of {BATCH} samples. A round runs "
-    "every case once; a ratio is of one round."
+    "every case once; a ratio is of one round, '_cpu' of processor time. All cases may use all "
+    "cores: some have threads or processes."
 )
 
 
@@ -63,21 +66,22 @@ def measure(*, budget_s: float = BUDGET_S) -> Suite:
     """Measure for about ``budget_s`` seconds."""
     with tempfile.TemporaryDirectory(prefix="datasets-") as folder:
         work = _Work(Path(folder))
-        rounds = Rounds(list(CASES))
-        rounds.run(work.cases(), budget_s=budget_s)
-    ratio = rounds.ratio("parser", "plain Python parser")
-    return {
-        "benchmark": "datasets",
-        "rows": [_row(name, what, rounds, work) for name, what in CASES.items()],
-        "summary": {
-            "parser_vs_python": ratio.median,
-            "parser_mb_per_s": rounds.figure("parser").median,
-            "queue_dataset_mb_per_s": rounds.figure("QueueDataset, 1 thread").median,
-            "memory_load_mb_per_s": rounds.figure("InMemoryDataset, load").median,
+        rounds = Rounds(list(CASES), budget_s=budget_s)
+        rounds.run(work.cases())
+    return suite_of(
+        "datasets",
+        rows=[_row(name, what, rounds, work) for name, what in CASES.items()],
+        headlines={
+            "parser_vs_python": rounds.headline("parser", PLAIN),
+            "parser_vs_python_cpu": rounds.cpu_headline("parser", PLAIN),
+            "parser_mb_per_s": rounds.rate_headline("parser"),
+            "queue_dataset_mb_per_s": rounds.rate_headline("QueueDataset, 1 thread"),
+            "memory_load_mb_per_s": rounds.rate_headline("InMemoryDataset, load"),
         },
-        "method": METHOD,
-        "details": {"bytes_of_a_line": work.line_bytes, "spread": {"parser_vs_python": ratio}},
-    }
+        method=METHOD,
+        turns={"datasets": rounds.turns},
+        details={"bytes_of_a_line": work.line_bytes},
+    )
 
 
 class _Work:
@@ -189,10 +193,11 @@ def _row(name: str, what: str, rounds: Rounds, work: _Work) -> dict[str, Any]:
     return {
         "case": name,
         "what": what,
-        "MB_per_s": list(figure),
+        "MB_per_s": figure,
+        "cpu_ms_per_MB": 1e3 * rounds.cpu_s(name),
         "samples_per_s": figure.median * 1e6 / work.line_bytes,
-        "vs_plain": list(rounds.ratio(name, "plain Python parser")),
-        "rounds": len(rounds.figures[name]),
+        "vs_plain": rounds.ratio(name, PLAIN),
+        "vs_plain_cpu": rounds.cpu_ratio(name, PLAIN),
     }
 
 

@@ -13,10 +13,12 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from harness import Ratio, Rounds, Suite, in_turns, run_script
-from peer.children import Child
+from conditions import Headline
+from harness import Suite, run_script, suite_of
+from peer.children import Child, cpu_s
 from peer.jobs import Processes
 from peer.work import Burst, Work
+from rounds import Rounds, Turn
 
 __all__ = ["FULL", "Axes", "measure"]
 
@@ -29,8 +31,9 @@ METHOD = (
     "a gradient for each, SGD on the server, 64 different batches. All tables are full, in "
     "pservers that stay up, and bursts on them are taken in turns; a ratio is to the first "
     "value of the same axis in the same round. Workers are processes that step at the same "
-    "time, each on its own batches, and their steps are added up. Loopback: with as many "
-    "cores as this machine has, servers and workers share them."
+    "time, each on its own batches, and their steps are added up. Servers share one half of "
+    "the cores and workers the other; processor time is that of workers, pservers and the "
+    "coordinator."
 )
 
 GROWTHS = {
@@ -71,6 +74,8 @@ class Case(NamedTuple):
     dim: int
     table: str
     workers: list[Child]
+    servers: list[int]
+    """Process ids of coordinator and pservers."""
 
 
 class Growth:
@@ -93,33 +98,37 @@ class Growth:
     async def start(self) -> None:
         """Start every job, and fill every table."""
         axes, dim = self._axes, self._axes.dim_of_others
-        one = await self._job(servers=1, workers=1)
+        one, pids = await self._job(servers=1, workers=1)
         for rows in axes.rows:
             if self._has_room("rows", rows, rows, dim):
                 await self._table(one, f"rows{rows}", rows, dim)
-                self.cases.append(Case("rows", rows, dim, f"rows{rows}", one))
+                self.cases.append(Case("rows", rows, dim, f"rows{rows}", one, pids))
         for width in axes.dim:
             if self._has_room("dim", width, axes.rows[0], width):
                 await self._table(one, f"dim{width}", axes.rows[0], width)
-                self.cases.append(Case("dim", width, width, f"dim{width}", one))
+                self.cases.append(Case("dim", width, width, f"dim{width}", one, pids))
         for servers in axes.servers:
-            workers = one if servers == 1 else await self._job(servers=servers, workers=1)
-            await self._table(workers, "rows", axes.rows[0], dim)
-            self.cases.append(Case("servers", servers, dim, "rows", workers))
-        many = await self._job(servers=1, workers=max(axes.workers))
+            job = (one, pids) if servers == 1 else await self._job(servers=servers, workers=1)
+            await self._table(job[0], "rows", axes.rows[0], dim)
+            self.cases.append(Case("servers", servers, dim, "rows", *job))
+        many, pids = await self._job(servers=1, workers=max(axes.workers))
         await self._table(many, "rows", axes.rows[0], dim)
         for number in axes.workers:
-            self.cases.append(Case("workers", number, dim, "rows", many[:number]))
+            self.cases.append(Case("workers", number, dim, "rows", many[:number], pids))
 
-    async def burst(self, case: Case) -> float:
-        """Return steps a second of all workers of a case together."""
+    async def burst(self, case: Case) -> Turn:
+        """Return steps a second of all workers of a case together, and what a step costs."""
+        pids = [*case.servers, *(worker.pid for worker in case.workers)]
+        before_s = sum(map(cpu_s, pids))
         asked = [
             worker.ask("burst", name=case.table, steps=self._axes.steps)
             for worker in case.workers
         ]
         bursts = [Burst(**answer) for answer in await asyncio.gather(*asked)]
+        used_s = sum(map(cpu_s, pids)) - before_s
         longest_s = max(burst.wall_s for burst in bursts)
-        return sum(len(burst.step_ms) for burst in bursts) / longest_s
+        num_steps = sum(len(burst.step_ms) for burst in bursts)
+        return Turn(num_steps / longest_s, used_s / num_steps)
 
     def _has_room(self, axis: str, value: int, rows: int, dim: int) -> bool:
         """Return whether a table fits in half of the memory that is available."""
@@ -132,12 +141,13 @@ class Growth:
         )
         return False
 
-    async def _job(self, *, servers: int, workers: int) -> list[Child]:
+    async def _job(self, *, servers: int, workers: int) -> tuple[list[Child], list[int]]:
+        """Start a job; return its workers, and the process ids of what serves them."""
         self._num_jobs += 1
         job = await self._processes.start_job(
             f"growth{self._num_jobs}", servers=servers, workers=workers
         )
-        return [
+        drivers = [
             await self._processes.drive(
                 "growing",
                 self._work,
@@ -146,6 +156,7 @@ class Growth:
             )
             for index in range(workers)
         ]
+        return drivers, job.pids
 
     @staticmethod
     async def _table(workers: list[Child], name: str, rows: int, dim: int) -> None:
@@ -163,25 +174,25 @@ async def run(axes: Axes, budget_s: float) -> Suite:
     begin = time.perf_counter()
     async with AsyncExitStack() as stack:
         logs = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="growth-")))
-        growth = Growth(axes, Processes(stack, logs))
+        growth = Growth(axes, Processes(stack, logs, pinned=True))
         await growth.start()
         cases = {f"{case.axis} {case.value}": case for case in growth.cases}
         for case in cases.values():
             await growth.burst(case)  # for caches
-        rounds = Rounds(list(cases))
         left_s = budget_s - (time.perf_counter() - begin)
-        for name in in_turns(list(cases), budget_s=left_s):
+        rounds = Rounds(list(cases), budget_s=left_s)
+        for name in rounds.turns:
             rounds.figures[name].append(await growth.burst(cases[name]))
         workers = {worker.pid: worker for case in cases.values() for worker in case.workers}
         await asyncio.gather(*(worker.end() for worker in workers.values()))
-    rows = rows_of(cases, rounds, axes)
-    return {
-        "benchmark": "growth",
-        "rows": rows,
-        "summary": {name: headline(rows, axis) for axis, name in GROWTHS.items()},
-        "method": METHOD,
-        "details": {"axes": axes._asdict(), "skipped": growth.skipped},
-    }
+    return suite_of(
+        "growth",
+        rows=rows_of(cases, rounds, axes),
+        headlines={name: headline(cases, rounds, axis) for axis, name in GROWTHS.items()},
+        method=METHOD,
+        turns={"growth": rounds.turns},
+        details={"axes": axes._asdict(), "skipped": growth.skipped},
+    )
 
 
 def rows_of(cases: dict[str, Case], rounds: Rounds, axes: Axes) -> list[dict[str, Any]]:
@@ -196,24 +207,34 @@ def rows_of(cases: dict[str, Case], rounds: Rounds, axes: Axes) -> list[dict[str
                 "grows": case.axis,
                 "to": case.value,
                 "steps/s": rate,
+                "cpu ms a step": 1e3 * rounds.cpu_s(name),
                 "M rows/s each way": axes.step_rows * rate.median / 1e6,
-                "MB/s each way": axes.step_rows * (8 + 4 * case.dim) * rate.median / 1e6,
+                "MB/s each way": axes.step_rows * _row_bytes(case) * rate.median / 1e6,
                 "is times the first": rounds.ratio(name, first),
+                "is times the first by cpu": rounds.cpu_ratio(name, first),
             }
         )
     return found
 
 
-def headline(rows: list[dict[str, Any]], axis: str) -> float | None:
-    """Return how many times the first value's rate the last value's is; None without both."""
-    mine = [row for row in rows if row["grows"] == axis]
+def headline(cases: dict[str, Case], rounds: Rounds, axis: str) -> Headline | None:
+    """Return how many times the first value's rate the last value's is; None without both.
+
+    Of the axis ``dim`` it is the rate of bytes.
+    """
+    mine = [name for name, case in cases.items() if case.axis == axis]
     if len(mine) < 2:
         return None
-    ratio: Ratio = mine[-1]["is times the first"]
+    first, last = mine[0], mine[-1]
+    found = rounds.headline(last, first)
     if axis != "dim":
-        return ratio.median
-    wider: float = mine[-1]["MB/s each way"] / mine[0]["MB/s each way"]
-    return wider
+        return found
+    wider = _row_bytes(cases[last]) / _row_bytes(cases[first])
+    return found._replace(values=[wider * value for value in found.values])
+
+
+def _row_bytes(case: Case) -> int:
+    return 8 + 4 * case.dim
 
 
 def measure(*, budget_s: float, axes: Axes | None = None) -> Suite:

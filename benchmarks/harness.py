@@ -1,33 +1,31 @@
-"""What every suite shares: interleaved rounds, ratios of one round, the machine, the report.
+"""What every suite shares: its result, the machine it ran on, its command line, the tables.
 
-A suite is a script with ``measure(*, budget_s) -> Suite``. Its cases run in rounds: each
-round runs every case once, and each round begins with another case, so that whatever else
-the machine does disturbs all of them alike. What is reported of two cases is the ratio of
-their figures *within a round*: its median over the rounds, its least and its most.
+A suite is a script with ``measure(*, budget_s) -> Suite``. Its cases run in rounds
+(``rounds.py``), of which those count in which the machine was free (``conditions.py``).
 """
 
 import argparse
 import json
 import os
 import platform
-import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, NamedTuple, NotRequired, Protocol, TypedDict
+from typing import Any, NotRequired, Protocol, TypedDict
+
+from conditions import Headline, findings_of
+from rounds import Turns
 
 __all__ = [
     "Measure",
-    "Ratio",
-    "Rounds",
     "Suite",
-    "in_turns",
     "load_average",
     "machine_facts",
     "markdown_table",
     "run_script",
+    "suite_of",
     "with_machine",
     "write_json",
 ]
@@ -58,7 +56,8 @@ class Suite(TypedDict):
     rows: list[dict[str, Any]]
     """Flat records for people and plots; a table each for every different set of keys."""
     summary: dict[str, float | None]
-    """Headline figures; None where one could not be measured, and ``method`` says why."""
+    """Headline figures; None where one could not be measured, and ``method`` says why, and
+    where one does not hold, and ``refused`` of ``details`` says why."""
     method: str
     """What was measured and how, in sentences."""
     details: NotRequired[dict[str, Any]]
@@ -73,82 +72,38 @@ class Measure(Protocol):
         ...
 
 
-class Ratio(NamedTuple):
-    """A figure over the rounds; mostly one case's divided by another's of the same round."""
-
-    median: float
-    least: float
-    most: float
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> "Ratio":
-        """Return the spread of at least one value."""
-        return cls(statistics.median(values), min(values), max(values))
-
-    def __str__(self) -> str:
-        """Return it as ``median (least..most)``."""
-        return f"{self.median:.2f} ({self.least:.2f}..{self.most:.2f})"
-
-
-class Rounds:
-    """Figures of cases, one of each case in each round.
-
-    Args:
-        names: The cases.
-    """
-
-    def __init__(self, names: Sequence[str]) -> None:
-        self.figures: dict[str, list[float]] = {name: [] for name in names}
-
-    def run(
-        self,
-        cases: Mapping[str, Callable[[], float]],
-        *,
-        budget_s: float,
-        max_rounds: int = 1_000,
-    ) -> None:
-        """Call the cases in turns, and keep what they return, until the time is over."""
-        for name in in_turns(list(cases), budget_s=budget_s, max_rounds=max_rounds):
-            self.figures[name].append(cases[name]())
-
-    def figure(self, name: str) -> Ratio:
-        """Return a case's own figure over the rounds."""
-        return Ratio.of(self.figures[name])
-
-    def ratio(self, name: str, other: str) -> Ratio:
-        """Return ``name`` / ``other``, each quotient of figures of one round."""
-        pairs = zip(self.figures[name], self.figures[other], strict=True)
-        return Ratio.of([mine / theirs for mine, theirs in pairs])
-
-
-def in_turns(
-    names: Sequence[str],
+def suite_of(
+    benchmark: str,
     *,
-    budget_s: float,
-    max_rounds: int = 1_000,
-    now: Callable[[], float] = time.perf_counter,
-) -> Iterator[str]:
-    """Yield every name once a round, each round from another one on.
-
-    No round begins when the time is over or when it would not end in time if it took as
-    long as the longest so far; the first round always runs. Rounds are whole, unless the
-    caller stops asking.
+    rows: list[dict[str, Any]],
+    headlines: Mapping[str, Headline | None],
+    method: str,
+    turns: Mapping[str, Turns],
+    details: Mapping[str, Any] | None = None,
+) -> Suite:
+    """Return a suite's result, from which headlines that do not hold are left out by name.
 
     Args:
-        names: The cases, at least one.
-        budget_s: Seconds for all rounds.
-        max_rounds: Rounds are enough.
-        now: Seconds that go by, for tests.
+        benchmark: The suite's name.
+        rows: Its records.
+        headlines: By name, round by round; None for what was not measured.
+        method: What was measured and how.
+        turns: Its rounds, by the part of the suite.
+        details: What else belongs to the figures.
     """
-    start = now()
-    longest_s = 0.0
-    for number in range(max_rounds):
-        begun = now()
-        if number and begun - start + longest_s > budget_s:
-            return
-        first = number % len(names)
-        yield from (*names[first:], *names[:first])
-        longest_s = max(longest_s, now() - begun)
+    found = findings_of(headlines)
+    return {
+        "benchmark": benchmark,
+        "rows": rows,
+        "summary": found.summary,
+        "method": method,
+        "details": {
+            **(details or {}),
+            "spread": found.spread,
+            "refused": found.refused,
+            "rounds": {part: each.report() for part, each in turns.items()},
+        },
+    }
 
 
 def machine_facts() -> dict[str, Any]:

@@ -11,12 +11,13 @@ import signal
 import socket
 import tempfile
 from collections import Counter
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from cores import Cores, cores_of_worker
 from delay_proxy import DelayProxy
 from nursery.client import Fork, Nursery
 from paramfleet_shared.clock import SystemClock
@@ -24,8 +25,17 @@ from paramfleet_shared.discovery.embedded import EmbeddedRedis
 from paramfleet_shared.discovery.registry import Registry
 from paramfleet_shared.discovery.store import RedisStore
 from peer.children import cpu_s, num_switches
+from rounds import Turn
 
-__all__ = ["WORK", "JobShape", "TrainingJob", "free_port", "run_jobs", "training_jobs"]
+__all__ = [
+    "WORK",
+    "JobShape",
+    "TrainingJob",
+    "free_port",
+    "run_jobs",
+    "training_jobs",
+    "turn_of",
+]
 
 WORK = Path(__file__).parent / "work"
 """Folder of the workloads."""
@@ -52,6 +62,8 @@ class JobShape:
     servers: int = 1
     distant: bool = False
     """Whether a wire that can delay is between every worker and every pserver."""
+    pinned: bool = True
+    """Whether each worker has a core; beside a system whose workers have none it is False."""
 
 
 class TrainingJob:
@@ -74,6 +86,7 @@ class TrainingJob:
         self._name = f"job{next(_NUMBERS)}"
         self._workers: list[Fork] = []
         self._servers: list[Fork] = []
+        self._coordinators: list[Fork] = []
         self._proxies: list[DelayProxy] = []
 
     async def start(self, *, warm_steps: int) -> None:
@@ -85,7 +98,7 @@ class TrainingJob:
         arguments = (f"--mode={self.shape.mode}", "--driven", *self.shape.arguments)
         script = [str(WORK / f"{self.shape.script}.py"), *arguments]
         if self.shape.mode == "single":
-            self._workers = [await self._start("worker0", script)]
+            self._workers = [await self._start("worker0", script, self._cores(0))]
         else:
             await self._start_job(script)
         await self._ask("warm", steps=warm_steps)
@@ -96,8 +109,8 @@ class TrainingJob:
         Returns:
             The job's rate, seconds and steps; of its workers and of its pservers the
             processor time and how often a thread waited, ``worker_cpu_s``, ``server_cpu_s``,
-            ``worker_waits`` and ``server_waits``, and ``cpu_s`` of all; of a distant job also
-            ``bytes``, both ways.
+            ``worker_waits`` and ``server_waits``, and ``cpu_s`` of all, the coordinator too; of
+            a distant job also ``bytes``, both ways.
 
         Raises:
             ChildFailedError: if a worker fails.
@@ -105,7 +118,9 @@ class TrainingJob:
         before, use_before = self._num_bytes, self._use()
         figures: dict[str, float] = (await self._ask("window", **length))[0]
         figures |= {name: used - use_before[name] for name, used in self._use().items()}
-        figures["cpu_s"] = figures["worker_cpu_s"] + figures["server_cpu_s"]
+        figures["cpu_s"] = sum(
+            figures[f"{role}_cpu_s"] for role in ("worker", "server", "coordinator")
+        )
         if self.shape.distant:
             figures["bytes"] = self._num_bytes - before
         return figures
@@ -148,7 +163,11 @@ class TrainingJob:
 
     def _use(self) -> dict[str, float]:
         use = {}
-        for role, forks in (("worker", self._workers), ("server", self._servers)):
+        for role, forks in (
+            ("worker", self._workers),
+            ("server", self._servers),
+            ("coordinator", self._coordinators),
+        ):
             use[f"{role}_cpu_s"] = sum(cpu_s(fork.pid) for fork in forks)
             use[f"{role}_waits"] = sum(num_switches(fork.pid) for fork in forks)
         return use
@@ -160,7 +179,8 @@ class TrainingJob:
     async def _start_job(self, script: Sequence[str]) -> None:
         job = [f"--job={self._name}", f"--redis={self._redis}", "--log-level=WARNING"]
         sizes = [f"--worker-num={self.shape.workers}", f"--server-num={self.shape.servers}"]
-        await self._start("coordinator", ["-m", "paramfleet_coordinator", *job, *sizes])
+        command = ["-m", "paramfleet_coordinator", *job, *sizes]
+        self._coordinators = [await self._start("coordinator", command)]
         for index in range(self.shape.servers):
             command = ["-m", "paramfleet_pserver", *job, f"--index={index}"]
             command += await self._endpoint()
@@ -173,7 +193,8 @@ class TrainingJob:
                 "PARAMFLEET_JOB": self._name,
                 "PARAMFLEET_REDIS": self._redis,
             }
-            self._workers.append(await self._start(f"worker{index}", script, **role))
+            name, cores = f"worker{index}", self._cores(index)
+            self._workers.append(await self._start(name, script, cores, **role))
 
     async def _endpoint(self) -> list[str]:
         """Return a pserver's options of where it listens and where workers find it."""
@@ -184,8 +205,14 @@ class TrainingJob:
         self._proxies.append(await self._stack.enter_async_context(proxy))
         return [f"--port={port}", f"--advertise={proxy.endpoint}"]
 
-    async def _start(self, name: str, arguments: Sequence[str], **environment: str) -> Fork:
-        return await self._nursery.start(f"{self._name}-{name}", arguments, environment)
+    def _cores(self, worker: int) -> Cores:
+        return cores_of_worker(worker) if self.shape.pinned else ()
+
+    async def _start(
+        self, name: str, arguments: Sequence[str], cores: Cores = (), **environment: str
+    ) -> Fork:
+        full = f"{self._name}-{name}"
+        return await self._nursery.start(full, arguments, environment, cores)
 
     async def _ask(self, do: str, **arguments: Any) -> list[Any]:
         """Give all workers the same command at once."""
@@ -194,6 +221,12 @@ class TrainingJob:
                 group.create_task(worker.ask(do, **arguments)) for worker in self._workers
             ]
         return [answer.result() for answer in answers]
+
+
+def turn_of(window: Mapping[str, float]) -> Turn:
+    """Return a window's samples a second, and the processor seconds of a sample."""
+    num_samples = window["samples_per_s"] * window["seconds"]
+    return Turn(window["samples_per_s"], window["cpu_s"] / num_samples)
 
 
 @asynccontextmanager

@@ -8,8 +8,9 @@ import asyncio
 import sys
 from typing import Any
 
-from harness import Ratio, Suite, in_turns, run_script
+from harness import Suite, run_script
 from jobs import JobShape, TrainingJob, run_jobs, training_jobs
+from rounds import Ratio, in_turns
 
 __all__ = ["measure"]
 
@@ -49,7 +50,7 @@ def measure(*, budget_s: float = BUDGET_S) -> Suite:
 async def _measure(budget_s: float) -> list[dict[str, Any]]:
     now = asyncio.get_running_loop().time
     begun = now()
-    shapes = [JobShape(script="paced", mode=mode, workers=3) for mode in STEPS]
+    shapes = [JobShape(script="paced", mode=mode, workers=3, pinned=False) for mode in STEPS]
     found: dict[tuple[str, float], list[float]] = {
         (mode, slow): [] for mode in STEPS for slow in (1.0, SLOW)
     }

@@ -15,12 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness import Ratio, Suite, in_turns, run_script
+from harness import Suite, run_script
 from jobs import JobShape, training_jobs
 from paddle_jobs import PaddleJob, PaddleMissingError, interpreter
 from peer.children import Child, ChildFailedError
 from peer.jobs import Processes
 from peer.work import Work
+from rounds import Ratio, in_turns
 
 __all__ = ["measure"]
 
@@ -82,6 +83,7 @@ class Training:
                 f"--batch_size={self.batch}",
                 f"--batches={self.steps * self.windows}",
             ),
+            pinned=False,
         )
 
     def paddles(self) -> dict[str, Any]:

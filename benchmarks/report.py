@@ -6,6 +6,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from conditions import MIN_ROUNDS
 from harness import markdown_table
 
 if TYPE_CHECKING:
@@ -13,13 +14,21 @@ if TYPE_CHECKING:
 
 __all__ = ["GOALS", "page", "plot", "summary_of"]
 
-GOALS: dict[str, float] = {
+GOALS: dict[str, float | None] = {
     "transport_pull_vs_raw_tcp": 0.75,
     "transport_push_vs_raw_tcp": 0.75,
     "small_call_vs_raw_tcp": 0.35,
     "path_vs_torch_rpc": 2.0,
+    "path_vs_torch_rpc_cpu": None,
+    "path_vs_torch_rpc_tcp": None,
+    "path_vs_torch_rpc_tcp_cpu": None,
     "path_vs_grpcio": 3.0,
+    "path_vs_grpcio_cpu": None,
+    "path_vs_grpcio_tcp": None,
+    "path_vs_grpcio_tcp_cpu": None,
     "path_vs_redis": 25.0,
+    "path_vs_redis_tcp": None,
+    "path_vs_redis_tcp_cpu": None,
     "path_bf16_vs_torch_rpc": 3.0,
     "table_pull_vs_gather_limit": 0.45,
     "table_push_sgd_vs_rmw_limit": 0.3,
@@ -27,7 +36,9 @@ GOALS: dict[str, float] = {
     "table_pull_vs_fbgemm": 1.5,
     "table_push_sgd_vs_fbgemm": 20.0,
     "async_train_vs_single": 1.2,
+    "async_train_vs_single_cpu": None,
     "geo_train_vs_single": 1.7,
+    "geo_train_vs_single_cpu": None,
     "geo_vs_async_rtt20ms": 3.0,
     "wire_bf16_auc_loss": 0.001,
     "wire_int8_auc_loss": 0.002,
@@ -47,14 +58,14 @@ GOALS: dict[str, float] = {
     "diloco_loss_gap": 0.01,
     "slow_worker_delay_percent": 5.0,
 }
-"""The headline figures, in their order, and what each is meant to reach."""
+"""The headline figures, in their order, and what each is meant to reach, if anything."""
 
 _AT_MOST = ("_loss", "_gap", "_loss_points", "_delay_percent")
 """Names that end so are meant to stay below their goal, all others above it."""
 
 
 def summary_of(results: Mapping[str, Mapping[str, Any]]) -> dict[str, float | None]:
-    """Return the headline figures; None for what no suite could measure."""
+    """Return the headline figures; None for what was not measured, and what is refused."""
     found: dict[str, float] = {}
     for result in results.values():
         found.update(result["summary"])
@@ -68,13 +79,16 @@ def page(results: Mapping[str, Mapping[str, Any]], plots: Sequence[str]) -> str:
         results: By suite, as the suites wrote them; a failed one has ``failed``.
         plots: Names of the suites that have a plot.
     """
+    refused = _told(results, "refused")
     lines = [
         "# Results",
         "",
         "Made by `make bench`; how to read it: [README.md](../README.md).",
-        "A figure is `median (least..most)` over the rounds.",
+        "A figure is `median (least..most)` over the rounds that count. One is refused if",
+        f"fewer than {MIN_ROUNDS} count or if they differ too much; its reason stands below.",
         "",
-        *_headline_lines(summary_of(results), _spreads(results)),
+        *_headline_lines(summary_of(results), _told(results, "spread"), refused),
+        *_refusal_lines(refused),
     ]
     for name, result in results.items():
         lines += ["", f"## {name}", "", *_suite_lines(result)]
@@ -86,43 +100,89 @@ def page(results: Mapping[str, Mapping[str, Any]], plots: Sequence[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _spreads(results: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the spreads of those figures whose suite tells them."""
+def _told(results: Mapping[str, Mapping[str, Any]], what: str) -> dict[str, Any]:
+    """Return by figure what suites tell of it: its ``spread``, or why it is ``refused``."""
     found: dict[str, Any] = {}
     for result in results.values():
-        found.update(result.get("details", {}).get("spread", {}))
+        found.update(result.get("details", {}).get(what, {}))
     return found
 
 
 def _headline_lines(
-    summary: Mapping[str, float | None], spreads: Mapping[str, Any]
+    summary: Mapping[str, float | None],
+    spreads: Mapping[str, Any],
+    refused: Mapping[str, str],
 ) -> list[str]:
     rows = []
     for name, value in summary.items():
         goal, at_most = GOALS[name], name.endswith(_AT_MOST)
-        reached = value is not None and (value <= goal if at_most else value >= goal)
         rows.append(
             {
                 "figure": f"`{name}`",
                 "measured": spreads.get(name, value),
-                "goal": f"{'at most' if at_most else 'at least'} {goal:g}",
-                "reached": "not measured" if value is None else "yes" if reached else "no",
+                "goal": None if goal is None else f"{_direction(at_most=at_most)} {goal:g}",
+                "reached": "refused"
+                if name in refused
+                else _reached(value, goal, at_most=at_most),
             }
         )
     return markdown_table(rows)
+
+
+def _direction(*, at_most: bool) -> str:
+    return "at most" if at_most else "at least"
+
+
+def _reached(value: float | None, goal: float | None, *, at_most: bool) -> str | None:
+    if value is None:
+        return "not measured"
+    if goal is None:
+        return None
+    return "yes" if (value <= goal if at_most else value >= goal) else "no"
+
+
+def _refusal_lines(refused: Mapping[str, str]) -> list[str]:
+    """Return why each figure is refused, whether it is a headline of all or of its suite."""
+    lines = [f"- `{name}` is refused: {why}." for name, why in refused.items()]
+    return ["", *lines] if lines else []
+
+
+def _round_lines(rounds: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return of each part of a suite how many rounds count, and why others do not."""
+    lines = []
+    for part, told in rounds.items():
+        line = f"Rounds of {part}: {told['counted']} of {told['run']} count."
+        if told["dropped"]:
+            why = "; ".join(f"{reason} ({num})" for reason, num in told["dropped"].items())
+            line += f" Left out: {why}."
+        if not told["counted"]:
+            line += " The tables show all of them."
+        lines.append(line)
+    return lines
 
 
 def _suite_lines(result: Mapping[str, Any]) -> list[str]:
     if "failed" in result:
         return ["It did not end well:", "", "```", result["failed"].strip(), "```"]
     extra = {name: value for name, value in result["summary"].items() if name not in GOALS}
+    details = result.get("details", {})
+    spreads = details.get("spread", {})
     load = result["load_average_before"][0], result["load_average_after"][0]
     lines = [*result["method"].splitlines(), "", *markdown_table(result["rows"])]
     if extra:
-        cells = [{"figure": f"`{name}`", "measured": value} for name, value in extra.items()]
+        cells = [
+            {
+                "figure": f"`{name}`",
+                "measured": spreads.get(name, value),
+                "refused": "yes" if name in details.get("refused", {}) else None,
+            }
+            for name, value in extra.items()
+        ]
         lines += ["", *markdown_table(cells)]
+    if "rounds" in details:
+        lines += ["", *_round_lines(details["rounds"])]
     lines += ["", f"Load average {load[0]} before, {load[1]} after; {result['wall_s']:.0f} s."]
-    for name, why in result.get("details", {}).get("missing", {}).items():
+    for name, why in details.get("missing", {}).items():
         lines += [f"Without `{name}`: {why}."]
     return lines
 

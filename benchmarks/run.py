@@ -31,15 +31,15 @@ QUICK_RESULTS = FOLDER.parent / "build" / "benchmarks"
 
 SUITES: dict[str, float] = {
     "transport": 42.0,
-    "table": 90.0,
-    "path": 65.0,
-    "training": 75.0,
-    "delay": 45.0,
-    "compression": 60.0,
-    "growth": 70.0,
-    "datasets": 20.0,
-    "runner": 20.0,
-    "word2vec": 45.0,
+    "table": 75.0,
+    "path": 75.0,
+    "training": 85.0,
+    "delay": 60.0,
+    "compression": 50.0,
+    "growth": 50.0,
+    "datasets": 15.0,
+    "runner": 30.0,
+    "word2vec": 60.0,
 }
 """Seconds of each suite, in the order in which they run. Together less than ``TOTAL_S``,
 because starting and ending processes takes time too."""

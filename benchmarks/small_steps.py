@@ -10,15 +10,20 @@ import asyncio
 import os
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from harness import Ratio, Suite, in_turns, run_script
-from jobs import JobShape, TrainingJob, run_jobs, training_jobs
+from cores import cores_of_worker
+from harness import Suite, run_script, suite_of
+from jobs import JobShape, TrainingJob, run_jobs, training_jobs, turn_of
 from nursery.client import Fork, Nursery
 from peer.children import cpu_s, num_switches
+from rounds import Rounds, Turns
+
+if TYPE_CHECKING:
+    from conditions import Headline
 
 __all__ = ["measure"]
 
@@ -30,13 +35,13 @@ WORKERS, SERVERS, BATCH = 2, 2, 128
 
 METHOD = """\
 Samples/s of 2 workers + 2 pservers over those of one process, one torch thread each, each step
-of 128 samples a worker: 8 categorical fields with rows of 8, 6 numbers, a layer of 64. All jobs
-stay warm, and their windows are taken in turns; ratios are of windows of one round. `each` has
-a table a field, `one` has one for all, `ahead` too with fleet.prefetch. `floor` is no training:
-2 processes do the arithmetic of a step, send its bytes to 2 others through bare Unix sockets,
-and wait until these have all of them. CPU and waits (how often a thread stopped to wait) are a
-step's of one worker and of one pserver; requests are those of one worker and step to all
-pservers."""
+of 128 samples a worker, workers on a core each: 8 categorical fields with rows of 8, 6
+numbers, a layer of 64. All jobs stay warm, and their windows are taken in turns; ratios are of
+windows of one round, `_cpu` of processor time. `each` has a table a field, `one` has one for
+all, `ahead` too with fleet.prefetch. `floor` is no training: 2 processes do the arithmetic of
+a step, send its bytes to 2 others through bare Unix sockets, and wait until these have all of
+them. CPU and waits (how often a thread stopped to wait) are a step's of one worker and of one
+pserver; requests are those of one worker and step to all pservers."""
 
 _COUNTS_PUBLISHED_S = 1.5
 """A pserver publishes what it has counted once a second."""
@@ -70,7 +75,9 @@ class Floor:
         names = [f"paramfleet-floor/{os.getpid()}/{number}" for number in range(SERVERS)]
         for number in range(WORKERS):
             worker = ["-m", "peer.step_floor", "work", *self._options]
-            self._workers.append(await self._nursery.start(f"floor-{number}", worker, {}))
+            cores = cores_of_worker(number)
+            fork = await self._nursery.start(f"floor-{number}", worker, {}, cores)
+            self._workers.append(fork)
         sent, answered = await self._workers[0].ask("bytes", servers=SERVERS)
         sizes = [str(size) for size in (WORKERS, sent, answered)]
         for number, name in enumerate(names):
@@ -85,8 +92,9 @@ class Floor:
         before = self._use()
         found = await self._ask("window", steps=steps)
         figures = {name: used - before[name] for name, used in self._use().items()}
-        seconds = max(each["seconds"] for each in found)
-        return {**figures, "samples_per_s": WORKERS * BATCH * steps / seconds}
+        figures["cpu_s"] = figures["worker_cpu_s"] + figures["server_cpu_s"]
+        figures["seconds"] = max(each["seconds"] for each in found)
+        return {**figures, "samples_per_s": WORKERS * BATCH * steps / figures["seconds"]}
 
     async def end(self) -> None:
         """End them; the servers do when the workers are gone."""
@@ -124,27 +132,35 @@ def measure(*, budget_s: float = BUDGET_S, data: Sequence[str] = ()) -> Suite:
     quick = budget_s < QUICK_S
     names = _TINY if quick else tuple(_WORK)
     rows: list[dict[str, Any]] = []
+    turns: dict[str, Turns] = {}
+    headlines: dict[str, Headline | None] = {}
     for name in names:
         options = (*_WORK[name], *data)
-        rows += run_jobs(_measure(name, options, quick=quick, budget_s=budget_s / len(names)))
-    spread = {
-        f"small_{row['work'].replace(' ', '_')}_{row['case']}_vs_single": row["vs_single"]
-        for row in rows
-        if row["case"] != "single"
-    }
-    return {
-        "benchmark": "small_steps",
-        "rows": rows,
-        "summary": {name: values[0] for name, values in spread.items()},
-        "method": METHOD,
-        "details": {"spread": spread},
-    }
+        part_s = budget_s / len(names)
+        found = run_jobs(_measure(options, quick=quick, budget_s=part_s))
+        rows += [_row(name, case, found) for case in found.windows]
+        turns[name] = found.rounds.turns
+        for case in found.windows:
+            if case != "single":
+                headline = f"small_{name.replace(' ', '_')}_{case}_vs_single"
+                headlines[headline] = found.rounds.headline(case, "single")
+                headlines[f"{headline}_cpu"] = found.rounds.cpu_headline(case, "single")
+    return suite_of("small_steps", rows=rows, headlines=headlines, method=METHOD, turns=turns)
 
 
-async def _measure(
-    work: str, options: Sequence[str], *, quick: bool, budget_s: float
-) -> list[dict[str, Any]]:
-    """Return a row for each case of one workload."""
+class _Found(NamedTuple):
+    """What the windows of one workload came to."""
+
+    rounds: Rounds
+    windows: dict[str, list[dict[str, float]]]
+    steps: int
+    """Of a worker in a window."""
+    requests: float
+    """Of a worker and step of sync."""
+
+
+async def _measure(options: Sequence[str], *, quick: bool, budget_s: float) -> _Found:
+    """Measure each case of one workload."""
     steps = 10 if quick else 400
     shapes = [
         JobShape(script="tabular", mode=mode, arguments=tuple(options), servers=SERVERS)
@@ -160,10 +176,13 @@ async def _measure(
         cases["floor"] = floor
         found: dict[str, list[dict[str, float]]] = {case: [] for case in cases}
         left_s = budget_s - (asyncio.get_running_loop().time() - begun)
-        for case in in_turns(list(cases), budget_s=left_s, max_rounds=1 if quick else 1000):
-            found[case].append(await cases[case].window(steps=steps))
+        rounds = Rounds(list(cases), budget_s=left_s, max_rounds=1 if quick else 1000)
+        for case in rounds.turns:
+            window = await cases[case].window(steps=steps)
+            rounds.figures[case].append(turn_of(window))
+            found[case].append(window)
         requests = await _requests(running[1], steps=steps)
-    return [_row(work, case, found, steps, requests) for case in cases]
+    return _Found(rounds, found, steps, requests)
 
 
 async def _requests(job: TrainingJob, *, steps: int) -> float:
@@ -177,20 +196,10 @@ async def _requests(job: TrainingJob, *, steps: int) -> float:
     return (counts[1] - counts[0]) / steps / WORKERS
 
 
-def _row(
-    work: str,
-    case: str,
-    found: Mapping[str, Sequence[Mapping[str, float]]],
-    steps: int,
-    requests: float,
-) -> dict[str, Any]:
-    mine, single = found[case], found["single"]
-    ratios = [
-        each["samples_per_s"] / one["samples_per_s"]
-        for each, one in zip(mine, single, strict=True)
-    ]
+def _row(work: str, case: str, found: _Found) -> dict[str, Any]:
+    mine = found.rounds.turns.kept(found.windows[case])
     workers, servers = (1, 0) if case == "single" else (WORKERS, SERVERS)
-    total = steps * len(mine)
+    total = found.steps * len(mine)
 
     def of_step(name: str, processes: int, factor: float = 1.0) -> float:
         return sum(each[name] for each in mine) * factor / total / max(1, processes)
@@ -198,16 +207,15 @@ def _row(
     return {
         "work": work,
         "case": case,
-        "vs_single": [round(value, 3) for value in Ratio.of(ratios)],
-        "samples_per_s": [
-            round(value) for value in Ratio.of([each["samples_per_s"] for each in mine])
-        ],
-        "requests": round(requests, 2) if case == "sync" else None,
+        "vs_single": found.rounds.ratio(case, "single"),
+        "vs_single_cpu": found.rounds.cpu_ratio(case, "single"),
+        "samples_per_s": [round(value) for value in found.rounds.figure(case)],
+        "requests": round(found.requests, 2) if case == "sync" else None,
         "worker_cpu_us": round(of_step("worker_cpu_s", workers, 1e6)),
         "server_cpu_us": round(of_step("server_cpu_s", servers, 1e6)),
         "worker_waits": round(of_step("worker_waits", workers), 2),
         "server_waits": round(of_step("server_waits", servers), 2),
-        "rounds": len(mine),
+        "rounds": found.rounds.turns.num_counted,
     }
 
 

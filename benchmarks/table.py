@@ -5,6 +5,7 @@ beside this file.
 """
 
 import ctypes
+import itertools
 import resource
 import shutil
 import statistics
@@ -22,11 +23,15 @@ import torch
 from numpy.typing import NDArray
 
 import table_fbgemm
-from harness import Rounds, Suite, run_script
+import table_torch
+from conditions import Headline
+from cores import cores_of, cores_of_worker, pin_thread, thread_on
+from harness import Suite, run_script, suite_of
 from paramfleet_shared.tables.reservation import reserve
 from paramfleet_shared.tables.sparse import SparseShard
 from paramfleet_shared.tables.spec import InitializerSpec, OptimizerSpec, TableSpec
 from paramfleet_shared.tables.warm import warm
+from rounds import Rounds, Turns
 
 BUDGET_S = 100.0
 FULL_FROM_S = 30.0
@@ -51,7 +56,8 @@ METHOD = (
     "Rows of 16 floats; batches of 106,496 draws, uniform or by Zipf's law of exponent 1.05, "
     "then made different and shuffled, as clients send them; pushes are told so. A turn runs "
     "4 batches of a case, its figure is their median in million rows a second; ratios are of "
-    "one round. The limits are C loops that prefetch, and copy (gather) or step (rmw) the 64 "
+    "one round, '_cpu' of processor time. All runs on one core, but two threads have one each. "
+    "The limits are C loops that prefetch, and copy (gather) or step (rmw) the 64 "
     "bytes of rows whose places are known. Two threads own a shard of half the rows each, "
     "against one thread that does the same one after the other; so do the threads that show "
     "what memory allows them. Adam's rows and their limit have 192 bytes. The worst insert is "
@@ -75,6 +81,16 @@ class Filled(NamedTuple):
     memory_ratio: float
 
 
+class _Found(NamedTuple):
+    """What was measured so far; a larger table's headlines replace a smaller one's."""
+
+    rows: list[dict[str, Any]]
+    headlines: dict[str, Headline | None]
+    others: dict[str, float | None]
+    """Headlines of no rounds."""
+    turns: dict[str, Turns]
+
+
 def measure(
     *, budget_s: float = BUDGET_S, sizes: tuple[int, ...] | None = None, batch: int = BATCH
 ) -> Suite:
@@ -83,18 +99,25 @@ def measure(
         sizes = SIZES if budget_s >= FULL_FROM_S else SIZES[:1]
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    rows: list[dict[str, Any]] = []
-    summary: dict[str, float | None] = {}
+    found = _Found([], {}, {}, {})
     try:
-        with tempfile.TemporaryDirectory(prefix="table-") as folder:
+        with (
+            tempfile.TemporaryDirectory(prefix="table-") as folder,
+            thread_on(cores_of("client")),
+        ):
             limits = _limits(Path(folder))
             for size in sizes:
                 part_s = budget_s * (0.6 if size == max(sizes) else 0.2)  # filling takes half
-                summary |= _measure_size(size, batch, part_s, limits, rows, smallest=sizes[0])
+                _measure_size(size, batch, part_s, limits, found, smallest=sizes[0])
     finally:
         torch.set_num_threads(threads)
     missing = "" if limits else " There is no C compiler, so the limits were not measured."
-    return {"benchmark": "table", "rows": rows, "summary": summary, "method": METHOD + missing}
+    rows, headlines, others, turns = found
+    result = suite_of(
+        "table", rows=rows, headlines=headlines, method=METHOD + missing, turns=turns
+    )
+    result["summary"] |= others
+    return result
 
 
 def _measure_size(
@@ -102,11 +125,11 @@ def _measure_size(
     batch: int,
     budget_s: float,
     limits: ctypes.CDLL | None,
-    rows: list[dict[str, Any]],
+    found: _Found,
     *,
     smallest: int,
-) -> dict[str, float | None]:
-    """Measure tables of one size; append to ``rows`` and return the headlines."""
+) -> None:
+    """Measure tables of one size; add it to ``found``."""
     begun = time.perf_counter()
     rng = np.random.default_rng(0)
     universe = np.unique(rng.integers(0, 2**63, size + size // 8, np.int64))[: size + batch]
@@ -129,15 +152,16 @@ def _measure_size(
     if limits is not None:
         cases |= _limit_thread_cases(limits, size, draws["uniform"])
     if size == smallest:
-        cases |= _torch_cases(size, draws["uniform"])
+        for name, act in table_torch.acts(size, DIM, BATCH).items():
+            cases[f"torch {name} uniform"] = _burst(draws["uniform"], act)
     for name, act in table_fbgemm.acts(size, DIM, BATCH).items():
         cases[f"fbgemm {name} uniform"] = _burst(draws["uniform"], act)
-    rounds = Rounds(list(cases))
     for case in cases.values():
         case()  # once, so that all pages and caches are as they will be
-    rounds.run(cases, budget_s=max(0.0, budget_s - (time.perf_counter() - begun)))
-    rows.extend(_case_rows(size, rounds, cases))
-    rows.extend(
+    rounds = Rounds(list(cases), budget_s=budget_s - (time.perf_counter() - begun))
+    rounds.run(cases)
+    found.rows.extend(_case_rows(size, rounds, cases))
+    found.rows.extend(
         {
             "rows": size,
             "filled": rule,
@@ -147,46 +171,44 @@ def _measure_size(
         }
         for rule, each in filled.items()
     )
-    adagrad = _fill("adagrad", universe, batch).memory_ratio
+    found.turns[f"{size} rows"] = rounds.turns
+    found.headlines.update(_headlines(rounds) | table_fbgemm.headlines(rounds))
     ready = _fill("sgd", universe, batch, prefault=True)
-    return _summary(rounds, filled["sgd"], ready, adagrad) | table_fbgemm.ratios(rounds)
+    found.others.update(
+        worst_insert_batch_ms=ready.worst_ms,
+        worst_insert_batch_unprepared_ms=filled["sgd"].worst_ms,
+        memory_ratio_sgd=filled["sgd"].memory_ratio,
+        memory_ratio_adagrad=_fill("adagrad", universe, batch).memory_ratio,
+    )
 
 
 def _case_rows(size: int, rounds: Rounds, cases: Cases) -> Iterator[dict[str, Any]]:
     """Tell each case's figure, and its ratio to the limit that it has."""
     for name in cases:
         limit = _limit_of(name)
-        ratio = (
-            list(rounds.ratio(name, limit))
-            if limit in cases and name.startswith(("pull", "push"))
-            else None
-        )
+        has_limit = limit in cases and name.startswith(("pull", "push"))
         yield {
             "rows": size,
             "case": name,
-            "M rows/s": list(rounds.figure(name)),
-            "vs_limit": ratio,
-            "rounds": len(rounds.figures[name]),
+            "M rows/s": rounds.figure(name),
+            "cpu ns a row": 1e3 * rounds.cpu_s(name),
+            "vs_limit": rounds.ratio(name, limit) if has_limit else None,
+            "vs_limit_cpu": rounds.cpu_ratio(name, limit) if has_limit else None,
         }
 
 
-def _summary(
-    rounds: Rounds, filled: Filled, ready: Filled, adagrad_ratio: float
-) -> dict[str, float | None]:
-    def ratio(name: str, other: str) -> float | None:
-        return rounds.ratio(name, other).median if other in rounds.figures else None
-
+def _headlines(rounds: Rounds) -> dict[str, Headline | None]:
+    pairs = {
+        "table_pull_vs_gather_limit": ("pull hit uniform", "limit gather uniform"),
+        "table_push_sgd_vs_rmw_limit": ("push sgd uniform", "limit rmw uniform"),
+        "push_adam_vs_push_sgd": ("push adam uniform", "push sgd uniform"),
+        "push_adam_vs_rmw_limit": ("push adam uniform", WIDE_LIMIT),
+        "two_threads_vs_one": ("pull by two threads", "pull by one thread"),
+        "limit_two_threads_vs_one": ("limit by two threads", "limit by one thread"),
+    }
     return {
-        "table_pull_vs_gather_limit": ratio("pull hit uniform", "limit gather uniform"),
-        "table_push_sgd_vs_rmw_limit": ratio("push sgd uniform", "limit rmw uniform"),
-        "push_adam_vs_push_sgd": ratio("push adam uniform", "push sgd uniform"),
-        "push_adam_vs_rmw_limit": ratio("push adam uniform", WIDE_LIMIT),
-        "two_threads_vs_one": ratio("pull by two threads", "pull by one thread"),
-        "limit_two_threads_vs_one": ratio("limit by two threads", "limit by one thread"),
-        "worst_insert_batch_ms": ready.worst_ms,
-        "worst_insert_batch_unprepared_ms": filled.worst_ms,
-        "memory_ratio_sgd": filled.memory_ratio,
-        "memory_ratio_adagrad": adagrad_ratio,
+        name: rounds.headline(*pair) if pair[1] in rounds.figures else None
+        for name, pair in pairs.items()
     }
 
 
@@ -355,7 +377,8 @@ def _by_threads(
     batches: list[NDArray[np.int64]],
 ) -> Cases:
     """Return cases that act on both halves by one thread and by two."""
-    pool = ThreadPoolExecutor(2)
+    places = itertools.count()
+    pool = ThreadPoolExecutor(2, initializer=lambda: pin_thread(cores_of_worker(next(places))))
 
     def by_one(ids: NDArray[np.int64]) -> None:
         for number in range(2):
@@ -367,32 +390,6 @@ def _by_threads(
     return {
         f"{name} by one thread": _burst(batches, by_one),
         f"{name} by two threads": _burst(batches, by_two),
-    }
-
-
-def _torch_cases(size: int, places: list[NDArray[np.int64]]) -> Cases:
-    table = torch.zeros(size, DIM)
-    grads = torch.ones(BATCH, DIM)
-    bag = torch.nn.EmbeddingBag(size, DIM, mode="sum", sparse=True)
-    optimizer = torch.optim.SparseAdam(list(bag.parameters()))
-    offsets = torch.arange(BATCH)
-
-    def step(slots: NDArray[np.int64]) -> None:
-        ids = torch.from_numpy(slots)
-        bag(ids, offsets[: ids.numel()]).backward(grads[: ids.numel()])
-        optimizer.step()  # type: ignore[no-untyped-call]  # torch
-        optimizer.zero_grad()
-
-    def select(slots: NDArray[np.int64]) -> None:
-        torch.index_select(table, 0, torch.from_numpy(slots))
-
-    def add(slots: NDArray[np.int64]) -> None:
-        table.index_add_(0, torch.from_numpy(slots), grads[: slots.size], alpha=-0.01)
-
-    return {
-        "torch index_select uniform": _burst(places, select),
-        "torch index_add_ uniform": _burst(places, add),
-        "torch EmbeddingBag, SparseAdam uniform": _burst(places, step),
     }
 
 

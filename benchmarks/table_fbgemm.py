@@ -13,9 +13,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from harness import Rounds
+from conditions import Headline
+from rounds import Rounds
 
-__all__ = ["acts", "ratios"]
+__all__ = ["acts", "headlines"]
 
 _OPS = "fbgemm_gpu.split_table_batched_embeddings_ops"
 
@@ -49,13 +50,13 @@ def acts(size: int, dim: int, batch: int) -> dict[str, Callable[[NDArray[np.int6
     return {"lookup": look_up, "update": update}
 
 
-def ratios(rounds: Rounds) -> dict[str, float | None]:
+def headlines(rounds: Rounds) -> dict[str, Headline | None]:
     """Return our rates over fbgemm's, of the same rounds; None where it wasn't measured."""
     pairs = {
         "table_pull_vs_fbgemm": ("pull hit uniform", "fbgemm lookup uniform"),
         "table_push_sgd_vs_fbgemm": ("push sgd uniform", "fbgemm update uniform"),
     }
     return {
-        name: rounds.ratio(ours, theirs).median if theirs in rounds.figures else None
+        name: rounds.headline(ours, theirs) if theirs in rounds.figures else None
         for name, (ours, theirs) in pairs.items()
     }

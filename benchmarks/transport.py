@@ -17,11 +17,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from harness import Ratio, Suite, in_turns, run_script
+from conditions import Headline
+from cores import cores_of
+from harness import Suite, run_script, suite_of
 from paramfleet_shared.config import read_environment
 from paramfleet_shared.secret import new_secret
 from paramfleet_worker.core.environment import runtime_environment
-from peer.children import Child, start_child
+from peer.children import Child, cpu_s, start_child
+from rounds import Rounds, Turn
 from wires.cases import CASES, DIAL
 
 BUDGET_S = 70.0
@@ -48,9 +51,11 @@ METHOD = (
     "Every stack answers a request of fixed size with an answer of fixed size: small is "
     "64 B each way, medium 64 KiB, pull 0.8 MB and 6.4 MB, push 7 MB and 64 B. 'raw' is "
     "uvloop TCP with a length before each message, received straight into an array; "
-    "'ours' is Channel.call to a handler of RpcServer, with messages, deadlines and errors. "
+    "'ours' is Channel.call to a handler of RpcServer, with messages, deadlines and errors, "
+    "through TCP as all others. The server has one core and the client the other. "
     "A round runs a burst of every stack for every load; a ratio is the time of raw's call "
-    "divided by the stack's, of one round: 1 is as fast as the limit. Under TLS the limit "
+    "divided by the stack's, of one round: 1 is as fast as the limit, and above 1 faster; "
+    "'_cpu' is the same of the processor time of both processes. Under TLS the limit "
     "is raw TCP under the same TLS, with the same certificates. 'secret' is ours where both "
     "ends prove the job's secret; 'dial' is a new connection with one small call on it."
 )
@@ -80,17 +85,17 @@ async def _measure(budget_s: float) -> Suite:
             wires = Wires(Path(name), stack)
             missing = await wires.start_all()
             bursts = list(_bursts(wires.clients))
-            seconds: dict[Burst, list[float]] = {burst: [] for burst in bursts}
-            names = {repr(burst): burst for burst in bursts}
-            for turn in in_turns(list(names), budget_s=budget_s):
-                burst = names[turn]
-                seconds[burst].append(await wires.run(burst))
-    return {
-        "benchmark": "transport",
-        "rows": [_row(burst, seconds) for burst in bursts],
-        "summary": _summary(seconds),
-        "method": " ".join([METHOD, *missing]),
-    }
+            names = {str(burst): burst for burst in bursts}
+            rounds = Rounds(list(names), budget_s=budget_s)
+            for turn in rounds.turns:
+                rounds.figures[turn].append(await wires.run(names[turn]))
+    return suite_of(
+        "transport",
+        rows=[_row(burst, rounds) for burst in bursts],
+        headlines=_headlines(rounds),
+        method=" ".join([METHOD, *missing]),
+        turns={"transport": rounds.turns},
+    )
 
 
 class Wires:
@@ -104,6 +109,7 @@ class Wires:
     def __init__(self, folder: Path, stack: AsyncExitStack) -> None:
         self.clients: dict[tuple[str, str], Child] = {}
         """By stack and security."""
+        self._servers: dict[tuple[str, str], Child] = {}
         self._folder = folder
         self._stack = stack
         inherited = read_environment()
@@ -130,29 +136,33 @@ class Wires:
                 await self._start(name, security, options)
         return missing
 
-    async def run(self, burst: Burst) -> float:
-        """Run a burst, and return the seconds of one call."""
-        client = self.clients[burst.stack, burst.security]
-        seconds: float = await client.ask(
+    async def run(self, burst: Burst) -> Turn:
+        """Run a burst, and return what a call took."""
+        stack = burst.stack, burst.security
+        pids = [self.clients[stack].pid, self._servers[stack].pid]
+        before_s = sum(map(cpu_s, pids))
+        seconds, num_calls = await self.clients[stack].ask(
             "burst",
             case=burst.case,
             in_flight=burst.in_flight,
             slowness=SLOWNESS[burst.stack],
         )
-        return seconds
+        return Turn(1 / seconds, (sum(map(cpu_s, pids)) - before_s) / num_calls)
 
     async def _start(self, name: str, security: str, options: Mapping[str, Any]) -> None:
         server = await self._process(name, security, "serve", dict(options))
         port = await server.ask("port")
         client = await self._process(name, security, "drive", {**options, "port": port})
+        self._servers[name, security] = server
         self.clients[name, security] = client
 
     async def _process(
         self, name: str, security: str, act: str, options: dict[str, Any]
     ) -> Child:
         arguments = ["-m", "wires.process", name, act, json.dumps(options)]
+        cores = cores_of("server" if act == "serve" else "client")
         child = await start_child(
-            f"{name}-{security}-{act}", arguments, self._environment, self._folder
+            f"{name}-{security}-{act}", arguments, self._environment, self._folder, cores
         )
         self._stack.push_async_callback(child.end)
         return child
@@ -189,38 +199,39 @@ def _bursts(clients: Mapping[tuple[str, str], Child]) -> Iterator[Burst]:
                         yield Burst(name, security, case, in_flight)
 
 
-def _ratio(burst: Burst, seconds: Mapping[Burst, list[float]]) -> Ratio:
+def _limit_of(burst: Burst) -> Burst:
     beside = burst._replace(stack="raw")
-    if burst.security == "secret":
-        beside = beside._replace(security="plain")
-    return _beside(burst, beside, seconds)
+    return beside._replace(security="plain") if burst.security == "secret" else beside
 
 
-def _beside(burst: Burst, other: Burst, seconds: Mapping[Burst, list[float]]) -> Ratio:
-    """Return how many times as fast as another a burst is, round by round."""
-    limits = seconds[other]
-    return Ratio.of([a / b for a, b in zip(limits, seconds[burst], strict=True)])
-
-
-def _row(burst: Burst, seconds: Mapping[Burst, list[float]]) -> dict[str, Any]:
-    per_call_s = Ratio.of(seconds[burst]).median
+def _row(burst: Burst, rounds: Rounds) -> dict[str, Any]:
+    name, limit = str(burst), str(_limit_of(burst))
+    rate = rounds.figure(name).median
     return {
         "case": burst.case,
         "in_flight": burst.in_flight,
         "security": burst.security,
         "stack": burst.stack,
-        "us_per_call": per_call_s * 1e6,
-        "calls_per_s": 1 / per_call_s,
+        "us_per_call": 1e6 / rate,
+        "cpu_us_per_call": 1e6 * rounds.cpu_s(name),
+        "calls_per_s": rate,
         "GB_per_s": CASES["small" if burst.case == DIAL else burst.case].moved_bytes
-        / per_call_s
+        * rate
         / 1e9,
-        "vs_raw": list(_ratio(burst, seconds)),
-        "rounds": len(seconds[burst]),
+        "vs_raw": rounds.ratio(name, limit),
+        "vs_raw_cpu": rounds.cpu_ratio(name, limit),
     }
 
 
-def _summary(seconds: Mapping[Burst, list[float]]) -> dict[str, float | None]:
-    summary: dict[str, float | None] = {}
+def _headlines(rounds: Rounds) -> dict[str, Headline | None]:
+    headlines: dict[str, Headline | None] = {}
+
+    def add(name: str, burst: Burst, other: Burst) -> None:
+        pair = str(burst), str(other)
+        measured = rounds.figures.keys() >= set(pair)
+        headlines[name] = rounds.headline(*pair) if measured else None
+        headlines[f"{name}_cpu"] = rounds.cpu_headline(*pair) if measured else None
+
     for name, burst in {
         "transport_pull_vs_raw_tcp": Burst("ours", "plain", "pull", 1),
         "transport_push_vs_raw_tcp": Burst("ours", "plain", "push", 1),
@@ -230,14 +241,14 @@ def _summary(seconds: Mapping[Burst, list[float]]) -> dict[str, float | None]:
         "tls_pull_vs_raw_tls": Burst("ours", "tls", "pull", 1),
         "mutual_tls_pull_vs_raw_tls": Burst("ours", "mutual_tls", "pull", 1),
     }.items():
-        summary[name] = _ratio(burst, seconds).median if burst in seconds else None
+        add(name, burst, _limit_of(burst))
     for name, case in {
         "small_call_with_secret_vs_without": "small",
         "connection_with_secret_vs_without": DIAL,
     }.items():
         ours = Burst("ours", "secret", case, 1)
-        summary[name] = _beside(ours, ours._replace(security="plain"), seconds).median
-    return summary
+        add(name, ours, ours._replace(security="plain"))
+    return headlines
 
 
 if __name__ == "__main__":

@@ -5,26 +5,29 @@ the wire. See README.md beside this file.
 """
 
 import asyncio
+import statistics
 import sys
 import tempfile
 import time
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import paramfleet as fleet
-from harness import Ratio, Rounds, Suite, in_turns, run_script
-from jobs import JobShape, run_jobs, training_jobs
+from conditions import Headline
+from harness import Suite, run_script, suite_of
+from jobs import JobShape, run_jobs, training_jobs, turn_of
 from paramfleet.runner.config import read_config
 from paramfleet.runner.display import shown
 from paramfleet.runner.folders import load_model_class
 from paramfleet.runner.training import Trainer
 from paramfleet_shared.clock import SystemClock
+from rounds import Rounds
 from texts import SENTENCE, write_text
 
 __all__ = ["CONFIG", "measure"]
 
-BUDGET_S = 55.0
+BUDGET_S = 60.0
 QUICK_S = 20.0
 """A smaller budget takes a tiny text: it shows that everything works, and no speed."""
 
@@ -45,8 +48,9 @@ worker thread, from a list of sentences of {SENTENCE} words in memory; in turns.
 workers and one pserver on the model's batches of 512 words, which were drawn before; `async`
 asks for rows when the forward does, `prefetch` one batch ahead, as the runner does. Between
 workers and pserver a proxy hands every byte on 2.5 ms after it came (round trip 5 ms), or at
-once. Jobs stay warm, windows are taken in turns, and a window of GEO has one exchange in its
-middle."""
+once. Jobs stay warm, workers have a core each, windows are taken in turns, and a window of GEO
+has one exchange in its middle. `_cpu` are ratios of processor time a word. Beside gensim both
+may use all cores, because gensim's second thread does."""
 
 SHAPES: dict[str, tuple[str, tuple[str, ...]]] = {
     "async": ("async", ("--send_queue_size=2",)),
@@ -64,20 +68,40 @@ def measure(*, budget_s: float = BUDGET_S) -> Suite:
         begun = time.perf_counter()
         rounds = beside_gensim(text, budget_s=budget_s * 0.3, max_rounds=1 if quick else 1000)
         left_s = budget_s - (time.perf_counter() - begun)
-        rows = run_jobs(_measure_jobs(text, budget_s=left_s, quick=quick))
-    spread = _spread(rounds, rows)
+        jobs = run_jobs(_measure_jobs(text, budget_s=left_s, quick=quick))
     singles = [
-        {"one_process": name, "words_per_s": [round(each) for each in rounds.figure(name)]}
+        {
+            "one_process": name,
+            "words_per_s": [round(each) for each in rounds.figure(name)],
+            "cpu_us_per_word": 1e6 * rounds.cpu_s(name),
+        }
         for name in rounds.figures
     ]
     missing = {} if "gensim" in rounds.figures else {"gensim": "it isn't installed"}
-    return {
-        "benchmark": "word2vec",
-        "rows": [*singles, *rows],
-        "summary": {name: ratio[0] for name, ratio in spread.items()},
-        "method": METHOD,
-        "details": {"text": what, "spread": spread, "missing": missing},
-    }
+    return suite_of(
+        "word2vec",
+        rows=[*singles, *(_row(case, jobs) for case in jobs.bytes_of)],
+        headlines=_headlines(rounds, jobs.rounds),
+        method=METHOD,
+        turns={"one process": rounds.turns, "jobs": jobs.rounds.turns},
+        details={"text": what, "missing": missing},
+    )
+
+
+class _Case(NamedTuple):
+    """A job at a distance."""
+
+    job: str
+    round_trip_s: float
+
+
+class _Jobs(NamedTuple):
+    """What the windows of all jobs came to."""
+
+    rounds: Rounds
+    """By the text of the case."""
+    bytes_of: dict[_Case, list[float]]
+    """Bytes of a word, round by round."""
 
 
 def beside_gensim(text: Path, *, budget_s: float, max_rounds: int) -> Rounds:
@@ -88,8 +112,8 @@ def beside_gensim(text: Path, *, budget_s: float, max_rounds: int) -> Rounds:
         cases["gensim"] = _Gensim(text, num_words=ours.num_words).epoch
     for case in cases.values():
         case()  # kernels are compiled, rows are there
-    rounds = Rounds(list(cases))
-    rounds.run(cases, budget_s=budget_s, max_rounds=max_rounds)
+    rounds = Rounds(list(cases), budget_s=budget_s, max_rounds=max_rounds)
+    rounds.run(cases)
     return rounds
 
 
@@ -135,7 +159,7 @@ class _Gensim:
         return self._num_words / (time.perf_counter() - begun)
 
 
-async def _measure_jobs(text: Path, *, budget_s: float, quick: bool) -> list[dict[str, Any]]:
+async def _measure_jobs(text: Path, *, budget_s: float, quick: bool) -> _Jobs:
     now = asyncio.get_running_loop().time
     begun = now()
     tiny = ("--dim=8", "--batches=20") if quick else ()
@@ -148,50 +172,53 @@ async def _measure_jobs(text: Path, *, budget_s: float, quick: bool) -> list[dic
         )
         for mode, more in SHAPES.values()
     ]
-    cases = {f"{n}{t}": (n, t) for t in (ROUND_TRIP_S, 0.0) for n in SHAPES}
-    found: dict[str, list[dict[str, float]]] = {case: [] for case in cases}
+    cases = [_Case(name, trip_s) for trip_s in (ROUND_TRIP_S, 0.0) for name in SHAPES]
+    names = {str(case): case for case in cases}
+    bytes_of: dict[_Case, list[float]] = {case: [] for case in cases}
     async with training_jobs(shapes, warm_steps=20 if quick else PERIOD) as running:
         jobs = dict(zip(SHAPES, running, strict=True))
         left_s = budget_s - (now() - begun)
-        for case in in_turns(list(cases), budget_s=left_s, max_rounds=1 if quick else 1000):
-            name, trip_s = cases[case]
-            jobs[name].delay(trip_s / 2)
-            figures = await jobs[name].window(steps=4 if quick else 100)
-            jobs[name].delay(0.0)
-            found[case].append(figures)
-    return [_row(name, trip_s, found) for name, trip_s in cases.values()]
+        rounds = Rounds(list(names), budget_s=left_s, max_rounds=1 if quick else 1000)
+        for name in rounds.turns:
+            case = names[name]
+            jobs[case.job].delay(case.round_trip_s / 2)
+            window = await jobs[case.job].window(steps=4 if quick else 50)
+            jobs[case.job].delay(0.0)
+            rounds.figures[name].append(turn_of(window))
+            num_words = window["samples_per_s"] * window["seconds"]
+            bytes_of[case].append(window["bytes"] / num_words)
+    return _Jobs(rounds, bytes_of)
 
 
-def _row(
-    name: str, round_trip_s: float, found: dict[str, list[dict[str, float]]]
-) -> dict[str, Any]:
-    windows = found[f"{name}{round_trip_s}"]
-    rates = [window["samples_per_s"] for window in windows]
-    asyncs = [window["samples_per_s"] for window in found[f"async{round_trip_s}"]]
-    num_words = sum(window["samples_per_s"] * window["seconds"] for window in windows)
+def _row(case: _Case, jobs: _Jobs) -> dict[str, Any]:
+    rounds, name, beside = jobs.rounds, str(case), str(case._replace(job="async"))
     return {
-        "job": name,
-        "round_trip_ms": round(round_trip_s * 1e3),
-        "words_per_s": [round(value) for value in Ratio.of(rates)],
-        "vs_async": [
-            round(value, 2)
-            for value in Ratio.of([a / b for a, b in zip(rates, asyncs, strict=True)])
-        ],
-        "bytes_per_word": round(sum(window["bytes"] for window in windows) / num_words),
-        "rounds": len(rates),
+        "job": case.job,
+        "round_trip_ms": round(case.round_trip_s * 1e3),
+        "words_per_s": [round(value) for value in rounds.figure(name)],
+        "vs_async": rounds.ratio(name, beside),
+        "cpu_us_per_word": 1e6 * rounds.cpu_s(name),
+        "vs_async_cpu": rounds.cpu_ratio(name, beside),
+        "bytes_per_word": round(statistics.median(rounds.turns.kept(jobs.bytes_of[case]))),
+        "rounds": rounds.turns.num_counted,
     }
 
 
-def _spread(rounds: Rounds, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the headline ratios."""
-    geo = {row["round_trip_ms"]: row["vs_async"] for row in rows if row["job"] == "geo"}
-    spread: dict[str, Any] = {
-        "word2vec_geo_vs_async_rtt5ms": geo[round(ROUND_TRIP_S * 1e3)],
-        "word2vec_geo_vs_async": geo[0],
-    }
-    if "gensim" in rounds.figures:
-        spread["word2vec_vs_gensim"] = rounds.ratio("single", "gensim")
-    return spread
+def _headlines(singles: Rounds, jobs: Rounds) -> dict[str, Headline | None]:
+    headlines: dict[str, Headline | None] = {}
+
+    def add(name: str, rounds: Rounds, *pair: str) -> None:
+        headlines[name] = rounds.headline(*pair)
+        headlines[f"{name}_cpu"] = rounds.cpu_headline(*pair)
+
+    for name, trip_s in (
+        ("word2vec_geo_vs_async_rtt5ms", ROUND_TRIP_S),
+        ("word2vec_geo_vs_async", 0.0),
+    ):
+        add(name, jobs, str(_Case("geo", trip_s)), str(_Case("async", trip_s)))
+    if "gensim" in singles.figures:
+        add("word2vec_vs_gensim", singles, "single", "gensim")
+    return headlines
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+from cores import Cores
 from paramfleet_shared.config import read_environment
 from paramfleet_shared.processes.keeping import tied
 from paramfleet_shared.secret import new_secret
@@ -132,7 +133,11 @@ class Nursery:
             process.kill()
 
     async def start(
-        self, name: str, arguments: Sequence[str], environment: Mapping[str, str]
+        self,
+        name: str,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        cores: Cores = (),
     ) -> Fork:
         """Start ``python ARGUMENTS``; its name must be new.
 
@@ -140,6 +145,7 @@ class Nursery:
             name: Of its log.
             arguments: A script's absolute path or ``-m module``, then its own arguments.
             environment: What it finds beside the nursery's own.
+            cores: Where it runs; without any wherever the kernel puts it.
 
         Raises:
             ChildFailedError: if it doesn't begin to talk.
@@ -160,6 +166,7 @@ class Nursery:
                 "environment": dict(environment),
                 "talk": str(talk),
                 "log": str(log),
+                "cores": list(cores),
             }
             self._process.stdin.write(json.dumps(order).encode() + b"\n")
             pid = await self._answer()

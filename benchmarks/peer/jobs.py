@@ -12,6 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from cores import Role, cores_of, pin_process
 from paramfleet_shared.clock import SystemClock
 from paramfleet_shared.config import read_environment
 from paramfleet_shared.discovery.embedded import EmbeddedRedis
@@ -64,13 +65,19 @@ def environments() -> Environments:
 
 
 class Job(NamedTuple):
-    """A job of ours: what workers need to join it, and its pservers."""
+    """A job of ours: what workers need to join it, and its processes."""
 
     name: str
     redis: str
+    coordinator: Child
     pservers: list[Child]
     admin_ports: list[int]
     """Of the pservers, on loopback."""
+
+    @property
+    def pids(self) -> list[int]:
+        """Return the process ids of coordinator and pservers."""
+        return [self.coordinator.pid, *(pserver.pid for pserver in self.pservers)]
 
     @property
     def address(self) -> dict[str, str]:
@@ -84,11 +91,13 @@ class Processes:
     Args:
         stack: Ends what was started, whatever happens.
         logs: Folder of the processes' logs.
+        pinned: Whether servers and clients have cores of their own.
     """
 
-    def __init__(self, stack: AsyncExitStack, logs: Path) -> None:
+    def __init__(self, stack: AsyncExitStack, logs: Path, *, pinned: bool = False) -> None:
         self._stack = stack
         self._logs = logs
+        self._pinned = pinned
         self._registry: EmbeddedRedis | None = None
         self._num_started = 0
         self.environments = environments()
@@ -100,18 +109,37 @@ class Processes:
         redis = EmbeddedRedis(folder, clock=SystemClock(), bind=bind)
         await redis.start()
         self._stack.callback(redis.stop)
+        if self._pinned and redis.pid is not None:
+            pin_process(redis.pid, cores_of("server"))
         return redis
 
-    async def start_job(self, name: str, *, servers: int = 1, workers: int = 1) -> Job:
-        """Start a job as the launcher does: registry, coordinator, pservers; no worker yet."""
+    async def start_job(
+        self,
+        name: str,
+        *,
+        servers: int = 1,
+        workers: int = 1,
+        settings: Mapping[str, str] | None = None,
+    ) -> Job:
+        """Start a job as the launcher does: registry, coordinator, pservers; no worker yet.
+
+        Args:
+            name: The job's.
+            servers: How many pservers.
+            workers: How many workers it waits for.
+            settings: What pservers find in their environment beside the launcher's.
+        """
         if self._registry is None:
             await asyncio.to_thread(compile_kernels)
             self._registry = await self.start_redis("registry")
         job = [f"--job={name}", f"--redis={self._registry.url}", "--log-level=WARNING"]
         sizes = [f"--worker-num={workers}", f"--server-num={servers}"]
-        ours = self.environments.ours
-        await self.start(
-            f"{name}-coordinator", ["-m", "paramfleet_coordinator", *job, *sizes], ours
+        ours = {**self.environments.ours, **(settings or {})}
+        coordinator = await self.start(
+            f"{name}-coordinator",
+            ["-m", "paramfleet_coordinator", *job, *sizes],
+            ours,
+            "server",
         )
         ports = [_free_port() for _ in range(servers)]
         pservers = [
@@ -119,16 +147,24 @@ class Processes:
                 f"{name}-pserver",
                 ["-m", "paramfleet_pserver", *job, f"--admin-port={port}"],
                 {**ours, "PARAMFLEET_ADMIN_OPEN_READING": "true"},
+                "server",
             )
             for port in ports
         ]
-        return Job(name, self._registry.url, pservers, ports)
+        return Job(name, self._registry.url, coordinator, pservers, ports)
 
     async def serve(
-        self, module: str, work: Work, environment: Mapping[str, str]
+        self, module: str, work: Work, environment: Mapping[str, str], **options: Any
     ) -> tuple[Child, dict[str, Any]]:
-        """Start a peer's server; return it, and the address that its client needs."""
-        address = {"port": _free_port()}
+        """Start a peer's server; return it, and the address that its client needs.
+
+        Args:
+            module: Of ``peer``.
+            work: What a step is.
+            environment: All of it.
+            options: What server and client are told beside the port.
+        """
+        address = {"port": _free_port(), **options}
         return await self._module("serve", module, work, address, environment), address
 
     async def drive(
@@ -142,12 +178,20 @@ class Processes:
         return await self._module("drive", module, work, address, environment)
 
     async def start(
-        self, name: str, arguments: list[str], environment: Mapping[str, str]
+        self, name: str, arguments: list[str], environment: Mapping[str, str], role: Role
     ) -> Child:
-        """Start a process of Python that is killed at the latest when the stack ends."""
+        """Start a process of Python that is killed at the latest when the stack ends.
+
+        Args:
+            name: Of its log, and for errors.
+            arguments: Of the interpreter.
+            environment: All of it.
+            role: Which cores it gets, if processes are pinned.
+        """
         self._num_started += 1
         name = f"{self._num_started}-{name}"
-        child = await start_child(name, arguments, environment, self._logs)
+        cores = cores_of(role) if self._pinned else ()
+        child = await start_child(name, arguments, environment, self._logs, cores)
         self._stack.callback(child.kill)
         return child
 
@@ -161,7 +205,8 @@ class Processes:
     ) -> Child:
         facts = [json.dumps(asdict(work)), json.dumps(address)]
         arguments = ["-m", "peer.process", act, module, *facts]
-        return await self.start(f"{module}-{act}", arguments, environment)
+        role: Role = "server" if act == "serve" else "client"
+        return await self.start(f"{module}-{act}", arguments, environment, role)
 
 
 def _free_port() -> int:

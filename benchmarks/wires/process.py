@@ -23,8 +23,11 @@ __all__ = ["main"]
 _WARM_UP_CALLS = 4
 
 
-async def burst(ask: Ask, case: str, in_flight: int, slowness: float) -> float:
-    """Make a burst's calls, and return the seconds that one took."""
+async def burst(ask: Ask, case: str, in_flight: int, slowness: float) -> tuple[float, int]:
+    """Make a burst's calls; return the seconds that one took, and how many there were.
+
+    Calls to warm up are counted, but not timed.
+    """
     num_calls: int = max(in_flight, round(CASES[case].calls * in_flight**0.5 / slowness))
     num_left = num_calls
 
@@ -41,17 +44,17 @@ async def burst(ask: Ask, case: str, in_flight: int, slowness: float) -> float:
         for _ in range(in_flight):
             group.create_task(worker())
     seconds = time.perf_counter() - start
-    return seconds / num_calls
+    return seconds / num_calls, num_calls + _WARM_UP_CALLS
 
 
-async def dials(dial: Callable[[], Awaitable[None]]) -> float:
-    """Open connections one after the other; return the seconds that one took."""
+async def dials(dial: Callable[[], Awaitable[None]]) -> tuple[float, int]:
+    """Open connections one after the other; return as ``burst`` does."""
     for _ in range(_WARM_UP_CALLS):
         await dial()
     start = time.perf_counter()
     for _ in range(NUM_DIALS):
         await dial()
-    return (time.perf_counter() - start) / NUM_DIALS
+    return (time.perf_counter() - start) / NUM_DIALS, NUM_DIALS + _WARM_UP_CALLS
 
 
 async def obey(commands: dict[str, Callable[..., Any]]) -> None:
@@ -80,7 +83,7 @@ async def main(stack: str, act: str, options: str) -> None:
     else:
         ask: Ask = await wire.connect(payloads, given["port"], tls, **more)
 
-        async def run(case: str, in_flight: int, slowness: float) -> float:
+        async def run(case: str, in_flight: int, slowness: float) -> tuple[float, int]:
             if case == DIAL:
                 return await dials(partial(wire.dial, payloads, given["port"], **more))
             return await burst(ask, case, in_flight, slowness)

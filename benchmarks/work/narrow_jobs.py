@@ -7,12 +7,14 @@ job: a coordinator, 2 pservers and 2 workers. One JSON object a line on standard
      "job": "n1", "redis": "redis://..."}
 
 answers one line: ``auc`` of the held-out examples, ``bytes_per_step`` (bodies of requests
-and answers of worker 0 until its last step, headers and ids included), ``steps``.
+and answers of worker 0 until its last step, headers and ids included), ``steps``, and
+``cpu_s``, the processor time of all its processes from their start to their end.
 """
 
 import argparse
 import json
 import os
+import resource
 import sys
 import traceback
 from collections.abc import Callable, Mapping
@@ -169,6 +171,7 @@ def run(case: Mapping[str, Any], dataset: Dataset, log: Path) -> dict[str, Any]:
         if fleet.worker_index() == 0:
             os.write(writing, json.dumps(found).encode())
 
+    before_s = ended_cpu_s()
     pids = [fork(coordinate, job, log)]
     for endpoint in endpoints.split(","):
         role = {"TRAINING_ROLE": "PSERVER", "PADDLE_PORT": endpoint.partition(":")[2]}
@@ -185,7 +188,13 @@ def run(case: Mapping[str, Any], dataset: Dataset, log: Path) -> dict[str, Any]:
         msg = f"exit codes {codes}: {story}"
         raise RuntimeError(msg)
     result: dict[str, Any] = json.loads(found)
-    return result
+    return {**result, "cpu_s": ended_cpu_s() - before_s}
+
+
+def ended_cpu_s() -> float:
+    """Return the processor time so far of the processes that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def fork(act: Callable[[], None], env: Mapping[str, str], log: Path) -> int:

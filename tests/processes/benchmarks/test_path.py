@@ -3,6 +3,7 @@
 import pytest
 
 import path
+from path_figures import LIMITS, PEERS
 from peer.work import Work
 
 SMALL = Work(rows=64, dim=16, table_rows=2000)
@@ -14,11 +15,14 @@ def test_every_system_that_is_there_ends_with_the_same_table() -> None:
 
     missing = set(found["details"]["missing"])
     cases = {(row["system"], row["in flight"]) for row in found["rows"]}
-    assert cases >= {("ours", 1), ("ours", 4), ("redis", 1), ("limits", "table")}
-    assert {system for system, _ in cases} == {*path.DEPTHS, path.LIMITS} - missing
-    for system in path.PEERS:
-        for name in (f"path_vs_{system}", f"path_vs_{system}_one_in_flight"):
-            ratio = found["summary"][name]
-            assert ratio is None if system in missing else ratio and ratio > 0
-    assert found["summary"]["path_vs_limits"]
+    assert cases >= {("ours", 1), ("ours_tcp", 4), ("redis", 1), ("limits", "table")}
+    assert {system for system, _ in cases} == {*path.DEPTHS, LIMITS} - missing
+    spread = found["details"]["spread"]
+    for system in PEERS:
+        for suffix in ("", "_one_in_flight", "_cpu", "_tcp", "_tcp_one_in_flight", "_tcp_cpu"):
+            name = f"path_vs_{system}{suffix}"
+            assert found["summary"][name] is None, "no headline is of one round"
+            assert name not in spread if system in missing else spread[name][1] > 0
+    assert spread["path_vs_limits"][1] > 0
+    assert "path_vs_limits" in found["details"]["refused"]
     assert found["details"]["settings"]["ours"]["MALLOC_MMAP_THRESHOLD_"]

@@ -36,10 +36,15 @@ def test_every_mode_trains_and_is_set_beside_one_process(tmp_path: Path) -> None
     result = run("training.py", tmp_path)
 
     assert result["benchmark"] == "training"
-    assert set(result["summary"]) == {"async_train_vs_single", "geo_train_vs_single"}
+    assert set(result["summary"]) == {
+        f"{mode}_train_vs_single{suffix}"
+        for mode in ("async", "geo")
+        for suffix in ("", "_cpu")
+    }
     assert [row["mode"] for row in result["rows"]] == ["single", "sync", "async", "geo"]
     for row in result["rows"]:
         assert min(row["samples_per_s"]) > 0
+        assert row["cpu_us_per_sample"] > 0
         assert 0 < row["auc"] < 1
 
 
@@ -53,8 +58,9 @@ def test_small_steps_are_set_beside_one_process_and_a_bare_exchange(tmp_path: Pa
     assert all(min(row["samples_per_s"]) > 0 for row in rows.values())
     assert 0 < rows["sync"]["requests"] < 20, "two for each table, and more, if one by one"
     assert set(result["summary"]) == {
-        "small_each_adam_sync_vs_single",
-        "small_each_adam_floor_vs_single",
+        f"small_each_adam_{case}_vs_single{suffix}"
+        for case in ("sync", "floor")
+        for suffix in ("", "_cpu")
     }
 
 
@@ -63,8 +69,10 @@ def test_geo_and_async_train_over_a_wire_that_delays(tmp_path: Path) -> None:
     result = run("delay.py", tmp_path)
 
     assert result["benchmark"] == "delay"
-    assert result["summary"]["geo_vs_async_rtt20ms"] > 0
-    assert result["summary"]["prefetch_vs_async_rtt20ms"] > 0
+    for name in ("geo_vs_async_rtt20ms", "prefetch_vs_async_rtt20ms"):
+        assert result["details"]["spread"][name][1] > 0
+        assert result["details"]["spread"][f"{name}_cpu"][1] > 0
+        assert name in result["details"]["refused"], "no headline is of one round"
     assert {row["round_trip_ms"] for row in result["rows"]} == {0, 20}
     for row in result["rows"]:
         assert min(row["pairs_per_s"]) > 0
@@ -77,7 +85,7 @@ def test_word2vec_trains_beside_others_and_over_a_wire_that_delays(tmp_path: Pat
 
     assert result["benchmark"] == "word2vec"
     for name in ("word2vec_geo_vs_async_rtt5ms", "word2vec_geo_vs_async"):
-        assert result["summary"][name] > 0
+        assert result["details"]["spread"][name][1] > 0
     assert result["rows"][0]["one_process"] == "single"
     jobs = [row for row in result["rows"] if "job" in row]
     assert [row["job"] for row in jobs] == 2 * ["async", "prefetch", "geo"]

@@ -1,65 +1,43 @@
-"""What every suite reports with: rounds in turns, ratios of one round, tables."""
+"""What every suite reports with: headlines that hold, tables, the machine."""
 
 import json
-from collections.abc import Iterator
-from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from conditions import Headline
 from harness import (
-    Ratio,
-    Rounds,
     Suite,
-    in_turns,
     machine_facts,
     markdown_table,
     run_script,
+    suite_of,
     write_json,
 )
+from rounds import Ratio, Turns
 
 
-def ticking(step_s: float) -> Iterator[float]:
-    return count(0.0, step_s)
+def test_a_result_has_no_headline_that_does_not_hold() -> None:
+    turns = Turns(["a"], budget_s=0.0)
+    assert list(turns) == ["a"]
 
-
-def test_each_round_runs_every_case_once_and_begins_with_another() -> None:
-    turns = list(in_turns(["a", "b", "c"], budget_s=60.0, max_rounds=4))
-
-    assert turns == [*"abc", *"bca", *"cab", *"abc"]
-
-
-def test_the_first_round_runs_even_without_time() -> None:
-    assert list(in_turns(["a", "b"], budget_s=0.0)) == ["a", "b"]
-
-
-def test_no_round_begins_that_would_end_too_late() -> None:
-    seconds = ticking(1.0)  # the clock is read before and after each round
-
-    turns = list(in_turns(["a"], budget_s=6.5, now=lambda: next(seconds)))
-
-    assert turns == ["a"] * 3  # begun at 1, 3 and 5; the next would end at 8
-
-
-def test_a_ratio_is_of_figures_of_the_same_round() -> None:
-    rounds = Rounds(["ours", "theirs"])
-    rounds.figures = {"ours": [10.0, 1.0, 4.0], "theirs": [5.0, 1.0, 1.0]}
-
-    assert rounds.ratio("ours", "theirs") == Ratio(2.0, 1.0, 4.0)
-    assert rounds.figure("ours") == Ratio(4.0, 1.0, 10.0)
-    assert str(rounds.ratio("ours", "theirs")) == "2.00 (1.00..4.00)"
-
-
-def test_rounds_keep_what_the_cases_return() -> None:
-    numbers = count(1.0)
-    rounds = Rounds(["a", "b"])
-
-    rounds.run(
-        {"a": lambda: next(numbers), "b": lambda: next(numbers)}, budget_s=60.0, max_rounds=2
+    result = suite_of(
+        "suite",
+        rows=[],
+        headlines={"holds": Headline([2.0] * 5, 5), "fails": Headline([2.0], 1)},
+        method="None.",
+        turns={"all": turns},
+        details={"size": 3},
     )
 
-    assert rounds.figures == {"a": [1.0, 4.0], "b": [2.0, 3.0]}
+    assert result["summary"] == {"holds": 2.0, "fails": None}
+    assert result["details"]["size"] == 3
+    assert result["details"]["spread"] == {"holds": (2.0, 2.0, 2.0), "fails": (2.0, 2.0, 2.0)}
+    assert result["details"]["refused"] == {
+        "fails": "rounds that count: 1, at least 5 are needed"
+    }
+    assert result["details"]["rounds"]["all"]["run"] == 1
 
 
 def test_records_with_other_keys_begin_another_table() -> None:

@@ -14,11 +14,31 @@ RESULT: dict[str, Any] = {
         {"system": "redis", "in flight": 1, "steps/s": [12.0, 11.0, 13.0], "GB/s": None},
         {"half": "transport", "ms": 0.6},
     ],
-    "summary": {"path_vs_redis": 25.5, "path_vs_grpcio": 1.25, "path_vs_limits": 0.7},
+    "summary": {
+        "path_vs_redis": 25.5,
+        "path_vs_grpcio": 1.25,
+        "path_vs_grpcio_cpu": 2.5,
+        "path_vs_torch_rpc": None,
+        "path_vs_limits": 0.7,
+        "path_bf16_vs_float32": None,
+    },
     "method": "Steps.",
     "details": {
         "missing": {"redis_c": "no hiredis"},
-        "spread": {"path_vs_redis": [25.5, 20.0, 30.0]},
+        "spread": {
+            "path_vs_redis": [25.5, 20.0, 30.0],
+            "path_vs_torch_rpc": [2.0, 1.0, 4.0],
+            "path_bf16_vs_float32": [0.8, 0.5, 1.5],
+        },
+        "refused": {
+            "path_vs_torch_rpc": "its spread over 9 rounds is 0.71",
+            "path_bf16_vs_float32": "its spread over 9 rounds is 0.50",
+        },
+        "rounds": {
+            "path": {"run": 12, "counted": 9, "dropped": {"the hypervisor": 2, "slow": 1}},
+            "other": {"run": 2, "counted": 0, "dropped": {"slow": 2}},
+            "good": {"run": 7, "counted": 7, "dropped": {}},
+        },
     },
     "wall_s": 75.2,
     "load_average_before": [0.5, 1.0, 2.0],
@@ -51,12 +71,31 @@ def test_the_page_says_what_was_measured_and_what_was_to_be_reached() -> None:
     assert "| `wire_bf16_auc_loss` | 0.0004 | at most 0.001 | yes |" in text
     assert "| `wire_int8_auc_loss` | 0.01 | at most 0.002 | no |" in text
     assert "| ours | 1 | 300 (250..310.5) | 1.5 |" in text
-    assert "| `path_vs_limits` | 0.7 |" in text
+    assert "| `path_vs_grpcio_cpu` | 2.5 |  |  |" in text
+    assert "| `path_vs_limits` | 0.7 |  |" in text
     assert "Without `redis_c`: no hiredis." in text
     assert "Load average 0.5 before, 1.5 after; 75 s." in text
     assert "it ended with 1" in text
     assert "![path](path.png)" in text
     assert "- processor: A chip" in text
+
+
+def test_the_page_names_what_is_refused_and_why() -> None:
+    text = page({"path": RESULT}, [])
+
+    assert "| `path_vs_torch_rpc` | 2 (1..4) | at least 2 | refused |" in text
+    assert "- `path_vs_torch_rpc` is refused: its spread over 9 rounds is 0.71." in text
+    assert "| `path_bf16_vs_float32` | 0.8 (0.5..1.5) | yes |" in text
+    assert "- `path_bf16_vs_float32` is refused: its spread over 9 rounds is 0.50." in text
+    assert summary_of({"path": RESULT})["path_vs_torch_rpc"] is None
+
+
+def test_the_page_says_which_rounds_count() -> None:
+    text = page({"path": RESULT}, [])
+
+    assert "Rounds of path: 9 of 12 count. Left out: the hypervisor (2); slow (1)." in text
+    assert "Rounds of other: 0 of 2 count. Left out: slow (2). The tables show all" in text
+    assert "Rounds of good: 7 of 7 count." in text
 
 
 def test_records_are_drawn(tmp_path: Path) -> None:

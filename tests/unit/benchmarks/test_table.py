@@ -2,7 +2,7 @@
 
 import table
 import table_fbgemm
-from harness import Rounds
+from rounds import Rounds, Turn
 
 
 def test_every_case_has_its_figures() -> None:
@@ -30,16 +30,19 @@ def test_every_case_has_its_figures() -> None:
 
 
 def test_a_peer_that_is_not_installed_has_no_ratio_and_one_that_is_has_its_own() -> None:
-    rounds = Rounds(["pull hit uniform", "push sgd uniform"])
-    assert set(table_fbgemm.ratios(rounds).values()) == {None}
+    ours = {"pull hit uniform": 30.0, "push sgd uniform": 20.0}
+    assert set(table_fbgemm.headlines(rounds_of(ours)).values()) == {None}
 
-    rounds.figures = {
-        "pull hit uniform": [30.0, 40.0, 60.0],
-        "fbgemm lookup uniform": [20.0, 20.0, 20.0],
-        "push sgd uniform": [20.0, 20.0, 20.0],
-        "fbgemm update uniform": [0.5, 1.0, 2.0],
-    }
-    assert table_fbgemm.ratios(rounds) == {
-        "table_pull_vs_fbgemm": 2.0,
-        "table_push_sgd_vs_fbgemm": 20.0,
-    }
+    theirs = {"fbgemm lookup uniform": 15.0, "fbgemm update uniform": 1.0}
+    found = table_fbgemm.headlines(rounds_of(ours | theirs))
+
+    values = {name: headline and headline.values for name, headline in found.items()}
+    assert values == {"table_pull_vs_fbgemm": [2.0], "table_push_sgd_vs_fbgemm": [20.0]}
+
+
+def rounds_of(rates: dict[str, float]) -> Rounds:
+    """Return a round of cases with these rates."""
+    rounds = Rounds(list(rates), max_rounds=1)
+    for name in rounds.turns:
+        rounds.figures[name].append(Turn(rates[name], 0.0))
+    return rounds
