@@ -16,7 +16,7 @@ from cores import USABLE, Cores, pin_thread
 
 __all__ = ["MachineWatch", "Watch", "steal_of"]
 
-ITERATIONS = 50_000
+ITERATIONS = 60_000
 """Of the reference loop: some 20 ms. It is C that releases Python's lock and uses no memory."""
 
 EVERY_S = 0.25
