@@ -12,7 +12,9 @@ a tick:
 3. every worker steps: it sends, and takes in what has arrived. Who is first changes by chance.
 
 So a gradient of async is computed without the last step of anybody, its own worker's
-included, and a GEO worker hears of an exchange one step later.
+included, and a GEO worker hears of an exchange one step later. A worker that waits for an
+answer lets all that was sent arrive at once: in first steps, which wait, a gradient lacks only
+what others compute in the same tick.
 """
 
 import asyncio

@@ -85,7 +85,7 @@ def strategy_of(case: Mapping[str, Any]) -> fleet.DistributedStrategy:
     strategy = fleet.DistributedStrategy()
     strategy.a_sync = True
     shape = {"k_steps": K_STEPS} if case["mode"] == "geo" else {"send_queue_size": 2}
-    strategy.a_sync_configs = {**shape, "wire_dtype": case["wire"]}
+    strategy.a_sync_configs = {**shape, "fresh_steps": 0, "wire_dtype": case["wire"]}
     return strategy
 
 

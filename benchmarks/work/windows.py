@@ -209,6 +209,8 @@ def _strategy(options: argparse.Namespace) -> fleet.DistributedStrategy:
     chosen = fleet.DistributedStrategy()
     chosen.a_sync = options.mode != "sync"
     chosen.a_sync_configs = {"wire_dtype": options.wire_dtype}
+    if chosen.a_sync:
+        chosen.a_sync_configs["fresh_steps"] = 0  # windows are of what comes after those
     if options.mode == "geo":
         chosen.a_sync_configs["k_steps"] = options.k_steps
     elif options.mode == "async":

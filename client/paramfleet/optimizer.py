@@ -157,6 +157,13 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self.mode = replace(self.mode, **{name: value})
         self.running.adjust(self.mode)
 
+    def go_on_from(self, steps: int) -> None:
+        """Count from the steps that a checkpoint's model has taken."""
+        self.num_steps = steps
+        fresh = getattr(self._mode, "fresh", None)
+        if fresh is not None:
+            fresh.go_on_from(steps)
+
     @property
     def started(self) -> bool:
         """Whether it can step: always alone, else after ``fleet.init_worker``."""

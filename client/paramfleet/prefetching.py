@@ -231,11 +231,12 @@ class Prefetching:
     ) -> Prefetcher[B]:
         """Iterate over a loader while the rows of coming batches are on their way.
 
-        The batches come unchanged. What a mode promises stays: in sync the rows are those of
-        the step, so that they travel between ``step()`` and the next forward; in async they
-        travel beside the training and may be ``depth`` steps older, which counts as staleness
-        and keeps to ``max_staleness``. Alone and in GEO nothing travels. A forward that looks
-        up other ids pulls them, as without. Loops may be inside each other or side by side.
+        The batches come unchanged. What a mode promises stays: in sync, and in the first
+        ``fresh_steps`` of async, the rows are those of the step, so that they travel between
+        ``step()`` and the next forward; later in async they travel beside the training and
+        may be ``depth`` steps older, which counts as staleness and keeps to
+        ``max_staleness``. Alone and in GEO nothing travels. A forward that looks up other ids
+        pulls them, as without. Loops may be inside each other or side by side.
 
         Args:
             loader: The batches; run through once for each iteration, in this thread.

@@ -70,7 +70,7 @@ def take_progress(
     """
     saved = progress or SavedProgress(steps=optimizer.num_steps)
     lacking = registered.take(saved, rank=session.worker_index(), workers=session.worker_num())
-    optimizer.num_steps = saved.steps
+    optimizer.go_on_from(saved.steps)
     if lacking:
         facts = {"folder": folder, "names": lacking, "not_saved": saved.not_saved}
         log.warning("worker.not_resumed", extra=facts)

@@ -11,7 +11,7 @@ from typing import Any, Literal, cast, get_args
 
 from paramfleet.checkpoint_plan import CHECKPOINT_KEYS, CheckpointPlan, plan_of
 from paramfleet.features import FAMILY, FEATURES, SETTINGS, check_pairs
-from paramfleet.strategy_keys import MAX_STEPS, Configs, Key, StrategyError
+from paramfleet.strategy_keys import MAX_STEPS, NOT_HERE, Configs, Key, StrategyError
 from paramfleet_shared.tables.encoding import WIRE_DTYPES, WireDtype
 from paramfleet_shared.texts import shown
 
@@ -48,6 +48,7 @@ _KEYS: dict[str, Key] = {
     "wire_dtype": Key(kind=str, default="float32", modes=_ALL, only=WIRE_DTYPES),
     "geo_merge": Key(kind=str, default="paced", modes=_GEO, only=get_args(GeoMerge)),
     "geo_growth": Key(kind=int, default=40, least=0, most=MAX_STEPS, modes=_GEO),
+    "fresh_steps": Key(kind=int, default=100, least=0, most=MAX_STEPS, modes=_ASYNC | _GEO),
     "runtime_split_send_recv": Key(
         kind=bool, default=False, modes=_ALL, only=(False,), remedy="sends are always split"
     ),
@@ -80,27 +81,6 @@ _KEYS: dict[str, Key] = {
     ),
 }
 
-_NOT_HERE: dict[str, str] = {
-    "adam_d2sum": "use torch.optim.Adam",
-    "is_fl_ps_mode": "federated mode doesn't exist here",
-    "is_with_coordinator": "the coordinator is always there; federated mode isn't",
-    "trainer_desc_configs": "dumping and local/remote sparse lists don't exist here",
-    "fs_client_param": "paths are local paths",
-    "sparse_table_configs": "tables are described by fleet.nn.Embedding and the optimizer",
-    "fleet_desc_configs": "tables are described by fleet.nn.Embedding and the optimizer",
-    "asp": "sparsity of weights doesn't exist here",
-    "auto": "choose the mode: nothing is guessed",
-    "elastic": "start the coordinator, or the launcher, with --elastic",
-    "heter_ccl_mode": "all workers use one backend",
-    "hybrid_configs": "tensor and pipeline parallel don't exist here",
-    "pipeline": "pipeline parallel doesn't exist here",
-    "qat": "quantized training doesn't exist here",
-    "recompute": "use torch.utils.checkpoint in the model",
-    "semi_auto": "choose the mode: nothing is guessed",
-    "tensor_parallel": "tensor parallel doesn't exist here",
-    "use_hierarchical_allreduce": "nccl chooses its own topology",
-}
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingMode:
@@ -126,6 +106,12 @@ class TrainingMode:
     geo_growth: int = 40
     """GEO: steps after which the period between two exchanges is one batch longer, until it is
     ``k_steps``. 0 begins with ``k_steps``."""
+
+    fresh_steps: int = 100
+    """async, GEO: first steps of each worker that wait for the servers. In async such a step
+    waits until its gradients are applied, and the next one begins with dense parameters and
+    rows that have them; in GEO the exchange that a step ends is waited for. Steps of before a
+    checkpoint count. 0 never waits, as in Fleet."""
 
     wire_dtype: WireDtype = "float32"
     """How parameters, gradients and differences travel: ``float32``, or ``float16``,
@@ -199,8 +185,8 @@ class DistributedStrategy:
     """Choose the mode: ``a_sync = False`` is sync, ``True`` async, ``k_steps > 0`` GEO.
 
     ``a_sync_configs`` takes Fleet's keys, plus ``wire_dtype`` (every mode),
-    ``max_staleness`` and ``async_rate`` (async), ``geo_merge`` and ``geo_growth`` (GEO). See
-    ``TrainingMode`` for what each means.
+    ``fresh_steps`` (async and GEO), ``max_staleness`` and ``async_rate`` (async), ``geo_merge``
+    and ``geo_growth`` (GEO). See ``TrainingMode`` for what each means.
     ``checkpoint_configs`` has checkpoints written by time: ``{"every_s": 600, "keep": 3,
     "dirname": "checkpoints"}``.
     In collective mode there are features instead: ``strategy.amp = True`` switches one on, and
@@ -233,11 +219,11 @@ class DistributedStrategy:
             self._on[name] = value
         elif name in SETTINGS:
             self._settings[name] = SETTINGS[name].take(name, value)
-        elif name in _NOT_HERE:
+        elif name in NOT_HERE:
             if value:
-                raise StrategyError.of(name, value, f"not supported: {_NOT_HERE[name]}")
+                raise StrategyError.of(name, value, f"not supported: {NOT_HERE[name]}")
         else:
-            known = ["a_sync", *FEATURES, *_CONFIGS, *SETTINGS, *_NOT_HERE]
+            known = ["a_sync", *FEATURES, *_CONFIGS, *SETTINGS, *NOT_HERE]
             raise StrategyError.unknown(name, name, known)
 
     def __getattr__(self, name: str) -> Any:
@@ -247,7 +233,7 @@ class DistributedStrategy:
             return self._keys[_CONFIGS[name]]
         if name in SETTINGS:
             return self._settings.get(name, SETTINGS[name].default)
-        if name in _NOT_HERE:
+        if name in NOT_HERE:
             return False
         raise AttributeError(name)
 

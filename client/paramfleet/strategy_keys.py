@@ -9,13 +9,35 @@ from typing import Any
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.texts import shown
 
-__all__ = ["MAX_STEPS", "Configs", "Key", "StrategyError"]
+__all__ = ["MAX_STEPS", "NOT_HERE", "Configs", "Key", "StrategyError"]
 
 MAX_STEPS = 2**31 - 1
 """Of keys that count steps: as many as an operator may set."""
 
 _MAX_MEMBERS = 1000
 """Of a list."""
+
+NOT_HERE: dict[str, str] = {
+    "adam_d2sum": "use torch.optim.Adam",
+    "is_fl_ps_mode": "federated mode doesn't exist here",
+    "is_with_coordinator": "the coordinator is always there; federated mode isn't",
+    "trainer_desc_configs": "dumping and local/remote sparse lists don't exist here",
+    "fs_client_param": "paths are local paths",
+    "sparse_table_configs": "tables are described by fleet.nn.Embedding and the optimizer",
+    "fleet_desc_configs": "tables are described by fleet.nn.Embedding and the optimizer",
+    "asp": "sparsity of weights doesn't exist here",
+    "auto": "choose the mode: nothing is guessed",
+    "elastic": "start the coordinator, or the launcher, with --elastic",
+    "heter_ccl_mode": "all workers use one backend",
+    "hybrid_configs": "tensor and pipeline parallel don't exist here",
+    "pipeline": "pipeline parallel doesn't exist here",
+    "qat": "quantized training doesn't exist here",
+    "recompute": "use torch.utils.checkpoint in the model",
+    "semi_auto": "choose the mode: nothing is guessed",
+    "tensor_parallel": "tensor parallel doesn't exist here",
+    "use_hierarchical_allreduce": "nccl chooses its own topology",
+}
+"""Switches and keys of Fleet that aren't supported, and what to use."""
 
 
 class StrategyError(ContractError):

@@ -7,8 +7,8 @@ takes what was asked for its ids, or finds nothing and pulls. What a mode promis
   that the batch began with is over.
 * ``next``: only those of the next batch are on their way, since a worker waits for one
   turn at a time; of another step than theirs they would be too old.
-* ``step``: those that will be trained are asked for with the step before, and name the
-  version that they need; those of another step are never taken.
+* ``step``: those that will be trained are asked for with the step before, or behind it; in
+  sync they name the version that they need. Those of another step are never taken.
 
 What a forward will look up may also be asked for as it begins, if its input says so.
 
@@ -161,7 +161,7 @@ class Loop:
         plan: Makes the request of what lookups will ask for.
         pull: Starts a request for the rows of a step.
         step: Returns the steps taken.
-        when: When rows are asked for.
+        when: Returns when rows are asked for now.
     """
 
     def __init__(
@@ -170,7 +170,7 @@ class Loop:
         plan: Callable[[Sequence[Wanted]], ReadPlan],
         pull: "Callable[[ReadPlan, int], Future[list[Message]]]",
         step: Callable[[], int],
-        when: When,
+        when: Callable[[], When],
     ) -> None:
         self._plan = plan
         self._pull = pull
@@ -185,21 +185,26 @@ class Loop:
         before = len(self._coming) + (self.current is not None)
         asked = AskedRows(wanted, self._plan, step=self._step() + before)
         self._coming.append(asked)
+        when = self._when()
         if not asked.creates:  # no step is to come before
             asked.step = self._step()
-        elif self._when == "step" or (self._when == "next" and len(self._coming) > 1):
-            return
-        self._send(asked)
+            self._send(asked)
+        elif when == "now":
+            for each in self._coming:  # those before may have been asked for under another rule
+                self._send(each)
+        elif when == "next" and len(self._coming) == 1:
+            self._send(asked)
 
     def begin(self) -> None:
         """Let lookups take the rows of the next batch asked for; those of the last go."""
         if self.current is not None:
             self.current.drop()
         self.current = self._coming.popleft()
-        if not self.current.is_sent or self._when == "now":
+        when = self._when()
+        if not self.current.is_sent or when == "now":
             self.current.step = self._step()
         self._send(self.current)
-        if self._when == "next":
+        if when == "next":
             self.send_next(step=self._step() + 1)
 
     def send_next(self, *, step: int) -> None:
@@ -235,7 +240,7 @@ class Ahead:
         read: Describes one table's part of a request.
         pull: Starts a request for the rows of a step.
         step: Returns the steps taken.
-        when: When rows are asked for.
+        when: Returns when rows are asked for now; that may change between two steps.
     """
 
     def __init__(
@@ -245,7 +250,7 @@ class Ahead:
         read: Callable[[Wanted], Read],
         pull: "Callable[[ReadPlan, int], Future[list[Message]]]",
         step: Callable[[], int],
-        when: When,
+        when: Callable[[], When],
     ) -> None:
         self._placement = placement
         self._read = read

@@ -1,4 +1,9 @@
-"""async: workers push gradients and go on; the pservers apply each when it comes."""
+"""async: workers push gradients and go on; the pservers apply each when it comes.
+
+Only a worker's first steps, ``fresh_steps`` of them, wait: their gradients are pushed at once,
+and the next step begins with dense values and rows that have them. So a gradient of a young
+model lacks only what other workers compute at the same time.
+"""
 
 import asyncio
 from functools import partial
@@ -8,7 +13,9 @@ from typing_extensions import override
 from paramfleet.dense import DenseBlock
 from paramfleet.inplace import Change, InPlace, moves_in_place
 from paramfleet.job import fetch_dense
+from paramfleet.modes.ahead import When
 from paramfleet.modes.base import learning_rate
+from paramfleet.modes.fresh import FreshSteps
 from paramfleet.modes.sender import Sender, StepGradients
 from paramfleet.modes.served import ServedMode
 from paramfleet.requests import ReadPlan, Write
@@ -19,9 +26,9 @@ __all__ = ["AsyncMode"]
 
 
 class AsyncMode(ServedMode):
-    """Nobody waits: gradients are queued, merged and pushed beside the training.
+    """Gradients are queued, merged and pushed beside the training; first steps wait.
 
-    Where dense tables move in place, a step waits until its gradients are applied.
+    Where dense tables move in place, every step waits until its gradients are applied.
     """
 
     _in_place: InPlace | None = None
@@ -30,6 +37,9 @@ class AsyncMode(ServedMode):
     def start(self) -> None:
         """Start as every served mode, and start the sender."""
         super().start()
+        self.fresh = FreshSteps(self._mode.fresh_steps)
+        """Which steps wait. Who comes late begins as far as the slowest is."""
+        self.fresh.go_on_from(self._step)
         if moves_in_place(self._job, self._blocks, self._wire):
             self._in_place = InPlace(self._job, self._blocks)
         self._writing = asyncio.Lock()
@@ -42,8 +52,34 @@ class AsyncMode(ServedMode):
         self._job.communicator.wait(self._sender.start(self._job.communicator))
 
     def step(self, *, examples: int) -> None:
-        """Queue the gradients; install dense values that arrived meanwhile."""
+        """Take a step that waits, or one that doesn't; keep to ``max_staleness``."""
         gradients = self._gradients(examples=examples, dense=self._in_place is None)
+        if self._is_fresh:
+            self._step_fresh(gradients)
+        else:
+            self._step_beside(gradients)
+        self.fresh.note_step()
+        if self._mode.max_staleness is not None:
+            with self._job.times.during("barrier"):
+                self._job.communicator.wait(self._wait_turn(self._step))
+
+    @property
+    def _is_fresh(self) -> bool:
+        """Whether the next step waits; where dense tables move in place each does already."""
+        return self._in_place is None and self.fresh.is_next
+
+    def _step_fresh(self, gradients: StepGradients) -> None:
+        """Wait until the gradients are applied, and install what the pservers hold then."""
+        with self._job.times.during("push"):
+            self._job.communicator.wait(self._send_last(gradients))
+        self._step += 1
+        self.ahead.send_next(step=self._step)
+        if self._blocks:
+            with self._job.times.during("pull"):
+                self.refresh(wire=self._wire)
+
+    def _step_beside(self, gradients: StepGradients) -> None:
+        """Queue the gradients; install dense values that arrived meanwhile."""
         with self._job.times.during("push"):
             if self._in_place is None:
                 self._job.communicator.wait(self._sender.put(gradients))
@@ -56,9 +92,6 @@ class AsyncMode(ServedMode):
         elif self._in_place and not self._step % self._mode.min_send_grad_num_before_recv:
             with self._job.times.during("pull"):
                 self.refresh()
-        if self._mode.max_staleness is not None:
-            with self._job.times.during("barrier"):
-                self._job.communicator.wait(self._wait_turn(self._step))
 
     def flush(self) -> None:
         """Return when every queued gradient is applied."""
@@ -112,6 +145,12 @@ class AsyncMode(ServedMode):
         timeout_s = self._job.pservers.step_timeout_s
         await self._job.pservers.call_one(0, "wait_turn", fields, timeout_s=timeout_s)
 
+    @override
+    def _when(self) -> When:
+        if self._is_fresh:
+            return "step"
+        return "now" if self._mode.max_staleness is None else "next"
+
     async def _pull_ahead(self, plan: ReadPlan, step: int) -> list[Message]:
         if self._mode.max_staleness is not None:  # as stale as if they were pulled at ``step``
             await self._wait_turn(step)
@@ -124,6 +163,12 @@ class AsyncMode(ServedMode):
         else:
             writes = self._writes(gradients)
         await self._push(gradients, writes)
+
+    async def _send_last(self, gradients: StepGradients) -> None:
+        """Push behind all that is queued; dense values of before aren't installed any more."""
+        await self._sender.drain()
+        await self._send(gradients)
+        self._sender.forget_fresh()
 
     async def _push_rest(self) -> None:
         for gradient in self._outgoing.take_rest():

@@ -2,7 +2,8 @@
 
 The exchange runs beside the training: a delta is taken where a period ends, pushed in the
 background, and what others changed is taken in at the first step boundary after the answer. One
-exchange is in flight at most; one that comes due meanwhile starts there.
+exchange is in flight at most; one that comes due meanwhile starts there. Those of the first
+``fresh_steps`` are waited for where they start.
 """
 
 from functools import partial
@@ -25,6 +26,7 @@ from paramfleet.job import (
 from paramfleet.loadedstates import take_saved_states
 from paramfleet.modes.base import ModelTables, check_gradients
 from paramfleet.modes.deltas import Delta, Heard, divided
+from paramfleet.modes.fresh import FreshSteps
 from paramfleet.modes.geo_in_place import GeoInPlace
 from paramfleet.modes.geo_rows import pull_anew
 from paramfleet.modes.geo_states import GeoStates
@@ -95,6 +97,7 @@ class GeoMode:
         self._step = 0
         self._periods = self._periods_from(0)
         self._due = False
+        self.fresh = FreshSteps(mode.fresh_steps)
         self._sequence = 0
         self._delta_step = 0
         """Steps taken when deltas were taken last."""
@@ -117,6 +120,7 @@ class GeoMode:
         specs += [block.spec(_SUM, num_shards=shards) for block in self._blocks]
         self._step = declare(self._job, specs, self._mode)
         self._periods = self._periods_from(self._step)
+        self.fresh.go_on_from(self._step)
         for table, _ in self._tables.sparse:
             table.bind(self._rows[table.name].store)
         agree_on_dense(self._job, self._blocks)
@@ -127,8 +131,7 @@ class GeoMode:
             self._dense[block.name] = DenseReplica(
                 block.values(), worker_num=self._job.worker_num, merge=self._mode.geo_merge
             )
-        self._send(self._no_deltas())
-        self.wait_exchanged()
+        self._exchange_now(self._no_deltas())
         if self.states.specs():
             if not self._step:  # who comes late would read states of long ago
                 take_saved_states(self._job, self.states)
@@ -155,6 +158,9 @@ class GeoMode:
             deltas = self._take_deltas()
             wire = self._mode.wire_dtype
             self._send([self._narrowed(d) for d in deltas] if wire != "float32" else deltas)
+            if self.fresh.is_next:
+                self.wait_exchanged()
+        self.fresh.note_step()
 
     def wait_exchanged(self) -> None:
         """Wait for the exchange in flight, if any, and take in what it brought.
@@ -177,8 +183,7 @@ class GeoMode:
     def flush(self) -> None:
         """Exchange now: send what has moved, take in what others changed."""
         self.wait_exchanged()
-        self._send(self._take_deltas())
-        self.wait_exchanged()
+        self._exchange_now(self._take_deltas())
 
     def reload(self, *, workers: int) -> None:
         """Take the servers' values and a share of loaded states; one's own are forgotten."""
@@ -187,24 +192,21 @@ class GeoMode:
             blocks = [block for block, _ in self._tables.dense]
             forget_states(self._optimizer, self._steppers, blocks)
             self.states.begin(workers=workers)
-        for block, values in zip(
-            self._blocks, pull_dense(self._job, self._blocks), strict=True
-        ):
+        pulled = pull_dense(self._job, self._blocks)
+        for block, values in zip(self._blocks, pulled, strict=True):
             block.install(values)
             self._dense[block.name].reset(values)
         if self._in_place is not None:
             self._in_place.reload()
         for replica in self._rows.values():
             replica.forget()
-        self._send(self._no_deltas())
-        self.wait_exchanged()
+        self._exchange_now(self._no_deltas())
         take_saved_states(self._job, self.states)
 
     def depart(self) -> None:
         """Send all of this worker's progress, and leave."""
         self.wait_exchanged()
-        self._send(self._take_deltas(rest=True))
-        self.wait_exchanged()
+        self._exchange_now(self._take_deltas(rest=True))
         fields = {**self._job.author.fields(), "step": self._step}
         self._job.communicator.wait(self._job.pservers.call_all("leave", fields))
 
@@ -216,11 +218,9 @@ class GeoMode:
     def finish(self) -> None:
         """Exchange for the last time: all workers and servers hold the same afterwards."""
         self.wait_exchanged()
-        self._send(self._take_deltas(rest=True))
-        self.wait_exchanged()
+        self._exchange_now(self._take_deltas(rest=True))
         self._job.wait_for_the_end("fleet.geo_rest")
-        self._send(self._no_deltas())
-        self.wait_exchanged()
+        self._exchange_now(self._no_deltas())
         if self._mode.wire_dtype != "float32":
             for name, replica in self._rows.items():
                 pull_anew(self._job, replica, max_rows=self._max_rows(name))
@@ -289,6 +289,10 @@ class GeoMode:
 
     def _send(self, deltas: list[Delta]) -> None:
         self._flying = self._job.communicator.submit(self._exchange(deltas, self._step))
+
+    def _exchange_now(self, deltas: list[Delta]) -> None:
+        self._send(deltas)
+        self.wait_exchanged()
 
     async def _exchange(self, deltas: list[Delta], step: int) -> Heard:
         """Push differences, then collect everything that others changed.

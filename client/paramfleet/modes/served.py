@@ -91,15 +91,12 @@ class ServedMode:
             rank=job.author.rank,
             incarnation=job.author.incarnation,
         )
-        when: When = "now" if mode.max_staleness is None else "next"
-        if mode.name == "sync":
-            when = "step"
         self.ahead = Ahead(
             placement=job.placement,
             read=self._read,
             pull=lambda plan, step: job.communicator.submit(self._pull_ahead(plan, step)),
             step=lambda: self._step,
-            when=when,
+            when=self._when,
         )
         """Where rows of batches to come are asked for."""
 
@@ -243,6 +240,10 @@ class ServedMode:
     def _min_step(self) -> int:
         """Steps that must be applied before a pull is answered."""
         return 0
+
+    def _when(self) -> When:
+        """When rows of batches to come are asked for."""
+        return "step"
 
     def _note(self, answers: Sequence[Message]) -> None:
         """Take one sample of the staleness in each step."""

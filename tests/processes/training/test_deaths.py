@@ -96,12 +96,13 @@ def test_a_member_that_hangs_is_dead_when_its_lease_is_over_in_every_mode(
         assert f"the job failed: {member}: " in running.log(hung)
 
 
+@pytest.mark.parametrize("fresh_steps", ["0", "1000000"])
 @pytest.mark.parametrize(("mode", "operations"), [("async", "push|pull"), ("geo", "exchange")])
 def test_a_request_past_its_deadline_names_peer_operation_and_time(
-    jobs: Any, mode: str, operations: str
+    jobs: Any, mode: str, operations: str, fresh_steps: str
 ) -> None:
     patience = {"PARAMFLEET_CALL_TIMEOUT_S": "3", "PARAMFLEET_LEASE_TTL_S": "60"}
-    running = jobs.start(SCRIPT, "--mode", mode, **patience)
+    running = jobs.start(SCRIPT, "--mode", mode, "--fresh_steps", fresh_steps, **patience)
     wait_training(running)
 
     running.send("pserver0", signal.SIGSTOP)

@@ -58,10 +58,11 @@ def test_async_learns_and_ends_with_the_same_values(jobs: Any, optimizer: str) -
     assert far(first, second, "rows") <= 1e-5
 
 
-def test_async_with_a_staleness_bound_keeps_it(jobs: Any) -> None:
-    results = jobs.run(
-        SCRIPT, "--mode", "async", "--max_staleness", "2", "--steps", "60"
-    ).results
+@pytest.mark.parametrize("fresh", ["0", "30"])
+def test_async_with_a_staleness_bound_keeps_it(jobs: Any, fresh: str) -> None:
+    args = ["--max_staleness", "2", "--fresh_steps", fresh, "--steps", "60"]
+
+    results = jobs.run(SCRIPT, "--mode", "async", *args).results
 
     for result in results:
         assert result["staleness_p99"] <= 3, "a step may begin two ahead of a finished one"

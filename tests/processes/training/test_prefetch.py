@@ -30,8 +30,9 @@ def test_sync_equals_one_process_whatever_was_prefetched(jobs: Any, ids: str) ->
         assert result["prefetch_misses"] == (STEPS if ids == "wrong" else 0)
 
 
-def test_async_learns_from_rows_that_were_prefetched(jobs: Any) -> None:
-    args = ["--mode", "async", "--steps", "150", "--prefetch", "watch"]
+@pytest.mark.parametrize("fresh", ["0", "50"])
+def test_async_learns_from_rows_that_were_prefetched(jobs: Any, fresh: str) -> None:
+    args = ["--mode", "async", "--steps", "150", "--prefetch", "watch", "--fresh_steps", fresh]
 
     first, second = jobs.run(SCRIPT, *args).results
 
@@ -40,8 +41,9 @@ def test_async_learns_from_rows_that_were_prefetched(jobs: Any) -> None:
     assert first["prefetch_misses"] == second["prefetch_misses"] == 0
 
 
-def test_a_staleness_bound_holds_for_rows_that_were_prefetched(jobs: Any) -> None:
-    args = ["--mode", "async", "--max_staleness", "2", "--steps", "60"]
+@pytest.mark.parametrize("fresh", ["0", "30"])
+def test_a_staleness_bound_holds_for_rows_that_were_prefetched(jobs: Any, fresh: str) -> None:
+    args = ["--mode", "async", "--max_staleness", "2", "--steps", "60", "--fresh_steps", fresh]
 
     results = jobs.run(SCRIPT, *args, "--prefetch", "watch", "--depth", "3").results
 

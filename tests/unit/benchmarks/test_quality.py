@@ -154,8 +154,9 @@ def trained(mode: str | None, *, num: int, steps: int = 12) -> list[np.ndarray]:
     return found
 
 
-def test_one_worker_of_geo_is_one_process() -> None:
-    (alone,), (served,) = trained(None, num=1), trained("geo", num=1)
+@pytest.mark.parametrize("mode", ["async", "geo"])
+def test_first_steps_of_one_worker_are_those_of_one_process(mode: str) -> None:
+    (alone,), (served,) = trained(None, num=1), trained(mode, num=1)
 
     np.testing.assert_allclose(served, alone, atol=1e-5)
 

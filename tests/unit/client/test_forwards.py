@@ -37,7 +37,7 @@ class Served:
             ),
             pull=lambda _plan, _step: pytest.fail("nothing is asked for ahead"),
             step=lambda: self.step,
-            when="step",
+            when=lambda: "step",
         )
 
     def expect(self, wanted: Sequence[Wanted]) -> None:

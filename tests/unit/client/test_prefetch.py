@@ -30,6 +30,7 @@ class Served:
 
     def __init__(self, when: When = "now") -> None:
         self.step = 0
+        self.when = when
         self.asked: list[tuple[int, list[str]]] = []
         self.pulled: list[str] = []
         self.ahead = Ahead(
@@ -42,7 +43,7 @@ class Served:
             ),
             pull=self._pull,
             step=lambda: self.step,
-            when=when,
+            when=lambda: self.when,
         )
 
     def lookup(self, table: SparseTable, ids_U: Any, offsets: Any, *, create: bool) -> Any:
@@ -202,6 +203,25 @@ def test_gradients_of_two_batches_for_one_step_find_their_rows() -> None:
 
     assert source.pulled == []
     assert [step for step, _ in source.asked] == [0, 0, 1, 1]
+
+
+def test_what_waited_for_its_step_is_asked_for_at_once_when_steps_no_longer_matter() -> None:
+    source = Served("step")
+    model = Model(source)
+    asked = []
+
+    for number, batch in enumerate(
+        Prefetcher(batches([4] * 8), model, ids=by_name, depth=3, ahead=lambda: source.ahead)
+    ):
+        asked.append(len(source.asked))
+        model(batch["x"][0])
+        source.step += 1
+        source.ahead.send_next(step=source.step)
+        if number == 1:
+            source.when = "now"
+
+    assert asked == [1, 2, 6, 7, 8, 8, 8, 8]
+    assert source.pulled == []
 
 
 def test_evaluation_asks_ahead_and_creates_nothing() -> None:

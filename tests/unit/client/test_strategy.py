@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from paramfleet.features import CLASHES, FEATURES
-from paramfleet.strategy import _KEYS, _NOT_HERE, DistributedStrategy, StrategyError
+from paramfleet.strategy import _KEYS, DistributedStrategy, StrategyError
+from paramfleet.strategy_keys import NOT_HERE
 
 
 def strategy(a_sync: bool = True, **configs: Any) -> DistributedStrategy:
@@ -77,6 +78,7 @@ def test_an_unknown_attribute_names_the_nearest() -> None:
         ("send_queue_size", 0),
         ("geo_merge", "median"),
         ("async_rate", "half"),
+        ("fresh_steps", -1),
         ("independent_recv_thread", 1),
         ("runtime_split_send_recv", True),
         ("launch_barrier", False),
@@ -98,6 +100,7 @@ def test_a_value_that_cannot_work_is_refused_by_name(key: str, value: object) ->
     [
         (False, {"send_queue_size": 4}),
         (False, {"max_staleness": 1}),
+        (False, {"fresh_steps": 0}),
         (True, {"k_steps": 5, "max_merge_var_num": 2}),
         (True, {"geo_merge": "average"}),
         (True, {"k_steps": 5, "async_rate": "full"}),
@@ -110,7 +113,7 @@ def test_a_key_without_effect_in_the_mode_is_refused(
         strategy(a_sync, **configs).resolve()
 
 
-@pytest.mark.parametrize("name", sorted(_NOT_HERE))
+@pytest.mark.parametrize("name", sorted(NOT_HERE))
 def test_what_is_not_here_is_refused_when_switched_on(name: str) -> None:
     made = DistributedStrategy()
 

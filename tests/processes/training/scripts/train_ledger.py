@@ -65,8 +65,10 @@ strategy.a_sync = args.mode != "sync"
 if args.mode == "async":
     strategy.a_sync_configs = {"thread_pool_size": args.pool, "send_queue_size": 4}
     strategy.a_sync_configs["async_rate"] = "full"  # adds up
+    strategy.a_sync_configs["fresh_steps"] = 0  # or nothing is queued
 if args.mode == "geo":
     strategy.a_sync_configs = {"k_steps": 2, "geo_merge": "remainder"}  # adds up
+    strategy.a_sync_configs["fresh_steps"] = 0  # or no exchange is in flight
 if args.mode == "localsgd":
     strategy.diloco = True
     strategy.diloco_configs = {

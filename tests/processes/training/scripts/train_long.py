@@ -20,6 +20,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--mode", default="sync")
 parser.add_argument("--k_steps", type=int, default=2)
 parser.add_argument("--max_staleness", type=int)
+parser.add_argument("--fresh_steps", type=int, default=100)
 parser.add_argument("--until", default="", help="end when this file is there")
 parser.add_argument("--steps_of_0", type=int, default=0, help="worker 0 ends after so many")
 parser.add_argument("--raise_at", type=int, default=0, help="worker 1 raises in this step")
@@ -88,6 +89,8 @@ if args.mode == "geo":
     strategy.a_sync_configs = {"k_steps": args.k_steps, "geo_growth": 0}
 if args.max_staleness is not None:
     strategy.a_sync_configs = {"max_staleness": args.max_staleness}
+if strategy.a_sync:
+    strategy.a_sync_configs["fresh_steps"] = args.fresh_steps
 model = fleet.distributed_model(Small())
 optimizer = fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.01), strategy)
 if rank == 1 and args.slow_network_ms:

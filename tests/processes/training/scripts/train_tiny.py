@@ -19,6 +19,7 @@ parser.add_argument("--steps", type=int, default=20)
 parser.add_argument("--batch", type=int, default=64)
 parser.add_argument("--k_steps", type=int, default=4)
 parser.add_argument("--max_staleness", type=int)
+parser.add_argument("--fresh_steps", type=int, default=100)
 parser.add_argument("--geo_merge", default="paced")
 parser.add_argument("--save", default="")
 parser.add_argument("--load", default="")
@@ -86,6 +87,8 @@ if args.mode == "geo":
 if args.max_staleness is not None:
     strategy.a_sync_configs = {"max_staleness": args.max_staleness}
 strategy.a_sync_configs["wire_dtype"] = args.wire_dtype
+if strategy.a_sync:
+    strategy.a_sync_configs["fresh_steps"] = args.fresh_steps
 model = fleet.distributed_model(Tiny().to(args.device))
 optimizer = fleet.distributed_optimizer(
     OPTIMIZERS[args.optimizer](model.parameters()), strategy
