@@ -48,7 +48,7 @@ _KEYS: dict[str, Key] = {
     "wire_dtype": Key(kind=str, default="float32", modes=_ALL, only=WIRE_DTYPES),
     "geo_merge": Key(kind=str, default="paced", modes=_GEO, only=get_args(GeoMerge)),
     "geo_growth": Key(kind=int, default=40, least=0, most=MAX_STEPS, modes=_GEO),
-    "fresh_steps": Key(kind=int, default=100, least=0, most=MAX_STEPS, modes=_ASYNC | _GEO),
+    "fresh_steps": Key(kind=int, default=200, least=0, most=MAX_STEPS, modes=_ASYNC | _GEO),
     "runtime_split_send_recv": Key(
         kind=bool, default=False, modes=_ALL, only=(False,), remedy="sends are always split"
     ),
@@ -98,16 +98,16 @@ class TrainingMode:
     that of all workers; ``mean`` by the number itself. So what one worker alone learns of a
     row is added whole. ``paced`` divides by a power of these numbers that fits: with SGD the
     number itself at first and nothing after 12 steps, unless differences grow much longer than
-    usual; with Adam nothing at first, and the root after 800 steps of all workers together;
-    with others the root. ``remainder`` and ``average`` divide all by the
-    number of workers; ``remainder`` sends the rest later, so that totals tend to the sum over
-    workers, and ``average`` drops it."""
+    usual; with Adam nothing at first, and dense parameters by the root after ``fresh_steps``
+    and 800 steps of all workers together; with others the root. ``remainder`` and ``average``
+    divide all by the number of workers; ``remainder`` sends the rest later, so that totals tend
+    to the sum over workers, and ``average`` drops it."""
 
     geo_growth: int = 40
     """GEO: steps after which the period between two exchanges is one batch longer, until it is
     ``k_steps``. 0 begins with ``k_steps``."""
 
-    fresh_steps: int = 100
+    fresh_steps: int = 200
     """async, GEO: first steps of each worker that wait for the servers. In async such a step
     waits until its gradients are applied, and the next one begins with dense parameters and
     rows that have them; in GEO the exchange that a step ends is waited for. Steps of before a

@@ -31,7 +31,7 @@ from paramfleet.modes.geo_in_place import GeoInPlace
 from paramfleet.modes.geo_rows import pull_anew
 from paramfleet.modes.geo_states import GeoStates
 from paramfleet.modes.periods import Periods
-from paramfleet.modes.powers import Powers, powers_at
+from paramfleet.modes.powers import powers_at
 from paramfleet.modes.rowstep import RowStepper, forget_states, step_rows
 from paramfleet.replica import DenseReplica, RowReplica
 from paramfleet.requests import Rows, Write, decoded_part, dense_slice, write_messages
@@ -85,8 +85,13 @@ class GeoMode:
             )
             for store in stores
         }
+        counts = {"workers": job.worker_num, "fresh_steps": mode.fresh_steps}
+        self._powers = partial(powers_at, mode.geo_merge, optimizer, **counts)
+        paced = mode.geo_merge == "paced"
         self._steppers = [
-            RowStepper(optimizer, group, table, store, steps_at_once=job.worker_num)
+            RowStepper(
+                optimizer, group, table, store, steps_at_once=job.worker_num, for_all=paced
+            )
             for (table, group), store in zip(tables.sparse, stores, strict=True)
         ]
         self.states = GeoStates(optimizer, tables, self._steppers, workers=job.worker_num)
@@ -260,7 +265,7 @@ class GeoMode:
             deltas.append(Delta(block.name, values, num_steps=num_steps))
         if self._in_place is not None:
             with self._job.times.during("push"):
-                powers = self._powers(self._step).fields(dense=True, num_steps=num_steps)
+                powers = self._powers(step=self._step).fields(dense=True, num_steps=num_steps)
                 self._in_place.exchange(powers, step=self._step, rest=rest)
         return deltas
 
@@ -387,13 +392,9 @@ class GeoMode:
         self, server: int, write: Write, *, listens: bool, step: int, num_steps: int
     ) -> dict[str, float]:
         """Say what was heard, what may be told (little if nobody listens), how to divide."""
-        is_dense, powers = write.rows is None, self._powers(step)
+        is_dense, powers = write.rows is None, self._powers(step=step)
         return {
             "ack": self._acks.get((server, write.table), 0),
             "max_rows": self._max_rows(write.table) if listens and not is_dense else 1,
             **powers.fields(dense=is_dense, num_steps=num_steps),
         }
-
-    def _powers(self, step: int) -> Powers:
-        workers = self._job.worker_num
-        return powers_at(self._mode.geo_merge, self._optimizer, step=step, workers=workers)

@@ -8,9 +8,10 @@ far the training is:
   begins at 1; it is 0 after ``WARM_STEPS``. Near the largest rate the sum diverges: the servers
   guard it, and raise the power where differences grow much longer than usual.
 * Adam's steps have one length, and the first ones lead far: their sum is what one process would
-  take. Later most of them is noise, and a row's second moment, by whose root its steps are
-  divided, has only its worker's gradients, an N-th part: steps are longer by the root of N. So
-  the power grows to a half in the ``EARLY_STEPS`` that all workers take together.
+  take, as long as each exchange is waited for. What workers learn apart later is noise for the
+  most part. So the power grows to a half in the ``EARLY_STEPS`` that all workers take together
+  after those that wait. Rows of ``Adam`` and ``SparseAdam`` keep 0: their moments stand for the
+  gradients of all workers (``RowStepper``), so that steps are as long as those of one process.
 * All else has the power of a half.
 """
 
@@ -54,7 +55,12 @@ class Powers(NamedTuple):
 
 
 def powers_at(
-    merge: GeoMerge, optimizer: torch.optim.Optimizer, *, step: int, workers: int
+    merge: GeoMerge,
+    optimizer: torch.optim.Optimizer,
+    *,
+    step: int,
+    workers: int,
+    fresh_steps: int = 0,
 ) -> Powers:
     """Return the powers of an exchange; 0 where a worker divides by itself.
 
@@ -63,6 +69,7 @@ def powers_at(
         optimizer: The one that runs on the workers.
         step: Steps that the worker has taken.
         workers: N, at least 1.
+        fresh_steps: Of the first steps, how many wait for their exchange.
     """
     if merge == "damped":
         return Powers(HALF, HALF)
@@ -75,6 +82,7 @@ def powers_at(
         rate = max(float(group["lr"]) for group in optimizer.param_groups)
         return Powers(power, power, guarded=True, rate=rate)
     if isinstance(optimizer, torch.optim.Adam | torch.optim.AdamW | torch.optim.SparseAdam):
-        power = HALF * min(1.0, step * workers / EARLY_STEPS)
-        return Powers(power, power)
+        power = HALF * min(1.0, max(0, step - fresh_steps) * workers / EARLY_STEPS)
+        stands_for_all = type(optimizer) in {torch.optim.Adam, torch.optim.SparseAdam}
+        return Powers(power, 0.0 if stands_for_all else power)
     return Powers(HALF, HALF)

@@ -13,6 +13,7 @@ Shape legend: U = unique ids, D = row width.
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -40,9 +41,11 @@ class RowStepper:
         group: Its parameter group that holds the table's placeholder.
         table: The table.
         store: Where its rows live.
-        steps_at_once: Steps of the whole job that one of this worker counts for. Adam weighs a
-            row's moments by the steps since the beginning, and most rows are stepped seldom:
+        steps_at_once: Steps of the whole job that one of this worker counts for, N. Adam weighs
+            a row's moments by the steps since the beginning, and most rows are stepped seldom:
             a worker that counted only its own would move them less than one process does.
+        for_all: Whether Adam's moments of a row stand for the gradients of all workers, though
+            one has an N-th part of them: they decay in one step as in N.
 
     Raises:
         OptimizerNotServedError: if it is ``Adam`` with an option that rows don't have.
@@ -56,8 +59,10 @@ class RowStepper:
         store: RowStore,
         *,
         steps_at_once: int = 1,
+        for_all: bool = False,
     ) -> None:
         self._steps_at_once = steps_at_once
+        self._decays_at_once = steps_at_once if for_all else 1
         self.table = table
         self.store = store
         self._optimizer = optimizer
@@ -155,7 +160,8 @@ class RowStepper:
         options = {k: v for k, v in self._group.items() if k not in {"params", "lr"}}
         if options != self._options:
             self._options = options
-            self._rule = rule = _rule_of(self._optimizer, options)
+            rule = _of_steps(_rule_of(self._optimizer, options), self._decays_at_once)
+            self._rule = rule
             if rule is not None:
                 state = np.full(self.table.dim, rule.initial_state, np.float32)
                 self._keep(dict.fromkeys(STATE_NAMES[rule.rule], state))
@@ -166,7 +172,9 @@ class RowStepper:
         grads = -pending.grads if self._group.get("maximize") else pending.grads
         rate = learning_rate(self._group)
         first = self._num_steps == 0
-        numbers = step_of(rule, sparse=True, lr=rate, step=self._num_steps + 1, first=first)
+        own = self._decays_at_once if rule.rule == "adam" else 1  # as many as it decays by
+        step = self._num_steps // own + 1
+        numbers = step_of(rule, sparse=True, lr=rate, step=step, first=first)
         places = [store.place(name) for name in STATE_NAMES[rule.rule]]
         state, second = [*places, 0, 0][:2]
         layout = (dim, store.pitch, state, second)
@@ -218,6 +226,13 @@ def step_rows(
     for stepper in steppers:
         stepper.end()
     return stepped
+
+
+def _of_steps(rule: OptimizerSpec | None, num_steps: int) -> OptimizerSpec | None:
+    """Return a rule whose moments decay in one step as in so many."""
+    if rule is None or rule.rule != "adam":
+        return rule
+    return replace(rule, beta1=rule.beta1**num_steps, beta2=rule.beta2**num_steps)
 
 
 def _rule_of(

@@ -38,16 +38,22 @@ def test_sgd_begins_with_the_mean_and_ends_with_a_guarded_sum() -> None:
 
 
 @pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW, torch.optim.SparseAdam])
-def test_adam_begins_with_the_sum_and_ends_with_the_root(kind: Any) -> None:
+@pytest.mark.parametrize("fresh", [0, 70])
+def test_adam_begins_with_the_sum_and_ends_with_the_root(kind: Any, fresh: int) -> None:
     adam = optimizer(kind)
-    powers = [powers_at("paced", adam, step=step, workers=4) for step in (0, 50, 100, 200, 999)]
-    assert powers == [
-        Powers(0.0, 0.0),
-        Powers(0.125, 0.125),
-        Powers(0.25, 0.25),
-        Powers(0.5, 0.5),
-        Powers(0.5, 0.5),
+    powers = [
+        powers_at("paced", adam, step=fresh + step, workers=4, fresh_steps=fresh).dense
+        for step in (-fresh, 0, 50, 100, 200, 999)
     ]
+    assert powers == [0.0, 0.0, 0.125, 0.25, 0.5, 0.5]
+
+
+def test_rows_are_added_up_where_the_moments_of_a_worker_stand_for_all_gradients() -> None:
+    rows = [
+        powers_at("paced", optimizer(kind), step=999, workers=4).rows
+        for kind in (torch.optim.Adam, torch.optim.SparseAdam, torch.optim.AdamW)
+    ]
+    assert rows == [0.0, 0.0, 0.5]
 
 
 def test_differences_of_a_greater_rate_are_no_overshoot() -> None:

@@ -22,9 +22,7 @@ Make = Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]
 class Pair:
     """Rows of a table, and a dense weight that starts as they do."""
 
-    def __init__(
-        self, make: Make, reference: Make | None = None, *, steps_at_once: int = 1
-    ) -> None:
+    def __init__(self, make: Make, reference: Make | None = None, **counts: Any) -> None:
         initializer = InitializerSpec(kind="uniform", low=-1.0, high=1.0)
         self.table = SparseTable(
             name="t", dim=DIM, initializer=initializer, seed=3, make_source=RowStore.of
@@ -37,13 +35,15 @@ class Pair:
         self.optimizer = make([self.table.weight])
         self.reference = (reference or make)([self.weight])
         group = self.optimizer.param_groups[0]
-        self.stepper = RowStepper(
-            self.optimizer, group, self.table, self.store, steps_at_once=steps_at_once
-        )
+        self.stepper = RowStepper(self.optimizer, group, self.table, self.store, **counts)
         self._dice = np.random.default_rng(0)
 
     def step(self, ids: np.ndarray, *, sparse: bool = False) -> None:
-        gradient = self._dice.standard_normal((len(ids), DIM)).astype(np.float32)
+        self.step_by(self._dice.standard_normal((len(ids), DIM)), ids, sparse=sparse)
+
+    def step_by(self, gradients: Any, ids: np.ndarray, *, sparse: bool = False) -> None:
+        """Step with gradients, [n, D] or one number for all."""
+        gradient = np.broadcast_to(gradients, (len(ids), DIM)).astype(np.float32)
         unique, inverse, offsets = partition(ids, 1)
         rows = self.table.rows(unique, offsets, training=True)
         (rows[torch.from_numpy(inverse)] * torch.from_numpy(gradient)).sum().backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
@@ -164,3 +164,24 @@ def test_one_step_of_a_worker_counts_for_those_of_all(optimizer: type[Any]) -> N
         pair.step(np.arange(NUM_IDS, dtype=np.int64))
         pair.assert_equal()
         pair.reference.state[pair.weight]["step"] += 2
+
+
+def test_adam_of_a_worker_moves_a_row_as_one_process_with_all_gradients() -> None:
+    def make(parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
+        return torch.optim.Adam(parameters, lr=0.01)
+
+    one, all_three = Pair(make, steps_at_once=3, for_all=True), Pair(make)
+    everything = np.arange(NUM_IDS, dtype=np.int64)
+    for _ in range(4):
+        moved = []
+        for pair, times in ((one, 1), (all_three, 3)):
+            for _ in range(times - 1):
+                pair.step_by(1.0, everything)
+            before = pair.store.values[pair.store.slots(everything)].copy()
+            pair.step_by(1.0, everything)
+            moved.append(pair.store.values[pair.store.slots(everything)] - before)
+
+        np.testing.assert_allclose(moved[0], moved[1], rtol=1e-4)
+        for name in ("exp_avg", "exp_avg_sq"):
+            held = [p.store.column(name)[p.store.slots(everything)] for p in (one, all_three)]
+            np.testing.assert_allclose(held[0], held[1], rtol=1e-4)
