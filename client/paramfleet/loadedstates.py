@@ -34,7 +34,7 @@ class TakesStates(Protocol):
         *,
         steps: int,
     ) -> None:
-        """Take states of rows: int64 [n], float32 [n, S * D]."""
+        """Take states of rows: int64 [n], float32 [n, W]."""
         ...
 
     def take_values(

@@ -22,7 +22,7 @@ from paramfleet.densestate import steps_of
 from paramfleet.modes.base import ModelTables
 from paramfleet.modes.rowstep import RowStepper, forget_states
 from paramfleet.rowstore import spec_of
-from paramfleet.rules import STATE_NAMES, OptimizerNotServedError, server_rule
+from paramfleet.rules import OptimizerNotServedError, server_rule
 from paramfleet_shared.checkpoint import (
     MANIFEST,
     CheckpointDamagedError,
@@ -36,6 +36,7 @@ from paramfleet_shared.checkpoint import (
 )
 from paramfleet_shared.saved_ids import check_each_once, check_not_negative
 from paramfleet_shared.tables.rowstore import initial_rows
+from paramfleet_shared.tables.rules.record import Rule
 from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
 from paramfleet_shared.tables.states import have_other_states, states_for
 
@@ -77,8 +78,8 @@ def export_tables(
     saved = []
     for stepper, spec in zip(steppers, sparse, strict=True):
         store = stepper.store
-        count, names = store.num_rows, STATE_NAMES[spec.optimizer.rule]
-        states = [store.column(name)[:count] for name in names]
+        count, columns = store.num_rows, spec.optimizer.record.columns
+        states = [store.column(column.name)[:count] for column in columns]
         empty = np.empty((count, 0), np.float32)
         part = FilePart(
             ids=store.ids().copy(),
@@ -88,8 +89,8 @@ def export_tables(
         saved.append((SavedTable(spec=spec, version=stepper.num_steps), part))
     for (block, _), spec in zip(tables.dense, dense, strict=True):
         states_SP = [
-            _flat_state(optimizer, block, name, spec)
-            for name in STATE_NAMES[spec.optimizer.rule]
+            _flat_state(optimizer, block, column.name, spec)
+            for column in spec.optimizer.record.columns
         ]
         stacked = np.stack(states_SP) if states_SP else np.empty((0, block.size), np.float32)
         version = steps_of(optimizer, block, otherwise=steps)
@@ -150,7 +151,7 @@ def tables_to_load(
             targets[name],
             replace(whole, states=states),
             steps=0 if anew else saved[name].version,
-            rule=has.rule,
+            rule=has.record,
         )
         loaded.puts.append(put)
     return loaded
@@ -162,7 +163,7 @@ def install_table(
     part: FilePart,
     *,
     steps: int,
-    rule: str,
+    rule: Rule,
 ) -> None:
     """Put one table of a checkpoint in place.
 
@@ -174,7 +175,6 @@ def install_table(
         steps: Steps that the optimizer had taken.
         rule: The rule whose states the part holds.
     """
-    names = STATE_NAMES[rule]
     if isinstance(target, RowStepper):
         assert part.ids is not None, "rows have ids"
         target.forget_states()
@@ -182,11 +182,8 @@ def install_table(
         store.values[: store.num_rows] = initial_rows(store.spec, store.ids())
         slots = target.store.slots(part.ids)
         target.store.values[slots] = part.values
-        width = target.store.spec.dim
-        columns = {
-            name: part.states[:, index * width : (index + 1) * width]
-            for index, name in enumerate(names)
-        }
+        spans = rule.spans(store.spec.dim)
+        columns = {name: part.states[:, span] for name, span in spans.items()}
         target.restore(slots, columns, steps=steps)
         return
     target.install(part.values)
@@ -196,11 +193,11 @@ def install_table(
         where = slice(position, position + parameter.numel())
         position = where.stop
         state = optimizer.state[parameter]
-        if rule in {"adagrad", "adam"}:
+        if rule.counts_steps:
             state["step"] = torch.tensor(float(steps))
-        for index, name in enumerate(names):
+        for index, column in enumerate(rule.columns):
             piece = torch.from_numpy(part.states[index, where].copy())
-            state[name] = piece.view(parameter.shape).to(parameter)
+            state[column.name] = piece.view(parameter.shape).to(parameter)
 
 
 def join_parts(parts: Sequence[FilePart], spec: TableSpec) -> FilePart:
@@ -210,7 +207,7 @@ def join_parts(parts: Sequence[FilePart], spec: TableSpec) -> FilePart:
         CheckpointDamagedError: if values of a dense table are missing.
     """
     if spec.kind == "sparse":
-        columns = spec.optimizer.num_state_columns * spec.dim
+        width = spec.optimizer.state_width(spec.dim)
         each = [part.ids for part in parts if part.ids is not None]
         return FilePart(
             ids=np.concatenate([np.empty(0, np.int64), *each]),
@@ -218,7 +215,7 @@ def join_parts(parts: Sequence[FilePart], spec: TableSpec) -> FilePart:
                 [np.empty((0, spec.dim), np.float32), *(p.values for p in parts)]
             ),
             states=np.concatenate(
-                [np.empty((0, columns), np.float32), *(p.states for p in parts)]
+                [np.empty((0, width), np.float32), *(p.states for p in parts)]
             ),
         )
     ordered = sorted(parts, key=lambda part: part.start)
@@ -297,7 +294,7 @@ def _flat_state(
     optimizer: torch.optim.Optimizer, block: DenseBlock, name: str, spec: TableSpec
 ) -> NDArray[np.float32]:
     """Return one state of a dense table, float32 [P]."""
-    first = spec.optimizer.initial_accumulator_value if name == "sum" else 0.0
+    first = spec.optimizer.initial_state
     parts = []
     for parameter in block.parameters:
         state = optimizer.state[parameter].get(name)

@@ -43,7 +43,7 @@ class RowStore:
 
     One thread owns a store; others may call ``held``.
 
-    Shape legend: U = unique ids, D = row width, C = columns.
+    Shape legend: U = unique ids, D = row width, C = width of a column.
     """
 
     num_shards = 1
@@ -52,10 +52,11 @@ class RowStore:
     def __init__(self, spec: TableSpec) -> None:
         self.spec = spec
         self._index = SlotIndex(table=spec.name)
-        self._first: list[NDArray[np.float32] | None] = []
+        self._first: dict[str, NDArray[np.float32] | None] = {}
         """What each column but the value starts as; None for the row's own value."""
-        self._places: dict[str, int] = {}
-        self._table = self._reserved(1)
+        self._spans: dict[str, slice] = {}
+        self._pitch = spec.dim
+        self._table = self._reserved(self._pitch)
         self._looked_up = (np.empty(0, np.int64), np.empty(0, np.int64))
         """The newest ids that were read to be trained, and their slots."""
         self._finding = threading.Lock()
@@ -73,7 +74,7 @@ class RowStore:
     @property
     def pitch(self) -> int:
         """Return how many floats a row takes, all columns together."""
-        return (1 + len(self._first)) * self.spec.dim
+        return self._pitch
 
     @property
     def flat(self) -> NDArray[np.float32]:
@@ -90,31 +91,33 @@ class RowStore:
         return self._index.ids()
 
     def add_column(self, name: str, first: NDArray[np.float32] | None) -> None:
-        """Keep another column of row width.
+        """Keep another column.
 
         Args:
             name: Its name.
-            first: float32 [D], what every row of it starts as; None is a copy of
+            first: float32 [C], what every row of it starts as; None is a copy of
                 the row's own value.
 
         Raises:
             CapacityError: if there is no room for the rows that exist.
         """
         former, count, place = self._table, self.num_rows, self.pitch
-        self._table = self._reserved(2 + len(self._first))
+        pitch = place + (self.spec.dim if first is None else len(first))
+        self._table = self._reserved(pitch)
         self._table[:count, :place] = former[:count]
         self._table[:count, place:] = self.values[:count] if first is None else first
-        self._first.append(first)
-        self._places[name] = place
+        self._pitch = pitch
+        self._first[name] = first
+        self._spans[name] = slice(place, pitch)
 
     def column(self, name: str) -> NDArray[np.float32]:
-        """Return a view of a column by slot, [capacity, D]."""
-        place = self.place(name)
-        return self._table[:, place : place + self.spec.dim]
+        """Return a view of a column by slot, [capacity, C]."""
+        return self._table[:, self._spans[name]]
 
     def place(self, name: str) -> int:
         """Return where in a row a column begins, in floats."""
-        return self._places[name]
+        start: int = self._spans[name].start
+        return start
 
     def slots(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return each id's slot, making the rows that don't exist yet.
@@ -162,13 +165,12 @@ class RowStore:
             rows[absent] = initial_rows(self.spec, ids_U[absent])
         return rows
 
-    def _reserved(self, num_columns: int) -> NDArray[np.float32]:
-        """Return room for rows of so many columns, and hold no more than there is room for.
+    def _reserved(self, pitch: int) -> NDArray[np.float32]:
+        """Return room for rows of so many floats, and hold no more than there is room for.
 
         Raises:
             CapacityError: if the rows that exist need more.
         """
-        pitch = num_columns * self.spec.dim
         limit = min(self._index.max_rows, default_max_rows(4 * pitch))
         if limit < self.num_rows:
             raise CapacityError(
@@ -197,8 +199,8 @@ class RowStore:
     def _fill_columns(self, start: int, stop: int) -> None:
         """Give new rows what is kept beside their values; they are zeros as yet."""
         dim, rows = self.spec.dim, self._table[start:stop]
-        for index, first in enumerate(self._first, 1):
-            column = rows[:, index * dim : (index + 1) * dim]
+        for name, first in self._first.items():
+            column = rows[:, self._spans[name]]
             if first is None:
                 column[:] = rows[:, :dim]
             elif first.any():

@@ -1,37 +1,34 @@
 """From a torch optimizer to the rule that the pservers run.
 
-The servers run four optimizers, numerically those of ``torch.optim``. The
-learning rate isn't part of a rule: it travels with every push, so that torch's
-schedulers work unchanged.
+The rules are numerically those of ``torch.optim``; which there are, and what each takes of
+an optimizer's options, their records say (``paramfleet_shared.tables.rules``). The learning
+rate isn't part of a rule: it travels with every push, so that torch's schedulers work
+unchanged.
 """
 
+import importlib
 import math
+from functools import cache
 from typing import Any
 
 import torch
 
 from paramfleet_shared.bounds import MAX_LEARNING_RATE
 from paramfleet_shared.errors import ContractError
+from paramfleet_shared.tables.rules.catalog import RULES
+from paramfleet_shared.tables.rules.record import Pace, Rule, TorchForm
 from paramfleet_shared.tables.spec import OptimizerSpec
 
 __all__ = [
-    "STATE_NAMES",
     "OptimizerNotServedError",
     "OptimizerOptionError",
     "RuleChangedError",
     "check_options",
     "is_served",
+    "needs_kernels",
+    "pace_of",
     "server_rule",
 ]
-
-STATE_NAMES: dict[str, tuple[str, ...]] = {
-    "sum": (),
-    "sgd": (),
-    "momentum": ("momentum_buffer",),
-    "adagrad": ("sum",),
-    "adam": ("exp_avg", "exp_avg_sq"),
-}
-"""What torch calls the state columns of each rule, in the servers' order."""
 
 _NOT_SERVED = ("amsgrad", "maximize", "differentiable", "decoupled_weight_decay")
 """Options of torch's optimizers that change the numbers and that servers don't have."""
@@ -135,7 +132,7 @@ def server_rule(
     """Return the rule for one parameter group.
 
     Args:
-        optimizer: ``torch.optim.SGD``, ``Adagrad``, ``Adam`` or ``SparseAdam``.
+        optimizer: One that a rule's record names (``tables.rules``).
         group: One of its ``param_groups``.
         sparse: Whether the rule is for rows (SparseAdam's arithmetic) or dense parameters.
 
@@ -144,37 +141,24 @@ def server_rule(
             numbers in a way the servers don't know.
     """
     name = type(optimizer).__name__
+    known = _rules_of(type(optimizer))
+    allowed = frozenset[str]().union(*(form.allows for _, form, _ in known))
     for option in _NOT_SERVED:
-        if group.get(option):
+        if group.get(option) and option not in allowed:
             remedy = "leave it out, or train in geo mode, where any torch optimizer runs"
             raise OptimizerNotServedError(optimizer=name, option=option, remedy=remedy)
-    decay = float(group.get("weight_decay", 0.0))
+    options = {"weight_decay": 0.0, **group}
+    decay = float(options["weight_decay"])
     if sparse and decay:
         remedy = "put embeddings into a parameter group of their own with weight_decay=0"
         raise OptimizerNotServedError(
             optimizer=name, option=f"weight_decay={decay} on rows", remedy=remedy
         )
-    kind = type(optimizer)
-    if kind is torch.optim.SGD:
-        return _sgd(group, decay=decay)
-    if kind is torch.optim.Adagrad:
-        return OptimizerSpec(
-            rule="adagrad",
-            weight_decay=decay,
-            lr_decay=float(group["lr_decay"]),
-            initial_accumulator_value=float(group["initial_accumulator_value"]),
-            eps=float(group["eps"]),
-        )
-    if kind is torch.optim.Adam or (kind is torch.optim.SparseAdam and sparse):
-        beta1, beta2 = group["betas"]
-        return OptimizerSpec(
-            rule="adam",
-            weight_decay=decay,
-            beta1=float(beta1),
-            beta2=float(beta2),
-            eps=float(group["eps"]),
-        )
-    remedy = "use SGD, Adagrad or Adam, or train in geo mode, where any torch optimizer runs"
+    for rule, form, rows_only in known:
+        constants = form.constants(options) if sparse or not rows_only else None
+        if constants is not None:
+            return OptimizerSpec(rule=rule.name, **constants)
+    remedy = f"use {_offered()}, or train in geo mode, where any torch optimizer runs"
     raise OptimizerNotServedError(optimizer=name, option="", remedy=remedy)
 
 
@@ -187,14 +171,42 @@ def is_served(optimizer: torch.optim.Optimizer, group: dict[str, Any], *, sparse
     return True
 
 
-def _sgd(group: dict[str, Any], *, decay: float) -> OptimizerSpec:
-    momentum = float(group["momentum"])
-    if not momentum:
-        return OptimizerSpec(rule="sgd", weight_decay=decay)
-    return OptimizerSpec(
-        rule="momentum",
-        weight_decay=decay,
-        momentum=momentum,
-        dampening=float(group["dampening"]),
-        nesterov=bool(group["nesterov"]),
-    )
+def pace_of(optimizer: torch.optim.Optimizer) -> Pace:
+    """Return how long an optimizer's steps are, of which its class or a base has a rule."""
+    for cls in type(optimizer).__mro__:
+        for rule, _form, _rows_only in _rules_of(cls):
+            return rule.pace
+    return "none"
+
+
+def needs_kernels(optimizer: torch.optim.Optimizer) -> bool:
+    """Return whether an optimizer's rows are stepped by kernels or not at all."""
+    return any(form.kernels_only for _, form, _ in _rules_of(type(optimizer)))
+
+
+@cache
+def _by_class() -> dict[type, list[tuple[Rule, TorchForm, bool]]]:
+    """Return each optimizer's rules, and whether they are for rows alone."""
+    found: dict[type, list[tuple[Rule, TorchForm, bool]]] = {}
+    for rule in RULES.values():
+        form = rule.torch
+        if form is None:
+            continue
+        for name in form.classes + form.rows_only:
+            module, _, attribute = name.rpartition(".")
+            cls = getattr(importlib.import_module(module), attribute)
+            entry = (rule, form, name in form.rows_only)
+            found.setdefault(cls, []).append(entry)
+    return found
+
+
+def _rules_of(cls: type) -> list[tuple[Rule, TorchForm, bool]]:
+    return _by_class().get(cls, [])
+
+
+def _offered() -> str:
+    """Return the names of the optimizers that pservers run: "A, B or C"."""
+    forms = [rule.torch for rule in RULES.values() if rule.torch is not None]
+    names = [name.removeprefix("torch.optim.") for form in forms for name in form.classes]
+    *most, last = dict.fromkeys(names)
+    return f"{', '.join(most)} or {last}"

@@ -10,8 +10,8 @@ at most 1e6 < 2^20:
   below 2^96;
 * a step of SGD is below 2^71, one of Adagrad or Adam below 2^98.
 
-What a rule's own numbers must be for this is in ``tables.spec``, and of states that come from
-files in ``tables.states``. Weight decay's part of a gradient is cut to the same bound where a
+What a rule's own numbers and the states that come from files must be for this is in the rules'
+records (``tables.rules``). Weight decay's part of a gradient is cut to the same bound where a
 value is so large that it would be beyond it.
 """
 

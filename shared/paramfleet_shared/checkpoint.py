@@ -3,9 +3,9 @@
 A checkpoint is a folder: safetensors files, each with a part of one table, and
 ``manifest.json``, which names each with its length and SHA-256. A file of a sparse
 table holds ``ids`` int64 [n], ``values`` float32 [n, D] and ``states`` float32
-[n, S * D]; one of a dense table holds ``values`` [n] and ``states`` [S, n], and in
-its metadata the range ``start`` and ``stop``. One more file holds the model's buffers
-(``saved_module``). Nothing in a file is ever evaluated.
+[n, W], the rule's columns beside each other; one of a dense table holds ``values`` [n] and
+``states`` [S, n], and in its metadata the range ``start`` and ``stop``. One more file holds
+the model's buffers (``saved_module``). Nothing in a file is ever evaluated.
 """
 
 import hashlib
@@ -373,11 +373,10 @@ def _checked_part(
     file: SavedFile,
     spec: TableSpec,
 ) -> FilePart:
-    states = spec.optimizer.num_state_columns
     shapes: tuple[tuple[int, ...], tuple[int, ...]]
     if spec.kind == "sparse":
         part = FilePart(values=tensors["values"], states=tensors["states"], ids=tensors["ids"])
-        shapes = ((file.rows, spec.dim), (file.rows, states * spec.dim))
+        shapes = ((file.rows, spec.dim), (file.rows, spec.optimizer.state_width(spec.dim)))
         if tensors["ids"].shape != (file.rows,) or tensors["ids"].dtype != np.int64:
             raise ValueError("ids of another shape or dtype")
         if len(np.unique(tensors["ids"])) != file.rows:
@@ -385,7 +384,7 @@ def _checked_part(
     else:
         start, stop = int(metadata["start"]), int(metadata["stop"])
         part = FilePart(values=tensors["values"], states=tensors["states"], start=start)
-        shapes = ((file.rows,), (states, file.rows))
+        shapes = ((file.rows,), (spec.optimizer.num_state_columns, file.rows))
         if not 0 <= start <= stop <= spec.size or stop - start != file.rows:
             raise ValueError("a range outside the table")
     if (part.values.shape, part.states.shape) != shapes:

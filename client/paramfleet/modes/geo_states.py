@@ -10,7 +10,7 @@ checkpoint begins with
 
 The background thread answers; what the training thread changes under ``lock``.
 
-Shape legend: n = rows or values, D = row width, S = states.
+Shape legend: n = rows or values, D = row width, S = states, W = floats of a row's states.
 """
 
 import logging
@@ -26,8 +26,9 @@ from paramfleet.densestate import piece_of_state, set_piece_of_state, set_steps
 from paramfleet.modes.base import ModelTables
 from paramfleet.modes.rowstep import RowStepper
 from paramfleet.rowstore import spec_of
-from paramfleet.rules import STATE_NAMES, OptimizerNotServedError, server_rule
+from paramfleet.rules import OptimizerNotServedError, server_rule
 from paramfleet_shared.tables.reservation import RowColumn
+from paramfleet_shared.tables.rules.record import Column
 from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
 from paramfleet_shared.wire.message import Message
 
@@ -71,7 +72,8 @@ class GeoStates:
         self._counts = {
             name: RowColumn(1, np.int32, table=name)
             for name, rule in self._rules().items()
-            if name in self._steppers and rule.rule != "adagrad"
+            if name in self._steppers
+            and any(column.merge == "mean" for column in rule.record.columns)
         }
         """How often each row was stepped since then, by slot, where that is asked for."""
 
@@ -136,16 +138,17 @@ class GeoStates:
         *,
         steps: int,
     ) -> None:
-        """Begin with saved states of rows: int64 [n], float32 [n, S * D]."""
+        """Begin with saved states of rows: int64 [n], float32 [n, W]."""
         stepper, rule = self._steppers[saved.name], self.rule_for(saved)
         assert rule is not None, "it was asked before"
         slots = stepper.store.held(ids)
         here = slots >= 0
-        share = self._share(states[here], saved.optimizer, rule)
-        width = stepper.table.dim
+        spans = rule.record.spans(stepper.table.dim)
         columns = {
-            name: share[:, index * width : (index + 1) * width]
-            for index, name in enumerate(STATE_NAMES[rule.rule])
+            column.name: self._share(
+                column, states[here, spans[column.name]], saved.optimizer, rule
+            )
+            for column in rule.record.columns
         }
         stepper.restore(slots[here], columns, steps=steps)
         self._before[saved.name] = steps
@@ -156,20 +159,24 @@ class GeoStates:
         """Begin with saved states of dense values: float32 [S, n] from ``start`` on."""
         block, rule = self._blocks[saved.name], self.rule_for(saved)
         assert rule is not None, "it was asked before"
-        share = self._share(states, saved.optimizer, rule)
-        for name, values in zip(STATE_NAMES[rule.rule], share, strict=True):
+        for column, values in zip(rule.record.columns, states, strict=True):
+            share = self._share(column, values, saved.optimizer, rule)
             set_piece_of_state(
-                self._optimizer, block, name, rule=rule, start=start, values=values
+                self._optimizer, block, column.name, rule=rule, start=start, values=share
             )
-        if rule.rule != "momentum":
+        if rule.record.counts_steps:
             set_steps(self._optimizer, block, steps)
         self._before[saved.name] = steps
 
     def _share(
-        self, states: NDArray[np.float32], saved: OptimizerSpec, rule: OptimizerSpec
+        self,
+        column: Column,
+        states: NDArray[np.float32],
+        saved: OptimizerSpec,
+        rule: OptimizerSpec,
     ) -> NDArray[np.float32]:
-        """Return what this worker begins with of saved states."""
-        if rule.rule != "adagrad":
+        """Return what this worker begins with of a column's saved states."""
+        if column.merge == "mean":
             return states
         added = np.maximum(states - np.float32(saved.initial_state), 0)
         share: NDArray[np.float32] = added / np.float32(self._workers)
@@ -186,19 +193,20 @@ class GeoStates:
         if table in self._counts:
             self._counts[table].ensure(stepper.store.num_rows)
             counts[here] = self._counts[table].array[found, 0]
-        width, names = stepper.table.dim, STATE_NAMES[rule.rule]
-        states = np.full((len(ids), len(names) * width), rule.initial_state, np.float32)
-        for index, name in enumerate(names):
-            columns = slice(index * width, (index + 1) * width)
-            states[here, columns] = stepper.store.column(name)[found]
+        dim = stepper.table.dim
+        states = np.full((len(ids), rule.state_width(dim)), rule.initial_state, np.float32)
+        for name, span in rule.record.spans(dim).items():
+            states[here, span] = stepper.store.column(name)[found]
         return {"counts": counts, "states": states}
 
     def _values(
         self, table: str, rule: OptimizerSpec, where: slice
     ) -> Mapping[str, NDArray[Any]]:
         pieces = [
-            piece_of_state(self._optimizer, self._blocks[table], name, rule=rule, where=where)
-            for name in STATE_NAMES[rule.rule]
+            piece_of_state(
+                self._optimizer, self._blocks[table], column.name, rule=rule, where=where
+            )
+            for column in rule.record.columns
         ]
         counts = np.full(where.stop - where.start, self._own, np.int64)
         return {"counts": counts, "states": np.stack(pieces, axis=1)}
@@ -213,6 +221,6 @@ class GeoStates:
                 rule = server_rule(self._optimizer, group, sparse=sparse)
             except OptimizerNotServedError:
                 continue
-            if STATE_NAMES[rule.rule]:
+            if rule.num_state_columns:
                 found[name] = rule
         return found

@@ -302,5 +302,6 @@ class Outgoing:
             dense.forget()
 
     def _is_late_welcome(self, name: str) -> bool:
-        rule = self._specs[name].optimizer.rule
-        return rule == "sgd" and name in self._rates
+        rule = self._specs[name].optimizer.record
+        is_plain = rule.pace == "gradients" and not rule.columns
+        return is_plain and name in self._rates

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import torch
 
+from paramfleet.rules import pace_of
 from paramfleet.strategy import GeoMerge
 
 __all__ = ["EARLY_STEPS", "WARM_STEPS", "Powers", "powers_at"]
@@ -77,11 +78,12 @@ def powers_at(
         return Powers(1.0, 1.0)
     if merge != "paced":
         return Powers(0.0, 0.0)
-    if isinstance(optimizer, torch.optim.SGD):
+    pace = pace_of(optimizer)
+    if pace == "gradients":
         power = max(0.0, 1.0 - step / WARM_STEPS)
         rate = max(float(group["lr"]) for group in optimizer.param_groups)
         return Powers(power, power, guarded=True, rate=rate)
-    if isinstance(optimizer, torch.optim.Adam | torch.optim.AdamW | torch.optim.SparseAdam):
+    if pace == "even":
         power = HALF * min(1.0, max(0, step - fresh_steps) * workers / EARLY_STEPS)
         stands_for_all = type(optimizer) in {torch.optim.Adam, torch.optim.SparseAdam}
         return Powers(power, 0.0 if stands_for_all else power)

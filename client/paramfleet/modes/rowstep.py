@@ -8,7 +8,7 @@ Any other optimizer steps them itself. Before a step the placeholder gets the ro
 the batch and their optimizer state; after it both go back to the store. So every
 elementwise optimizer works, and only rows of the batch move (the lazy variant).
 
-Shape legend: U = unique ids, D = row width.
+Shape legend: U = unique ids, D = row width, C = width of a state: D, or 1.
 """
 
 import inspect
@@ -24,7 +24,7 @@ from paramfleet.dense import DenseBlock
 from paramfleet.devices import to_device, to_host
 from paramfleet.modes.base import learning_rate
 from paramfleet.rowstore import RowStore
-from paramfleet.rules import STATE_NAMES, OptimizerNotServedError, server_rule
+from paramfleet.rules import OptimizerNotServedError, needs_kernels, server_rule
 from paramfleet.sparse import Pending, SparseTable
 from paramfleet_shared.tables.kernels.replica import step_slots
 from paramfleet_shared.tables.kernels.rules import step_of
@@ -48,7 +48,8 @@ class RowStepper:
             one has an N-th part of them: they decay in one step as in N.
 
     Raises:
-        OptimizerNotServedError: if it is ``Adam`` with an option that rows don't have.
+        OptimizerNotServedError: if it is one whose rows kernels alone step, as ``Adam``, with
+            an option that rows don't have.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class RowStepper:
         self._hidden: torch.Tensor | None = None
         self._first: dict[str, NDArray[np.float32]] = {}
         self._counts_steps: Callable[[int], Any] | None = None
-        if type(optimizer) not in {torch.optim.Adam, torch.optim.SparseAdam}:
+        if not needs_kernels(optimizer):
             first, self._counts_steps = _first_states(optimizer, group, table.dim)
             self._keep(first)
         self._current_rule()
@@ -140,7 +141,7 @@ class RowStepper:
 
         Args:
             slots: Where the rows are.
-            columns: float32 [U, D] by the name of the state.
+            columns: float32 [U, C] by the name of the state.
             steps: Steps that the optimizer had taken; 0 leaves the state new.
         """
         if not steps:
@@ -163,8 +164,9 @@ class RowStepper:
             rule = _of_steps(_rule_of(self._optimizer, options), self._decays_at_once)
             self._rule = rule
             if rule is not None:
-                state = np.full(self.table.dim, rule.initial_state, np.float32)
-                self._keep(dict.fromkeys(STATE_NAMES[rule.rule], state))
+                spans = rule.record.spans(self.table.dim)
+                row = np.full(rule.state_width(self.table.dim), rule.initial_state, np.float32)
+                self._keep({name: row[span] for name, span in spans.items()})
         return self._rule
 
     def _step(self, rule: OptimizerSpec, slots: NDArray[np.int64], pending: Pending) -> None:
@@ -175,7 +177,7 @@ class RowStepper:
         own = self._decays_at_once if rule.rule == "adam" else 1  # as many as it decays by
         step = self._num_steps // own + 1
         numbers = step_of(rule, sparse=True, lr=rate, step=step, first=first)
-        places = [store.place(name) for name in STATE_NAMES[rule.rule]]
+        places = [store.place(column.name) for column in rule.record.columns]
         state, second = [*places, 0, 0][:2]
         layout = (dim, store.pitch, state, second)
         step_slots(numbers, store.flat, grads.reshape(-1), slots, layout)
@@ -242,7 +244,7 @@ def _rule_of(
     try:
         return server_rule(optimizer, known, sparse=True)
     except OptimizerNotServedError:
-        if type(optimizer) is torch.optim.Adam:
+        if needs_kernels(optimizer):
             raise
         return None
 

@@ -19,7 +19,7 @@ from paramfleet_shared.checkpoint import FilePart
 from paramfleet_shared.gathered import GatheredStates
 from paramfleet_shared.ids import Rank
 from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
-from paramfleet_shared.tables.states import check_states
+from paramfleet_shared.tables.states import check_row_states
 from paramfleet_shared.wire.message import MalformedMessageError, Message
 
 __all__ = ["GONE", "SILENT", "Gathering", "rules_of"]
@@ -102,7 +102,7 @@ class Gathering:
                 pieces = await self._ask(spec.name, about, None, stop - start, rule)
                 found[:, start:stop] = pieces.T
             return replace(part, states=found)
-        width = rule.num_state_columns * spec.dim
+        width = rule.state_width(spec.dim)
         most = max(1, QUESTION_VALUES // width)
         states = np.empty((part.num_rows, width), np.float32)
         for start in range(0, part.num_rows, most):
@@ -125,7 +125,6 @@ class Gathering:
         fields = {"about": "states", "table": table, "rule": rule.rule, **about}
         question = Message(fields=fields, tensors={} if ids is None else {"ids": ids})
         answers = await self._asking.ask(self._workers, question)
-        width = rule.num_state_columns * dim
         workers = []
         for rank in list(self._workers):
             reason = SILENT if rank not in self._asking.gone else GONE
@@ -134,7 +133,7 @@ class Gathering:
                 reason = lack
             elif rank in answers:
                 try:
-                    held = _held(answers[rank], rule, num_rows=num_rows, width=width)
+                    held = _held(answers[rank], rule, num_rows=num_rows, dim=dim)
                     steps = Fields(answers[rank].fields, where="answer")
                     now = steps.integer("before"), steps.integer("own")
                 except MalformedMessageError as error:
@@ -145,16 +144,17 @@ class Gathering:
                     continue
             self._workers.remove(rank)
             self._left_out[int(rank)] = reason
-        return await asyncio.to_thread(merged, rule, workers, num_rows=num_rows, width=width)
+        return await asyncio.to_thread(merged, rule, workers, num_rows=num_rows, dim=dim)
 
 
-def _held(message: Message, rule: OptimizerSpec, *, num_rows: int, width: int) -> Held:
+def _held(message: Message, rule: OptimizerSpec, *, num_rows: int, dim: int) -> Held:
     """Return what a worker says it holds.
 
     Raises:
         MalformedMessageError: if that can't be.
     """
     counts, states = message.tensors.get("counts"), message.tensors.get("states")
+    width = rule.state_width(dim)
     if (
         counts is None
         or states is None
@@ -165,9 +165,7 @@ def _held(message: Message, rule: OptimizerSpec, *, num_rows: int, width: int) -
     ):
         rule_text = f"must be counts [{num_rows}] and states [{num_rows}, {width}]"
         raise MalformedMessageError(where="answer", rule=rule_text)
-    columns = states.reshape(num_rows, rule.num_state_columns, -1).swapaxes(0, 1)
-    flat = np.ascontiguousarray(columns).reshape(rule.num_state_columns, -1)
-    wrong = check_states(rule, flat)
+    wrong = check_row_states(rule, states, dim)
     if wrong is not None:
         raise MalformedMessageError(where="answer", rule=wrong)
     return Held(counts, states)

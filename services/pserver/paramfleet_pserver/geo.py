@@ -76,7 +76,7 @@ def check_rule(spec: TableSpec, mode: Mode) -> None:
         GeoRuleError: if workers run its optimizer, and its own is another than ``sum``.
     """
     adds_up = mode == "geo" or (mode == "localsgd" and spec.kind == "sparse")
-    if adds_up and spec.optimizer.rule != "sum":
+    if adds_up and not spec.optimizer.record.adds:
         raise GeoRuleError(table=spec.name, rule=spec.optimizer.rule)
 
 

@@ -221,7 +221,7 @@ def push_guarded_values(
     else:
         stride = update.stride = update.stride or guarded.stride(update.square)
     scale, share = stride.scale, guarded.pace.share_at(stride.power)
-    if dense.spec.optimizer.rule == "sum":  # it has no rate
+    if dense.spec.optimizer.record.adds:  # it has no rate
         scale *= share
     push_values(dense, [part._replace(scale=scale)], lr * share, step)
 

@@ -58,7 +58,7 @@ class SavedStates:
 
         Returns:
             ``rows``, those of the file; ``start``, of a dense table's file the place of its
-            first value; ``states`` float32 [n, S * D] and ``ids`` int64 [n], or [S, n].
+            first value; ``states`` float32 [n, W] and ``ids`` int64 [n], or [S, n].
 
         Raises:
             MalformedMessageError: if there is no such file or row.

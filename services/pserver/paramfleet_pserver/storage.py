@@ -241,7 +241,7 @@ def _copy_rows(old: Block, new: Block, start: int, count: int) -> None:
 
 def _chunk_rows(spec: TableSpec) -> int:
     """Return how many rows of a table go into one file."""
-    row_bytes = 8 + 4 * spec.dim * (1 + spec.optimizer.num_state_columns)
+    row_bytes = 8 + 4 * (spec.dim + spec.optimizer.state_width(spec.dim))
     return max(1, min(CHUNK_ROWS, CHUNK_BYTES // row_bytes))
 
 

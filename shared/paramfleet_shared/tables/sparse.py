@@ -40,7 +40,7 @@ class SparseShard:
             asked before the shard grows. None lets it grow.
     """
 
-    # n = ids of a call, D = width of a row, S = columns of state
+    # n = ids of a call, D = width of a row, W = floats of its state
 
     def __init__(
         self,
@@ -53,9 +53,9 @@ class SparseShard:
         assert spec.kind == "sparse", spec
         self.spec = spec
         self._dim = spec.dim
-        num_states, value_type = spec.optimizer.num_state_columns, STORAGE_TYPES[spec.storage]
+        value_type = STORAGE_TYPES[spec.storage]
         value_floats = -(-spec.dim * value_type.itemsize // 4)
-        pitch = value_floats + spec.dim * num_states
+        pitch = value_floats + spec.optimizer.state_width(spec.dim)
         value_pitch = pitch * 4 // value_type.itemsize
         limit = default_max_rows(4 * pitch) if max_rows is None else max_rows
         self._growth = None if check_memory is None else _Growth(4 * pitch, check_memory)
@@ -183,7 +183,7 @@ class SparseShard:
         Args:
             ids: int64 [n].
             values: float32 [n, D], rounded to nearest where the table keeps less.
-            states: float32 [n, S * D].
+            states: float32 [n, W].
 
         Raises:
             RowShapeError: if an array has the wrong shape or type.
@@ -215,7 +215,7 @@ class SparseShard:
     def export(
         self, start: int, count: int
     ) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.float32]]:
-        """Return copies of ids [n], values [n, D] and states [n, S * D], in order of creation.
+        """Return copies of ids [n], values [n, D] and states [n, W], in order of creation.
 
         Args:
             start: First row.

@@ -6,6 +6,9 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, get_args
 
 from paramfleet_shared.errors import ContractError
+from paramfleet_shared.tables.rules.catalog import RULES
+from paramfleet_shared.tables.rules.first_wire import LARGEST
+from paramfleet_shared.tables.rules.record import Broken, Rule
 from paramfleet_shared.texts import NAME_RULE, is_name, shown
 
 __all__ = [
@@ -20,7 +23,6 @@ __all__ = [
 ]
 
 _InitializerKind = Literal["zeros", "constant", "uniform", "normal"]
-_Rule = Literal["sgd", "momentum", "adagrad", "adam", "sum"]
 _TableKind = Literal["dense", "sparse"]
 Storage = Literal["float32", "float16", "bfloat16"]
 Rounding = Literal["stochastic", "nearest"]
@@ -74,23 +76,6 @@ def _demand(*, true: bool, field: str, value: Any, rule: str) -> None:
         raise TableSpecError(field=field, value=value, rule=rule)
 
 
-_LARGEST = 1e30
-"""Of the numbers that first values and states are made of."""
-
-_RANGES: dict[str, tuple[float, float]] = {
-    "momentum": (0.0, 1.0),
-    "dampening": (0.0, 1.0),
-    "weight_decay": (0.0, 1e6),
-    "lr_decay": (0.0, 1e6),
-    "initial_accumulator_value": (0.0, _LARGEST),
-    "eps": (1e-30, 1e6),
-}
-"""Of an optimizer's numbers: within them finite gradients leave every state finite."""
-
-_SMALL_EPS = 1e-9
-"""An eps that bounds Adam's step by itself is at least this."""
-
-
 def _demand_number(field: str, value: Any, least: float, most: float) -> None:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     rule = f"must be a number from {least:g} to {most:g}"
@@ -130,7 +115,7 @@ class InitializerSpec:
             rule=f"must be one of {', '.join(known)}",
         )
         for name in ("value", "low", "high", "mean", "std"):
-            _demand_number(f"initializer.{name}", getattr(self, name), -_LARGEST, _LARGEST)
+            _demand_number(f"initializer.{name}", getattr(self, name), -LARGEST, LARGEST)
         _demand(
             true=self.low <= self.high,
             field="initializer.low",
@@ -145,69 +130,99 @@ class InitializerSpec:
         )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, init=False, repr=False, slots=True)
 class OptimizerSpec:
     """A rule and its constants, named and defaulted as in ``torch.optim``.
 
-    The learning rate is not here: every push carries its own. ``sum`` adds the
-    pushed numbers to the values.
+    The learning rate is not here: every push carries its own. What a rule is, its record
+    says (``tables.rules``).
+
+    Args:
+        rule: The rule's name.
+        constants: Those of its constants that don't have their defaults.
 
     Raises:
-        TableSpecError: if a field breaks its rule.
+        TableSpecError: if the rule isn't known, or a constant breaks its own rule.
+        TypeError: if the rule has no such constant.
     """
 
-    rule: _Rule = "sgd"
-    momentum: float = 0.9
-    dampening: float = 0.0
-    nesterov: bool = False
-    weight_decay: float = 0.0
-    lr_decay: float = 0.0
-    initial_accumulator_value: float = 0.0
-    eps: float = 1e-8
-    beta1: float = 0.9
-    beta2: float = 0.999
+    rule: str
+    _settings: tuple[tuple[str, float | bool], ...]
+    """All constants, in the order of the rule's record."""
 
-    def __post_init__(self) -> None:
-        known = get_args(_Rule)
+    def __init__(self, *, rule: str = "sgd", **constants: float | bool) -> None:
+        known = tuple(RULES)
         _demand(
-            true=self.rule in known,
+            true=rule in known,
             field="optimizer.rule",
-            value=self.rule,
+            value=rule,
             rule=f"must be one of {', '.join(known)}",
         )
-        for name, (least, most) in _RANGES.items():
-            _demand_number(f"optimizer.{name}", getattr(self, name), least, most)
-        for name in ("beta1", "beta2"):
-            number = getattr(self, name)
-            _demand_number(f"optimizer.{name}", number, 0.0, 1.0)
-            _demand(
-                true=number < 1.0,
-                field=f"optimizer.{name}",
-                value=number,
-                rule="must be in [0, 1)",
-            )
-        _demand(
-            true=self.rule != "adam" or self.eps >= _SMALL_EPS or self.beta1**2 < self.beta2,
-            field="optimizer.eps",
-            value=self.eps,
-            rule=f"must be at least {_SMALL_EPS:g} where beta1 squared isn't below beta2",
-        )
-        _demand(
-            true=not self.nesterov or (self.momentum > 0.0 and self.dampening == 0.0),
-            field="optimizer.nesterov",
-            value=self.nesterov,
-            rule="needs a momentum above 0 and no dampening",
-        )
+        record = RULES[rule]
+        settings = {each.name: each.default for each in record.constants}
+        for name in constants:
+            if name not in settings:
+                message = (
+                    f"OptimizerSpec.__init__() got an unexpected keyword argument {name!r}"
+                )
+                raise TypeError(message)
+        settings |= constants
+        _demand_constants(record, settings)
+        object.__setattr__(self, "rule", rule)
+        object.__setattr__(self, "_settings", tuple(settings.items()))
+
+    def __repr__(self) -> str:
+        settings = "".join(f", {name}={value!r}" for name, value in self._settings)
+        return f"OptimizerSpec(rule={self.rule!r}{settings})"
+
+    @property
+    def record(self) -> Rule:
+        """Return what is known of the rule."""
+        return RULES[self.rule]
+
+    @property
+    def constants(self) -> dict[str, float | bool]:
+        """Return all constants by name."""
+        return dict(self._settings)
 
     @property
     def num_state_columns(self) -> int:
-        """Return how many numbers of state stand beside each value."""
-        return {"sgd": 0, "sum": 0, "momentum": 1, "adagrad": 1, "adam": 2}[self.rule]
+        """Return how many columns of state there are."""
+        return len(self.record.columns)
+
+    def state_width(self, dim: int) -> int:
+        """Return how many floats of state a row of ``dim`` values has."""
+        return self.record.width(dim)
 
     @property
     def initial_state(self) -> float:
         """Return what every number of a new row's state is."""
-        return self.initial_accumulator_value if self.rule == "adagrad" else 0.0
+        return self.record.initial(self.constants)
+
+    def to_wire(self) -> dict[str, Any]:
+        """Return plain values that the constructor takes by name."""
+        return {"rule": self.rule, **self.constants}
+
+
+def _demand_constants(record: Rule, settings: Mapping[str, Any]) -> None:
+    for each in record.constants:
+        if isinstance(each.default, bool):
+            continue
+        field, value = f"optimizer.{each.name}", settings[each.name]
+        _demand_number(field, value, each.least, each.most)
+        _demand(
+            true=not each.below_most or value < each.most,
+            field=field,
+            value=value,
+            rule=f"must be in [{each.least:g}, {each.most:g})",
+        )
+    _demand_whole(record.check(settings), settings)
+
+
+def _demand_whole(broken: Broken | None, settings: Mapping[str, Any]) -> None:
+    if broken is not None:
+        field, value = f"optimizer.{broken.name}", settings[broken.name]
+        raise TableSpecError(field=field, value=value, rule=broken.rule)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -274,7 +289,8 @@ class TableSpec:
         )
         self._demand_storage()
         if sparse:
-            self._demand_lazy_rule()
+            constants = self.optimizer.constants
+            _demand_whole(self.optimizer.record.lazy_check(constants), constants)
 
     def _demand_storage(self) -> None:
         for field, known in (
@@ -291,23 +307,14 @@ class TableSpec:
             rule="is float32 in a dense table",
         )
 
-    def _demand_lazy_rule(self) -> None:
-        _demand(
-            true=self.optimizer.weight_decay == 0.0,
-            field="optimizer.weight_decay",
-            value=self.optimizer.weight_decay,
-            rule="must be 0 for a sparse table: rows that no batch touches can't decay",
-        )
-        _demand(
-            true=self.optimizer.rule != "momentum" or self.optimizer.dampening == 0.0,
-            field="optimizer.dampening",
-            value=self.optimizer.dampening,
-            rule="must be 0 for a sparse table: a row's first step is not marked",
-        )
-
     def to_wire(self) -> dict[str, Any]:
         """Return plain values that ``from_wire`` takes."""
-        return asdict(self)
+        plain = {field.name: getattr(self, field.name) for field in fields(self)}
+        nested = {
+            "initializer": asdict(self.initializer),
+            "optimizer": self.optimizer.to_wire(),
+        }
+        return plain | nested
 
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> "TableSpec":

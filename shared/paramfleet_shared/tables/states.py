@@ -1,5 +1,7 @@
 """Whether numbers that come from a file or a wire are such as training makes."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -7,23 +9,50 @@ from paramfleet_shared.tables.kernels.compiled import as_input
 from paramfleet_shared.tables.routing import all_finite
 from paramfleet_shared.tables.spec import OptimizerSpec
 
-__all__ = ["check_rows", "check_states", "have_other_states", "states_for"]
+__all__ = [
+    "check_row_states",
+    "check_rows",
+    "check_states",
+    "have_other_states",
+    "states_for",
+]
 
-_FIRST_LOG2 = {"momentum": 77, "adam": 52}
-"""Momentum's buffer and Adam's mean stay below 2 to the power of this; see ``bounds``."""
-
-# n = values, S = columns of state
+# n = rows or values, S = columns of state, D = values of a row, W = floats of a row's state
 
 
 def check_states(optimizer: OptimizerSpec, states: NDArray[np.float32]) -> str | None:
     """Return what is wrong with states float32 [S, n], None if nothing is."""
-    if not all_finite(states):
+    return _check_columns(optimizer, list(states))
+
+
+def check_row_states(
+    optimizer: OptimizerSpec, states: NDArray[np.float32], dim: int
+) -> str | None:
+    """Return what is wrong with the states of rows, float32 [n, W], None if nothing is.
+
+    Args:
+        optimizer: The rule of the states.
+        states: As a shard exports them.
+        dim: D.
+    """
+    spans = optimizer.record.spans(dim).values()
+    return _check_columns(
+        optimizer, [as_input(states[:, span], np.float32).reshape(-1) for span in spans]
+    )
+
+
+def _check_columns(
+    optimizer: OptimizerSpec, columns: Sequence[NDArray[np.float32]]
+) -> str | None:
+    known = list(zip(optimizer.record.columns, columns, strict=True))
+    if not all(all_finite(column) for column in columns):
         return "states hold infinities or NaN"
-    limit = _FIRST_LOG2.get(optimizer.rule)
-    if limit is not None and not all_finite(states[0], log2=limit):
-        return f"states of {optimizer.rule} are not below 2^{limit}"
-    if optimizer.rule in {"adagrad", "adam"} and bool((states[-1] < 0).any()):
-        return f"sums of squares of {optimizer.rule} are negative"
+    for said, column in known:
+        if said.log2 is not None and not all_finite(column, log2=said.log2):
+            return f"states of {optimizer.rule} are not below 2^{said.log2}"
+    for said, column in known:
+        if said.not_negative and bool((column < 0).any()):
+            return f"sums of squares of {optimizer.rule} are negative"
     return None
 
 
@@ -47,14 +76,13 @@ def states_for(
         rule: Which trains from now on.
         saved: Which had trained.
         values: float32 [n], or [n, D] of a sparse table.
-        states: float32 [S, n], or [n, S * D] of a sparse table.
+        states: float32 [S, n], or [n, W] of a sparse table.
     """
     if saved.rule == rule.rule:
         return states
-    num_states = rule.num_state_columns
-    shape = (num_states, len(values))
+    shape = (rule.num_state_columns, len(values))
     if values.ndim > 1:
-        shape = (len(values), num_states * values.shape[1])
+        shape = (len(values), rule.state_width(values.shape[1]))
     return np.full(shape, rule.initial_state, np.float32)
 
 
@@ -66,14 +94,12 @@ def check_rows(
     Args:
         optimizer: The rule of the states.
         values: float32 [n], or [n, D] of a sparse table.
-        states: float32 [S, n], or [n, S * D] of a sparse table.
+        states: float32 [S, n], or [n, W] of a sparse table.
     """
     if not all_finite(values):
         return "values hold infinities or NaN"
-    num_states = optimizer.num_state_columns
-    if not num_states or not states.size:
+    if not states.size:
         return None
     if values.ndim == 1:
         return check_states(optimizer, states)
-    columns = states.reshape(len(values), num_states, -1).swapaxes(0, 1)
-    return check_states(optimizer, as_input(columns, np.float32).reshape(num_states, -1))
+    return check_row_states(optimizer, states, values.shape[1])

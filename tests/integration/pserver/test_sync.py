@@ -61,26 +61,27 @@ class OneProcess:
         update = g
         if o.rule == "momentum":
             buffer = self.state("buffer")
-            buffer[moved] = o.momentum * buffer[moved] + g
+            buffer[moved] = o.constants["momentum"] * buffer[moved] + g
             update = buffer[moved]
         elif o.rule == "adagrad":
             total = self.state("total")
             total[moved] += g * g
-            update = g / (np.sqrt(total[moved]) + o.eps)
+            update = g / (np.sqrt(total[moved]) + o.constants["eps"])
         elif o.rule == "adam":
             update = self._adam(g, moved)
         self.values[moved] -= lr * update
 
     def _adam(self, g: np.ndarray, moved: np.ndarray) -> np.ndarray:
-        o, mean, square = self.optimizer, self.state("mean"), self.state("square")
-        mean[moved] = o.beta1 * mean[moved] + (1 - o.beta1) * g
-        square[moved] = o.beta2 * square[moved] + (1 - o.beta2) * g * g
-        correction = np.sqrt(1 - o.beta2**self.steps)
+        mean, square = self.state("mean"), self.state("square")
+        beta1, beta2, eps = (self.optimizer.constants[n] for n in ("beta1", "beta2", "eps"))
+        mean[moved] = beta1 * mean[moved] + (1 - beta1) * g
+        square[moved] = beta2 * square[moved] + (1 - beta2) * g * g
+        correction = np.sqrt(1 - beta2**self.steps)
         if moved.all():  # dense: torch.optim.Adam; lazy: torch.optim.SparseAdam
-            dense: np.ndarray = mean / (np.sqrt(square) / correction + o.eps)
-            return dense / (1 - o.beta1**self.steps)
-        rate = correction / (1 - o.beta1**self.steps)
-        lazy: np.ndarray = rate * mean[moved] / (np.sqrt(square[moved]) + o.eps)
+            dense: np.ndarray = mean / (np.sqrt(square) / correction + eps)
+            return dense / (1 - beta1**self.steps)
+        rate = correction / (1 - beta1**self.steps)
+        lazy: np.ndarray = rate * mean[moved] / (np.sqrt(square[moved]) + eps)
         return lazy
 
 

@@ -20,6 +20,7 @@ import math
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
+from paramfleet_shared.tables.rules.record import Pace as RulePace
 from paramfleet_shared.tables.spec import OptimizerSpec
 
 __all__ = [
@@ -39,10 +40,9 @@ ASYNC_RATES: tuple[AsyncRate, ...] = ("guarded", "full")
 
 WARM_STEPS = 12
 """Updates of each worker over which the rate grows."""
-WARMED_RULES = frozenset({"sgd", "momentum", "adagrad"})
+_WARMED: frozenset[RulePace] = frozenset({"gradients", "first_gradients"})
 """Rules that step as far as the gradients are long, or, Adagrad, as far as the first ones are.
 Adam's mean begins slowly already."""
-GUARDED_RULES = frozenset({"sgd", "momentum"})
 
 SLOW_STEPS, LEAST_SLOW = 8.0, 64
 """Updates of each worker, and in all, over which the usual length is averaged at least."""
@@ -101,14 +101,14 @@ def pace_of(spec: OptimizerSpec, *, update: int, workers: int) -> Pace:
         update: The update's number, from 1.
         workers: That take part now, at least 1.
     """
-    if spec.rule not in WARMED_RULES:
+    if spec.record.pace not in _WARMED:
         return Pace(workers, 0.0)
     return Pace(workers, max(0.0, 1.0 - (update - 1) / (WARM_STEPS * workers)))
 
 
 def is_guarded(spec: OptimizerSpec) -> bool:
     """Return whether a rule needs a ``RateGuard``."""
-    return spec.rule in GUARDED_RULES
+    return spec.record.pace == "gradients"
 
 
 def guard_facts(guards: Sequence["RateGuard"]) -> dict[str, float]:

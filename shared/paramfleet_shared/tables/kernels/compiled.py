@@ -9,7 +9,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from paramfleet_shared.tables.kernels.folders import cache_folders
 
-__all__ = ["as_input", "inlined", "kernel", "uncounted"]
+__all__ = ["as_input", "inlined", "kernel", "merged", "uncounted"]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -62,6 +62,16 @@ def _cached(compiled: Any) -> Any:
 def inlined(function: _F) -> _F:
     """Make a function part of each kernel that calls it."""
     compiled: _F = numba.njit(function, inline="always", **_OPTIONS)
+    return compiled
+
+
+def merged(function: _F) -> _F:
+    """Make a function part of each kernel that calls it, by LLVM.
+
+    Kernels are compiled sooner so than with ``inlined``, where a function has many branches
+    and is called from many places. Its arguments are numbers and tuples of them.
+    """
+    compiled: _F = numba.njit(function, forceinline=True, **_OPTIONS)
     return compiled
 
 

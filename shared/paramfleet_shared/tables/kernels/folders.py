@@ -13,8 +13,8 @@ __all__ = ["cache_folders"]
 def cache_folders(given: str) -> tuple[Path, ...]:
     """Return where compiled kernels may be kept, the best place first.
 
-    A folder's name holds a digest of every kernel's source. numba itself looks only at
-    the file that a kernel is written in, so that it would not see a change in a function
+    A folder's name holds a digest of every kernel's source, and of the formulas that the
+    kernels are made of. numba itself looks only at the file that a kernel is written in, so that it would not see a change in a function
     inlined from another, and would fail on a record that an older version has left.
 
     Args:
@@ -22,8 +22,9 @@ def cache_folders(given: str) -> tuple[Path, ...]:
     """
     here = Path(__file__).parent
     digest = hashlib.blake2b(digest_size=8)
-    for path in sorted(here.glob("*.py")):
-        digest.update(path.read_bytes())
+    for folder in (here, here.parent / "rules"):
+        for path in sorted(folder.glob("*.py")):
+            digest.update(path.read_bytes())
     name = f"kernels-{digest.hexdigest()}"
     if given:
         return (Path(given) / name,)

@@ -1,18 +1,17 @@
-"""The optimizers' formulas, as pure functions of vectors or floats.
+"""The rules' formulas, compiled for vectors and floats.
 
-Each takes a value, its state and its gradient, and returns the new ones.
-The order of operations is torch's (``torch/optim/{sgd,adagrad,adam,_functional}.py``),
-so that results agree to rounding.
+A rule's record has them (``tables.rules``). Each takes a value, its state and its gradient,
+and returns the new ones. The order of operations is torch's
+(``torch/optim/{sgd,adagrad,adam,_functional}.py``), so that results agree to rounding.
 """
 
-import math
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from paramfleet_shared.bounds import LARGEST_GRADIENT
-from paramfleet_shared.tables.kernels.compiled import inlined, kernel
+from paramfleet_shared.tables.kernels.compiled import inlined, kernel, merged
 from paramfleet_shared.tables.kernels.hashing import mix
 from paramfleet_shared.tables.kernels.lanes import (
     LANES,
@@ -28,6 +27,9 @@ from paramfleet_shared.tables.kernels.lanes import (
     store_lanes,
     store_line,
 )
+from paramfleet_shared.tables.rules.adam import LAZY
+from paramfleet_shared.tables.rules.catalog import RULES
+from paramfleet_shared.tables.rules.record import MAX_CONSTANTS, Moment
 from paramfleet_shared.tables.spec import OptimizerSpec
 
 __all__ = [
@@ -42,30 +44,45 @@ __all__ = [
     "step_span",
 ]
 
-SUM, SGD, MOMENTUM, NESTEROV, ADAGRAD, ADAM, LAZY_ADAM = range(7)
-
 _NO_DECAY = np.float32(0.0)
 _LARGEST = np.float32(LARGEST_GRADIENT)
 
 
+def _updates_by_states() -> tuple[list[Any], list[Any], list[Any]]:
+    """Return the formulas' functions, those of 0, 1 and 2 columns of state, each once."""
+    found: tuple[list[Any], list[Any], list[Any]] = ([], [], [])
+    for rule in RULES.values():
+        for formula in rule.formulas:
+            known = found[len(rule.columns)]
+            if formula.update not in known:
+                known.append(formula.update)
+    return found
+
+
+_UPDATES = _updates_by_states()
+_FIRSTS = (0, len(_UPDATES[0]), len(_UPDATES[0]) + len(_UPDATES[1]))
+"""The numbers of the first formulas with 0, 1 and 2 columns of state."""
+
+_NUMBER_OF = {
+    update: number for number, update in enumerate(_UPDATES[0] + _UPDATES[1] + _UPDATES[2])
+}
+
+FIRST_OF_ONE, FIRST_OF_TWO = _FIRSTS[1:]
+LAZY_ADAM = _NUMBER_OF[LAZY.update]
+
+
 class Step(NamedTuple):
-    """One step of a rule: its formula, and its numbers in float32, 0 where it has none.
+    """One step of a rule: its formula, and its numbers in float32.
 
     Scalars, not an array: they stay in registers.
     """
 
     rule: int
+    """The number of the formula."""
     rate: np.float32
     weight_decay: np.float32
-    eps: np.float32
-    keep: np.float32
-    """What stays of the momentum, or of Adam's squares."""
-    take: np.float32
-    """How much of the gradient the momentum takes, or of its square Adam."""
-    take_mean: np.float32
-    """How far Adam's mean moves to the gradient."""
-    correction: np.float32
-    """What Adam's root is divided by."""
+    constants: tuple[np.float32, ...]
+    """``MAX_CONSTANTS``, 0 where the formula has none."""
     salt: np.uint64
     """With a row's key it makes the noise that its new value is rounded by; 0 for none."""
 
@@ -83,47 +100,48 @@ def step_of(
         first: Whether momentum has no buffer yet: torch starts it as the gradient,
             undampened.
     """
-    rule = {"sum": SUM, "sgd": SGD, "momentum": MOMENTUM, "adagrad": ADAGRAD, "adam": ADAM}[
-        spec.rule
-    ]
-    rate, keep, take, take_mean, correction = lr, 0.0, 0.0, 0.0, 0.0
-    if spec.rule == "momentum":
-        rule = NESTEROV if spec.nesterov else MOMENTUM
-        keep, take = spec.momentum, 1.0 if first else 1.0 - spec.dampening
-    elif spec.rule == "adagrad":
-        rate = lr / (1.0 + (step - 1) * spec.lr_decay)
-    elif spec.rule == "adam":
-        rule = LAZY_ADAM if sparse else ADAM
-        keep, take, take_mean = spec.beta2, 1.0 - spec.beta2, 1.0 - spec.beta1
-        correction = math.sqrt(1.0 - spec.beta2**step)
-        rate = lr / (1.0 - spec.beta1**step) * (correction if sparse else 1.0)
-    numbers = (rate, spec.weight_decay, spec.eps, keep, take, take_mean, correction)
-    floats = [np.float32(number) for number in numbers]
-    return Step._make((rule, *floats, np.uint64(0)))
+    constants, record = spec.constants, spec.record
+    formula = record.formulas[record.choose(constants, sparse)]
+    numbers = formula.numbers(constants, Moment(lr, step, first))
+    none = [0.0] * (MAX_CONSTANTS - len(numbers.constants))
+    return Step(
+        _NUMBER_OF[formula.update],
+        np.float32(numbers.rate),
+        np.float32(numbers.weight_decay),
+        tuple(np.float32(number) for number in (*numbers.constants, *none)),
+        np.uint64(0),
+    )
 
 
-@inlined
-def _one_state(step: Step, value: Any, state: Any, grad: Any) -> Any:
-    """Return the new value and state of a rule with one state column."""
-    if step.rule == ADAGRAD:
-        total = state + grad * grad
-        return value - grad * step.rate / (square_root(total) + step.eps), total
-    buffer = state * step.keep + grad * step.take
-    if step.rule == NESTEROV:
-        return value - (grad + buffer * step.keep) * step.rate, buffer
-    return value - buffer * step.rate, buffer
+def _chosen(number: int, update: Any, otherwise: Any) -> Any:
+    @inlined
+    def choose(step: Any, value: Any, states: Any, grad: Any, functions: Any) -> Any:
+        """Step by one formula, or by one of the others."""
+        if step.rule == number:
+            moved = update(step, value, states, grad, functions)
+        else:
+            moved = otherwise(step, value, states, grad, functions)
+        return moved
+
+    return choose
 
 
-@inlined
-def _two_states(step: Step, value: Any, states: Any, grad: Any) -> Any:
-    """Return the new value and states of a rule with two state columns."""
-    mean = states[0] + (grad - states[0]) * step.take_mean
-    if step.rule == LAZY_ADAM:
-        square = states[1] + (grad * grad - states[1]) * step.take
-        return value - mean * step.rate / (square_root(square) + step.eps), mean, square
-    square = states[1] * step.keep + grad * grad * step.take
-    root = square_root(square) / step.correction
-    return value - mean * step.rate / (root + step.eps), mean, square
+def _any_of(num_states: int) -> Any:
+    """Return what steps by the formulas with so many columns of state."""
+    *numbered, (_, last) = enumerate(_UPDATES[num_states], _FIRSTS[num_states])
+    choose = inlined(last)
+    for number, update in reversed(numbered):
+        choose = _chosen(number, inlined(update), choose)
+
+    @merged
+    def move(step: Any, value: Any, states: Any, grad: Any) -> Any:
+        """Return the new value and states."""
+        return choose(step, value, states, grad, (square_root, cut))
+
+    return move
+
+
+_no_state, _one_state, _two_states = _any_of(0), _any_of(1), _any_of(2)
 
 
 @inlined
@@ -138,20 +156,19 @@ def _advance(step: Step, arrays: Any, at: Any, functions: Any, dither: Any) -> N
     value, grad = take(values, at[0]), take(grads, at[3])
     if step.weight_decay != 0:
         grad = cut(grad + value * step.weight_decay, _LARGEST)
-    if step.rule == SUM:
-        round_off(values, at[0], value + grad, noise, column)
-    elif step.rule == SGD:
-        round_off(values, at[0], value - grad * step.rate, noise, column)
-    elif step.rule in (MOMENTUM, NESTEROV, ADAGRAD):
-        value, state = _one_state(step, value, take(states, at[1]), grad)
+    if step.rule < FIRST_OF_ONE:
+        value, _none = _no_state(step, value, (), grad)
         round_off(values, at[0], value, noise, column)
-        put(states, at[1], state)
+    elif step.rule < FIRST_OF_TWO:
+        value, kept = _one_state(step, value, (take(states, at[1]),), grad)
+        round_off(values, at[0], value, noise, column)
+        put(states, at[1], kept[0])
     else:
         both = take(states, at[1]), take(states, at[2])
-        value, state, second = _two_states(step, value, both, grad)
+        value, pair = _two_states(step, value, both, grad)
         round_off(values, at[0], value, noise, column)
-        put(states, at[1], state)
-        put(states, at[2], second)
+        put(states, at[1], pair[0])
+        put(states, at[2], pair[1])
 
 
 @inlined
@@ -181,15 +198,15 @@ def step_line(step: Step, arrays: Any, at: Any, noise: Any) -> None:
 @inlined
 def plain_adam(step: Step) -> Step:
     """Return a step of sparse Adam without weight decay, of which the compiler knows that."""
-    _, rate, _, eps, keep, take, take_mean, correction, salt = step
-    return Step(LAZY_ADAM, rate, _NO_DECAY, eps, keep, take, take_mean, correction, salt)
+    _rule, rate, _decay, constants, salt = step
+    return Step(LAZY_ADAM, rate, _NO_DECAY, constants, salt)
 
 
 @inlined
 def _undecayed(step: Step) -> Step:
     """Return a step without weight decay, of which the compiler knows that."""
-    rule, rate, _, eps, keep, take, take_mean, correction, salt = step
-    return Step(rule, rate, _NO_DECAY, eps, keep, take, take_mean, correction, salt)
+    rule, rate, _decay, constants, salt = step
+    return Step(rule, rate, _NO_DECAY, constants, salt)
 
 
 @inlined

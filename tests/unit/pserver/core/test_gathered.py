@@ -16,7 +16,7 @@ def held(counts: list[int], states: list[list[float]]) -> Held:
 
 def together(rule: OptimizerSpec, *workers: Held) -> NDArray[np.float32]:
     num_rows = len(workers[0].counts) if workers else 2
-    return merged(rule, workers, num_rows=num_rows, width=2)
+    return merged(rule, workers, num_rows=num_rows, dim=2 // rule.num_state_columns)
 
 
 def test_adagrad_sums_what_every_worker_added_to_the_first_value() -> None:
@@ -41,8 +41,7 @@ def test_adam_takes_the_mean_of_those_that_stepped_a_row_by_how_often() -> None:
 
 @pytest.mark.parametrize("rule", ["adagrad", "adam", "momentum"])
 def test_states_that_nobody_has_are_new(rule: str) -> None:
-    options = {"momentum": 0.9} if rule == "momentum" else {}
-    spec = OptimizerSpec(rule=rule, **options)  # type: ignore[arg-type]  # each is a rule
+    spec = OptimizerSpec(rule=rule)
 
     assert (together(spec) == spec.initial_state).all()
 
@@ -52,6 +51,6 @@ def test_one_worker_s_states_stay_what_they_are(rule: str) -> None:
     states = np.random.default_rng(1).random((5, 2), np.float32)
     alone = Held(np.arange(5), states)
 
-    spec = OptimizerSpec(rule=rule)  # type: ignore[arg-type]  # each is a rule
+    spec = OptimizerSpec(rule=rule)
 
     assert np.array_equal(together(spec, alone), states)

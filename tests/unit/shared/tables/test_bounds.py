@@ -46,10 +46,10 @@ rates = st.sampled_from([0.0, 1e-30, 1.0, MAX_LEARNING_RATE]) | st.floats(0.0, 1
 def test_no_rule_makes_an_infinity_of_finite_gradients(
     rule: str, steps: list[tuple[float, float]], decay: float, first: float
 ) -> None:
-    optimizer = OptimizerSpec(rule=rule, weight_decay=decay, **RULES[rule])  # type: ignore[arg-type]
+    optimizer = OptimizerSpec(rule=rule, weight_decay=decay, **RULES[rule])
     dense = DenseRange(TableSpec(name="d", kind="dense", size=9, optimizer=optimizer), 0, 9)
     dense.assign(np.full(9, first, np.float32))
-    plain = OptimizerSpec(rule=rule, **RULES[rule])  # type: ignore[arg-type]
+    plain = OptimizerSpec(rule=rule, **RULES[rule])
     shard = SparseShard(TableSpec(name="s", kind="sparse", dim=9, optimizer=plain), max_rows=4)
     ids = np.array([7], np.int64)
     shard.assign(
@@ -67,7 +67,7 @@ def test_no_rule_makes_an_infinity_of_finite_gradients(
 
 @pytest.mark.parametrize("rule", ["adagrad", "momentum", "adam"])
 def test_the_largest_gradient_for_ever_leaves_every_state_finite(rule: str) -> None:
-    optimizer = OptimizerSpec(rule=rule, **RULES[rule])  # type: ignore[arg-type]
+    optimizer = OptimizerSpec(rule=rule, **RULES[rule])
     dense = DenseRange(TableSpec(name="d", kind="dense", size=8, optimizer=optimizer), 0, 8)
     # What thousands of millions of such steps add up to: float32 grows no further.
     if rule == "adagrad":

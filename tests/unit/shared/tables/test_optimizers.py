@@ -84,7 +84,7 @@ def assert_close(
 @pytest.mark.parametrize("case", DENSE)
 def test_a_dense_range_steps_as_torch_does(case: str) -> None:
     rule, settings, optimizer_class, torch_settings = DENSE[case]
-    optimizer = OptimizerSpec(rule=rule, **settings)  # type: ignore[arg-type]  # a literal
+    optimizer = OptimizerSpec(rule=rule, **settings)
     size = 203
     spec = TableSpec(name="w", kind="dense", size=size, initializer=START, optimizer=optimizer)
     ours = DenseRange(spec, 0, size)
@@ -123,7 +123,7 @@ LAZY: dict[str, Case] = {
 @pytest.mark.parametrize("case", LAZY)
 def test_a_sparse_shard_steps_as_torch_does_with_sparse_gradients(case: str, dim: int) -> None:
     rule, settings, optimizer_class, torch_settings = LAZY[case]
-    optimizer = OptimizerSpec(rule=rule, **settings)  # type: ignore[arg-type]  # a literal
+    optimizer = OptimizerSpec(rule=rule, **settings)
     num = 60
     spec = TableSpec(name="e", kind="sparse", dim=dim, initializer=START, optimizer=optimizer)
     shard = SparseShard(spec, max_rows=num)

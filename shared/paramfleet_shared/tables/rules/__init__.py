@@ -1,0 +1,1 @@
+"""The optimizers that tables are trained with: one record in one module for each."""

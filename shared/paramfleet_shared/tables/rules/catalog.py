@@ -1,0 +1,13 @@
+"""All rules. To add one is to write its module and to name it here."""
+
+from paramfleet_shared.tables.rules.adagrad import ADAGRAD
+from paramfleet_shared.tables.rules.adam import ADAM
+from paramfleet_shared.tables.rules.momentum import MOMENTUM
+from paramfleet_shared.tables.rules.record import Rule
+from paramfleet_shared.tables.rules.sgd import SGD
+from paramfleet_shared.tables.rules.sum import SUM
+
+__all__ = ["RULES"]
+
+RULES: dict[str, Rule] = {rule.name: rule for rule in (SGD, MOMENTUM, ADAGRAD, ADAM, SUM)}
+"""By name."""

@@ -1,0 +1,189 @@
+"""What one optimizer is, as data: all that is said of a rule is said in its ``Rule``.
+
+A formula is a pure function of numbers. The kernels compile it for vectors and floats
+(``kernels.rules``), so it may use nothing but arithmetic, tuples and the functions that it is
+given, and its operations stand in the order of the optimizer that it is to equal.
+
+Nothing here knows of numba or torch: a process that only reads specs loads neither.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Literal, NamedTuple
+
+__all__ = [
+    "MAX_CONSTANTS",
+    "Broken",
+    "Column",
+    "Constant",
+    "Constants",
+    "Formula",
+    "Moment",
+    "Numbers",
+    "Pace",
+    "Rule",
+    "TorchForm",
+]
+
+MAX_CONSTANTS = 6
+"""Of a formula beside its rate."""
+
+Constants = Mapping[str, float | bool]
+"""A rule's settings by name, as a table is declared with them."""
+
+Pace = Literal["gradients", "first_gradients", "even", "none"]
+"""How long the steps are: as the gradients, as the first ones only, alike whatever the
+gradients are, or not known."""
+
+
+class Broken(NamedTuple):
+    """A constant that doesn't go with the others."""
+
+    name: str
+    rule: str
+    """What it must be."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Constant:
+    """A setting of a rule that doesn't change while it trains."""
+
+    name: str
+    default: float | bool
+    """A flag has no range."""
+    least: float = 0.0
+    most: float = 1.0
+    """Within them finite gradients leave every state finite (see ``bounds``)."""
+    below_most: bool = False
+    """Whether ``most`` itself is too much."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Column:
+    """A number of state beside each value, or beside each row."""
+
+    name: str
+    """As torch's optimizer calls it."""
+    per_row: bool = False
+    """Whether a row of a sparse table has one, not one for each value."""
+    log2: int | None = None
+    """Magnitudes are below 2 to the power of this; None for any finite number."""
+    not_negative: bool = False
+    """Whether it is a sum or a mean of squares."""
+    merge: Literal["mean", "sum"] = "mean"
+    """How the columns of workers that trained apart become one: the mean, or the first number
+    and the sum of what each has added to it."""
+
+
+class Moment(NamedTuple):
+    """What is known of one step."""
+
+    lr: float
+    step: int
+    """From 1."""
+    first: bool = False
+    """Whether a dense table has never been stepped."""
+
+
+class Numbers(NamedTuple):
+    """What a formula computes one step with; the kernels take them as float32."""
+
+    rate: float
+    weight_decay: float = 0.0
+    """Times the value it is added to the gradient before the formula sees it."""
+    constants: tuple[float, ...] = ()
+    """At most ``MAX_CONSTANTS``."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Formula:
+    """How a value and its state step.
+
+    ``update(step, value, states, grad, functions)`` returns the new value and a tuple of the
+    new states. ``step`` has ``rate`` and ``constants``, filled up with zeros to
+    ``MAX_CONSTANTS``; ``functions`` = (square_root, cut), ``cut(x, limit)`` being what of ``x``
+    lies within -limit..limit.
+    """
+
+    update: Callable[..., Any]
+    numbers: Callable[[Constants, Moment], Numbers]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TorchForm:
+    """The torch optimizers whose numbers a rule has.
+
+    Classes are named, as "torch.optim.Adam", so that no process but a worker loads torch.
+    """
+
+    classes: tuple[str, ...]
+    rows_only: tuple[str, ...] = ()
+    """Those for embeddings alone."""
+    constants: Callable[[Mapping[str, Any]], Constants | None]
+    """Returns the constants of a parameter group's options; None if the group has another
+    rule. ``weight_decay`` is among the options, 0 by default."""
+    allows: frozenset[str] = frozenset()
+    """Options that other optimizers must not have and that are this one's nature."""
+    kernels_only: bool = False
+    """Whether a worker's rows are stepped by kernels alone, since torch's own step has other
+    states for them, or none."""
+
+
+def _first(_constants: Constants, _sparse: bool) -> int:  # noqa: FBT001 - of Rule.choose
+    return 0
+
+
+def _pass(_constants: Constants) -> Broken | None:
+    return None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Rule:
+    """One optimizer."""
+
+    name: str
+    """Of the rule, on the wire and in checkpoints."""
+    constants: tuple[Constant, ...]
+    """In the order of the wire."""
+    columns: tuple[Column, ...] = ()
+    """Those of values first; two at most."""
+    first_state: str | None = None
+    """The constant that every number of a new row's state is; None for zeros."""
+    formulas: tuple[Formula, ...]
+    choose: Callable[[Constants, bool], int] = _first
+    """Returns which of the formulas steps: of (constants, whether the table is sparse)."""
+    check: Callable[[Constants], Broken | None] = _pass
+    """Looks at constants that go together, each within its range."""
+    lazy_check: Callable[[Constants], Broken | None] = _pass
+    """As ``check``, where the table is sparse: only rows with gradients step."""
+    pace: Pace = "none"
+    adds: bool = False
+    """Whether what is pushed is added as it is, without a learning rate."""
+    counts_steps: bool = False
+    """Whether torch's optimizer keeps the number of steps beside each parameter's states."""
+    torch: TorchForm | None = None
+    """None for a rule that stands for no optimizer."""
+
+    def __post_init__(self) -> None:
+        per_row = [column.per_row for column in self.columns]
+        assert per_row == sorted(per_row), "columns of values are first"
+        assert len(per_row) <= 2, "the kernels have two columns at most"
+
+    def width(self, dim: int) -> int:
+        """Return how many floats of state a row of ``dim`` values has."""
+        return sum(1 if column.per_row else dim for column in self.columns)
+
+    def spans(self, dim: int) -> dict[str, slice]:
+        """Return where in a row's state each column is, by its name."""
+        ends = [0]
+        for column in self.columns:
+            ends.append(ends[-1] + (1 if column.per_row else dim))
+        return {
+            column.name: slice(*span)
+            for column, span in zip(self.columns, pairwise(ends), strict=True)
+        }
+
+    def initial(self, constants: Constants) -> float:
+        """Return what every number of a new row's state is."""
+        return 0.0 if self.first_state is None else float(constants[self.first_state])

@@ -1,0 +1,143 @@
+"""A rule's record is all that is said of it."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from paramfleet_shared.tables.dense import DenseRange
+from paramfleet_shared.tables.kernels.rules import Step, step_of
+from paramfleet_shared.tables.rules.catalog import RULES
+from paramfleet_shared.tables.rules.record import Column, Formula, Numbers, Rule
+from paramfleet_shared.tables.sparse import SparseShard
+from paramfleet_shared.tables.spec import (
+    InitializerSpec,
+    OptimizerSpec,
+    TableSpec,
+    TableSpecError,
+)
+
+START = InitializerSpec(kind="normal", std=0.5)
+FIRST_WIRE: dict[str, Any] = {
+    "momentum": 0.9,
+    "dampening": 0.0,
+    "nesterov": False,
+    "weight_decay": 0.0,
+    "lr_decay": 0.0,
+    "initial_accumulator_value": 0.0,
+    "eps": 1e-8,
+    "beta1": 0.9,
+    "beta2": 0.999,
+}
+CASES: dict[str, OptimizerSpec] = {
+    **{name: OptimizerSpec(rule=name) for name in RULES},
+    "nesterov": OptimizerSpec(rule="momentum", nesterov=True),
+}
+
+
+class Pushed(NamedTuple):
+    """A value and its states, before and after a step."""
+
+    values: NDArray[np.float32]
+    states: tuple[NDArray[np.float32], ...]
+
+
+@pytest.mark.parametrize("rule", ["sgd", "momentum", "adagrad", "adam", "sum"])
+def test_the_first_rules_have_the_wire_that_they_always_had(rule: str) -> None:
+    assert list(OptimizerSpec(rule=rule).to_wire().items()) == [
+        ("rule", rule),
+        *FIRST_WIRE.items(),
+    ]
+    some = {**FIRST_WIRE, "eps": 1e-3, "lr_decay": 0.5}
+    assert OptimizerSpec(rule=rule, **some).to_wire() == {"rule": rule, **some}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_spec_comes_back_from_its_wire(case: str) -> None:
+    spec = TableSpec(name="t", kind="sparse", optimizer=CASES[case])
+
+    again = TableSpec.from_wire(spec.to_wire())
+
+    assert again == spec
+    assert hash(again) == hash(spec)
+    assert repr(again.optimizer).startswith(f"OptimizerSpec(rule='{spec.optimizer.rule}', ")
+
+
+def test_a_constant_of_no_rule_is_refused() -> None:
+    wire = TableSpec(name="t", kind="dense").to_wire()
+    wire["optimizer"]["warmth"] = 1.0
+
+    message = "is malformed: .* unexpected keyword argument 'warmth'"
+    with pytest.raises(TableSpecError, match=message):
+        TableSpec.from_wire(wire)
+
+
+def stepped(step: Step, formula: Formula, before: Pushed, grads: Any) -> Pushed:
+    """Step by a record's formula in numpy, which rounds as the kernels do."""
+
+    def cut(numbers: Any, limit: Any) -> Any:
+        return np.clip(numbers, -limit, limit)
+
+    values, states = formula.update(step, *before, grads, (np.sqrt, cut))
+    return Pushed(values, states)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_dense_kernel_computes_the_record_s_formula_to_the_bit(case: str) -> None:
+    rule = CASES[case]
+    part = DenseRange(
+        TableSpec(name="d", kind="dense", size=45, initializer=START, optimizer=rule), 0, 45
+    )
+    formula = rule.record.formulas[rule.record.choose(rule.constants, False)]
+    dice = np.random.default_rng(5)
+
+    for number in range(1, 6):
+        grads = dice.standard_normal(45, np.float32)
+        before = Pushed(part.values.copy(), tuple(part.states.copy()))
+        step = step_of(rule, sparse=False, lr=0.3, step=number, first=number == 1)
+        part.push(grads, lr=0.3, step=number)
+        after = stepped(step, formula, before, grads)
+        np.testing.assert_array_equal(part.values, after.values)
+        for states, expected in zip(part.states, after.states, strict=True):
+            np.testing.assert_array_equal(states, expected)
+
+
+@pytest.mark.parametrize("dim", [3, 16, 21])
+@pytest.mark.parametrize("case", CASES)
+def test_a_sparse_kernel_computes_the_record_s_formula_to_the_bit(case: str, dim: int) -> None:
+    rule = CASES[case]
+    shard = SparseShard(
+        TableSpec(name="s", kind="sparse", dim=dim, initializer=START, optimizer=rule),
+        max_rows=9,
+    )
+    formula = rule.record.formulas[rule.record.choose(rule.constants, True)]
+    ids, dice = np.arange(9), np.random.default_rng(6)
+    shard.pull(ids, np.empty((9, dim), np.float32), create=True)
+
+    for number in range(1, 6):
+        grads = dice.standard_normal((9, dim), np.float32)
+        _, values, states = shard.export(0, 9)
+        spans = rule.record.spans(dim).values()
+        before = Pushed(values, tuple(states[:, span] for span in spans))
+        step = step_of(rule, sparse=True, lr=0.3, step=number)
+        shard.push(ids, grads, lr=0.3, step=number, unique=number % 2 == 0)
+        after = stepped(step, formula, before, grads)
+        _, values, states = shard.export(0, 9)
+        np.testing.assert_array_equal(values, after.values)
+        for span, expected in zip(spans, after.states, strict=True):
+            np.testing.assert_array_equal(states[:, span], expected)
+
+
+def test_a_row_s_columns_are_beside_each_other() -> None:
+    adam = RULES["adam"]
+    assert adam.width(5) == 10
+    assert adam.spans(5) == {"exp_avg": slice(0, 5), "exp_avg_sq": slice(5, 10)}
+    mixed = Rule(
+        name="mixed",
+        constants=(),
+        columns=(Column(name="each"), Column(name="row", per_row=True)),
+        formulas=(Formula(update=lambda: None, numbers=lambda _c, m: Numbers(m.lr)),),
+    )
+    assert mixed.width(5) == 6
+    assert mixed.spans(5) == {"each": slice(0, 5), "row": slice(5, 6)}
