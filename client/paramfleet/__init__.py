@@ -19,7 +19,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from paramfleet import data, nn, serving, text
+    from paramfleet import data, nn, optim, serving, text
     from paramfleet.data.generator import MultiSlotDataGenerator, MultiSlotStringDataGenerator
     from paramfleet.surface import (
         DistributedOptimizer,
@@ -106,12 +106,13 @@ __all__ = [  # noqa: RUF022 - grouped as a user meets them
     "data",
     "metrics",
     "nn",
+    "optim",
     "serving",
     "text",
     "util",
 ]
 
-_MODULES = ("data", "nn", "serving", "text")
+_MODULES = ("data", "nn", "optim", "serving", "text")
 _READERS = ("MultiSlotDataGenerator", "MultiSlotStringDataGenerator")
 
 if not TYPE_CHECKING:  # a type checker knows the names, and which there aren't

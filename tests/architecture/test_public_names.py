@@ -41,7 +41,7 @@ SAVING = [
     "load_rows",
     "save_inference_model",
 ]
-MODULES = ["data", "metrics", "nn", "serving", "text", "util"]
+MODULES = ["data", "metrics", "nn", "optim", "serving", "text", "util"]
 
 
 def test_the_public_names_are_these() -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from paramfleet import optim
 from paramfleet.runner.errors import ConfigError
 from paramfleet.runner.settings import OptimizerSettings
 from paramfleet.sparse import table_of
@@ -20,7 +21,7 @@ def make_optimizer(net: torch.nn.Module, settings: OptimizerSettings) -> torch.o
     left alone.
 
     Raises:
-        ConfigError: if torch.optim has none of that name.
+        ConfigError: if neither torch.optim nor fleet.optim has one of that name.
     """
     options: dict[str, Any] = {"lr": settings.learning_rate}
     if settings.name.lower() == "momentum":
@@ -53,8 +54,10 @@ def make_scheduler(
 def _class_of(name: str) -> type[torch.optim.Optimizer]:
     known = {
         each.lower(): cls
-        for each, cls in vars(torch.optim).items()
-        if isinstance(cls, type) and issubclass(cls, torch.optim.Optimizer)
+        for each, cls in (*vars(torch.optim).items(), *vars(optim).items())
+        if isinstance(cls, type)
+        and issubclass(cls, torch.optim.Optimizer)
+        and not each.startswith("_")
     }
     found = known.get(name.lower())
     if found is None:

@@ -233,8 +233,8 @@ class OptimizerSettings:
     # "class" is no name for a field: see CLASS_KEY in paramfleet.runner.config
 
     name: str = "Adam"
-    """Adam, SGD, Momentum, Adagrad, or a class of torch.optim, which in
-    geo and in one process may be any."""
+    """Adam, SGD, Momentum, Adagrad, RowwiseAdagrad, or a class of torch.optim,
+    which in geo and in one process may be any."""
 
     learning_rate: float = 0.001
     """Of every parameter."""

@@ -34,7 +34,12 @@ if TYPE_CHECKING:
     Parts = dict[str, Any]
 
 NUM_IDS, DIM, SIZE = 40, 3, 53
-RULES = ("sgd", "momentum", "adagrad", "adam", "sum")
+OPTIMIZERS = {
+    **{
+        rule: OptimizerSpec(rule=rule, eps=1e-6)
+        for rule in ("sgd", "momentum", "adagrad", "adam", "sum", "rowwise_adagrad")
+    },
+}
 ROWS = TableSpec(name="rows", kind="sparse", dim=DIM)
 FLAT = TableSpec(name="flat", kind="dense", size=SIZE)
 
@@ -66,6 +71,11 @@ class OneProcess:
         elif o.rule == "adagrad":
             total = self.state("total")
             total[moved] += g * g
+            update = g / (np.sqrt(total[moved]) + o.constants["eps"])
+        elif o.rule == "rowwise_adagrad":
+            squares = g * g if g.ndim == 1 else (g * g).mean(axis=1, keepdims=True)
+            total = self.state("total")
+            total[moved] += squares  # all of a row's columns are alike
             update = g / (np.sqrt(total[moved]) + o.constants["eps"])
         elif o.rule == "adam":
             update = self._adam(g, moved)
@@ -157,12 +167,12 @@ def table_of(spec: TableSpec, optimizer: OptimizerSpec) -> TableSpec:
     return replace(spec, optimizer=optimizer)
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", OPTIMIZERS)
 @pytest.mark.parametrize(("num_workers", "num_servers"), [(1, 1), (2, 3), (4, 2)])
 async def test_any_number_of_workers_equals_one_process_with_the_whole_batch(
     start_servers: Start, rule: Any, num_workers: int, num_servers: int
 ) -> None:
-    optimizer = OptimizerSpec(rule=rule, eps=1e-6)
+    optimizer = OPTIMIZERS[rule]
     cluster = await start_servers(num_servers)
     workers = await crew(
         cluster, num_workers, table_of(ROWS, optimizer), table_of(FLAT, optimizer)
@@ -177,11 +187,11 @@ async def test_any_number_of_workers_equals_one_process_with_the_whole_batch(
     np.testing.assert_allclose(flat, expected_flat, rtol=2e-4, atol=2e-6)
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", OPTIMIZERS)
 async def test_the_order_of_arrival_does_not_change_one_bit(
     start_servers: Start, rule: Any
 ) -> None:
-    optimizer = OptimizerSpec(rule=rule)
+    optimizer = OPTIMIZERS[rule]
     steps, weights = batches(4, 4), [1.0, 2.0, 0.5, 3.0]
     results = []
 

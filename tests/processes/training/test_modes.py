@@ -9,13 +9,14 @@ import pytest
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 SCRIPT = "train_tiny.py"
+SERVED = ["sgd", "momentum", "adagrad", "adam", "rowwise_adagrad"]
 
 
 def far(a: dict[str, Any], b: dict[str, Any], key: str) -> float:
     return float(np.abs(np.subtract(a[key], b[key])).max())
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adagrad", "adam"])
+@pytest.mark.parametrize("optimizer", SERVED)
 @pytest.mark.parametrize(("workers", "servers"), [(1, 1), (1, 3), (2, 2), (4, 1), (4, 3)])
 def test_sync_equals_one_process(jobs: Any, optimizer: str, workers: int, servers: int) -> None:
     args = ["--mode", "sync", "--optimizer", optimizer]
@@ -47,7 +48,7 @@ def test_sync_goes_on_when_a_worker_has_less_data(jobs: Any) -> None:
     assert first["dense"] == second["dense"]
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "rowwise_adagrad"])
 def test_async_learns_and_ends_with_the_same_values(jobs: Any, optimizer: str) -> None:
     args = ["--optimizer", optimizer, "--steps", "150"]
 
@@ -95,7 +96,7 @@ def test_geo_divides_an_exchange_that_is_too_large_for_one_message(jobs: Any) ->
     assert far(results[0], results[1], "rows") <= 1e-5
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adagrad", "adam"])
+@pytest.mark.parametrize("optimizer", SERVED)
 def test_geo_with_one_worker_equals_local_training(jobs: Any, optimizer: str) -> None:
     args = ["--mode", "geo", "--optimizer", optimizer]
     alone = jobs.local_once(SCRIPT, *args)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from paramfleet import optim
 from paramfleet.modes.rowstep import RowStepper, step_rows
 from paramfleet.rowstore import RowStore
 from paramfleet.sparse import SparseTable
@@ -84,6 +85,17 @@ OPTIMIZERS: dict[str, Make] = {
 }
 
 
+LAZY: dict[str, Make] = {
+    "adam": lambda p: torch.optim.Adam(p, lr=0.1),
+}
+"""Those whose rows step as torch.optim.SparseAdam's."""
+
+OF_ROWS: dict[str, Make] = {
+    **OPTIMIZERS,
+    "rowwise": lambda p: optim.RowwiseAdagrad(p, lr=0.1, initial_accumulator_value=0.2),
+}
+
+
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_rows_that_all_have_gradients_step_as_a_dense_weight_does(name: str) -> None:
     pair = Pair(OPTIMIZERS[name])
@@ -95,11 +107,10 @@ def test_rows_that_all_have_gradients_step_as_a_dense_weight_does(name: str) -> 
 
 
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks:UserWarning")  # torch's Adagrad
-@pytest.mark.parametrize("name", ["sgd", "adagrad", "adam"])
+@pytest.mark.parametrize("name", ["sgd", "adagrad", "adam", "rowwise"])
 def test_rows_of_a_batch_step_as_under_a_sparse_gradient(name: str) -> None:
-    adam: Make = lambda p: torch.optim.Adam(p, lr=0.1)  # noqa: E731
     lazy: Make = lambda p: torch.optim.SparseAdam(p, lr=0.1)  # noqa: E731
-    pair = Pair(adam, lazy) if name == "adam" else Pair(OPTIMIZERS[name])
+    pair = Pair(*((LAZY[name], lazy) if name in LAZY else (OF_ROWS[name],)))
     dice = np.random.default_rng(2)
 
     for _ in range(8):

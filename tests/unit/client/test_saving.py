@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -22,13 +23,13 @@ from paramfleet_shared.checkpoint import (
 from paramfleet_shared.folders import FolderNameError
 
 
-def trained(name: str) -> tuple[Session, Saving]:
+def trained(name: str, kind: Any = torch.optim.Adagrad) -> tuple[Session, Saving]:
     session = Session()
     session.init(RoleMaker(distributed=False))
     model = session.distributed_model(
         torch.nn.Sequential(fleet.nn.Embedding(9, 2, name=name), torch.nn.Linear(2, 1))
     )
-    optimizer = session.distributed_optimizer(torch.optim.Adagrad(model.parameters(), lr=0.1))
+    optimizer = session.distributed_optimizer(kind(model.parameters(), lr=0.1))
     optimizer.minimize(model(torch.arange(9)).pow(2).sum())
     return session, Saving(session)
 
@@ -68,6 +69,26 @@ def test_saving_and_loading_alone_goes_on_where_it_was(tmp_path: Path) -> None:
     loading.load_model(tmp_path / "one")
 
     assert torch.equal(other.model(torch.arange(9)), here)
+
+
+@pytest.mark.parametrize("kind", [torch.optim.Adagrad, fleet.optim.RowwiseAdagrad])
+def test_the_next_step_after_a_load_is_the_one_that_was_next(tmp_path: Path, kind: Any) -> None:
+    def step(session: Session) -> torch.Tensor:
+        assert session.optimizer is not None
+        assert session.model is not None
+        session.optimizer.minimize(session.model(torch.arange(9)).pow(2).sum())
+        found: torch.Tensor = session.model(torch.arange(9)).detach()
+        return found
+
+    session, saving = trained("d", kind)
+    step(session)
+    saving.save_persistables(tmp_path / "one")
+    expected = step(session)
+
+    other, loading = trained("d", kind)
+    loading.load_model(tmp_path / "one")
+
+    assert torch.equal(step(other), expected)
 
 
 def test_each_table_keeps_the_steps_that_its_optimizer_counts(tmp_path: Path) -> None:

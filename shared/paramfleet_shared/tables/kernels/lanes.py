@@ -26,6 +26,7 @@ __all__ = [
     "cut",
     "declared",
     "element",
+    "folded",
     "instruction",
     "list_negative",
     "load_float",
@@ -267,6 +268,22 @@ def cut(_typing: Any, lanes: Any, _limit: Any) -> Any:
 
     kind = types.float32 if count is None else lanes
     return kind(kind, types.float32), generate
+
+
+@instruction
+def folded(_typing: Any, _lanes: Any) -> Any:
+    """Return the sum of ``LANES`` lanes: of both halves, then of the halves of that sum."""
+
+    def generate(_context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        lanes, half = args[0], LANES // 2
+        while half:
+            kind = ir.VectorType(_I32, half)
+            low = builder.shuffle_vector(lanes, lanes, kind(list(range(half))))
+            high = builder.shuffle_vector(lanes, lanes, kind(list(range(half, 2 * half))))
+            lanes, half = builder.fadd(low, high), half // 2
+        return builder.extract_element(lanes, _I32(0))
+
+    return types.float32(LANES_TYPE), generate
 
 
 @instruction

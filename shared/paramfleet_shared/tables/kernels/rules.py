@@ -15,7 +15,9 @@ from paramfleet_shared.tables.kernels.compiled import inlined, kernel, merged
 from paramfleet_shared.tables.kernels.hashing import mix
 from paramfleet_shared.tables.kernels.lanes import (
     LANES,
+    LINE_LANES,
     cut,
+    folded,
     load_float,
     load_lanes,
     load_line,
@@ -48,27 +50,33 @@ _NO_DECAY = np.float32(0.0)
 _LARGEST = np.float32(LARGEST_GRADIENT)
 
 
-def _updates_by_states() -> tuple[list[Any], list[Any], list[Any]]:
-    """Return the formulas' functions, those of 0, 1 and 2 columns of state, each once."""
-    found: tuple[list[Any], list[Any], list[Any]] = ([], [], [])
+_Parts = tuple[Any, Any]
+"""A formula's functions: ``update``, and ``row_rate`` or None."""
+
+
+def _parts_by_states() -> tuple[list[_Parts], list[_Parts], list[_Parts]]:
+    """Return the formulas' functions, those with 0, 1 and 2 states of a value, each once."""
+    found: tuple[list[_Parts], list[_Parts], list[_Parts]] = ([], [], [])
     for rule in RULES.values():
         for formula in rule.formulas:
-            known = found[len(rule.columns)]
-            if formula.update not in known:
-                known.append(formula.update)
+            known = found[0 if formula.row_rate else len(rule.columns)]
+            parts = formula.update, formula.row_rate
+            if parts not in known:
+                known.append(parts)
+    found[0].sort(key=lambda parts: parts[1] is not None)
     return found
 
 
-_UPDATES = _updates_by_states()
+_UPDATES = _parts_by_states()
 _FIRSTS = (0, len(_UPDATES[0]), len(_UPDATES[0]) + len(_UPDATES[1]))
-"""The numbers of the first formulas with 0, 1 and 2 columns of state."""
+"""The numbers of the first formulas with 0, 1 and 2 states of a value."""
 
 _NUMBER_OF = {
-    update: number for number, update in enumerate(_UPDATES[0] + _UPDATES[1] + _UPDATES[2])
+    parts: number for number, parts in enumerate(_UPDATES[0] + _UPDATES[1] + _UPDATES[2])
 }
 
 FIRST_OF_ONE, FIRST_OF_TWO = _FIRSTS[1:]
-LAZY_ADAM = _NUMBER_OF[LAZY.update]
+LAZY_ADAM = _NUMBER_OF[LAZY.update, None]
 
 
 class Step(NamedTuple):
@@ -105,7 +113,7 @@ def step_of(
     numbers = formula.numbers(constants, Moment(lr, step, first))
     none = [0.0] * (MAX_CONSTANTS - len(numbers.constants))
     return Step(
-        _NUMBER_OF[formula.update],
+        _NUMBER_OF[formula.update, formula.row_rate],
         np.float32(numbers.rate),
         np.float32(numbers.weight_decay),
         tuple(np.float32(number) for number in (*numbers.constants, *none)),
@@ -127,10 +135,10 @@ def _chosen(number: int, update: Any, otherwise: Any) -> Any:
 
 
 def _any_of(num_states: int) -> Any:
-    """Return what steps by the formulas with so many columns of state."""
+    """Return what steps by the formulas with so many states of a value."""
     *numbered, (_, last) = enumerate(_UPDATES[num_states], _FIRSTS[num_states])
-    choose = inlined(last)
-    for number, update in reversed(numbered):
+    choose = inlined(last[0])
+    for number, (update, _row_rate) in reversed(numbered):
         choose = _chosen(number, inlined(update), choose)
 
     @merged
@@ -142,6 +150,63 @@ def _any_of(num_states: int) -> Any:
 
 
 _no_state, _one_state, _two_states = _any_of(0), _any_of(1), _any_of(2)
+
+
+@inlined
+def _same_rate(step: Step, _states: Any, _place: Any, _mean_square: Any) -> Any:
+    return step.rate
+
+
+def _rated(number: int, row_rate: Any, otherwise: Any) -> Any:
+    @inlined
+    def rate_of(step: Step, states: Any, place: Any, mean_square: Any) -> Any:
+        """Step the state of a row, and return the row's rate."""
+        if step.rule == number:
+            functions = (square_root, cut)
+            rate, state = row_rate(step, load_float(states, place), mean_square, functions)
+            store_float(states, place, state)
+        else:
+            rate = otherwise(step, states, place, mean_square)
+        return rate
+
+    return rate_of
+
+
+_row_rate = _same_rate
+for _number, (_, _function) in enumerate(_UPDATES[0]):
+    if _function is not None:
+        _row_rate = _rated(_number, inlined(_function), _row_rate)
+
+_FIRST_BY_ROW = next(number for number, (_, function) in enumerate(_UPDATES[0]) if function)
+"""Formulas with a row's state are the last ones of those without a value's."""
+
+
+@inlined
+def _mean_square(grads: Any, start: Any, count: Any) -> Any:
+    """Return the mean square of ``count`` gradients, summed lane by lane."""
+    whole = count - count % LANES
+    total = np.float32(0.0)
+    if whole > 0:
+        first = load_lanes(grads, start)
+        lanes = first * first
+        for j in range(LANES, whole, LANES):
+            more = load_lanes(grads, start + j)
+            lanes = lanes + more * more
+        total = folded(lanes)
+    for j in range(whole, count):
+        number = load_float(grads, start + j)
+        total += number * number
+    return total / np.float32(count)
+
+
+@inlined
+def _of_row(step: Step, arrays: Any, at: Any, count: Any) -> Step:
+    """Return the step of a row's values, and step the state that the row has as a whole."""
+    rule, rate, decay, constants, salt = step
+    if _FIRST_BY_ROW <= rule < FIRST_OF_ONE:
+        _values, states, grads = arrays
+        rate = _row_rate(step, states, at[1], _mean_square(grads, at[3], count))
+    return Step(rule, rate, decay, constants, salt)
 
 
 @inlined
@@ -178,6 +243,7 @@ def step_row(step: Step, arrays: Any, at: Any, count: int, noise: Any) -> None:
     ``arrays`` = (values, states, gradients), flat; the first two may be one.
     """
     value, state, second, grad = at
+    step = _of_row(step, arrays, at, count)
     whole = count - count % LANES
     for j in range(0, whole, LANES):
         here = (value + j, state + j, second + j, grad + j)
@@ -192,6 +258,7 @@ def step_row(step: Step, arrays: Any, at: Any, count: int, noise: Any) -> None:
 @inlined
 def step_line(step: Step, arrays: Any, at: Any, noise: Any) -> None:
     """As ``step_row`` of ``LINE_LANES`` numbers."""
+    step = _of_row(step, arrays, at, LINE_LANES)
     _advance(step, arrays, at, (load_line, store_line, round_line), (noise, 0))
 
 

@@ -108,6 +108,10 @@ class Formula:
 
     update: Callable[..., Any]
     numbers: Callable[[Constants, Moment], Numbers]
+    row_rate: Callable[..., Any] | None = None
+    """``row_rate(step, state, mean_square, functions)`` returns the rate that ``update`` takes
+    for all values of a row, which then have no states of their own, and the row's new state.
+    ``mean_square`` is of the row's gradient."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -169,6 +173,8 @@ class Rule:
         per_row = [column.per_row for column in self.columns]
         assert per_row == sorted(per_row), "columns of values are first"
         assert len(per_row) <= 2, "the kernels have two columns at most"
+        if any(formula.row_rate for formula in self.formulas):
+            assert per_row == [True], "a row's rate needs the row's column, and no other"
 
     def width(self, dim: int) -> int:
         """Return how many floats of state a row of ``dim`` values has."""

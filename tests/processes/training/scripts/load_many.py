@@ -5,6 +5,7 @@ For each folder: the loss on one batch with the loaded values, and after one ste
 
 import argparse
 import json
+from typing import Any
 
 import torch
 
@@ -52,7 +53,11 @@ if args.mode == "localsgd":
     strategy.a_sync = strategy.localsgd = True
     strategy.localsgd_configs = {"k_steps": 2}
 model = fleet.distributed_model(Small())
-kinds = {"adam": torch.optim.Adam, "adagrad": torch.optim.Adagrad}
+kinds: dict[str, Any] = {
+    "adam": torch.optim.Adam,
+    "adagrad": torch.optim.Adagrad,
+    "rowwise_adagrad": fleet.optim.RowwiseAdagrad,
+}
 inner = kinds[args.optimizer](model.parameters(), lr=0.1)
 optimizer = fleet.distributed_optimizer(inner, strategy)
 fleet.init_worker()

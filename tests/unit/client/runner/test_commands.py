@@ -11,6 +11,7 @@ import torch
 from click.testing import CliRunner, Result
 
 import paramfleet as fleet
+from paramfleet.rules import server_rule
 from paramfleet.runner import Config, HyperParameters
 from paramfleet.runner.__main__ import main
 from paramfleet.runner.config import read_config
@@ -386,6 +387,19 @@ def test_an_optimizer_is_torchs_of_that_name() -> None:
     assert {g["lr"] for g in adagrad.param_groups} == {0.3}
     with pytest.raises(ConfigError, match="has no such class"):
         make_optimizer(net, OptimizerSettings(name="x"))
+
+
+@pytest.mark.parametrize("name", ["RowwiseAdagrad"])
+def test_rows_of_an_optimizer_that_servers_run_have_no_weight_decay(name: str) -> None:
+    net = torch.nn.Sequential(fleet.nn.Embedding(0, 2), torch.nn.Linear(2, 1))
+
+    optimizer = make_optimizer(net, OptimizerSettings(name=name.lower()))
+
+    assert type(optimizer).__name__ == name
+    rows = optimizer.param_groups[1]
+    assert (
+        server_rule(optimizer, rows, sparse=True).record.name.replace("_", "") == name.lower()
+    )
 
 
 def test_the_learning_rate_decays_by_steps() -> None:

@@ -39,6 +39,13 @@ def test_adam_takes_the_mean_of_those_that_stepped_a_row_by_how_often() -> None:
     assert found.tolist() == [[2, 1], [2, 2], [6, 6], [8, 8], [0, 0]]
 
 
+def test_a_row_s_own_column_is_one_number() -> None:
+    rule = OptimizerSpec(rule="rowwise_adagrad", initial_accumulator_value=0.5)
+    ada, bob = held([3, 1], [[2.5], [1.5]]), held([7, UNKNOWN], [[1.0], [9.0]])
+
+    assert merged(rule, [ada, bob], num_rows=2, dim=64).tolist() == [[3.0], [1.5]]
+
+
 @pytest.mark.parametrize("rule", ["adagrad", "adam", "momentum"])
 def test_states_that_nobody_has_are_new(rule: str) -> None:
     spec = OptimizerSpec(rule=rule)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from paramfleet import optim
 from paramfleet_shared.tables.dense import DenseRange
 from paramfleet_shared.tables.rowstore import initial_rows
 from paramfleet_shared.tables.sparse import SparseShard
@@ -59,6 +60,12 @@ DENSE: dict[str, Case] = {
         {"beta1": 0.7, "beta2": 0.95, "eps": 1e-4, "weight_decay": 0.01},
         torch.optim.Adam,
         {"betas": (0.7, 0.95), "eps": 1e-4, "weight_decay": 0.01},
+    ),
+    "rowwise adagrad": (
+        "rowwise_adagrad",
+        {"eps": 1e-6, "initial_accumulator_value": 0.5},
+        optim.RowwiseAdagrad,
+        {"eps": 1e-6, "initial_accumulator_value": 0.5},
     ),
 }
 
@@ -115,6 +122,13 @@ LAZY: dict[str, Case] = {
         {"beta1": 0.7, "beta2": 0.95, "eps": 1e-4},
         torch.optim.SparseAdam,
         {"betas": (0.7, 0.95), "eps": 1e-4},
+    ),
+    "rowwise adagrad": ("rowwise_adagrad", {}, optim.RowwiseAdagrad, {}),
+    "rowwise adagrad, every setting": (
+        "rowwise_adagrad",
+        {"eps": 1e-4, "initial_accumulator_value": 0.1},
+        optim.RowwiseAdagrad,
+        {"eps": 1e-4, "initial_accumulator_value": 0.1},
     ),
 }
 

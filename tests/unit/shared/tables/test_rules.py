@@ -7,6 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from paramfleet_shared.tables.dense import DenseRange
+from paramfleet_shared.tables.kernels.lanes import LANES
 from paramfleet_shared.tables.kernels.rules import Step, step_of
 from paramfleet_shared.tables.rules.catalog import RULES
 from paramfleet_shared.tables.rules.record import Column, Formula, Numbers, Rule
@@ -17,6 +18,7 @@ from paramfleet_shared.tables.spec import (
     TableSpec,
     TableSpecError,
 )
+from paramfleet_shared.tables.states import check_rows
 
 START = InitializerSpec(kind="normal", std=0.5)
 FIRST_WIRE: dict[str, Any] = {
@@ -79,8 +81,33 @@ def stepped(step: Step, formula: Formula, before: Pushed, grads: Any) -> Pushed:
     def cut(numbers: Any, limit: Any) -> Any:
         return np.clip(numbers, -limit, limit)
 
-    values, states = formula.update(step, *before, grads, (np.sqrt, cut))
-    return Pushed(values, states)
+    if formula.row_rate is None:
+        return Pushed(*formula.update(step, *before, grads, (np.sqrt, cut)))
+    square = mean_square(grads)
+    rate, state = formula.row_rate(step, before.states[0], square, (np.sqrt, cut))
+    by_row = step._replace(rate=rate)
+    values, _ = formula.update(by_row, before.values, (), grads, (np.sqrt, cut))
+    return Pushed(values, (state,))
+
+
+def mean_square(grads: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return each row's mean square [n, 1], summed in the kernels' order."""
+    squares = grads * grads
+    num, dim = squares.shape
+    total = np.zeros(num, np.float32)
+    whole = dim - dim % LANES
+    if whole:
+        lanes = np.zeros((num, LANES), np.float32)
+        for start in range(0, whole, LANES):
+            lanes = lanes + squares[:, start : start + LANES]
+        while lanes.shape[1] > 1:
+            half = lanes.shape[1] // 2
+            lanes = lanes[:, :half] + lanes[:, half:]
+        total = lanes[:, 0]
+    for column in range(whole, dim):
+        total = total + squares[:, column]
+    found: NDArray[np.float32] = (total / np.float32(dim))[:, np.newaxis]
+    return found
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -127,6 +154,23 @@ def test_a_sparse_kernel_computes_the_record_s_formula_to_the_bit(case: str, dim
         np.testing.assert_array_equal(values, after.values)
         for span, expected in zip(spans, after.states, strict=True):
             np.testing.assert_array_equal(states[:, span], expected)
+
+
+def test_a_row_of_row_wise_adagrad_has_one_number_of_state() -> None:
+    optimizer = OptimizerSpec(rule="rowwise_adagrad", initial_accumulator_value=0.5)
+    spec = TableSpec(name="s", kind="sparse", dim=64, optimizer=optimizer)
+    shard = SparseShard(spec, max_rows=4)
+    shard.pull(np.arange(4), np.empty((4, 64), np.float32), create=True)
+
+    _, values, states = shard.export(0, 4)
+    before = shard.num_bytes
+    shard.assign(np.arange(4), values, states + 1)
+
+    assert states.tolist() == [[0.5]] * 4
+    assert shard.export(1, 2)[2].tolist() == [[1.5]] * 2
+    assert shard.num_bytes == before
+    assert check_rows(optimizer, values, states) is None
+    assert check_rows(optimizer, values, -states) is not None
 
 
 def test_a_row_s_columns_are_beside_each_other() -> None:

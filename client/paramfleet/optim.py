@@ -1,0 +1,143 @@
+"""Optimizers that torch doesn't have, and that the parameter servers run.
+
+They are torch optimizers: of one process, of LocalSGD's workers and of GEO's dense parameters.
+Servers, and rows of ``fleet.nn`` modules in every mode, step by the same formulas
+(``paramfleet_shared.tables.rules``).
+
+A parameter whose gradients are sparse, as those of ``torch.nn.Embedding(sparse=True)``, steps
+only the rows that have one.
+
+Shape legend: n = rows of a sparse gradient; D... = what else a parameter is as long as.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+__all__ = ["RowwiseAdagrad"]
+
+_States = dict[str, torch.Tensor]
+
+
+class _ByRows(torch.optim.Optimizer, ABC):
+    """Steps parameters by whole, or the rows of a sparse gradient."""
+
+    def __init__(self, params: Iterable[Any], defaults: dict[str, Any]) -> None:
+        super().__init__(params, defaults)
+        for group in self.param_groups:
+            for option in set(group) - {"params", *defaults}:
+                if group[option]:
+                    name = type(self).__name__
+                    message = f"{name} has no option {option!r}: leave it out of its groups"
+                    raise TypeError(message)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Take one step.
+
+        Args:
+            closure: Computes the loss and the gradients anew, if given.
+
+        Returns:
+            What ``closure`` returned; None without one.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._step_one(group, parameter, parameter.grad)
+        return loss
+
+    def _step_one(
+        self, group: dict[str, Any], parameter: torch.Tensor, grad: torch.Tensor
+    ) -> None:
+        state = self.state[parameter]
+        if not state:
+            state |= self._first(group, parameter, sparse=grad.is_sparse)
+        if not grad.is_sparse:
+            value, moved = self._moved(group, parameter, state, grad, sparse=False)
+            parameter.copy_(value)
+            for name, tensor in moved.items():
+                state[name].copy_(tensor)
+            return
+        grad = grad.coalesce()
+        rows = grad.indices()[0]
+        some = {name: tensor[rows] for name, tensor in state.items()}
+        value, moved = self._moved(group, parameter[rows], some, grad.values(), sparse=True)
+        parameter.index_copy_(0, rows, value)
+        for name, tensor in moved.items():
+            state[name].index_copy_(0, rows, tensor)
+
+    @abstractmethod
+    def _first(
+        self, group: dict[str, Any], parameter: torch.Tensor, *, sparse: bool
+    ) -> _States:
+        """Return the states of a parameter that was never stepped."""
+
+    @abstractmethod
+    def _moved(
+        self,
+        group: dict[str, Any],
+        value: torch.Tensor,
+        states: _States,
+        grad: torch.Tensor,
+        *,
+        sparse: bool,
+    ) -> tuple[torch.Tensor, _States]:
+        """Return a new value [n, D...] and its states."""
+
+
+class RowwiseAdagrad(_ByRows):
+    """Adagrad with one sum a row, as FBGEMM's and TorchRec's EXACT_ROWWISE_ADAGRAD.
+
+    A row of an embedding divides its rate by the root of the sum of the mean squares of its
+    gradients: one number of state a row. Other parameters have one sum a value, as in Adagrad.
+
+    Args:
+        params: Parameters, or groups of them.
+        lr: Learning rate.
+        initial_accumulator_value: What sums begin as.
+        eps: Added to the root.
+
+    Raises:
+        TypeError: if a group has another option.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 0.01,
+        *,
+        initial_accumulator_value: float = 0.0,
+        eps: float = 1e-8,
+    ) -> None:
+        first = initial_accumulator_value
+        super().__init__(params, {"lr": lr, "initial_accumulator_value": first, "eps": eps})
+
+    def _first(
+        self, group: dict[str, Any], parameter: torch.Tensor, *, sparse: bool
+    ) -> _States:
+        first = float(group["initial_accumulator_value"])
+        ones = (1,) * (parameter.dim() - 1)
+        shape = (len(parameter), *ones) if sparse else parameter.shape
+        return {"sum": parameter.new_full(shape, first)}
+
+    def _moved(
+        self,
+        group: dict[str, Any],
+        value: torch.Tensor,
+        states: _States,
+        grad: torch.Tensor,
+        *,
+        sparse: bool,
+    ) -> tuple[torch.Tensor, _States]:
+        squares = grad * grad
+        if sparse and grad.dim() > 1:
+            squares = squares.mean(dim=tuple(range(1, grad.dim())), keepdim=True)
+        total = states["sum"] + squares
+        return value - grad * (group["lr"] / (total.sqrt() + group["eps"])), {"sum": total}
