@@ -36,7 +36,7 @@ def make_optimizer(net: torch.nn.Module, settings: OptimizerSettings) -> torch.o
     if dense:
         groups.append({"params": dense, "weight_decay": settings.reg})
     if rows:
-        groups.append({"params": rows})
+        groups.append({"params": rows, "weight_decay": 0.0})  # AdamW's own isn't 0
     return cls(groups, **options)
 
 

@@ -39,6 +39,7 @@ OPTIMIZERS = {
         rule: OptimizerSpec(rule=rule, eps=1e-6)
         for rule in ("sgd", "momentum", "adagrad", "adam", "sum", "rowwise_adagrad")
     },
+    "adamw": OptimizerSpec(rule="adamw", eps=1e-6),
 }
 ROWS = TableSpec(name="rows", kind="sparse", dim=DIM)
 FLAT = TableSpec(name="flat", kind="dense", size=SIZE)
@@ -77,7 +78,7 @@ class OneProcess:
             total = self.state("total")
             total[moved] += squares  # all of a row's columns are alike
             update = g / (np.sqrt(total[moved]) + o.constants["eps"])
-        elif o.rule == "adam":
+        elif o.rule in {"adam", "adamw"}:
             update = self._adam(g, moved)
         self.values[moved] -= lr * update
 

@@ -9,7 +9,7 @@ import pytest
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 SCRIPT = "train_tiny.py"
-SERVED = ["sgd", "momentum", "adagrad", "adam", "rowwise_adagrad"]
+SERVED = ["sgd", "momentum", "adagrad", "adam", "adamw", "rowwise_adagrad"]
 
 
 def far(a: dict[str, Any], b: dict[str, Any], key: str) -> float:

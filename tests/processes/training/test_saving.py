@@ -19,7 +19,9 @@ def far(a: dict[str, Any], b: dict[str, Any], key: str) -> float:
     return float(np.abs(np.subtract(a[key], b[key])).max())
 
 
-@pytest.mark.parametrize("optimizer", ["momentum", "adagrad", "adam", "rowwise_adagrad"])
+@pytest.mark.parametrize(
+    "optimizer", ["momentum", "adagrad", "adam", "adamw", "rowwise_adagrad"]
+)
 def test_training_goes_on_from_a_checkpoint_on_another_number_of_servers(
     jobs: Any, optimizer: str, tmp_path: Path
 ) -> None:

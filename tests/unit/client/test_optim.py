@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from paramfleet import optim
-from paramfleet.rules import server_rule
+from paramfleet.rules import OptimizerNotServedError, server_rule
 
 ROWS, DIM, STEPS, RATE = 12, 5, 60, 0.2
 
@@ -71,10 +71,20 @@ def test_servers_run_them_by_their_constants(*, sparse: bool) -> None:
     parameters = [torch.nn.Parameter(torch.ones(2))]
     made: dict[str, torch.optim.Optimizer] = {
         "rowwise_adagrad": optim.RowwiseAdagrad(parameters, eps=0.5),
+        "adamw": torch.optim.AdamW(parameters, weight_decay=0.0, eps=0.5),
     }
     rules = {
         name: server_rule(optimizer, optimizer.param_groups[0], sparse=sparse)
         for name, optimizer in made.items()
     }
     assert {name: rule.rule for name, rule in rules.items()} == {name: name for name in made}
-    assert rules["rowwise_adagrad"].constants["eps"] == 0.5
+    assert rules["rowwise_adagrad"].constants["eps"] == rules["adamw"].constants["eps"] == 0.5
+
+
+def test_rows_have_no_weight_decay_of_adamw() -> None:
+    optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.ones(2))], weight_decay=0.1)
+    group = optimizer.param_groups[0]
+
+    assert server_rule(optimizer, group, sparse=False).constants["weight_decay"] == 0.1
+    with pytest.raises(OptimizerNotServedError, match=r"weight_decay=0\.1 on rows"):
+        server_rule(optimizer, group, sparse=True)

@@ -87,6 +87,7 @@ OPTIMIZERS: dict[str, Make] = {
 
 LAZY: dict[str, Make] = {
     "adam": lambda p: torch.optim.Adam(p, lr=0.1),
+    "adamw": lambda p: torch.optim.AdamW(p, lr=0.1, weight_decay=0.0),
 }
 """Those whose rows step as torch.optim.SparseAdam's."""
 
@@ -107,7 +108,7 @@ def test_rows_that_all_have_gradients_step_as_a_dense_weight_does(name: str) -> 
 
 
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks:UserWarning")  # torch's Adagrad
-@pytest.mark.parametrize("name", ["sgd", "adagrad", "adam", "rowwise"])
+@pytest.mark.parametrize("name", ["sgd", "adagrad", "adam", "adamw", "rowwise"])
 def test_rows_of_a_batch_step_as_under_a_sparse_gradient(name: str) -> None:
     lazy: Make = lambda p: torch.optim.SparseAdam(p, lr=0.1)  # noqa: E731
     pair = Pair(*((LAZY[name], lazy) if name in LAZY else (OF_ROWS[name],)))

@@ -16,7 +16,7 @@ from paramfleet_shared.tables.rules.record import (
     TorchForm,
 )
 
-__all__ = ["ADAM", "LAZY", "SMALL_EPS"]
+__all__ = ["ADAM", "LAZY", "SMALL_EPS", "eps_broken", "of_torch"]
 
 SMALL_EPS = 1e-9
 """An eps that bounds Adam's step by itself is at least this."""
@@ -58,15 +58,21 @@ def _choose(_constants: Constants, sparse: bool) -> int:  # noqa: FBT001 - of Ru
     return int(sparse)
 
 
-def _check(constants: Constants) -> Broken | None:
+def eps_broken(constants: Constants) -> Broken | None:
+    """Return what is wrong with an eps by which a step would have no bound."""
     bounded = constants["beta1"] ** 2 < constants["beta2"]
     if constants["eps"] < SMALL_EPS and not bounded:
         rule = f"must be at least {SMALL_EPS:g} where beta1 squared isn't below beta2"
         return Broken("eps", rule)
-    return first_wire.check(constants)
+    return None
 
 
-def _of_torch(group: Mapping[str, Any]) -> Constants:
+def _check(constants: Constants) -> Broken | None:
+    return eps_broken(constants) or first_wire.check(constants)
+
+
+def of_torch(group: Mapping[str, Any]) -> Constants:
+    """Return the constants of a group of ``torch.optim.Adam``, or of its like."""
     beta1, beta2 = group["betas"]
     return {
         "weight_decay": float(group["weight_decay"]),
@@ -94,7 +100,7 @@ ADAM = Rule(
     torch=TorchForm(
         classes=("torch.optim.Adam",),
         rows_only=("torch.optim.SparseAdam",),
-        constants=_of_torch,
+        constants=of_torch,
         kernels_only=True,
     ),
 )

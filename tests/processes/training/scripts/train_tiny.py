@@ -51,6 +51,7 @@ OPTIMIZERS: dict[str, Any] = {
     "momentum": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9),
     "adagrad": lambda p: torch.optim.Adagrad(p, lr=0.1),
     "adam": lambda p: torch.optim.Adam(p, lr=0.01),
+    "adamw": lambda p: torch.optim.AdamW(p, lr=0.01, weight_decay=0.0),
     "rowwise_adagrad": lambda p: fleet.optim.RowwiseAdagrad(p, lr=0.1),
     "rmsprop": lambda p: torch.optim.RMSprop(p, lr=0.01),
 }

@@ -28,6 +28,7 @@ RULES: dict[str, dict[str, Any]] = {
     "momentum": {"momentum": 1.0, "dampening": 0.0},
     "adagrad": {"eps": 1e-30},
     "adam": {"eps": 1e-30, "beta1": 0.9, "beta2": 0.999},
+    "adamw": {"eps": 1e-30, "beta1": 0.9, "beta2": 0.999},
     "rowwise_adagrad": {"eps": 1e-30},
 }
 

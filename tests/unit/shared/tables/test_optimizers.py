@@ -61,6 +61,13 @@ DENSE: dict[str, Case] = {
         torch.optim.Adam,
         {"betas": (0.7, 0.95), "eps": 1e-4, "weight_decay": 0.01},
     ),
+    "adamw": ("adamw", {"weight_decay": 0.01}, torch.optim.AdamW, {}),
+    "adamw, every setting": (
+        "adamw",
+        {"beta1": 0.7, "beta2": 0.95, "eps": 1e-4, "weight_decay": 0.2},
+        torch.optim.AdamW,
+        {"betas": (0.7, 0.95), "eps": 1e-4, "weight_decay": 0.2},
+    ),
     "rowwise adagrad": (
         "rowwise_adagrad",
         {"eps": 1e-6, "initial_accumulator_value": 0.5},
@@ -123,6 +130,7 @@ LAZY: dict[str, Case] = {
         torch.optim.SparseAdam,
         {"betas": (0.7, 0.95), "eps": 1e-4},
     ),
+    "adamw": ("adamw", {}, torch.optim.SparseAdam, {}),
     "rowwise adagrad": ("rowwise_adagrad", {}, optim.RowwiseAdagrad, {}),
     "rowwise adagrad, every setting": (
         "rowwise_adagrad",
