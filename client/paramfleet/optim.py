@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["RowwiseAdagrad"]
+__all__ = ["FTRL", "RowwiseAdagrad"]
 
 _States = dict[str, torch.Tensor]
 
@@ -90,6 +90,62 @@ class _ByRows(torch.optim.Optimizer, ABC):
         sparse: bool,
     ) -> tuple[torch.Tensor, _States]:
         """Return a new value [n, D...] and its states."""
+
+
+class FTRL(_ByRows):
+    """FTRL-Proximal (McMahan et al., 2013), of which sparse linear models are trained.
+
+    A value is 0 while the sum of its gradients stays within ``l1``. First values count as
+    learned: the first step goes on from them.
+
+    Args:
+        params: Parameters, or groups of them.
+        lr: The paper's alpha.
+        beta: The paper's beta: the steps of a value shrink once its gradients, as the root of
+            the sum of their squares, are beyond it. From 1e-6 to 1e6.
+        l1: The paper's lambda 1, from 0 to 1e6.
+        l2: The paper's lambda 2, from 0 to 1e6.
+
+    Raises:
+        TypeError: if a group has another option.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 0.1,
+        *,
+        beta: float = 1.0,
+        l1: float = 0.0,
+        l2: float = 0.0,
+    ) -> None:
+        super().__init__(params, {"lr": lr, "beta": beta, "l1": l1, "l2": l2})
+
+    def _first(
+        self, group: dict[str, Any], parameter: torch.Tensor, *, sparse: bool
+    ) -> _States:
+        del group, sparse
+        return {"z": torch.zeros_like(parameter), "n": torch.zeros_like(parameter)}
+
+    def _moved(
+        self,
+        group: dict[str, Any],
+        value: torch.Tensor,
+        states: _States,
+        grad: torch.Tensor,
+        *,
+        sparse: bool,
+    ) -> tuple[torch.Tensor, _States]:
+        del sparse
+        rate, l1 = float(group["lr"]), float(group["l1"])
+        total = states["n"] + grad * grad
+        scale = total.sqrt() + (group["beta"] + rate * group["l2"])
+        held = torch.where(value == 0, states["z"], -value.sign() * l1)
+        pull = held.clamp(-l1, l1) + grad
+        moved = pull * rate - value * scale
+        beyond = moved.clamp(-rate * l1, rate * l1) - moved
+        z = pull - value * scale / rate if rate else pull
+        return beyond / scale, {"z": z.clamp(-l1, l1), "n": total}
 
 
 class RowwiseAdagrad(_ByRows):

@@ -8,7 +8,9 @@ at most 1e6 < 2^20:
 * a square is below 2^102, so Adagrad's sum and Adam's squares stay finite;
 * momentum, at most 1, adds up to below 2^76, where float32 takes no more of it; its step is
   below 2^96;
-* a step of SGD is below 2^71, one of Adagrad or Adam below 2^98.
+* a step of SGD is below 2^71, one of Adagrad or Adam below 2^98;
+* a mean square of a row is no more than its largest square; AdamW's decay leaves at most the
+  value, with either sign; FTRL cuts what it multiplies to 3e38, below float32's largest.
 
 What a rule's own numbers and the states that come from files must be for this is in the rules'
 records (``tables.rules``). Weight decay's part of a gradient is cut to the same bound where a

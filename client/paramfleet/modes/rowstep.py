@@ -13,7 +13,6 @@ Shape legend: U = unique ids, D = row width, C = width of a state: D, or 1.
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -234,7 +233,9 @@ def _of_steps(rule: OptimizerSpec | None, num_steps: int) -> OptimizerSpec | Non
     """Return a rule whose moments decay in one step as in so many."""
     if rule is None or rule.rule != "adam":
         return rule
-    return replace(rule, beta1=rule.beta1**num_steps, beta2=rule.beta2**num_steps)
+    constants = rule.constants
+    decays = {name: float(constants[name]) ** num_steps for name in ("beta1", "beta2")}
+    return OptimizerSpec(rule=rule.rule, **{**constants, **decays})
 
 
 def _rule_of(

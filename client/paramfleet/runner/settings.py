@@ -233,7 +233,7 @@ class OptimizerSettings:
     # "class" is no name for a field: see CLASS_KEY in paramfleet.runner.config
 
     name: str = "Adam"
-    """Adam, SGD, Momentum, Adagrad, AdamW, RowwiseAdagrad, or a class of torch.optim,
+    """Adam, SGD, Momentum, Adagrad, AdamW, FTRL, RowwiseAdagrad, or a class of torch.optim,
     which in geo and in one process may be any."""
 
     learning_rate: float = 0.001

@@ -40,6 +40,7 @@ OPTIMIZERS = {
         for rule in ("sgd", "momentum", "adagrad", "adam", "sum", "rowwise_adagrad")
     },
     "adamw": OptimizerSpec(rule="adamw", eps=1e-6),
+    "ftrl": OptimizerSpec(rule="ftrl", beta=0.5, l1=0.05, l2=0.1),
 }
 ROWS = TableSpec(name="rows", kind="sparse", dim=DIM)
 FLAT = TableSpec(name="flat", kind="dense", size=SIZE)
@@ -80,7 +81,21 @@ class OneProcess:
             update = g / (np.sqrt(total[moved]) + o.constants["eps"])
         elif o.rule in {"adam", "adamw"}:
             update = self._adam(g, moved)
+        elif o.rule == "ftrl":
+            self.values[moved] = self._ftrl(g, moved, lr)
+            return
         self.values[moved] -= lr * update
+
+    def _ftrl(self, g: np.ndarray, moved: np.ndarray, alpha: float) -> np.ndarray:
+        """McMahan et al., 2013, algorithm 1."""
+        z, n, w = self.state("z"), self.state("n"), self.values[moved]
+        beta, l1, l2 = (self.optimizer.constants[name] for name in ("beta", "l1", "l2"))
+        sigma = (np.sqrt(n[moved] + g * g) - np.sqrt(n[moved])) / alpha
+        z[moved] += g - sigma * w
+        n[moved] += g * g
+        beyond = z[moved] - np.sign(z[moved]) * l1
+        found: np.ndarray = -beyond / ((beta + np.sqrt(n[moved])) / alpha + l2)
+        return np.where(np.abs(z[moved]) <= l1, 0.0, found)
 
     def _adam(self, g: np.ndarray, moved: np.ndarray) -> np.ndarray:
         mean, square = self.state("mean"), self.state("square")

@@ -15,7 +15,7 @@ LOCAL = "localsgd"
 """Its checkpoints hold no states of the optimizer, and every worker begins with new ones."""
 
 
-@pytest.mark.parametrize("optimizer", ["adagrad", "adam", "rowwise_adagrad"])
+@pytest.mark.parametrize("optimizer", ["adagrad", "adam", "rowwise_adagrad", "ftrl"])
 @pytest.mark.parametrize("dense", [False, True], ids=["rows", "dense"])
 def test_every_mode_loads_what_every_mode_saved(
     jobs: Any, tmp_path: Path, optimizer: str, *, dense: bool

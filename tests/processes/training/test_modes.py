@@ -9,7 +9,7 @@ import pytest
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 SCRIPT = "train_tiny.py"
-SERVED = ["sgd", "momentum", "adagrad", "adam", "adamw", "rowwise_adagrad"]
+SERVED = ["sgd", "momentum", "adagrad", "adam", "adamw", "rowwise_adagrad", "ftrl"]
 
 
 def far(a: dict[str, Any], b: dict[str, Any], key: str) -> float:
@@ -48,7 +48,7 @@ def test_sync_goes_on_when_a_worker_has_less_data(jobs: Any) -> None:
     assert first["dense"] == second["dense"]
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adam", "rowwise_adagrad"])
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "rowwise_adagrad", "ftrl"])
 def test_async_learns_and_ends_with_the_same_values(jobs: Any, optimizer: str) -> None:
     args = ["--optimizer", optimizer, "--steps", "150"]
 

@@ -1,5 +1,7 @@
 """Optimizers that torch doesn't have, against their papers."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -32,6 +34,39 @@ def trained(optimizer: torch.optim.Optimizer, table: torch.nn.Parameter) -> np.n
     return found
 
 
+@pytest.mark.parametrize(("l1", "l2"), [(0.0, 0.0), (0.8, 0.0), (0.8, 0.3)])
+def test_ftrl_is_algorithm_1_of_the_paper(l1: float, l2: float) -> None:
+    beta = 0.7
+    table = torch.nn.Parameter(torch.zeros(ROWS, DIM))
+
+    found = trained(optim.FTRL([table], lr=RATE, beta=beta, l1=l1, l2=l2), table)
+
+    w, z, n = (np.zeros((ROWS, DIM)) for _ in range(3))
+    for ids, g in batches():
+        sigma = (np.sqrt(n[ids] + g * g) - np.sqrt(n[ids])) / RATE
+        z[ids] += g - sigma * w[ids]
+        n[ids] += g * g
+        beyond = z[ids] - np.sign(z[ids]) * l1
+        new = -beyond / ((beta + np.sqrt(n[ids])) / RATE + l2)
+        w[ids] = np.where(np.abs(z[ids]) <= l1, 0.0, new)
+    np.testing.assert_allclose(found, w, rtol=1e-4, atol=1e-6)
+    assert ((found == 0) == (np.abs(w) < 1e-7)).all()
+    assert (found == 0).any() == (l1 > 0)
+
+
+def test_ftrl_goes_on_from_first_values_and_from_another_rate() -> None:
+    table = torch.nn.Parameter(torch.full((3,), 0.5))
+    optimizer = optim.FTRL([table], lr=0.1, l1=0.1)
+
+    table.grad = torch.zeros(3)
+    optimizer.step()
+    torch.testing.assert_close(table.detach(), torch.full((3,), 0.5))
+    optimizer.param_groups[0]["lr"] = 0.001
+    optimizer.step()
+
+    torch.testing.assert_close(table.detach(), torch.full((3,), 0.5))
+
+
 def test_a_row_of_row_wise_adagrad_has_the_sum_of_mean_squares() -> None:
     table = torch.nn.Parameter(torch.zeros(ROWS, DIM))
     optimizer = optim.RowwiseAdagrad([table], lr=RATE, initial_accumulator_value=0.1, eps=1e-6)
@@ -48,7 +83,7 @@ def test_a_row_of_row_wise_adagrad_has_the_sum_of_mean_squares() -> None:
 
 def test_a_closure_gives_the_loss() -> None:
     value = torch.nn.Parameter(torch.ones(2))
-    optimizer = optim.RowwiseAdagrad([value], lr=0.5)
+    optimizer = optim.FTRL([value], lr=0.5)
 
     def closure() -> torch.Tensor:
         optimizer.zero_grad()
@@ -60,16 +95,18 @@ def test_a_closure_gives_the_loss() -> None:
     assert float(value.detach().abs().max()) < 1.0
 
 
-def test_an_option_that_there_is_not_is_refused() -> None:
+@pytest.mark.parametrize("kind", [optim.FTRL, optim.RowwiseAdagrad])
+def test_an_option_that_there_is_not_is_refused(kind: Any) -> None:
     groups = [{"params": [torch.nn.Parameter(torch.ones(2))], "weight_decay": 0.1}]
     with pytest.raises(TypeError, match="has no option 'weight_decay'"):
-        optim.RowwiseAdagrad(groups)
+        kind(groups)
 
 
 @pytest.mark.parametrize("sparse", [True, False])
 def test_servers_run_them_by_their_constants(*, sparse: bool) -> None:
     parameters = [torch.nn.Parameter(torch.ones(2))]
     made: dict[str, torch.optim.Optimizer] = {
+        "ftrl": optim.FTRL(parameters, beta=2.0, l1=0.5, l2=0.25),
         "rowwise_adagrad": optim.RowwiseAdagrad(parameters, eps=0.5),
         "adamw": torch.optim.AdamW(parameters, weight_decay=0.0, eps=0.5),
     }
@@ -78,6 +115,7 @@ def test_servers_run_them_by_their_constants(*, sparse: bool) -> None:
         for name, optimizer in made.items()
     }
     assert {name: rule.rule for name, rule in rules.items()} == {name: name for name in made}
+    assert rules["ftrl"].constants == {"beta": 2.0, "l1": 0.5, "l2": 0.25}
     assert rules["rowwise_adagrad"].constants["eps"] == rules["adamw"].constants["eps"] == 0.5
 
 

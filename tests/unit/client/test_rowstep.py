@@ -81,6 +81,7 @@ OPTIMIZERS: dict[str, Make] = {
     ),
     "decayed": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.1),
     "adamw": lambda p: torch.optim.AdamW(p, lr=0.1),
+    "ftrl": lambda p: optim.FTRL(p, lr=0.1, beta=0.5, l1=0.5, l2=0.1),
     "rmsprop": lambda p: torch.optim.RMSprop(p, lr=0.1, centered=True),
 }
 
@@ -108,7 +109,7 @@ def test_rows_that_all_have_gradients_step_as_a_dense_weight_does(name: str) -> 
 
 
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks:UserWarning")  # torch's Adagrad
-@pytest.mark.parametrize("name", ["sgd", "adagrad", "adam", "adamw", "rowwise"])
+@pytest.mark.parametrize("name", ["sgd", "adagrad", "adam", "adamw", "rowwise", "ftrl"])
 def test_rows_of_a_batch_step_as_under_a_sparse_gradient(name: str) -> None:
     lazy: Make = lambda p: torch.optim.SparseAdam(p, lr=0.1)  # noqa: E731
     pair = Pair(*((LAZY[name], lazy) if name in LAZY else (OF_ROWS[name],)))

@@ -71,7 +71,9 @@ def test_saving_and_loading_alone_goes_on_where_it_was(tmp_path: Path) -> None:
     assert torch.equal(other.model(torch.arange(9)), here)
 
 
-@pytest.mark.parametrize("kind", [torch.optim.Adagrad, fleet.optim.RowwiseAdagrad])
+@pytest.mark.parametrize(
+    "kind", [torch.optim.Adagrad, fleet.optim.RowwiseAdagrad, fleet.optim.FTRL]
+)
 def test_the_next_step_after_a_load_is_the_one_that_was_next(tmp_path: Path, kind: Any) -> None:
     def step(session: Session) -> torch.Tensor:
         assert session.optimizer is not None

@@ -57,6 +57,7 @@ kinds: dict[str, Any] = {
     "adam": torch.optim.Adam,
     "adagrad": torch.optim.Adagrad,
     "rowwise_adagrad": fleet.optim.RowwiseAdagrad,
+    "ftrl": fleet.optim.FTRL,
 }
 inner = kinds[args.optimizer](model.parameters(), lr=0.1)
 optimizer = fleet.distributed_optimizer(inner, strategy)

@@ -53,6 +53,7 @@ OPTIMIZERS: dict[str, Any] = {
     "adam": lambda p: torch.optim.Adam(p, lr=0.01),
     "adamw": lambda p: torch.optim.AdamW(p, lr=0.01, weight_decay=0.0),
     "rowwise_adagrad": lambda p: fleet.optim.RowwiseAdagrad(p, lr=0.1),
+    "ftrl": lambda p: fleet.optim.FTRL(p, lr=0.1, l1=1e-4),
     "rmsprop": lambda p: torch.optim.RMSprop(p, lr=0.01),
 }
 

@@ -389,7 +389,7 @@ def test_an_optimizer_is_torchs_of_that_name() -> None:
         make_optimizer(net, OptimizerSettings(name="x"))
 
 
-@pytest.mark.parametrize("name", ["AdamW", "RowwiseAdagrad"])
+@pytest.mark.parametrize("name", ["AdamW", "FTRL", "RowwiseAdagrad"])
 def test_rows_of_an_optimizer_that_servers_run_have_no_weight_decay(name: str) -> None:
     net = torch.nn.Sequential(fleet.nn.Embedding(0, 2), torch.nn.Linear(2, 1))
 

@@ -39,6 +39,12 @@ def test_adam_takes_the_mean_of_those_that_stepped_a_row_by_how_often() -> None:
     assert found.tolist() == [[2, 1], [2, 2], [6, 6], [8, 8], [0, 0]]
 
 
+def test_ftrl_sums_the_squares_and_takes_the_mean_of_what_l1_holds_back() -> None:
+    ada, bob = held([3], [[1.0, 4.0]]), held([1], [[-1.0, 2.0]])
+
+    assert together(OptimizerSpec(rule="ftrl"), ada, bob).tolist() == [[0.5, 6.0]]
+
+
 def test_a_row_s_own_column_is_one_number() -> None:
     rule = OptimizerSpec(rule="rowwise_adagrad", initial_accumulator_value=0.5)
     ada, bob = held([3, 1], [[2.5], [1.5]]), held([7, UNKNOWN], [[1.0], [9.0]])

@@ -30,6 +30,7 @@ RULES: dict[str, dict[str, Any]] = {
     "adam": {"eps": 1e-30, "beta1": 0.9, "beta2": 0.999},
     "adamw": {"eps": 1e-30, "beta1": 0.9, "beta2": 0.999},
     "rowwise_adagrad": {"eps": 1e-30},
+    "ftrl": {"beta": 1e-6, "l1": 1e6},
 }
 
 edges = st.sampled_from([0.0, 1e-45, 1e-38, 1e-20, 1.0, 1e10, LARGEST])
@@ -159,6 +160,9 @@ def test_encoded_numbers_are_compared_with_a_power_of_two_too(wire: Any, log2: i
         ("adagrad", 0, 1e30, True),
         ("momentum", 0, 1e30, False),
         ("rowwise_adagrad", 0, -1.0, False),
+        ("ftrl", 0, 1e7, False),
+        ("ftrl", 0, -1.0, True),
+        ("ftrl", 1, -1.0, False),
         ("momentum", 0, -5.0, True),
     ],
 )

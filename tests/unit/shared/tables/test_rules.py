@@ -35,6 +35,7 @@ FIRST_WIRE: dict[str, Any] = {
 CASES: dict[str, OptimizerSpec] = {
     **{name: OptimizerSpec(rule=name) for name in RULES},
     "nesterov": OptimizerSpec(rule="momentum", nesterov=True),
+    "ftrl, every setting": OptimizerSpec(rule="ftrl", beta=0.1, l1=0.5, l2=0.2),
 }
 
 
@@ -77,6 +78,12 @@ def test_a_constant_of_no_rule_is_refused() -> None:
 
 def stepped(step: Step, formula: Formula, before: Pushed, grads: Any) -> Pushed:
     """Step by a record's formula in numpy, which rounds as the kernels do."""
+    with np.errstate(over="ignore"):  # FTRL's infinities are cut
+        return computed(step, formula, before, grads)
+
+
+def computed(step: Step, formula: Formula, before: Pushed, grads: Any) -> Pushed:
+    """Return what a record's formula makes of ``before``."""
 
     def cut(numbers: Any, limit: Any) -> Any:
         return np.clip(numbers, -limit, limit)
