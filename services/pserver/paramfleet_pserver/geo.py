@@ -27,13 +27,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from paramfleet_pserver.blocks import Block
 from paramfleet_pserver.core.geo_recorder import GeoRecorder, Reply
 from paramfleet_pserver.core.pacing import Pace, RateGuard
 from paramfleet_pserver.core.sharers import Sharers
 from paramfleet_pserver.owners import Job, Owners, when_done
 from paramfleet_pserver.parts import DensePart, Guarded, SparsePart, is_counted, square_of
 from paramfleet_pserver.requests import ExchangePart, ExchangeRequest, Mode
-from paramfleet_pserver.tables import Block, DenseTable, SparseTable, Table
+from paramfleet_pserver.tables import DenseTable, SparseTable, Table
 from paramfleet_pserver.tablestore import TableStore
 from paramfleet_shared.ids import Rank, Step
 from paramfleet_shared.served_errors import GeoRuleError

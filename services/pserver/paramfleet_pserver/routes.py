@@ -20,7 +20,13 @@ from paramfleet_pserver.fields import Fields
 from paramfleet_pserver.finite import check_change, check_values
 from paramfleet_pserver.geo import check_rule
 from paramfleet_pserver.owners import Job, Owners
-from paramfleet_pserver.pushing import answer_pull, apply_push, keep_push, take_step
+from paramfleet_pserver.pushing import (
+    answer_pull,
+    apply_exchange,
+    apply_push,
+    keep_push,
+    take_step,
+)
 from paramfleet_pserver.reading import pull_of_step, read_packed
 from paramfleet_pserver.requests import (
     DeclareRequest,
@@ -208,13 +214,9 @@ class Routes:
         push = await read_packed(read, self._staging.fill(request.message), self._store)
         await check_change(push)
         if training.steps is not None:
-            fresh = keep_push(training, push)
+            fresh = await keep_push(training, self._owners, push)
         else:
-            if self._holding.is_held:
-                await self._holding.pass_through(push.parts, deadline=request.deadline)
-            fresh = await apply_push(
-                training, self._owners, push, self._holding, alone=request.is_alone
-            )
+            fresh = await apply_push(training, self._owners, push, self._holding, request)
         return Message(
             fields={
                 "versions": [part.table.version for part in push.parts],
@@ -234,30 +236,13 @@ class Routes:
     async def exchange(self, request: Request) -> Message:
         """Add differences, or let optimizers take them; answer with what the others changed."""
         training = self._trained("exchange", {"geo", "localsgd"})
-        geo = training.geo
-        assert geo is not None, "the mode is one of these"
         exchange = await read_packed(
             exchange_request, self._staging.fill(request.message), self._store
         )
         await check_change(exchange)
-        if self._holding.is_held:
-            await self._holding.pass_through(exchange.parts, deadline=request.deadline)
-        new = [p for p in exchange.parts if training.identities.is_fresh(p.identity)]
-        training.check_commit(exchange.rank, exchange.step)
-        for part in new:
-            training.identities.record(part.identity)
-        if new or not exchange.parts:
-            self._holding.note(
-                exchange.rank, exchange.incarnation, continues=exchange.continues
-            )
-        is_mean = training.terms.mode == "localsgd"
-        added = geo.begin(exchange, new, share=1.0 / training.num_members if is_mean else 1.0)
-        losses = training.hear_loss(exchange.rank, exchange.loss)
-        training.commit(exchange.rank, exchange.step)
-        await asyncio.shield(added)
-        if len(new) < len(exchange.parts):
-            await self._owners.settle()  # the original may still be on its way
-        replies = await geo.reply(exchange)
+        replies, losses = await apply_exchange(
+            training, self._owners, exchange, self._holding, request
+        )
         parts, tensors = telling(replies)
         return Message(
             fields={

@@ -10,8 +10,9 @@ Runs on the event loop's thread; only the owners' jobs leave it.
 
 import asyncio
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from paramfleet_pserver.capacity import Claims
 from paramfleet_pserver.core.membership import StepMembers
 from paramfleet_pserver.core.reservoir import CompleteStep, StepReservoir
 from paramfleet_pserver.core.totals import StepTotals
@@ -36,6 +37,14 @@ if TYPE_CHECKING:
 __all__ = ["SyncSteps"]
 
 
+class _Kept(NamedTuple):
+    """A worker's push until its step is applied."""
+
+    parts: tuple[PushPart, ...]
+    claims: Claims
+    """Room for the rows that it creates."""
+
+
 class SyncSteps:
     """The step in progress of synchronous training.
 
@@ -52,7 +61,7 @@ class SyncSteps:
         self._store = store
         self._owners = owners
         self._clock = clock
-        self._reservoir: StepReservoir[tuple[PushPart, ...]] = StepReservoir(
+        self._reservoir: StepReservoir[_Kept] = StepReservoir(
             StepMembers(num_workers=num_workers)
         )
         self._parking: Parking[int] = Parking(clock=clock)
@@ -70,9 +79,24 @@ class SyncSteps:
         """Refuse a push that ``keep`` would refuse, and change nothing."""
         self._reservoir.check(rank, step, weight)
 
-    def keep(self, rank: Rank, step: Step, weight: float, parts: tuple[PushPart, ...]) -> None:
-        """Keep a worker's push; if the step is whole now, begin to apply it."""
-        self._reservoir.add(rank, step, weight, parts)
+    def keep(
+        self,
+        rank: Rank,
+        step: Step,
+        weight: float,
+        parts: tuple[PushPart, ...],
+        claims: Claims,
+    ) -> None:
+        """Keep a worker's push; if the step is whole now, begin to apply it.
+
+        Args:
+            rank: The worker.
+            step: Of its push.
+            weight: Of the push, in the step's mean.
+            parts: What it pushes.
+            claims: Room for the rows that it creates, held until the step is applied.
+        """
+        self._reservoir.add(rank, step, weight, _Kept(parts, claims))
         self._settle_totals()
         self._apply_next()
 
@@ -144,10 +168,13 @@ class SyncSteps:
         self._applying = True
         self._totals.clear()  # all have pushed the step, so all had its sums
         jobs = _jobs(complete, self._store)
-        when_done(self._owners.start(jobs), partial(self._applied, complete.step))
+        when_done(self._owners.start(jobs), partial(self._applied, complete))
 
-    def _applied(self, step: Step, end: asyncio.Future[None]) -> None:
+    def _applied(self, complete: CompleteStep[_Kept], end: asyncio.Future[None]) -> None:
         self._applying = False
+        step = complete.step
+        for contribution in complete.contributions:
+            contribution.payload.claims.release()
         error = end.exception()
         if error is not None:
             self._parking.fail(TablesDamagedError(step=step, reason=str(error)))
@@ -178,11 +205,11 @@ class SyncSteps:
         )
 
 
-def _jobs(complete: CompleteStep[tuple[PushPart, ...]], store: TableStore) -> list[Job]:
+def _jobs(complete: CompleteStep[_Kept], store: TableStore) -> list[Job]:
     """Make a step one update of every table; the lowest rank's learning rate counts."""
     by_table: dict[str, list[tuple[PushPart, float]]] = {}
     for contribution in complete.contributions:
-        for part in contribution.payload:
+        for part in contribution.payload.parts:
             scaled = (part, contribution.scale)
             by_table.setdefault(part.table.spec.name, []).append(scaled)
     jobs: list[Job] = []

@@ -22,10 +22,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from paramfleet_pserver.blocks import Block
 from paramfleet_pserver.gathering import Gathering
 from paramfleet_pserver.owners import Job, Owners
 from paramfleet_pserver.parts import SparsePart
-from paramfleet_pserver.tables import Block, DenseTable, SparseTable, Table
+from paramfleet_pserver.tables import DenseTable, SparseTable, Table
 from paramfleet_pserver.tablestore import TableStore
 from paramfleet_shared.checkpoint import (
     MANIFEST,

@@ -7,12 +7,14 @@ the caller hands them over.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from paramfleet_pserver.blocks import make_blocks
+from paramfleet_pserver.capacity import TableCapacity, Wanted
 from paramfleet_pserver.core.pacing import Pace, RateGuard, guard_facts, is_guarded
 from paramfleet_pserver.core.pulled import PulledIds
 from paramfleet_pserver.known import KnownIds
@@ -34,11 +36,10 @@ from paramfleet_pserver.shardloads import COUNTED_ROWS, RowCounter, ShardUse, bu
 from paramfleet_shared.placement import range_of_shard
 from paramfleet_shared.tables.dense import DenseRange
 from paramfleet_shared.tables.encoding import Encoded, WireDtype
-from paramfleet_shared.tables.sparse import SparseShard
 from paramfleet_shared.tables.spec import TableSpec
 from paramfleet_shared.wire.identity import PushIdentity
 
-__all__ = ["Block", "DenseTable", "SparseTable", "Table"]
+__all__ = ["DenseTable", "SparseTable", "Table"]
 
 VALUES_PER_ROW = 64
 """Dense values that cost about as much as one sparse row: what a cache miss streams."""
@@ -152,18 +153,6 @@ class Table(ABC):
         }
 
 
-class Block(NamedTuple):
-    """Neighbouring shards with one owner, and their rows in one place.
-
-    A request is sorted by shard, so that a block's part of it is one slice and one call.
-    """
-
-    owner: int
-    shards: range
-    """Counted from this server's first."""
-    rows: SparseShard
-
-
 class SparseTable(Table):
     """This server's shards of a sparse table.
 
@@ -172,7 +161,7 @@ class SparseTable(Table):
         hosted: This server's shards, by the numbers they have in the job.
         shards: For each owner the shards it owns, counted from this server's first.
         check_memory: Refuses a table's bytes that there is no memory for, given how they are
-            computed; the owners call it.
+            computed; any thread calls it.
     """
 
     def __init__(
@@ -186,11 +175,8 @@ class SparseTable(Table):
         super().__init__(spec, hosted)
         self.pulled = PulledIds(spec.name)
         self.known = KnownIds(spec.name)
-        check = partial(check_memory, spec.name)
-        self.blocks = tuple(
-            Block(owner, own, SparseShard(spec, check_memory=check))
-            for owner, own in enumerate(shards)
-        )
+        self.blocks = make_blocks(spec, shards, check_memory)
+        self._capacity = TableCapacity(self.blocks)
         self._counters = self._new_counters()
         self.guards = [RateGuard() for _ in self.blocks]
 
@@ -211,6 +197,11 @@ class SparseTable(Table):
         self.blocks = other.blocks
         self.guards = [RateGuard() for _ in self.blocks]
         self._counters = self._new_counters()
+        self._capacity.replace(self.blocks)
+
+    def wanted_by(self, part: SparsePart) -> Wanted:
+        """Return what room a part may need that creates rows."""
+        return Wanted(self._capacity, part)
 
     @override
     def busiest_shards(self) -> list[dict[str, Any]]:

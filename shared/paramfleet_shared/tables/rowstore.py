@@ -46,6 +46,7 @@ __all__ = [
     "SlotIndex",
     "as_floats",
     "check_array",
+    "distinct",
     "gather_rows",
     "initial_rows",
     "scatter_rows",
@@ -163,6 +164,8 @@ class SlotIndex:
         self.max_rows = DEFAULT_MAX_ROWS if max_rows is None else max_rows
         self._sure_rows = self.max_rows if growth is None else 0
         """So many ids may come without a question."""
+        self.granted_rows = 0
+        """And so many, by ``grant``, which is called on another thread than the owner's."""
         self._table = table
         self._shard = shard
         num_lines = pages_for(self.max_rows) * PAGE_LINES
@@ -244,7 +247,8 @@ class SlotIndex:
         """
         check_array(ids, np.int64, (-1,), table=self._table)
         keys = as_input(ids, np.int64).view(np.uint64)
-        if create and self.num_rows + keys.size > self._sure_rows:
+        wanted = self.num_rows + keys.size if create else 0
+        if wanted > self._sure_rows and wanted > self.granted_rows:
             self._make_sure(keys)
         return keys
 
@@ -257,25 +261,78 @@ class SlotIndex:
         """
         growth, wanted = self._growth, self.num_rows + keys.size
         if growth is not None and wanted <= self.max_rows:
-            ahead = max(self.num_rows // SHARE_AHEAD, LEAST_AHEAD_BYTES // growth.row_bytes)
-            more = min(self.max_rows, wanted + ahead) - self.num_rows
             with contextlib.suppress(TableMemoryError):  # few of these ids may be new
-                growth.check(more)
-                self._sure_rows = self.num_rows + more
+                self._sure_rows = self._check_ahead(growth, wanted)
                 return
+        if num_new := self._unknown(keys).size:
+            self.check_room(self.num_rows + num_new)
+
+    def grant(self, num_rows: int) -> bool:
+        """Let ``num_rows`` ids come in all without a question, and some more.
+
+        For a thread that decides before the owner acts; one at a time.
+
+        Returns:
+            False, with nothing changed, if there is no room or no memory for them.
+        """
+        if num_rows <= self.granted_rows:
+            return True
+        if num_rows > self.max_rows:
+            return False
+        if self._growth is None:
+            self.granted_rows = self.max_rows
+            return True
+        try:
+            self.granted_rows = self._check_ahead(self._growth, num_rows)
+        except TableMemoryError:
+            return False
+        return True
+
+    def check_room(self, num_rows: int) -> None:
+        """Pass if there may be ``num_rows`` ids in all.
+
+        Raises:
+            CapacityError: if there is no room for them.
+            TableMemoryError: if there is no memory for them.
+        """
+        if num_rows > self.max_rows:
+            raise self.full()
+        if self._growth is not None and num_rows > self.granted_rows:
+            self._growth.check(num_rows - self.num_rows)
+
+    def unknown(self, ids: NDArray[np.int64]) -> NDArray[np.uint64]:
+        """Return those of ids, int64 [n], that have no slot, each once and sorted."""
+        return self._unknown(self.keys_of(ids, create=False))
+
+    def _unknown(self, keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
         slots = np.empty(keys.size, np.int64)
         find_slots(self.arrays, keys, slots, False)  # noqa: FBT003  # kernels take no keywords
-        num_new = np.unique(keys[slots < 0]).size
-        if self.num_rows + num_new > self.max_rows:
-            raise self.full()
-        if growth is not None and num_new:
-            growth.check(num_new)
+        return distinct(keys[slots < 0])
+
+    def _check_ahead(self, growth: Growth, wanted: int) -> int:
+        """Return how many ids may come if there is memory for ``wanted``, and some more.
+
+        Raises:
+            TableMemoryError: if there is no memory for them.
+        """
+        ahead = max(self.num_rows // SHARE_AHEAD, LEAST_AHEAD_BYTES // growth.row_bytes)
+        most = min(self.max_rows, wanted + ahead)
+        growth.check(most - self.num_rows)
+        return most
 
     def full(self) -> CapacityError:
         """Return the error of an id that found no place."""
         return CapacityError(
             table=self._table, shard=self._shard, rows=self.num_rows, max_rows=self.max_rows
         )
+
+
+def distinct(keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return each key once, sorted; ``numpy.unique`` hashes, and takes ten times as long."""
+    ordered = np.sort(keys)
+    is_first = np.ones(len(ordered), np.bool_)
+    is_first[1:] = ordered[1:] != ordered[:-1]
+    return ordered[is_first]
 
 
 def initial_rows(spec: TableSpec, ids: NDArray[np.int64]) -> NDArray[np.float32]:

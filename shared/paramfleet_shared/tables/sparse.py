@@ -208,6 +208,39 @@ class SparseShard:
         """
         return self._index.find(ids, create=False)
 
+    def unknown(self, ids: NDArray[np.int64]) -> NDArray[np.uint64]:
+        """Return those of ids, int64 [n], that have no row, each once and sorted.
+
+        Raises:
+            RowShapeError: if ``ids`` are not int64 [n].
+        """
+        return self._index.unknown(ids)
+
+    @property
+    def num_granted(self) -> int:
+        """Return how many more rows are promised room beside those that exist."""
+        return self._index.granted_rows - self.num_rows
+
+    def grant(self, num_rows: int) -> bool:
+        """Promise that there may be ``num_rows`` rows, and some more; see ``SlotIndex.grant``.
+
+        Called by the one thread that hands the owner its work.
+        """
+        return self._index.grant(num_rows)
+
+    def grant_exactly(self, num_rows: int) -> None:
+        """Promise that there may be ``num_rows`` rows, which ``check_room`` has found."""
+        self._index.granted_rows = max(self._index.granted_rows, num_rows)
+
+    def check_room(self, num_rows: int) -> None:
+        """Pass if there may be ``num_rows`` rows in all.
+
+        Raises:
+            CapacityError: if there is no room for them.
+            TableMemoryError: if there is no memory for them.
+        """
+        self._index.check_room(num_rows)
+
     def ids(self) -> NDArray[np.int64]:
         """Return the id of each row, in order of creation: int64 [num_rows], a view."""
         return self._index.ids()
