@@ -4,13 +4,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from paramfleet_pserver.capacity import Claims, Wanted, claim_at_once, claim_counted
+from paramfleet_pserver.commands import NewRows
 from paramfleet_pserver.holding import Holding
 from paramfleet_pserver.owners import Owners
 from paramfleet_pserver.parts import SparsePart
 from paramfleet_pserver.requests import ExchangePart, PullRequest, PushPart
 from paramfleet_pserver.tables import SparseTable
 
-__all__ = ["Hold", "admit", "claim", "wanted_of_pull"]
+__all__ = ["Hold", "admit", "claim", "rows_of_pull", "wanted_of_pull"]
 
 
 class Hold(NamedTuple):
@@ -28,6 +29,15 @@ def wanted_of_pull(pull: PullRequest) -> Iterator[Wanted]:
     for part in pull.parts:
         if part.create and isinstance(part.table, SparseTable) and part.rows is not None:
             yield part.table.wanted_by(part.rows)
+
+
+def rows_of_pull(pull: PullRequest) -> list[NewRows]:
+    """Return the ids of a pull that become rows if they are unknown."""
+    return [
+        NewRows(part.table, part.rows.ids, part.rows.offsets)
+        for part in pull.parts
+        if part.create and isinstance(part.table, SparseTable) and part.rows is not None
+    ]
 
 
 def _wanted_of(parts: Iterable[PushPart | ExchangePart]) -> list[Wanted]:

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paramfleet_pserver.geo import PartReply
 from paramfleet_pserver.reading import tensors_of
+from paramfleet_pserver.taking import PartReply
 
 __all__ = ["telling"]
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from paramfleet_pserver.core.identities import FIRST_SEQUENCE
 from paramfleet_pserver.fields import Fields
-from paramfleet_pserver.parts import DensePart, SparsePart, Update
+from paramfleet_pserver.parts import DensePart, Piece, SparsePart
 from paramfleet_pserver.tables import DenseTable, SparseTable, Table
 from paramfleet_pserver.tablestore import TableStore
 from paramfleet_pserver.tensors import PartIds, change_of
@@ -72,11 +72,9 @@ class Changes:
                 table=name,
                 sequence=part.integer("sequence", least=FIRST_SEQUENCE),
             )
-            yield identity, table, self._content(index, part, table, identity), part
+            yield identity, table, self._content(index, part, table), part
 
-    def _content(
-        self, index: int, part: Fields, table: Table, identity: PushIdentity
-    ) -> SparsePart | DensePart:
+    def _content(self, index: int, part: Fields, table: Table) -> SparsePart | DensePart:
         wire = part.choice("wire", WIRE_DTYPES, "float32")
         name = f"{index}.{self._tensor}"
         if isinstance(table, SparseTable):
@@ -94,13 +92,11 @@ class Changes:
             )
             return SparsePart(ids, offsets, rows, wire, unique=part.flag("unique"))
         assert isinstance(table, DenseTable), "a table is sparse or dense"
-        update, at, stop = self._piece(part, table, identity)
+        piece, at, stop = self._piece(part, table)
         values = change_of(self._message, name, table, wire=wire, shape=(stop - at,))
-        return DensePart(values, wire, at=at, update=update)
+        return DensePart(values, wire, at=at, piece=piece)
 
-    def _piece(
-        self, part: Fields, table: DenseTable, identity: PushIdentity
-    ) -> tuple[Update | None, int, int]:
+    def _piece(self, part: Fields, table: DenseTable) -> tuple[Piece | None, int, int]:
         """Return what a part is a piece of, and which values it is for; None for all.
 
         Raises:
@@ -119,7 +115,7 @@ class Changes:
         if square < 0:
             raise MalformedMessageError(where="part field 'square'", rule="must be >= 0")
         first = part.integer("update", least=FIRST_SEQUENCE)
-        return table.update_of(identity, first, square), start, stop
+        return Piece(first, square), start, stop
 
     def _earlier(self, index: int, other: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the ids and bounds of an earlier part.

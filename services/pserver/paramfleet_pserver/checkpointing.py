@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paramfleet_pserver.asking import Asking
+from paramfleet_pserver.commands import Load
 from paramfleet_pserver.core.holding import Source
 from paramfleet_pserver.fields import Fields
 from paramfleet_pserver.gathering import GONE, SILENT, Gathering, rules_of
@@ -209,7 +210,7 @@ class Checkpointing:
         fields = Fields(request.message.fields, where="answer")
         rank = Rank(fields.integer("rank"))
         training.check_rank(rank)
-        training.identities.fence(rank, fields.integer("incarnation"))
+        training.fence(rank, fields.integer("incarnation"))
         if fields.flag("ends"):
             self.asking.leave(rank)
         question = await self.asking.serve(
@@ -270,11 +271,14 @@ class Checkpointing:
             apart=apart,
             not_negative=not_negative,
         )
-        self._store.put(loaded.tables)
+        if training is None:
+            self._store.put(loaded.tables)
+        else:
+            training.execute(Load(tuple(loaded.tables)))
         self.loaded_from, self.loaded_digest = str(directory), loaded.digest
         self.saved_states.begin(directory, loaded.digest)
         if training is not None and training.geo is not None:
-            await training.geo.announce_loaded()
+            await training.tell(training.geo.news_of_load())
         _log_left_out(loaded)
         return loaded
 

@@ -18,56 +18,31 @@ rows as the block does. All of a table make their replies together, so that one 
 acknowledges them.
 """
 
-import asyncio
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from paramfleet_pserver.blocks import Block
-from paramfleet_pserver.core.geo_recorder import GeoRecorder, Reply
+from paramfleet_pserver.commands import Tell, Told
+from paramfleet_pserver.core.geo_recorder import GeoRecorder
 from paramfleet_pserver.core.pacing import Pace, RateGuard
 from paramfleet_pserver.core.sharers import Sharers
-from paramfleet_pserver.owners import Job, Owners, when_done
-from paramfleet_pserver.parts import DensePart, Guarded, SparsePart, is_counted, square_of
+from paramfleet_pserver.owners import Job, Owners
+from paramfleet_pserver.parts import DensePart, Guarded, SparsePart, square_of
 from paramfleet_pserver.requests import ExchangePart, ExchangeRequest, Mode
 from paramfleet_pserver.tables import DenseTable, SparseTable, Table
 from paramfleet_pserver.tablestore import TableStore
+from paramfleet_pserver.taking import Taken, TakingRows
 from paramfleet_shared.ids import Rank, Step
 from paramfleet_shared.served_errors import GeoRuleError
-from paramfleet_shared.tables.encoding import (
-    Encoded,
-    pack_ids,
-    room_for,
-    sort_within_shards,
-)
-from paramfleet_shared.tables.routing import route
 from paramfleet_shared.tables.spec import TableSpec
 
-__all__ = ["GeoExchange", "PartReply", "check_rule"]
+__all__ = ["GeoExchange", "check_rule"]
 
 ANNOUNCED_ROWS = 1 << 18
 """Rows of a table that are announced at a time."""
-
-
-@dataclass(kw_only=True, slots=True)
-class PartReply:
-    """What the worker hears of one table."""
-
-    batch: int = 0
-    """To be acknowledged; 0 for a dense table, which is sent whole."""
-    more: bool = False
-    """Whether ids are waiting beyond these."""
-    ids: NDArray[np.int64] | None = None
-    """None for a dense table."""
-    packed: NDArray[np.uint8] | None = None
-    """The ids packed, if they are smaller so and the worker takes them."""
-    offsets: NDArray[np.int64] | None = None
-    """Bounds of this server's shards in ``ids``, where they are packed."""
-    rows: Encoded
 
 
 def check_rule(spec: TableSpec, mode: Mode) -> None:
@@ -98,28 +73,27 @@ class GeoExchange:
         self._recorders: dict[str, tuple[_Recorded, ...]] = {}
         self._announced: dict[str, tuple[Block, ...]] = {}
 
-    def begin(
+    def jobs(
         self, request: ExchangeRequest, parts: Sequence[ExchangePart], *, share: float = 1.0
-    ) -> asyncio.Future[None]:
+    ) -> list[Job]:
         """Add these parts' differences, and note them for the other workers.
 
         Args:
             request: What the parts are of.
             parts: Those not taken before.
             share: What the differences of dense tables are multiplied by.
-
-        Returns:
-            Done when the differences are added. It must not be cancelled.
         """
         jobs: list[Job] = []
         for part in parts:
             table = part.table
             content = part.content
+            if isinstance(table, DenseTable) and isinstance(content, DensePart):
+                content = table.resolved(content, part.identity)
+            number = table.number_of(content)
             if isinstance(table, DenseTable) and self._is_guarded(part):
                 pace, num_steps = Pace(len(self._ranks), part.damping), part.guarded_steps
-                step = table.number_of(content)
                 jobs += table.guarded_jobs(
-                    content, lr=part.lr, step=step, pace=pace, num_steps=num_steps
+                    content, lr=part.lr, step=number, pace=pace, num_steps=num_steps
                 )
                 continue
             if isinstance(content, DensePart):
@@ -127,63 +101,76 @@ class GeoExchange:
             elif part.damping or self._is_guarded(part):
                 content = content._replace(weights=np.ones(len(content.ids), np.float32))
                 jobs += self._weigh_jobs(part, content, request)
-            number = table.number_of(content)
             jobs += table.update_jobs([content], lr=part.lr, step=number)
             if isinstance(content, SparsePart):
                 jobs += self._record_jobs(table, content, request.rank)
-        end = self._owners.start(jobs)
-        when_done(end, partial(_count_versions, parts))
-        return end
+        return jobs
 
-    async def reply(self, request: ExchangeRequest) -> list[PartReply]:
-        """Return what the worker is to hear now, table by table."""
-        replies = await asyncio.gather(
-            *(self._reply_of(request.rank, p) for p in request.parts)
-        )
-        return list(replies)
+    def take(self, request: ExchangeRequest) -> Taken:
+        """Return what takes the rows that wait for a worker, table by table.
 
-    async def announce_loaded(self) -> None:
-        """Let every worker hear of every row that came from a checkpoint.
+        Its jobs are to run after those that add the request's differences.
+        """
+        taken = Taken(self._store, self._owners, request)
+        for part in request.parts:
+            if not isinstance(part.table, SparseTable):
+                continue
+            max_rows = max(1, part.max_rows // len(part.table.blocks))
+            taken.blocks[part.table.spec.name] = [
+                TakingRows(block, recorder, request.rank, part.ack, max_rows)
+                for block, recorder, *_ in self._recorded(part.table)
+            ]
+        return taken
 
-        May be called again: what was announced once is not announced twice, and
-        what a cancelled call left out is made up for.
+    def news_of_load(self) -> Iterator[Tell | Told]:
+        """Yield what lets every worker hear of every row that came from a checkpoint.
+
+        What was executed once isn't yielded again, and what was left out is made up for.
         """
         for table in self._store:
             if isinstance(table, SparseTable) and table.is_loaded:
                 blocks = table.blocks
                 if self._announced.get(table.spec.name) is not blocks:
-                    await self._announce(table)
-                    self._announced[table.spec.name] = blocks
+                    yield from _all_rows(table, None)
+                    if table.blocks is blocks:
+                        yield Told(table=table)
 
-    async def _announce(self, table: SparseTable) -> None:
-        for block, recorder, *_ in self._recorded(table):
-            for rows in _all_rows(block):
-                act = partial(recorder.record, rows, writer=None)
-                await self._owners.run([Job(block.owner, len(rows), act)])
+    def news_of_all(self, rank: Rank) -> Iterator[Tell | Told]:
+        """Yield what lets a worker that joined hear of every row that there is already.
 
-    def join(self, rank: Rank) -> None:
-        """Note for a worker what others change from now on; ``tell_all`` does the rest."""
-        self._ranks.add(rank)
-        self._untold.add(rank)
-        for recorded in self._recorders.values():
-            for each in recorded:
-                self._owners.post(Job(each.block.owner, 0, partial(each.join, rank)))
-
-    async def tell_all(self, rank: Rank) -> None:
-        """Let a worker that joined hear of every row that there is already.
-
-        May be called again: what a cancelled call left out is made up for, and a row that
-        waits already does so once.
+        What was left out is made up for, and a row that waits already does so once.
         """
         if rank not in self._untold:
             return
         for table in self._store:
             if isinstance(table, SparseTable):
-                for block, recorder, *_ in self._recorded(table):
-                    for rows in _all_rows(block):
-                        act = partial(recorder.tell, rank, rows)
-                        await self._owners.run([Job(block.owner, len(rows), act)])
-        self._untold.discard(rank)
+                yield from _all_rows(table, rank)
+        yield Told(rank)
+
+    def told(self, told: Told) -> None:
+        """Note that all rows that there were wait."""
+        if told.rank is not None:
+            self._untold.discard(told.rank)
+        if told.table is not None:
+            self._announced[told.table.spec.name] = told.table.blocks
+
+    def tell(self, tell: Tell) -> list[Job]:
+        """Let rows wait for a worker, or for all."""
+        block, recorder, *_ = self._recorded(tell.table)[tell.block]
+        rows = np.arange(tell.start, tell.stop)
+        if tell.rank is None:
+            act = partial(recorder.record, rows, writer=None)
+        else:
+            act = partial(recorder.tell, tell.rank, rows)
+        return [Job(block.owner, len(rows), act)]
+
+    def join(self, rank: Rank) -> None:
+        """Note for a worker what others change from now on; ``news_of_all`` is the rest."""
+        self._ranks.add(rank)
+        self._untold.add(rank)
+        for recorded in self._recorders.values():
+            for each in recorded:
+                self._owners.post(Job(each.block.owner, 0, partial(each.join, rank)))
 
     def leave(self, rank: Rank) -> None:
         """Keep nothing for a worker any more."""
@@ -191,40 +178,6 @@ class GeoExchange:
         for recorded in self._recorders.values():
             for each in recorded:
                 self._owners.post(Job(each.block.owner, 0, partial(each.leave, rank)))
-
-    async def _reply_of(self, rank: Rank, part: ExchangePart) -> PartReply:
-        table = part.table
-        table.num_pulls += 1
-        if isinstance(table, DenseTable):
-            wire = part.answer_wire
-            assert isinstance(part.content, DensePart), "of a dense table"
-            where = slice(0, 0) if part.quiet else part.content.where
-            reply = PartReply(rows=room_for((where.stop - where.start,), wire))
-            await self._owners.run([table.pull_job(reply.rows, wire, where)])
-            return reply
-        assert isinstance(table, SparseTable), "a table is sparse or dense"
-        wire = part.content.wire
-        max_rows = max(1, part.max_rows // len(table.blocks))
-        taken = [
-            _Taking(block, recorder, rank, part.ack, max_rows)
-            for block, recorder, *_ in self._recorded(table)
-        ]
-        await self._owners.run([each.job() for each in taken])
-        told = _Told(taken, self._store.num_shards, packs=wire != "float32")
-        await self._owners.run([Job(0, len(told.ids), told.sort)])
-        first, last = self._store.shards.start, self._store.shards.stop
-        offsets = told.offsets[first : last + 1]
-        room = room_for((len(told.ids), table.spec.dim), wire)
-        rows = SparsePart(told.ids, offsets, room, wire)
-        await self._owners.run(table.pull_jobs(rows, create=False))
-        return PartReply(
-            batch=taken[0].reply.batch,
-            more=any(each.reply.more for each in taken),
-            ids=told.ids,
-            packed=told.packed,
-            offsets=offsets,
-            rows=room,
-        )
 
     def _is_guarded(self, part: ExchangePart) -> bool:
         return part.guarded_steps > 0 and len(self._ranks) > 1
@@ -328,56 +281,9 @@ class _Recorded(NamedTuple):
             self.sharers.note(rows, writer=writer)
 
 
-def _all_rows(block: Block) -> Iterator[NDArray[np.int64]]:
-    """Yield the numbers of a block's rows, some at a time: its owner has others to serve."""
-    for start in range(0, block.rows.num_rows, ANNOUNCED_ROWS):
-        yield np.arange(start, min(start + ANNOUNCED_ROWS, block.rows.num_rows))
-
-
-def _count_versions(parts: Sequence[ExchangePart], end: asyncio.Future[None]) -> None:
-    if end.exception() is None:
-        for part in parts:
-            part.table.version += is_counted(part.content)
-
-
-class _Taking:
-    """Takes a block's part of a reply, on its owner's thread."""
-
-    def __init__(
-        self, block: Block, recorder: GeoRecorder, rank: Rank, ack: int, max_rows: int
-    ) -> None:
-        self._block = block
-        self._recorder = recorder
-        self._rank = rank
-        self._ack = ack
-        self._max_rows = max_rows
-        self.reply = Reply(batch=0, rows=np.empty(0, np.int64), more=False)
-        self.ids = np.empty(0, np.int64)
-
-    def job(self) -> Job:
-        """Return the work."""
-        waiting = self._recorder.num_waiting(self._rank)
-        return Job(self._block.owner, min(waiting, self._max_rows), self._act)
-
-    def _act(self) -> None:
-        self._recorder.acknowledge(self._rank, self._ack)
-        self.reply = self._recorder.take(self._rank, max_rows=self._max_rows)
-        self.ids = self._block.rows.ids()[self.reply.rows]
-
-
-class _Told:
-    """The ids of a reply, sorted as they travel."""
-
-    def __init__(self, taken: Sequence[_Taking], num_shards: int, *, packs: bool) -> None:
-        self.ids = np.concatenate([each.ids for each in taken])
-        self.offsets = np.zeros(num_shards + 1, np.int64)
-        self.packed: NDArray[np.uint8] | None = None
-        self._packs = packs
-
-    def sort(self) -> None:
-        """Sort the ids by shard, and pack them if they are to be."""
-        routed = route(self.ids, len(self.offsets) - 1)
-        self.ids, self.offsets = routed.ids, routed.offsets
-        if self._packs:
-            self.ids = self.ids[sort_within_shards(self.ids, self.offsets)]
-            self.packed = pack_ids(self.ids, self.offsets)
+def _all_rows(table: SparseTable, rank: Rank | None) -> Iterator[Tell]:
+    """Yield a table's rows, some at a time: their owners have others to serve."""
+    for index, block in enumerate(table.blocks):
+        for start in range(0, block.rows.num_rows, ANNOUNCED_ROWS):
+            stop = min(start + ANNOUNCED_ROWS, block.rows.num_rows)
+            yield Tell(table, index, start, stop, rank)

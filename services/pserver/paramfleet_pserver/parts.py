@@ -21,6 +21,7 @@ from paramfleet_shared.tables.sparse import SparseShard
 __all__ = [
     "DensePart",
     "Guarded",
+    "Piece",
     "SparsePart",
     "Update",
     "is_counted",
@@ -92,6 +93,15 @@ class Update:
     """How far to step, where that is guarded. The range's owner sets it."""
 
 
+class Piece(NamedTuple):
+    """What a piece of a dense table's range is a piece of, as its worker says."""
+
+    first: int
+    """The sequence of the update's first piece."""
+    square: float
+    """The squared length of all the update's numbers here."""
+
+
 class DensePart(NamedTuple):
     """One worker's numbers for this server's range of a dense table, or for a piece of it."""
 
@@ -103,8 +113,10 @@ class DensePart(NamedTuple):
     """What the values are multiplied by."""
     at: int = 0
     """The first one's place in the range."""
-    update: Update | None = None
+    piece: Piece | None = None
     """What it is a piece of; None for the whole range."""
+    update: Update | None = None
+    """The same as the table knows it, from when the piece is applied."""
 
     @property
     def numbers(self) -> Encoded:

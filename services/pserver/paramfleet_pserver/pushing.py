@@ -1,28 +1,20 @@
-"""What becomes of a push, kept until its step is whole or applied on arrival, and of a pull.
+"""What becomes of a request that changes tables, and of a pull.
 
-A change is judged, and has room for its new rows, before its first effect.
+A change is judged, and has room for its new rows, before it is executed as a command.
 """
 
 import asyncio
 from functools import partial
 from typing import Any
 
-from paramfleet_pserver.admission import Hold, admit, claim, wanted_of_pull
-from paramfleet_pserver.capacity import Claims
-from paramfleet_pserver.core.pacing import pace_of
-from paramfleet_pserver.geo import PartReply
+from paramfleet_pserver.admission import Hold, admit, claim, rows_of_pull, wanted_of_pull
+from paramfleet_pserver.commands import Contribute, Create, Exchange, Update
 from paramfleet_pserver.holding import Holding
-from paramfleet_pserver.owners import Job, Owners, when_done
-from paramfleet_pserver.parts import is_counted
+from paramfleet_pserver.machine import Outcome
+from paramfleet_pserver.owners import Owners
 from paramfleet_pserver.reading import reading
-from paramfleet_pserver.requests import (
-    ExchangePart,
-    ExchangeRequest,
-    PullRequest,
-    PushPart,
-    PushRequest,
-)
-from paramfleet_pserver.stepping import SyncSteps
+from paramfleet_pserver.requests import ExchangeRequest, PullRequest, PushRequest
+from paramfleet_pserver.taking import PartReply
 from paramfleet_pserver.training import Training
 from paramfleet_shared.rpc.server import Request
 from paramfleet_shared.wire.message import Message
@@ -37,37 +29,9 @@ async def keep_push(training: Training, owners: Owners, push: PushRequest) -> li
         CapacityError: if there is no room for their new rows; nothing is kept.
         TableMemoryError: if there is no memory for them; nothing is kept.
     """
-    steps = training.steps
-    assert steps is not None, "only in sync"
-
-    def judge() -> tuple[PushPart, ...]:
-        if _is_known(training, push, steps):
-            return ()
-        steps.check(push.rank, push.step, push.weight)
-        return push.parts
-
-    claims = await admit(judge, owners)
-    fresh = _fresh(training, push)
-    if _is_known(training, push, steps):
-        claims.release()
-        return fresh
-    for part in push.parts:
-        training.identities.record(part.identity)
-    training.commit(push.rank, push.step)
-    steps.keep(push.rank, push.step, push.weight, push.parts, claims)
-    return fresh
-
-
-def _is_known(training: Training, push: PushRequest, steps: SyncSteps) -> bool:
-    """Return whether a push of sync was kept before."""
-    if push.parts:
-        return not any(_fresh(training, push))
-    return steps.holds(push.rank, push.step)
-
-
-def _fresh(training: Training, change: PushRequest | ExchangeRequest) -> list[bool]:
-    """Return which parts of a change weren't taken before."""
-    return [training.identities.is_fresh(part.identity) for part in change.parts]
+    command = Contribute(push)
+    claims = await admit(partial(training.machine.judge, command), owners)
+    return training.execute(command, claims=claims).fresh
 
 
 async def take_step(
@@ -104,12 +68,14 @@ async def answer_pull(
         CapacityError: if there is no room for the rows that it would create; none is.
         TableMemoryError: if there is no memory for them; none is created.
     """
-    wanted = list(wanted_of_pull(pull))
-    claims = await claim(wanted, owners)
+    claims = await claim(list(wanted_of_pull(pull)), owners)
     versions = [part.table.version for part in pull.parts]
     jobs, tensors = reading(pull)
-    end = owners.start(jobs, alone=alone)
-    when_done(end, lambda _: claims.release())
+    if created := rows_of_pull(pull):
+        command = Create(tuple(created))
+        end = training.execute(command, claims=claims, reads=jobs, alone=alone).applied
+    else:
+        end = owners.start(jobs, alone=alone)
     await asyncio.shield(end)
     slowest = training.slowest_but(pull.rank)
     return Message(fields={"versions": versions, "slowest": slowest, **facts}, tensors=tensors)
@@ -133,24 +99,15 @@ async def apply_push(
         CapacityError: if there is no room for its new rows; nothing is changed.
         TableMemoryError: if there is no memory for them; nothing is changed.
     """
-    judge = partial(_new_parts, training, push)
-    claims = await admit(judge, owners, Hold(holding, push.parts, request.deadline))
-    fresh = _fresh(training, push)
-    new = [part for part, is_fresh in zip(push.parts, fresh, strict=True) if is_fresh]
-    jobs: list[Job] = []
-    for part in new:
-        training.identities.record(part.identity)
-        jobs += _jobs(part, training)
-    if new or not push.parts:
-        holding.note(push.rank, push.incarnation, continues=push.continues)
-    applied = owners.start(jobs, alone=request.is_alone)
-    when_done(applied, partial(_count, new, claims))
-    if not push.continues:
-        training.commit(push.rank, push.step)
-    await asyncio.shield(applied)
-    if len(new) < len(fresh):
+    command = Update(push)
+    hold = Hold(holding, push.parts, request.deadline)
+    claims = await admit(partial(training.machine.judge, command), owners, hold)
+    outcome = training.execute(command, claims=claims, alone=request.is_alone)
+    _note(holding, push, outcome)
+    await asyncio.shield(outcome.applied)
+    if not all(outcome.fresh):
         await owners.settle()  # the original may still be on its way
-    return fresh
+    return outcome.fresh
 
 
 async def apply_exchange(
@@ -178,47 +135,20 @@ async def apply_exchange(
         CapacityError: if there is no room for its new rows; nothing is changed.
         TableMemoryError: if there is no memory for them; nothing is changed.
     """
-    geo = training.geo
-    assert geo is not None, "only in GEO and LocalSGD"
-    judge = partial(_new_parts, training, exchange)
-    claims = await admit(judge, owners, Hold(holding, exchange.parts, request.deadline))
-    new = [part for part in exchange.parts if training.identities.is_fresh(part.identity)]
-    for part in new:
-        training.identities.record(part.identity)
-    if new or not exchange.parts:
-        holding.note(exchange.rank, exchange.incarnation, continues=exchange.continues)
-    is_mean = training.terms.mode == "localsgd"
-    added = geo.begin(exchange, new, share=1.0 / training.num_members if is_mean else 1.0)
-    when_done(added, lambda _: claims.release())
+    command = Exchange(exchange)
+    hold = Hold(holding, exchange.parts, request.deadline)
+    claims = await admit(partial(training.machine.judge, command), owners, hold)
+    outcome = training.execute(command, claims=claims)
+    _note(holding, exchange, outcome)
     losses = training.hear_loss(exchange.rank, exchange.loss)
-    training.commit(exchange.rank, exchange.step)
-    await asyncio.shield(added)
-    if len(new) < len(exchange.parts):
+    await asyncio.shield(outcome.applied)
+    if not all(outcome.fresh):
         await owners.settle()  # the original may still be on its way
-    return await geo.reply(exchange), losses
+    assert outcome.taken is not None, "of an exchange"
+    return await outcome.taken.read(), losses
 
 
-def _new_parts(
-    training: Training, change: PushRequest | ExchangeRequest
-) -> list[PushPart | ExchangePart]:
-    """Return the parts of a change that weren't taken before, if its step may be committed."""
-    new = [part for part in change.parts if training.identities.is_fresh(part.identity)]
-    training.check_commit(change.rank, change.step)
-    return new
-
-
-def _jobs(part: PushPart, training: Training) -> list[Job]:
-    """Return the update that a part is."""
-    table, step = part.table, part.table.number_of(part.content)
-    if training.terms.async_rate == "full":
-        return table.update_jobs([part.content], lr=part.lr, step=step)
-    workers = max(1, training.num_members)
-    pace = pace_of(table.spec.optimizer, update=step, workers=workers)
-    return table.paced_jobs(part.content, lr=part.lr, step=step, pace=pace)
-
-
-def _count(parts: list[PushPart], claims: Claims, applied: asyncio.Future[None]) -> None:
-    claims.release()
-    if applied.exception() is None:
-        for part in parts:
-            part.table.version += is_counted(part.content)
+def _note(holding: Holding, change: PushRequest | ExchangeRequest, outcome: Outcome) -> None:
+    """Let a hold know whether more of a change will come."""
+    if any(outcome.fresh) or not change.parts:
+        holding.note(change.rank, change.incarnation, continues=change.continues)

@@ -39,6 +39,7 @@ __all__ = [
     "exchange_request",
     "pull_request",
     "push_request",
+    "spec_of",
 ]
 
 Mode = Literal["sync", "async", "geo", "localsgd"]
@@ -156,7 +157,7 @@ def declare_request(message: Message) -> DeclareRequest:
     if known is None:
         raise MalformedMessageError(where="declare field 'mode'", rule=f"must be in {MODES}")
     return DeclareRequest(
-        specs=tuple(_spec_of(wire) for wire in fields.parts("tables")),
+        specs=tuple(spec_of(wire) for wire in fields.parts("tables")),
         mode=known,
         worker_num=fields.integer("worker_num", least=1),
         max_staleness=fields.optional_integer("max_staleness"),
@@ -167,7 +168,7 @@ def declare_request(message: Message) -> DeclareRequest:
     )
 
 
-def _spec_of(wire: Mapping[str, Any]) -> TableSpec:
+def spec_of(wire: Mapping[str, Any]) -> TableSpec:
     """Read a table's description.
 
     Raises:

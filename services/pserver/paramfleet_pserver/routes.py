@@ -15,6 +15,7 @@ from typing import Any
 from paramfleet_pserver.access import IssuedIncarnations
 from paramfleet_pserver.answers import telling
 from paramfleet_pserver.checkpointing import Checkpointing
+from paramfleet_pserver.commands import Assign, Join, Leave, Limit, Lose, Make
 from paramfleet_pserver.dense_requests import assign_request, stage_request
 from paramfleet_pserver.fields import Fields
 from paramfleet_pserver.finite import check_change, check_values
@@ -38,8 +39,9 @@ from paramfleet_pserver.requests import (
 from paramfleet_pserver.staging import Staging
 from paramfleet_pserver.tables import SparseTable, Table
 from paramfleet_pserver.tablestore import TableStore
+from paramfleet_pserver.terms import Terms
 from paramfleet_pserver.total_requests import total_request
-from paramfleet_pserver.training import Terms, Training
+from paramfleet_pserver.training import Training
 from paramfleet_shared.clock import Clock
 from paramfleet_shared.discovery.orders import Orders
 from paramfleet_shared.errors import FleetError
@@ -138,7 +140,9 @@ class Routes:
             False if nothing changes.
         """
         self._lost[rank] = incarnation
-        if self._training is None or not self._training.lose(rank, incarnation):
+        if self._training is None:
+            return False
+        if not self._training.execute(Lose(rank, incarnation)).is_changed:
             return False
         self._forget(rank)
         self._checkpoints.asking.leave(rank)
@@ -147,7 +151,7 @@ class Routes:
     def obey(self, orders: Orders) -> None:
         """Keep to the settings that an operator changed."""
         if self._training is not None and "max_staleness" in orders.settings:
-            self._training.adjust(max_staleness=orders.settings["max_staleness"])
+            self._training.execute(Limit(orders.settings["max_staleness"]))
 
     def facts(self) -> dict[str, Any]:
         """Return what an operator may ask, in plain values."""
@@ -173,14 +177,14 @@ class Routes:
             if self._training is None:
                 self._training = self._begin(Terms.of(declared))
             training = self._training
-            step = training.join(declared.rank, declared.incarnation)
+            step = training.execute(Join(declared.rank, declared.incarnation)).step
             self._checkpoints.asking.join(declared.rank)
-            for table in built:
-                table.version = training.steps.version if training.steps else 0
-            self._store.put(built)
+            if built:
+                specs = tuple(table.spec for table in built)
+                training.execute(Make(specs, tuple(built)))
         if training.geo is not None:
-            await training.geo.announce_loaded()
-            await training.geo.tell_all(declared.rank)
+            await training.tell(training.geo.news_of_load())
+            await training.tell(training.geo.news_of_all(declared.rank))
         loaded = [s.name for s in declared.specs if self._store.find(s.name).is_loaded]
         created = [table.spec.name for table in built]
         folder = self._checkpoints.loaded_from
@@ -203,7 +207,7 @@ class Routes:
         training = self._trained("stage")
         piece = stage_request(request.message, self._store)
         training.check_rank(piece.rank)
-        training.identities.fence(piece.rank, piece.incarnation)
+        training.fence(piece.rank, piece.incarnation)
         await self._staging.put(piece)
         return Message()
 
@@ -259,23 +263,18 @@ class Routes:
         training = self._trained("assign")
         assign = assign_request(self._staging.fill(request.message), self._store)
         await check_values(assign)
-        training.identities.fence(assign.rank, assign.incarnation)
-        table = assign.table
-        if assign.only_if_new and (table.is_loaded or table.is_assigned or table.num_updates):
-            return Message(fields={"assigned": False})
-        table.is_assigned = True
-        job = table.assign_job(assign.values)
+        outcome = training.execute(Assign(assign))
         del assign  # gigabytes: they are let go where the job is done, not by the event loop
-        await self._owners.run([job])
-        return Message(fields={"assigned": True})
+        await asyncio.shield(outcome.applied)
+        return Message(fields={"assigned": outcome.is_changed})
 
     async def leave(self, request: Request) -> Message:
         """Take a worker out of a step and all after; may be repeated."""
         training = self._trained("leave")
         fields = Fields(request.message.fields, where="leave")
         rank = Rank(fields.integer("rank"))
-        training.identities.fence(rank, fields.integer("incarnation"))
-        training.leave(rank, Step(fields.integer("step")))
+        incarnation, step = fields.integer("incarnation"), Step(fields.integer("step"))
+        training.execute(Leave(rank, incarnation, step))
         self._forget(rank)
         return Message()
 
@@ -284,7 +283,7 @@ class Routes:
         training = self._trained("wait_turn")
         fields = Fields(request.message.fields, where="wait_turn")
         rank, step = Rank(fields.integer("rank")), Step(fields.integer("step"))
-        training.identities.fence(rank, fields.integer("incarnation"))
+        training.fence(rank, fields.integer("incarnation"))
         await training.wait_turn(rank, step, deadline=request.deadline)
         return Message(fields={"slowest": training.slowest_but(rank)})
 
@@ -292,7 +291,7 @@ class Routes:
         """Answer with the sum over a step's workers, once it is whole; may be repeated."""
         training = self._trained("total", {"sync"})
         part = total_request(request.message)
-        training.identities.fence(part.rank, part.incarnation)
+        training.fence(part.rank, part.incarnation)
         assert training.steps is not None, "the mode is sync"
         return Message(tensors={"sum": await training.steps.total(part, request.deadline)})
 
@@ -358,7 +357,7 @@ class Routes:
             clock=self._clock,
         )
         for rank, incarnation in self._lost.items():
-            training.lose(rank, incarnation)
+            training.execute(Lose(rank, incarnation))
         if self._failure is not None:
             training.fail(self._failure)
         return training

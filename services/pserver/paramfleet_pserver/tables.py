@@ -237,6 +237,15 @@ class SparseTable(Table):
                 jobs.append(Job(owner, count, read))
         return jobs
 
+    def create_jobs(self, ids: NDArray[np.int64], offsets: NDArray[np.int64]) -> list[Job]:
+        """Make rows of those ids, sorted by shard, that are unknown; see ``SparsePart``."""
+        part = SparsePart(ids, offsets, Encoded(np.empty((len(ids), 0), np.float32)))
+        return [
+            Job(block.owner, len(own), partial(block.rows.create, own))
+            for block in self.blocks
+            if len(own := part.ids[part.within(block.shards)])
+        ]
+
     @override
     def update_jobs(
         self, parts: Sequence[SparsePart | DensePart], *, lr: float, step: int
@@ -304,19 +313,16 @@ class DenseTable(Table):
         self._updates: dict[int, Update] = {}
         """The latest of each worker that came in pieces."""
 
-    def update_of(self, piece: PushIdentity, first: int, square: float) -> Update:
-        """Return what a piece is a piece of.
-
-        Args:
-            piece: The piece's identity.
-            first: The sequence of the update's first piece.
-            square: The squared length of all the update's numbers here.
-        """
-        source = piece.incarnation, first
-        known = self._updates.get(piece.worker)
+    def resolved(self, part: DensePart, identity: PushIdentity) -> DensePart:
+        """Return a part that is about to be applied with what it is a piece of."""
+        if part.piece is None:
+            return part
+        source, square = (identity.incarnation, part.piece.first), part.piece.square
+        known = self._updates.get(identity.worker)
         if known is None or known.source < source:
-            known = self._updates[piece.worker] = Update(source, square)
-        return known if known.source == source else Update(source, square)
+            known = self._updates[identity.worker] = Update(source, square)
+        same = known if known.source == source else Update(source, square)
+        return part._replace(update=same)
 
     def forget(self, rank: int) -> None:
         """Keep nothing of a worker that left."""

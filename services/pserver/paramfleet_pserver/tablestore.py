@@ -51,13 +51,11 @@ class TableStore:
         return iter(tuple(self._tables.values()))  # others may come between two of them
 
     def forget(self, rank: Rank) -> None:
-        """Keep no ids of a worker's pulls, and no pieces of its updates, any more."""
+        """Keep no ids of a worker's pulls any more."""
         for table in self:
             if isinstance(table, SparseTable):
                 table.pulled.forget(rank)
                 table.known.forget(rank)
-            elif isinstance(table, DenseTable):
-                table.forget(rank)
 
     def find(self, name: str) -> Table:
         """Return a table.

@@ -172,6 +172,15 @@ class SparseShard:
         counts = chain(chains, slots)
         step_chains(numbers, self._rows, chains, counts, keys, flat_grads)
 
+    def create(self, ids: NDArray[np.int64]) -> None:
+        """Make rows of those ids, int64 [n], that are unknown.
+
+        Raises:
+            RowShapeError: if ``ids`` are not int64 [n].
+            CapacityError: if there is no room for the new rows.
+        """
+        self._find(ids)
+
     def assign(
         self,
         ids: NDArray[np.int64],

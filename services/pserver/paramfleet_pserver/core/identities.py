@@ -83,15 +83,24 @@ class IdentityWindow:
         Raises:
             FencedError: if a newer incarnation is known.
         """
-        current = self._incarnation.get(worker, incarnation)
-        if incarnation < current:
-            raise FencedError(worker=worker, incarnation=incarnation, current=current)
+        current = self.expect(worker, incarnation)
         if incarnation > current:
             for key in [key for key in self._seen if key[0] == worker]:
                 self._former[worker, current, key[1]] = self._seen.pop(key)
             while len(self._former) > MAX_FORMER:
                 del self._former[next(iter(self._former))]
         self._incarnation[worker] = incarnation
+
+    def expect(self, worker: int, incarnation: int) -> int:
+        """Refuse a former incarnation, and change nothing; return the one that is known.
+
+        Raises:
+            FencedError: if a newer incarnation is known.
+        """
+        current = self._incarnation.get(worker, incarnation)
+        if incarnation < current:
+            raise FencedError(worker=worker, incarnation=incarnation, current=current)
+        return current
 
     def incarnation(self, worker: int) -> int:
         """Return the latest incarnation of a worker that is known; 0 for none."""
