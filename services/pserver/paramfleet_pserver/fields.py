@@ -93,6 +93,13 @@ class Fields:
                 return known
         raise self._wrong(name, f"must be one of {', '.join(choices)}")
 
+    def map(self, name: str) -> Mapping[str, Any]:
+        """Return a map."""
+        value = self._values.get(name)
+        if type(value) is not dict:
+            raise self._wrong(name, "must be a map")
+        return value
+
     def parts(self, name: str) -> list[Mapping[str, Any]]:
         """Return a list of maps."""
         value = self._values.get(name)
