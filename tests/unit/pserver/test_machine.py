@@ -216,13 +216,13 @@ def state_of(machine: Machine, *, same_owners: bool) -> Iterator[Any]:
         if isinstance(table, DenseTable):
             dense = table.range
             yield dense.values.tobytes() + dense.states.tobytes()
-            yield dense.is_untouched, sorted(vars(table._guard).items())
+            yield dense.is_untouched, sorted(vars(table.guards[0]).items())
             yield sorted(table._updates.items())
         elif isinstance(table, SparseTable):
             yield from _rows_of(table)
             if same_owners:
                 yield [block.rows._num_pushes for block in table.blocks]
-                yield [sorted(vars(guard).items()) for guard in table._guards]
+                yield [sorted(vars(guard).items()) for guard in table.guards]
     yield sorted(machine.identities.incarnations().items())
     yield sorted(machine.identities.taken())
     yield sorted(machine.gate.committed().items()), machine.max_staleness

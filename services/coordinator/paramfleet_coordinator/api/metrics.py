@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from paramfleet_coordinator.api.service import AdminService
+from paramfleet_coordinator.api.admin_service import AdminService
 from paramfleet_coordinator.routes import RpcRoutes
 from paramfleet_shared.discovery.records import ROLES
 from paramfleet_shared.telemetry import MetricRegistry

@@ -8,7 +8,7 @@ from typing import Any
 
 from aiohttp import web
 
-from paramfleet_coordinator.api.service import AdminService, UnknownWorkerRankError
+from paramfleet_coordinator.api.admin_service import AdminService, UnknownWorkerRankError
 from paramfleet_coordinator.core.operator_actions import ActionRefusedError, SettingRefusedError
 from paramfleet_shared.errors import FleetError, error_to_wire
 from paramfleet_shared.telemetry import finite

@@ -12,7 +12,7 @@ from paramfleet_coordinator.api.openapi import describe
 from paramfleet_coordinator.api.pages import PAGES
 from paramfleet_coordinator.api.reading import READING
 from paramfleet_coordinator.api.route import ADMIN_SERVICE
-from paramfleet_coordinator.api.service import AdminService
+from paramfleet_coordinator.api.admin_service import AdminService
 from paramfleet_coordinator.api.stream import READERS, STREAMING
 from paramfleet_shared.access import requires
 

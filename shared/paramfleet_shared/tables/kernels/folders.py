@@ -14,8 +14,9 @@ def cache_folders(given: str) -> tuple[Path, ...]:
     """Return where compiled kernels may be kept, the best place first.
 
     A folder's name holds a digest of every kernel's source, and of the formulas that the
-    kernels are made of. numba itself looks only at the file that a kernel is written in, so that it would not see a change in a function
-    inlined from another, and would fail on a record that an older version has left.
+    kernels are made of. numba itself looks only at the file that a kernel is written in,
+    so that it would not see a change in a function inlined from another, and would fail on
+    a record that an older version has left.
 
     Args:
         given: The folder that ``NUMBA_CACHE_DIR`` names; empty if it names none.
