@@ -15,8 +15,8 @@ from dataclasses import asdict
 
 from paramfleet_coordinator.access import AuditLog
 from paramfleet_coordinator.api import routes as api
-from paramfleet_coordinator.api.metrics import metrics_of
 from paramfleet_coordinator.api.admin_service import AdminService
+from paramfleet_coordinator.api.metrics import metrics_of
 from paramfleet_coordinator.config import CoordinatorSettings
 from paramfleet_coordinator.core.barriers import Barriers
 from paramfleet_coordinator.core.gathering import Gathering

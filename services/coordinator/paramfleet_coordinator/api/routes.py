@@ -7,12 +7,12 @@ from aiohttp import web
 
 from paramfleet_coordinator.access import AUDIT_LOG, AuditLog
 from paramfleet_coordinator.api.acting import ACTING
+from paramfleet_coordinator.api.admin_service import AdminService
 from paramfleet_coordinator.api.entering import ENTERING
 from paramfleet_coordinator.api.openapi import describe
 from paramfleet_coordinator.api.pages import PAGES
 from paramfleet_coordinator.api.reading import READING
 from paramfleet_coordinator.api.route import ADMIN_SERVICE
-from paramfleet_coordinator.api.admin_service import AdminService
 from paramfleet_coordinator.api.stream import READERS, STREAMING
 from paramfleet_shared.access import requires
 
