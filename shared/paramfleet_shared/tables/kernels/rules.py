@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paramfleet_shared.bounds import LARGEST_GRADIENT
-from paramfleet_shared.tables.kernels.compiled import inlined, kernel, merged
+from paramfleet_shared.tables.kernels.compiled import inlined, kernel, merged, uncounted
 from paramfleet_shared.tables.kernels.hashing import mix
 from paramfleet_shared.tables.kernels.lanes import (
     LANES,
@@ -199,13 +199,24 @@ def _mean_square(grads: Any, start: Any, count: Any) -> Any:
     return total / np.float32(count)
 
 
+@uncounted
+def _rate_of_row(
+    step: Step, arrays: tuple[Any, Any, Any], at: tuple[int, int, int, int], count: int
+) -> Any:
+    """Step the state that a row has as a whole, and return the row's rate.
+
+    A function of its own: the loops of rules without such a state need its registers.
+    """
+    _values, states, grads = arrays
+    return _row_rate(step, states, at[1], _mean_square(grads, at[3], count))
+
+
 @inlined
 def _of_row(step: Step, arrays: Any, at: Any, count: Any) -> Step:
     """Return the step of a row's values, and step the state that the row has as a whole."""
     rule, rate, decay, constants, salt = step
     if _FIRST_BY_ROW <= rule < FIRST_OF_ONE:
-        _values, states, grads = arrays
-        rate = _row_rate(step, states, at[1], _mean_square(grads, at[3], count))
+        rate = _rate_of_row(step, arrays, at, count)
     return Step(rule, rate, decay, constants, salt)
 
 
