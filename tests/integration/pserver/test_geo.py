@@ -167,7 +167,7 @@ async def test_new_rows_need_memory_for_what_is_kept_of_them_for_each_worker(
         await worker.exchange({"rows": rows({1: 1.0})}, damping=damping)
 
     free = (1 << 40) // 10 + 100 * row_bytes  # of which a tenth stays free
-    many = {"rows": (np.arange(200_000), np.ones((200_000, 2), np.float32))}
+    many = {"rows": (np.arange(2_000_000), np.ones((2_000_000, 2), np.float32))}
     with pytest.raises(TableMemoryError, match=rf"more rows x {row_bytes} bytes"):
         await ada.exchange(many, step=1, damping=damping)
 

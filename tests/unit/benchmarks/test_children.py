@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from paramfleet_shared.processes.keeping import tied
 from peer.children import cpu_s
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the clocks are Linux's")
@@ -35,7 +36,7 @@ print("ended", flush=True)
 input()
 """
     with subprocess.Popen(
-        [sys.executable, "-c", program],
+        tied([sys.executable, "-c", program]),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -49,7 +50,7 @@ input()
 
 
 def test_a_process_that_is_gone_has_used_nothing() -> None:
-    process = subprocess.Popen([sys.executable, "-c", ""])
+    process = subprocess.Popen(tied([sys.executable, "-c", ""]))
     process.wait()
 
     assert cpu_s(process.pid) == 0.0

@@ -15,6 +15,7 @@ from cores import (
     pinned,
     thread_on,
 )
+from paramfleet_shared.processes.keeping import tied
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing is pinned")
 
@@ -47,7 +48,7 @@ def test_workers_have_a_core_each_in_turns() -> None:
 def test_a_command_runs_on_its_cores_from_the_start() -> None:
     last = USABLE[-1:]
 
-    told = subprocess.check_output(pinned([sys.executable, "-c", TELL], last), text=True)
+    told = subprocess.check_output(tied(pinned([sys.executable, "-c", TELL], last)), text=True)
 
     assert told.split() == [str(last[0])]
 
@@ -59,7 +60,7 @@ def test_a_command_without_cores_is_as_it_was() -> None:
 @linux
 def test_a_command_runs_even_where_there_are_no_such_cores() -> None:
     told = subprocess.check_output(
-        pinned([sys.executable, "-c", TELL], (1_000_000,)), text=True
+        tied(pinned([sys.executable, "-c", TELL], (1_000_000,))), text=True
     )
 
     assert told.split() == [str(core) for core in USABLE]
@@ -68,7 +69,7 @@ def test_a_command_runs_even_where_there_are_no_such_cores() -> None:
 @linux
 def test_a_command_that_is_not_there_says_so() -> None:
     ended = subprocess.run(
-        pinned(["no-such-command"], USABLE), capture_output=True, text=True, check=False
+        tied(pinned(["no-such-command"], USABLE)), capture_output=True, text=True, check=False
     )
 
     assert ended.returncode == 1
@@ -103,7 +104,7 @@ def test_all_threads_of_a_process_are_pinned() -> None:
 
 @linux
 def test_a_process_that_has_ended_is_left_alone() -> None:
-    process = subprocess.Popen([sys.executable, "-c", ""])
+    process = subprocess.Popen(tied([sys.executable, "-c", ""]))
     process.wait()
 
     pin_process(process.pid, USABLE)

@@ -42,7 +42,11 @@ def test_a_process_loads_what_collective_training_needs_only_where_it_trains_so(
     asks = f"import sys, paramfleet.surface; print([n for n in {heavy} if n in sys.modules])"
 
     done = subprocess.run(
-        [sys.executable, "-c", asks], capture_output=True, text=True, timeout=60, check=True
+        tied([sys.executable, "-c", asks]),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
     )
 
     assert done.stdout == "[]\n"

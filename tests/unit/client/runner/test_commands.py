@@ -21,6 +21,7 @@ from paramfleet.runner.settings import OptimizerSettings, RunnerSettings
 from paramfleet.runner.training import strategy_of
 from paramfleet.strategy import StrategyError
 from paramfleet.visual import visual
+from paramfleet_shared.processes.keeping import tied
 
 MODEL = """\
 import torch
@@ -156,7 +157,9 @@ def test_a_table_that_a_scored_checkpoint_lacks_is_shown_with_its_name(folder: P
     command = [sys.executable, "-m", "paramfleet.runner", "infer"]
     options = ["-m", str(folder / "config.yaml"), "-o", "runner.epochs=1"]
 
-    done = subprocess.run([*command, *options], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        tied([*command, *options]), capture_output=True, text=True, check=True
+    )
 
     assert "worker.tables_not_in_checkpoint" in done.stderr
     assert "missing=['ids']" in done.stderr

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from paramfleet_shared.processes.keeping import tied
 from paramfleet_shared.tables import readiness
 from paramfleet_shared.tables.readiness import alone, compiling, is_cold, note_compiled
 from paramfleet_shared.versions import versions
@@ -35,7 +36,11 @@ def test_nobody_imports_numba_to_know_whether_there_is_something_to_compile() ->
     )
 
     done = subprocess.run(
-        [sys.executable, "-c", asks], capture_output=True, text=True, timeout=60, check=True
+        tied([sys.executable, "-c", asks]),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
     )
 
     assert done.stdout == "False\n"
