@@ -278,7 +278,7 @@ class Checkpointing:
         self.loaded_from, self.loaded_digest = str(directory), loaded.digest
         self.saved_states.begin(directory, loaded.digest)
         if training is not None and training.geo is not None:
-            await training.tell(training.geo.news_of_load())
+            await training.announce(training.geo.news_of_load())
         _log_left_out(loaded)
         return loaded
 

@@ -6,6 +6,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 from paramfleet_pserver.commands import (
+    Announce,
+    Announced,
     Assign,
     Command,
     Contribute,
@@ -19,8 +21,6 @@ from paramfleet_pserver.commands import (
     Lose,
     Make,
     NewRows,
-    Tell,
-    Told,
     Update,
 )
 from paramfleet_pserver.dense_requests import assign_request
@@ -180,12 +180,12 @@ def _describe_make(command: Make) -> _Described:
     return {"tables": [spec.to_wire() for spec in command.specs]}, {}
 
 
-def _describe_tell(command: Tell) -> _Described:
+def _describe_announce(command: Announce) -> _Described:
     about = {"table": command.table.spec.name, "block": command.block, "rank": command.rank}
     return about | {"start": command.start, "stop": command.stop}, {}
 
 
-def _describe_told(command: Told) -> _Described:
+def _describe_announced(command: Announced) -> _Described:
     if command.table is None:
         return {"rank": command.rank}, {}
     return {"rank": command.rank, "table": command.table.spec.name}, {}
@@ -200,22 +200,22 @@ def _read_create(message: Message, store: TableStore) -> Create:
     return Create(tuple(rows))
 
 
-def _read_tell(message: Message, store: TableStore) -> Tell:
-    fields = Fields(message.fields, where="tell")
+def _read_announce(message: Message, store: TableStore) -> Announce:
+    fields = Fields(message.fields, where="announce")
     table, block = _sparse(store, fields), fields.integer("block")
     if block >= len(table.blocks):
         rule = f"must be below {len(table.blocks)}: as many owners are here"
-        raise MalformedMessageError(where="tell field 'block'", rule=rule)
+        raise MalformedMessageError(where="announce field 'block'", rule=rule)
     rank = fields.optional_integer("rank")
     start, stop = fields.integer("start"), fields.integer("stop")
-    return Tell(table, block, start, stop, None if rank is None else Rank(rank))
+    return Announce(table, block, start, stop, None if rank is None else Rank(rank))
 
 
-def _read_told(message: Message, store: TableStore) -> Told:
-    fields = Fields(message.fields, where="told")
+def _read_announced(message: Message, store: TableStore) -> Announced:
+    fields = Fields(message.fields, where="announced")
     rank = fields.optional_integer("rank")
     table = _sparse(store, fields) if "table" in message.fields else None
-    return Told(None if rank is None else Rank(rank), table)
+    return Announced(None if rank is None else Rank(rank), table)
 
 
 def _sparse(store: TableStore, fields: Fields) -> SparseTable:
@@ -266,8 +266,8 @@ _KINDS: Mapping[type, str] = {
     Limit: "limit",
     Load: "load",
     Make: "make",
-    Tell: "tell",
-    Told: "told",
+    Announce: "announce",
+    Announced: "announced",
 }
 
 _DESCRIBED: Mapping[type, Callable[[Any], _Described]] = {
@@ -283,8 +283,8 @@ _DESCRIBED: Mapping[type, Callable[[Any], _Described]] = {
     Limit: _describe_limit,
     Load: _describe_load,
     Make: _describe_make,
-    Tell: _describe_tell,
-    Told: _describe_told,
+    Announce: _describe_announce,
+    Announced: _describe_announced,
 }
 
 _READERS: Mapping[str, Callable[[Message, TableStore], Command]] = {
@@ -300,6 +300,6 @@ _READERS: Mapping[str, Callable[[Message, TableStore], Command]] = {
     "limit": _read_limit,
     "load": _read_load,
     "make": _read_make,
-    "tell": _read_tell,
-    "told": _read_told,
+    "announce": _read_announce,
+    "announced": _read_announced,
 }

@@ -19,6 +19,8 @@ from paramfleet_shared.ids import Rank, Step
 from paramfleet_shared.tables.spec import TableSpec
 
 __all__ = [
+    "Announce",
+    "Announced",
     "Assign",
     "Command",
     "Contribute",
@@ -32,8 +34,6 @@ __all__ = [
     "Lose",
     "Make",
     "NewRows",
-    "Tell",
-    "Told",
     "Update",
 ]
 
@@ -126,7 +126,7 @@ class Limit:
 
 
 @dataclass(frozen=True, slots=True)
-class Tell:
+class Announce:
     """Rows of a block wait for a worker that joined, or, after a load, for all."""
 
     table: SparseTable
@@ -139,7 +139,7 @@ class Tell:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Announced:
     """All rows that there were wait: for a worker that joined, or those of a loaded table."""
 
     rank: Rank | None = None
@@ -176,6 +176,6 @@ Command = (
     | Limit
     | Load
     | Make
-    | Tell
-    | Told
+    | Announce
+    | Announced
 )

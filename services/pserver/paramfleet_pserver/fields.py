@@ -30,7 +30,7 @@ class Fields:
     """
 
     def __init__(self, values: Mapping[str, Any], *, where: str) -> None:
-        if not isinstance(values, (dict, Mapping)):  # a dict is told faster
+        if not isinstance(values, (dict, Mapping)):  # a dict is recognized faster
             raise MalformedMessageError(where=where, rule="must be a map of fields by name")
         self._values = values
         self._where = where

@@ -10,7 +10,7 @@ ends even if the request's deadline cuts its answer off.
 
 A difference may be divided by how many workers share what it changes, to a power that its
 worker names. A dense table is shared by all; a row by those that changed it at the same time,
-so that progress of one worker alone is added whole. The worker is told of its own rows, too,
+so that progress of one worker alone is added whole. The worker receives its own rows, too,
 where less was added than it sent, or where the table rounds what it keeps.
 
 Each block of a table has a recorder, which lives on the block's owner thread and counts
@@ -25,7 +25,7 @@ from typing import NamedTuple
 import numpy as np
 
 from paramfleet_pserver.blocks import Block
-from paramfleet_pserver.commands import Tell, Told
+from paramfleet_pserver.commands import Announce, Announced
 from paramfleet_pserver.core.geo_recorder import GeoRecorder
 from paramfleet_pserver.core.pacing import Pace, RateGuard
 from paramfleet_pserver.core.sharers import Sharers
@@ -67,7 +67,7 @@ class GeoExchange:
 
     def __init__(self, *, num_workers: int, store: TableStore, owners: Owners) -> None:
         self._ranks = {Rank(rank) for rank in range(num_workers)}
-        self._untold: set[Rank] = set()
+        self._unannounced: set[Rank] = set()
         self._store = store
         self._owners = owners
         self._recorders: dict[str, tuple[_Recorded, ...]] = {}
@@ -122,7 +122,7 @@ class GeoExchange:
             ]
         return taken
 
-    def news_of_load(self) -> Iterator[Tell | Told]:
+    def news_of_load(self) -> Iterator[Announce | Announced]:
         """Yield what lets every worker hear of every row that came from a checkpoint.
 
         What was executed once isn't yielded again, and what was left out is made up for.
@@ -133,41 +133,41 @@ class GeoExchange:
                 if self._announced.get(table.spec.name) is not blocks:
                     yield from _all_rows(table, None)
                     if table.blocks is blocks:
-                        yield Told(table=table)
+                        yield Announced(table=table)
 
-    def news_of_all(self, rank: Rank) -> Iterator[Tell | Told]:
+    def news_of_all(self, rank: Rank) -> Iterator[Announce | Announced]:
         """Yield what lets a worker that joined hear of every row that there is already.
 
         What was left out is made up for, and a row that waits already does so once.
         """
-        if rank not in self._untold:
+        if rank not in self._unannounced:
             return
         for table in self._store:
             if isinstance(table, SparseTable):
                 yield from _all_rows(table, rank)
-        yield Told(rank)
+        yield Announced(rank)
 
-    def told(self, told: Told) -> None:
+    def announced(self, announced: Announced) -> None:
         """Note that all rows that there were wait."""
-        if told.rank is not None:
-            self._untold.discard(told.rank)
-        if told.table is not None:
-            self._announced[told.table.spec.name] = told.table.blocks
+        if announced.rank is not None:
+            self._unannounced.discard(announced.rank)
+        if announced.table is not None:
+            self._announced[announced.table.spec.name] = announced.table.blocks
 
-    def tell(self, tell: Tell) -> list[Job]:
+    def announce(self, announce: Announce) -> list[Job]:
         """Let rows wait for a worker, or for all."""
-        block, recorder, *_ = self._recorded(tell.table)[tell.block]
-        rows = np.arange(tell.start, tell.stop)
-        if tell.rank is None:
+        block, recorder, *_ = self._recorded(announce.table)[announce.block]
+        rows = np.arange(announce.start, announce.stop)
+        if announce.rank is None:
             act = partial(recorder.record, rows, writer=None)
         else:
-            act = partial(recorder.tell, tell.rank, rows)
+            act = partial(recorder.announce, announce.rank, rows)
         return [Job(block.owner, len(rows), act)]
 
     def join(self, rank: Rank) -> None:
         """Note for a worker what others change from now on; ``news_of_all`` is the rest."""
         self._ranks.add(rank)
-        self._untold.add(rank)
+        self._unannounced.add(rank)
         for recorded in self._recorders.values():
             for each in recorded:
                 self._owners.post(Job(each.block.owner, 0, partial(each.join, rank)))
@@ -277,13 +277,13 @@ class _Recorded(NamedTuple):
         is_rounded = self.block.rows.spec.storage != "float32"
         self.recorder.record(rows, writer=None if is_rounded else writer)
         if part.weights is not None:
-            self.recorder.tell(writer, rows[part.weights < 1.0])
+            self.recorder.announce(writer, rows[part.weights < 1.0])
             self.sharers.note(rows, writer=writer)
 
 
-def _all_rows(table: SparseTable, rank: Rank | None) -> Iterator[Tell]:
+def _all_rows(table: SparseTable, rank: Rank | None) -> Iterator[Announce]:
     """Yield a table's rows, some at a time: their owners have others to serve."""
     for index, block in enumerate(table.blocks):
         for start in range(0, block.rows.num_rows, ANNOUNCED_ROWS):
             stop = min(start + ANNOUNCED_ROWS, block.rows.num_rows)
-            yield Tell(table, index, start, stop, rank)
+            yield Announce(table, index, start, stop, rank)

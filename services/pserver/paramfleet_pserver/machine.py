@@ -16,6 +16,8 @@ from functools import partial
 from paramfleet_pserver.applying import StepApplier
 from paramfleet_pserver.capacity import Claims
 from paramfleet_pserver.commands import (
+    Announce,
+    Announced,
     Assign,
     Command,
     Contribute,
@@ -28,8 +30,6 @@ from paramfleet_pserver.commands import (
     Load,
     Lose,
     Make,
-    Tell,
-    Told,
     Update,
 )
 from paramfleet_pserver.core.identities import IdentityWindow
@@ -187,12 +187,12 @@ class Machine:
                 outcome = self._create(command, reads, held, alone=alone)
             case Assign():
                 outcome = self._assign(command)
-            case Tell():
+            case Announce():
                 assert self.geo is not None, "only in GEO and LocalSGD"
-                outcome = Outcome(applied=self._owners.start(self.geo.tell(command)))
-            case Told():
+                outcome = Outcome(applied=self._owners.start(self.geo.announce(command)))
+            case Announced():
                 assert self.geo is not None, "only in GEO and LocalSGD"
-                self.geo.told(command)
+                self.geo.announced(command)
                 outcome = self._done()
             case Make():
                 outcome = self._make(command)

@@ -90,7 +90,7 @@ async def apply_push(
         training: Whose tables they are.
         owners: Who works on them.
         push: What is pushed.
-        holding: What may keep it back, and is told whether more of the step will come.
+        holding: What may keep it back, and is informed whether more of the step will come.
         request: What it came with.
 
     Cancellation: what was begun is applied all the same.
@@ -123,7 +123,7 @@ async def apply_exchange(
         training: Whose tables they are.
         owners: Who works on them.
         exchange: What is exchanged.
-        holding: What may keep it back, and is told whether more of the exchange will come.
+        holding: What may keep it back, and is informed whether more of the exchange will come.
         request: What it came with.
 
     Returns:

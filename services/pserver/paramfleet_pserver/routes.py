@@ -183,8 +183,8 @@ class Routes:
                 specs = tuple(table.spec for table in built)
                 training.execute(Make(specs, tuple(built)))
         if training.geo is not None:
-            await training.tell(training.geo.news_of_load())
-            await training.tell(training.geo.news_of_all(declared.rank))
+            await training.announce(training.geo.news_of_load())
+            await training.announce(training.geo.news_of_all(declared.rank))
         loaded = [s.name for s in declared.specs if self._store.find(s.name).is_loaded]
         created = [table.spec.name for table in built]
         folder = self._checkpoints.loaded_from
@@ -348,7 +348,7 @@ class Routes:
         return [await asyncio.to_thread(self._store.build, spec) for spec in new]
 
     def _begin(self, terms: Terms) -> Training:
-        """Return a training, and tell it what is known of the job already."""
+        """Return a training, and apply to it what is known of the job already."""
         training = Training(
             terms,
             elastic=self._elastic,

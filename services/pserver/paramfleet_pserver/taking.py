@@ -72,7 +72,7 @@ class TakingRows:
         self.ids = self._block.rows.ids()[self.reply.rows]
 
 
-class _Told:
+class _ReplyRows:
     """The ids of a reply, sorted as they travel."""
 
     def __init__(self, taken: Sequence[TakingRows], num_shards: int, *, packs: bool) -> None:
@@ -128,18 +128,18 @@ class Taken:
         assert isinstance(table, SparseTable), "a table is sparse or dense"
         wire = part.content.wire
         taken = self.blocks[table.spec.name]
-        told = _Told(taken, self._store.num_shards, packs=wire != "float32")
-        await self._owners.run([Job(0, len(told.ids), told.sort)])
+        reply_rows = _ReplyRows(taken, self._store.num_shards, packs=wire != "float32")
+        await self._owners.run([Job(0, len(reply_rows.ids), reply_rows.sort)])
         first, last = self._store.shards.start, self._store.shards.stop
-        offsets = told.offsets[first : last + 1]
-        room = room_for((len(told.ids), table.spec.dim), wire)
-        rows = SparsePart(told.ids, offsets, room, wire)
+        offsets = reply_rows.offsets[first : last + 1]
+        room = room_for((len(reply_rows.ids), table.spec.dim), wire)
+        rows = SparsePart(reply_rows.ids, offsets, room, wire)
         await self._owners.run(table.pull_jobs(rows, create=False))
         return PartReply(
             batch=taken[0].reply.batch,
             more=any(each.reply.more for each in taken),
-            ids=told.ids,
-            packed=told.packed,
+            ids=reply_rows.ids,
+            packed=reply_rows.packed,
             offsets=offsets,
             rows=room,
         )

@@ -7,14 +7,14 @@ from typing import Any
 
 from paramfleet_pserver.capacity import Claims
 from paramfleet_pserver.commands import (
+    Announce,
+    Announced,
     Command,
     Contribute,
     Fence,
     Join,
     Leave,
     Lose,
-    Tell,
-    Told,
 )
 from paramfleet_pserver.core.identities import IdentityWindow
 from paramfleet_pserver.core.staleness import Release
@@ -104,7 +104,7 @@ class Training:
         if self.identities.incarnation(rank) != incarnation:
             self.execute(Fence(rank, incarnation))
 
-    async def tell(self, news: Iterable[Tell | Told]) -> None:
+    async def announce(self, news: Iterable[Announce | Announced]) -> None:
         """Let rows wait for workers, some at a time: others go on between them."""
         for each in news:
             await asyncio.shield(self.execute(each).applied)

@@ -249,7 +249,7 @@ def _rows_of(table: SparseTable) -> Iterator[Any]:
 
 def _news_of(geo: GeoExchange, *, same_owners: bool) -> Iterator[Any]:
     """Yield what each worker has still to hear of, and who has changed rows lately."""
-    yield sorted(geo._ranks), sorted(geo._untold)
+    yield sorted(geo._ranks), sorted(geo._unannounced)
     for name, blocks in sorted(geo._recorders.items()):
         waiting: dict[Any, Any] = {}
         for block, recorder, sharers, guard in blocks:
@@ -291,9 +291,9 @@ def announce(machine: Machine, command: Command) -> list[bytes]:
     if machine.geo is None or not isinstance(command, Join):
         return []
     news = list(machine.geo.news_of_all(command.rank))
-    for tell in news:
-        machine.execute(tell)
-    return [to_bytes(tell) for tell in news]
+    for announce in news:
+        machine.execute(announce)
+    return [to_bytes(announce) for announce in news]
 
 
 async def replay(
@@ -447,7 +447,7 @@ def test_ids_that_a_request_names_are_written_out() -> None:
         ({"kind": "melt"}, "must be one of create"),
         ({"kind": "create", "parts": [{"table": "flat"}]}, "must name a sparse table"),
         (
-            {"kind": "tell", "table": "rows", "block": 2, "start": 0, "stop": 1},
+            {"kind": "announce", "table": "rows", "block": 2, "start": 0, "stop": 1},
             "must be below 2: as many owners are here",
         ),
         ({"kind": "load", "tables": [{"spec": 1}]}, "must be a map"),

@@ -108,7 +108,7 @@ class GeoRecorder:
         return ROW_BYTES * len(self._workers)
 
     def join(self, rank: Rank) -> None:
-        """Let a worker take part from now on; what changed before is for ``tell``.
+        """Let a worker take part from now on; what changed before is for ``announce``.
 
         Its replies are numbered on from the last one to anybody, so that what its former
         self acknowledges, late, is none of its own. Joining twice is a no-op.
@@ -124,9 +124,9 @@ class GeoRecorder:
         """
         for rank in self._workers:
             if rank != writer:
-                self.tell(rank, rows)
+                self.announce(rank, rows)
 
-    def tell(self, rank: Rank, rows: RowArray) -> None:
+    def announce(self, rank: Rank, rows: RowArray) -> None:
         """Let rows, int64 [n] as of ``record``, wait for one worker; may be repeated."""
         worker = self._workers.get(rank)
         if worker is None or len(rows) == 0:

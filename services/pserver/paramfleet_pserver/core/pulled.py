@@ -2,7 +2,7 @@
 
 A worker that has pulled rows pushes gradients for the same ids a moment later, and need not
 send them again: it says which pull they are of. Only each worker's latest are kept, so that
-none loses its own to the others; a worker is told when a pull's ids are gone, and sends
+none loses its own to the others; a worker is informed when a pull's ids are gone, and sends
 them then.
 """
 

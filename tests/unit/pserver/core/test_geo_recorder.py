@@ -210,8 +210,8 @@ def test_a_worker_that_joins_hears_what_it_is_told_and_what_changes_from_then_on
 
     recorder.join(BOB)
     recorder.record(ids(6), writer=ADA)
-    recorder.tell(BOB, ids(5, 6))
-    recorder.tell(BOB, ids(5, 6))
+    recorder.announce(BOB, ids(5, 6))
+    recorder.announce(BOB, ids(5, 6))
     recorder.join(BOB)
 
     assert taken(recorder, BOB) == [6, 5]
@@ -235,7 +235,7 @@ def test_who_joins_again_is_not_taken_for_its_former_self() -> None:
 def test_nobody_is_told_who_takes_no_part() -> None:
     recorder = GeoRecorder(num_workers=1)
 
-    recorder.tell(BOB, ids(5))
+    recorder.announce(BOB, ids(5))
 
     assert recorder.num_waiting(BOB) == 0
 
