@@ -61,6 +61,7 @@ losses: list[float] = []
 began = values()
 print(f"began with {last.bias.item():.6f}", flush=True)
 if args.in_turn:
+    fleet.barrier_worker()  # nobody has exchanged before all have taken the first values
     for _ in range(0, args.steps, args.in_turn):
         for turn in range(fleet.worker_num()):
             if turn == rank:
