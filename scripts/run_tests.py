@@ -29,7 +29,7 @@ AT_ONCE = ("--numprocesses=3", "--dist=loadfile", "--no-loadscope-reorder", "--d
 """How most of the suite runs: three files at once on two cores, because tests of processes
 often wait; in the order that ``ORDER`` gives."""
 
-ORDER = ("compose", "processes", "security", "integration")
+ORDER = ("processes", "security", "integration")
 """Folders of ``tests`` whose files begin first, in this order. They have the longest files: the
 short ones at the end keep every process busy until the last second."""
 

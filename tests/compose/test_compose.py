@@ -14,7 +14,12 @@ ROOT = Path(__file__).parents[2]
 NO_ENGINE = 3
 """How ``run.sh`` ends where no engine can be had."""
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.slow,
+    pytest.mark.slow_machine,  # nine containers are load enough, for the others as well
+    pytest.mark.timeout(1800),
+]
 
 
 def run_kept(command: list[str]) -> tuple[int, str, str]:

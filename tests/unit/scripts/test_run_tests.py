@@ -184,4 +184,4 @@ def test_the_files_of_long_folders_begin_first(tmp_path: Path) -> None:
     ran = started(tmp_path, "--numprocesses=0", "tests")
 
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert (tmp_path / "order").read_text() == "compose processes architecture unit "
+    assert (tmp_path / "order").read_text() == "processes architecture compose unit "
