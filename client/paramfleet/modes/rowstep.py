@@ -62,7 +62,9 @@ class RowStepper:
         for_all: bool = False,
     ) -> None:
         self._steps_at_once = steps_at_once
-        self._decays_at_once = steps_at_once if for_all else 1
+        self._for_all = for_all
+        self._decays_at_once = 1
+        """Steps of the user's rule by which moments decay in one step here."""
         self.table = table
         self.store = store
         self._optimizer = optimizer
@@ -160,7 +162,10 @@ class RowStepper:
         options = {k: v for k, v in self._group.items() if k not in {"params", "lr"}}
         if options != self._options:
             self._options = options
-            rule = _of_steps(_rule_of(self._optimizer, options), self._decays_at_once)
+            rule = _rule_of(self._optimizer, options)
+            if self._for_all and rule is not None and rule.rule == "adam":
+                self._decays_at_once = self._steps_at_once
+                rule = _decaying(rule, self._decays_at_once)
             self._rule = rule
             if rule is not None:
                 spans = rule.record.spans(self.table.dim)
@@ -173,8 +178,7 @@ class RowStepper:
         grads = -pending.grads if self._group.get("maximize") else pending.grads
         rate = learning_rate(self._group)
         first = self._num_steps == 0
-        own = self._decays_at_once if rule.rule == "adam" else 1  # as many as it decays by
-        step = self._num_steps // own + 1
+        step = self._num_steps // self._decays_at_once + 1
         numbers = step_of(rule, sparse=True, lr=rate, step=step, first=first)
         places = [store.place(column.name) for column in rule.record.columns]
         state, second = [*places, 0, 0][:2]
@@ -229,10 +233,8 @@ def step_rows(
     return stepped
 
 
-def _of_steps(rule: OptimizerSpec | None, num_steps: int) -> OptimizerSpec | None:
-    """Return a rule whose moments decay in one step as in so many."""
-    if rule is None or rule.rule != "adam":
-        return rule
+def _decaying(rule: OptimizerSpec, num_steps: int) -> OptimizerSpec:
+    """Return Adam's rule with moments that decay in one step as in so many."""
     constants = rule.constants
     decays = {name: float(constants[name]) ** num_steps for name in ("beta1", "beta2")}
     return OptimizerSpec(rule=rule.rule, **{**constants, **decays})

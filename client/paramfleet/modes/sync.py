@@ -102,9 +102,9 @@ class SyncMode(ServedMode):
             self._step_in_pieces(gradients, writes)
             return
         step, job = self._step + 1, self._job
-        due = self.ahead.due(step=step)
-        known = [asked for asked in due if self._small.covers(asked.wanted)]
-        due = [] if len(known) == len(due) else due
+        due, known = self.ahead.due(step=step), []
+        if all(self._small.covers(asked.wanted) for asked in due):
+            due, known = [], due
         plan = self._small.plan
         if due:
             rows = (read for asked in due for read in asked.plan.reads)

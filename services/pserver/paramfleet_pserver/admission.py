@@ -1,17 +1,16 @@
 """When a change may be applied: all that can refuse it comes before its first effect."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from paramfleet_pserver.capacity import Claims, Wanted, claim_at_once, claim_counted
-from paramfleet_pserver.commands import NewRows
 from paramfleet_pserver.holding import Holding
 from paramfleet_pserver.owners import Owners
 from paramfleet_pserver.parts import SparsePart
 from paramfleet_pserver.requests import ExchangePart, PullRequest, PushPart
 from paramfleet_pserver.tables import SparseTable
 
-__all__ = ["Hold", "admit", "claim", "rows_of_pull", "wanted_of_pull"]
+__all__ = ["Hold", "admit", "claim", "creating"]
 
 
 class Hold(NamedTuple):
@@ -24,17 +23,10 @@ class Hold(NamedTuple):
     """In the clock's time."""
 
 
-def wanted_of_pull(pull: PullRequest) -> Iterator[Wanted]:
-    """Yield where a pull may create rows."""
-    for part in pull.parts:
-        if part.create and isinstance(part.table, SparseTable) and part.rows is not None:
-            yield part.table.wanted_by(part.rows)
-
-
-def rows_of_pull(pull: PullRequest) -> list[NewRows]:
-    """Return the ids of a pull that become rows if they are unknown."""
+def creating(pull: PullRequest) -> list[tuple[SparseTable, SparsePart]]:
+    """Return the tables in which a pull may create rows, with the ids that become rows."""
     return [
-        NewRows(part.table, part.rows.ids, part.rows.offsets)
+        (part.table, part.rows)
         for part in pull.parts
         if part.create and isinstance(part.table, SparseTable) and part.rows is not None
     ]

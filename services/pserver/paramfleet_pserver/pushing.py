@@ -7,8 +7,8 @@ import asyncio
 from functools import partial
 from typing import Any
 
-from paramfleet_pserver.admission import Hold, admit, claim, rows_of_pull, wanted_of_pull
-from paramfleet_pserver.commands import Contribute, Create, Exchange, Update
+from paramfleet_pserver.admission import Hold, admit, claim, creating
+from paramfleet_pserver.commands import Contribute, Create, Exchange, NewRows, Update
 from paramfleet_pserver.holding import Holding
 from paramfleet_pserver.machine import Outcome
 from paramfleet_pserver.owners import Owners
@@ -68,11 +68,12 @@ async def answer_pull(
         CapacityError: if there is no room for the rows that it would create; none is.
         TableMemoryError: if there is no memory for them; none is created.
     """
-    claims = await claim(list(wanted_of_pull(pull)), owners)
+    new = creating(pull)
+    claims = await claim([table.wanted_by(rows) for table, rows in new], owners)
     versions = [part.table.version for part in pull.parts]
     jobs, tensors = reading(pull)
-    if created := rows_of_pull(pull):
-        command = Create(tuple(created))
+    if new:
+        command = Create(tuple(NewRows(table, rows.ids, rows.offsets) for table, rows in new))
         end = training.execute(command, claims=claims, reads=jobs, alone=alone).applied
     else:
         end = owners.start(jobs, alone=alone)

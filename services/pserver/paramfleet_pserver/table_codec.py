@@ -55,7 +55,7 @@ def read_table(message: Message, about: Fields, index: int, store: TableStore) -
             )
         )
         return table
-    width = table.spec.dim * table.spec.optimizer.num_state_columns
+    width = table.spec.optimizer.state_width(table.spec.dim)
     ids = tensor_of(message, f"{index}.ids", table, dtype="int64", shape=(None,))
     shapes_of_rows = ((len(ids), table.spec.dim), (len(ids), width))
     values, states = (
