@@ -82,7 +82,10 @@ class IssuedIncarnations:
         """
         deadline = self._clock.monotonic() + self._patience_s
         while not self._holds(rank, incarnation):
+            asked = self._clock.monotonic()
             newest = await self._read(rank)
+            # A Redis that was away may be empty: workers need time to be in it again.
+            deadline += self._clock.monotonic() - asked
             if newest:
                 self._newest[rank] = max(newest, self._newest.get(rank, 0))
             if 0 < incarnation <= newest:
