@@ -166,6 +166,7 @@ class _Count:
         self._block = block
         self._ids = np.concatenate([part.ids[part.within(block.shards)] for part in parts])
         self._others = frozenset(capacity.claims)
+        self._num_rows = 0
         self._num_in_all = 0
 
     def job(self) -> Job:
@@ -183,6 +184,8 @@ class _Count:
             return False
         if not self.num_new:
             return True
+        if self._block.rows.num_rows != self._num_rows:
+            return False  # others claimed, created their rows, and gave the claim back since
         self._block.rows.check_room(self._num_in_all)
         try:
             self._block.rows.check_room(self._num_in_all + self._num_since())
@@ -200,9 +203,10 @@ class _Count:
         return sum(len(claim.ids_of(self._block)) for claim in since)
 
     def _act(self, block: Block) -> None:
+        self._num_rows = block.rows.num_rows
         new = block.rows.unknown(self._ids)
         self.num_new = len(new)
         if self.num_new:  # several may be about to create the same rows
             others = [block.rows.unknown(claim.ids_of(block)) for claim in self._others]
             every = distinct(np.concatenate([new, *others])) if others else new
-            self._num_in_all = block.rows.num_rows + len(every)
+            self._num_in_all = self._num_rows + len(every)

@@ -9,6 +9,7 @@ from paramfleet_pserver.blocks import Block
 from paramfleet_pserver.capacity import (
     TableCapacity,
     Wanted,
+    _Count,
     claim_at_once,
     claim_counted,
 )
@@ -167,3 +168,16 @@ async def test_claims_hold_for_the_rows_of_a_load(owners: Owners) -> None:
     assert claim_at_once([wanted(one, 5, 6)]) is None
     await claim_counted([wanted(one, 3, 5)], owners)
     claims.release()
+
+
+def test_rows_that_come_between_a_count_and_its_claim_have_it_counted_again() -> None:
+    one = table(5, 1, 2)
+    count = _Count(one, one.blocks[0], [wanted(one, 3, 4).part])
+    count.job().act()
+
+    claims = claim_at_once([wanted(one, 5, 6)])
+    assert claims is not None
+    create(one, 5, 6)
+    claims.release()
+
+    assert not count.fits()
