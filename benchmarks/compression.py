@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from harness import Suite, run_script
-from paramfleet_shared.clock import SystemClock
-from paramfleet_shared.config import read_environment
-from paramfleet_shared.discovery.embedded import EmbeddedRedis
-from paramfleet_shared.processes.keeping import tied
+from paramfleet_shared.discovery.redis.embedded import EmbeddedRedis
+from paramfleet_shared.settings.config import read_environment
+from paramfleet_shared.system.clock import SystemClock
+from paramfleet_shared.system.processes.keeping import tied
 from rounds import Ratio, in_turns
 
 __all__ = ["Case", "measure", "rows_of", "summary_of"]

@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 
 import paramfleet as fleet
 from harness import Suite, run_script, suite_of
-from paramfleet.data.bad_lines import BadLines
-from paramfleet.data.files import CHUNK_BYTES
-from paramfleet.data.parser import Parser, Scratch
-from paramfleet.data.slots import Layout, Slot
+from paramfleet.data.parsing.bad_lines import BadLines
+from paramfleet.data.parsing.parser import Parser, Scratch
+from paramfleet.data.parsing.slots import Layout, Slot
+from paramfleet.data.reading.files import CHUNK_BYTES
 from rounds import Rounds
 
 BUDGET_S = 30.0

@@ -20,10 +20,10 @@ from typing import Any, TypeVar
 from cores import Cores, cores_of_worker
 from delay_proxy import DelayProxy
 from nursery.client import Fork, Nursery
-from paramfleet_shared.clock import SystemClock
-from paramfleet_shared.discovery.embedded import EmbeddedRedis
+from paramfleet_shared.discovery.redis.embedded import EmbeddedRedis
+from paramfleet_shared.discovery.redis.store import RedisStore
 from paramfleet_shared.discovery.registry import Registry
-from paramfleet_shared.discovery.store import RedisStore
+from paramfleet_shared.system.clock import SystemClock
 from peer.children import cpu_s, num_switches
 from rounds import Turn
 

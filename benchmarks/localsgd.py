@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import Suite, markdown_table, with_machine, write_json
-from paramfleet_shared.processes.keeping import tied
+from paramfleet_shared.system.processes.keeping import tied
 
 __all__ = ["measure"]
 

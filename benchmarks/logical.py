@@ -23,24 +23,24 @@ from typing import Any, cast
 
 import torch
 
-from paramfleet.dense_limits import DenseLimits
-from paramfleet.job import Job
-from paramfleet.modes.asynchronous import AsyncMode
-from paramfleet.modes.base import Mode, ModelTables, collect_tables
-from paramfleet.modes.geo import GeoMode
-from paramfleet.modes.local import LocalMode
-from paramfleet.naming import share_tables
-from paramfleet.requests import Author, ReadPlan
-from paramfleet.rowstore import RowStore
-from paramfleet.step_times import StepTimes
-from paramfleet.strategy import TrainingMode
-from paramfleet_pserver.owners import Owners
-from paramfleet_pserver.routes import Routes
-from paramfleet_pserver.tablestore import TableStore
-from paramfleet_shared.clock import SystemClock
-from paramfleet_shared.placement import Placement
-from paramfleet_shared.rpc.session import Request
-from paramfleet_shared.wire.message import Message
+from paramfleet.config.dense_limits import DenseLimits
+from paramfleet.config.strategy import TrainingMode
+from paramfleet.nn.table_binding import share_tables
+from paramfleet.tables.row_store import RowStore
+from paramfleet.telemetry.step_times import StepTimes
+from paramfleet.training.job import Job
+from paramfleet.training.modes.asynchronous import AsyncMode
+from paramfleet.training.modes.base import Mode, ModelTables, collect_tables
+from paramfleet.training.modes.geo.mode import GeoMode
+from paramfleet.training.modes.local import LocalMode
+from paramfleet.transport.requests import Author, ReadPlan
+from paramfleet_pserver.api.routes import Routes
+from paramfleet_pserver.tables.owners import Owners
+from paramfleet_pserver.tables.table_store import TableStore
+from paramfleet_shared.discovery.placement import Placement
+from paramfleet_shared.net.rpc.session import Request
+from paramfleet_shared.net.wire.message import Message
+from paramfleet_shared.system.clock import SystemClock
 
 __all__ = ["Alone", "LogicalJob", "LogicalWorker"]
 

@@ -19,7 +19,7 @@ from typing import Any
 import click
 import numpy as np
 
-from paramfleet_shared.processes.keeping import tied
+from paramfleet_shared.system.processes.keeping import tied
 
 CONFIG = Path(__file__).parents[1] / "models" / "rank" / "dnn" / "config.yaml"
 SAMPLE = Path("medium") / "criteo1tb_train_60k.tsv.gz"

@@ -18,8 +18,8 @@ from typing import Any
 from typing_extensions import override
 
 from jobs import free_port
-from paramfleet_shared.config import read_environment
-from paramfleet_shared.processes.keeping import tied
+from paramfleet_shared.settings.config import read_environment
+from paramfleet_shared.system.processes.keeping import tied
 from peer.children import Child
 
 __all__ = ["PaddleJob", "PaddleMissingError", "interpreter"]

@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 from bare import OPTIMIZERS, BareLoop
 from harness import Suite, markdown_table, with_machine, write_json
 from logical import Alone, LogicalJob, LogicalWorker
-from paramfleet.modes.base import GradientError
-from paramfleet.strategy import DistributedStrategy
-from paramfleet_shared.clock import SystemClock
+from paramfleet.config.strategy import DistributedStrategy
+from paramfleet.training.modes.base import GradientError
+from paramfleet_shared.system.clock import SystemClock
 from quality_tasks import TASKS, Task, TaskMissingError, area_under_curve, load_task
 
 __all__ = ["Case", "Run", "cases_of", "interval", "main", "rows_of", "summary_of"]

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import load_average, machine_facts, markdown_table, write_json
-from paramfleet_shared.processes.keeping import tied
+from paramfleet_shared.system.processes.keeping import tied
 from peer.jobs import compile_kernels
 from report import page, plot, summary_of
 

@@ -21,10 +21,10 @@ from typing_extensions import override
 import paramfleet as fleet
 from harness import Suite, run_script, suite_of
 from paramfleet.runner import tower
-from paramfleet.runner.config import read_config
+from paramfleet.runner.config.configuration import read_config
 from paramfleet.runner.folders import load_model_class
 from paramfleet.runner.training import train
-from paramfleet_shared.clock import SystemClock
+from paramfleet_shared.system.clock import SystemClock
 from rounds import Rounds
 
 if TYPE_CHECKING:

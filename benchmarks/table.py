@@ -27,7 +27,7 @@ import table_torch
 from conditions import Headline
 from cores import cores_of, cores_of_worker, pin_thread, thread_on
 from harness import Suite, run_script, suite_of
-from paramfleet_shared.tables.reservation import reserve
+from paramfleet_shared.tables.memory.reservation import reserve
 from paramfleet_shared.tables.sparse import SparseShard
 from paramfleet_shared.tables.spec import InitializerSpec, OptimizerSpec, TableSpec
 from paramfleet_shared.tables.warm import warm

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from paramfleet_shared.config import read_environment
+from paramfleet_shared.settings.config import read_environment
 
 __all__ = ["data_folder", "write_text"]
 

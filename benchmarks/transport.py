@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 from conditions import Headline
 from cores import cores_of
 from harness import Suite, run_script, suite_of
-from paramfleet_shared.config import read_environment
-from paramfleet_shared.secret import new_secret
+from paramfleet_shared.net.secret import new_secret
+from paramfleet_shared.settings.config import read_environment
 from paramfleet_worker.core.environment import runtime_environment
 from peer.children import Child, cpu_s, start_child
 from rounds import Rounds, Turn

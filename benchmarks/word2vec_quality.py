@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import Suite, markdown_table, with_machine, write_json
-from paramfleet_shared.processes.keeping import tied
+from paramfleet_shared.system.processes.keeping import tied
 from texts import data_folder, write_text
 from word2vec import CONFIG, PERIOD
 

@@ -9,22 +9,22 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from paramfleet.checkpoint_plan import CHECKPOINT_KEYS
+from paramfleet.config.checkpoint_plan import CHECKPOINT_KEYS
+from paramfleet.config.features import CLASHES, FAMILY, FEATURES, SETTINGS
+from paramfleet.config.settings import WorkerSettings
+from paramfleet.config.strategy import DistributedStrategy, TrainingMode
 from paramfleet.data.settings import DatasetSettings
-from paramfleet.features import CLASHES, FAMILY, FEATURES, SETTINGS
-from paramfleet.runner.not_here import NOT_HERE, SYNC_MODES_NOT_HERE
-from paramfleet.runner.settings import (
+from paramfleet.runner.config.not_here import NOT_HERE, SYNC_MODES_NOT_HERE
+from paramfleet.runner.config.settings import (
     CtrParameters,
     HyperParameters,
     OptimizerSettings,
     RunnerSettings,
 )
-from paramfleet.settings import WorkerSettings
-from paramfleet.strategy import DistributedStrategy, TrainingMode
 from paramfleet_coordinator.config import CoordinatorSettings
 from paramfleet_pserver.config import PServerSettings
-from paramfleet_shared.config import JobSettings, Option, options_of
-from paramfleet_shared.wire.limits import Limits
+from paramfleet_shared.net.wire.limits import Limits
+from paramfleet_shared.settings.config import JobSettings, Option, options_of
 from paramfleet_worker.config import LaunchSettings
 
 __all__ = ["PAGE", "render"]
@@ -145,7 +145,7 @@ without `TRAINING_ROLE` a script trains in its one process.
 
 LIMITS = """\
 What one side of a connection accepts from the other. Fields of `Limits` in
-`paramfleet_shared.wire.limits`; no setting changes them.
+`paramfleet_shared.net.wire.limits`; no setting changes them.
 """
 
 

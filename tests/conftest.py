@@ -12,12 +12,12 @@ import hypothesis
 import pytest
 from typing_extensions import override
 
-from paramfleet_shared.clock import SystemClock
-from paramfleet_shared.config import read_environment
-from paramfleet_shared.discovery.embedded import EmbeddedRedis
-from paramfleet_shared.processes.tether import tie
-from paramfleet_shared.tls import MemberName, Tls, TlsFiles
-from paramfleet_shared.upkeep import freeze
+from paramfleet_shared.discovery.redis.embedded import EmbeddedRedis
+from paramfleet_shared.net.tls import MemberName, Tls, TlsFiles
+from paramfleet_shared.settings.config import read_environment
+from paramfleet_shared.system.clock import SystemClock
+from paramfleet_shared.system.gc_tuning import freeze
+from paramfleet_shared.system.processes.tether import tie
 
 # How long an example takes says how busy the machine is, and nothing of the code.
 hypothesis.settings.register_profile(

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from cores import Cores
-from paramfleet_shared.config import read_environment
-from paramfleet_shared.processes.keeping import tied
-from paramfleet_shared.secret import new_secret
+from paramfleet_shared.net.secret import new_secret
+from paramfleet_shared.settings.config import read_environment
+from paramfleet_shared.system.processes.keeping import tied
 from paramfleet_worker.core.environment import runtime_environment
 from peer.children import ChildFailedError
 

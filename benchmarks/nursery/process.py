@@ -28,7 +28,7 @@ import torch._dynamo  # noqa: F401 - for the forks: the first optimizer imports 
 import paramfleet  # noqa: F401 - for the forks
 import paramfleet_pserver.__main__  # noqa: F401 - for the forks
 from cores import pin_thread
-from paramfleet_shared.processes.tether import tie
+from paramfleet_shared.system.processes.tether import tie
 from paramfleet_shared.tables.warm import main as warm
 
 __all__: list[str] = []

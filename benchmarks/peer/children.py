@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from cores import Cores, pinned
-from paramfleet_shared.processes.keeping import tied
+from paramfleet_shared.system.processes.keeping import tied
 
 __all__ = [
     "ANSWER_TIMEOUT_S",

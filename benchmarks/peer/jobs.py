@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cores import Role, cores_of, pin_process
-from paramfleet_shared.clock import SystemClock
-from paramfleet_shared.config import read_environment
-from paramfleet_shared.discovery.embedded import EmbeddedRedis
-from paramfleet_shared.processes.keeping import tied
-from paramfleet_shared.secret import new_secret
+from paramfleet_shared.discovery.redis.embedded import EmbeddedRedis
+from paramfleet_shared.net.secret import new_secret
+from paramfleet_shared.settings.config import read_environment
+from paramfleet_shared.system.clock import SystemClock
+from paramfleet_shared.system.processes.keeping import tied
 from paramfleet_shared.tables.readiness import is_cold
 from paramfleet_worker.core.environment import runtime_environment
 from peer.children import Child, start_child

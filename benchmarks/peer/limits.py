@@ -17,7 +17,7 @@ import numpy as np
 import uvloop
 from numpy.typing import NDArray
 
-from paramfleet_shared.rpc.nearby import bind_nearby, connect_nearby, widen
+from paramfleet_shared.net.rpc.connection.unix_socket import bind_nearby, connect_nearby, widen
 from paramfleet_shared.tables.sparse import SparseShard
 from paramfleet_shared.tables.spec import InitializerSpec, OptimizerSpec, TableSpec
 from peer.work import LR, NUM_BATCHES, Burst, Work

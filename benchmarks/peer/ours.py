@@ -10,18 +10,18 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from paramfleet.communicator import Communicator
-from paramfleet.modes.outgoing import Outgoing
-from paramfleet.modes.sender import TableGradient
-from paramfleet.pservers import PServers
-from paramfleet.requests import Author, ReadPlan, Rows, write_messages
-from paramfleet_shared.config import JobSettings, read_environment, resolve
+from paramfleet.training.modes.outgoing import Outgoing
+from paramfleet.training.modes.sender import TableGradient
+from paramfleet.transport.communicator import Communicator
+from paramfleet.transport.pservers import PServers
+from paramfleet.transport.requests import Author, ReadPlan, Rows, write_messages
 from paramfleet_shared.discovery.session import JobSession
-from paramfleet_shared.secret import secret_of
+from paramfleet_shared.net.secret import secret_of
+from paramfleet_shared.net.wire.message import Message
+from paramfleet_shared.settings.config import JobSettings, read_environment, resolve
 from paramfleet_shared.tables.encoding import WireDtype
 from paramfleet_shared.tables.partition import partition
 from paramfleet_shared.tables.spec import InitializerSpec, OptimizerSpec, TableSpec
-from paramfleet_shared.wire.message import Message
 from peer.work import CALL_TIMEOUT_S, LR, Client, Pulled, Work
 
 __all__ = ["OursTable", "OursWorker", "connect"]

@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import numpy as np
 from numpy.typing import NDArray
 
-from paramfleet.requests import Rows
+from paramfleet.transport.requests import Rows
 from paramfleet_shared.tables.partition import partition
 from peer.ours import OursWorker
 from peer.work import CALL_TIMEOUT_S, SEED, Pulled, Work

@@ -4,11 +4,11 @@ import ssl
 from collections.abc import Mapping
 from typing import Any
 
-from paramfleet_shared.clock import SystemClock
-from paramfleet_shared.rpc.client import Channel
-from paramfleet_shared.rpc.server import Handler, Request, RpcServer
-from paramfleet_shared.secret import JobSecret
-from paramfleet_shared.wire.message import Message
+from paramfleet_shared.net.rpc.client import Channel
+from paramfleet_shared.net.rpc.server import Handler, Request, RpcServer
+from paramfleet_shared.net.secret import JobSecret
+from paramfleet_shared.net.wire.message import Message
+from paramfleet_shared.system.clock import SystemClock
 from wires.cases import CALL_TIMEOUT_S, CASES, Ask, Payloads, Tls, check
 
 __all__ = ["connect", "dial", "serve"]

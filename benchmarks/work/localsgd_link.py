@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 import torch
 
-from paramfleet.localsgd.core.ledger import Ledger
-from paramfleet.localsgd.group_synchronizer import GroupSynchronizer
-from paramfleet.localsgd.synchronizer import Pending
-from paramfleet_shared.clock import SystemClock
+from paramfleet.training.localsgd.core.ledger import Ledger
+from paramfleet.training.localsgd.group_synchronizer import GroupSynchronizer
+from paramfleet.training.localsgd.synchronizer import Pending
+from paramfleet_shared.system.clock import SystemClock
 
 __all__ = ["Link", "LinkedSynchronizer"]
 

@@ -21,12 +21,12 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from paramfleet.localsgd.buckets import WholeMean
-from paramfleet.localsgd.core.ledger import Ledger
-from paramfleet.localsgd.core.settings import LocalSgdSettings
-from paramfleet.localsgd.group_synchronizer import GroupSynchronizer
-from paramfleet.localsgd.layout import Layout, trained_parameters
-from paramfleet.localsgd.optimizer import LocalSgdOptimizer
+from paramfleet.training.localsgd.buckets import WholeMean
+from paramfleet.training.localsgd.core.ledger import Ledger
+from paramfleet.training.localsgd.core.settings import LocalSgdSettings
+from paramfleet.training.localsgd.group_synchronizer import GroupSynchronizer
+from paramfleet.training.localsgd.layout import Layout, trained_parameters
+from paramfleet.training.localsgd.optimizer import LocalSgdOptimizer
 
 sys.path.append(str(Path(__file__).parents[2] / "examples" / "resnet_localsgd"))
 sys.path.append(str(Path(__file__).parents[2] / "examples" / "char_lm_diloco"))

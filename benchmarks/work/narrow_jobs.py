@@ -29,9 +29,9 @@ from numpy.typing import NDArray
 import paramfleet as fleet
 import paramfleet_coordinator.__main__
 import paramfleet_pserver.app  # noqa: F401 - before the fork
-from paramfleet_shared.config import read_environment
-from paramfleet_shared.processes.tether import tie
-from paramfleet_shared.secret import new_secret
+from paramfleet_shared.net.secret import new_secret
+from paramfleet_shared.settings.config import read_environment
+from paramfleet_shared.system.processes.tether import tie
 from paramfleet_shared.tables.spec import TableSpec
 from paramfleet_shared.tables.warm import warm
 

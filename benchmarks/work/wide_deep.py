@@ -18,7 +18,7 @@ from typing_extensions import override
 
 import paramfleet as fleet
 import windows
-from paramfleet_shared.config import read_environment
+from paramfleet_shared.settings.config import read_environment
 
 sys.path.append(str(Path(__file__).parents[2] / "examples" / "wide_and_deep"))
 

@@ -19,9 +19,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from paramfleet import data, nn, optim, serving, text
-    from paramfleet.data.generator import MultiSlotDataGenerator, MultiSlotStringDataGenerator
-    from paramfleet.surface import (
+    from paramfleet import data, nn, serving, text
+    from paramfleet.api.public import (
         DistributedOptimizer,
         DistributedStrategy,
         PaddleCloudRoleMaker,
@@ -59,8 +58,10 @@ if TYPE_CHECKING:
         worker_index,
         worker_num,
     )
+    from paramfleet.data.generator import MultiSlotDataGenerator, MultiSlotStringDataGenerator
+    from paramfleet.training import optim
 
-__all__ = [  # noqa: RUF022 - grouped as a user meets them
+__all__ = [  # noqa: RUF022 - grouped as a user needs them
     # life cycle
     "init",
     "init_server",
@@ -112,7 +113,13 @@ __all__ = [  # noqa: RUF022 - grouped as a user meets them
     "util",
 ]
 
-_MODULES = ("data", "nn", "optim", "serving", "text")
+_MODULES = {
+    "data": "data",
+    "nn": "nn",
+    "optim": "training.optim",
+    "serving": "serving",
+    "text": "text",
+}
 _READERS = ("MultiSlotDataGenerator", "MultiSlotStringDataGenerator")
 
 if not TYPE_CHECKING:  # a type checker knows the names, and which there aren't
@@ -127,9 +134,9 @@ if not TYPE_CHECKING:  # a type checker knows the names, and which there aren't
             message = f"module {__name__!r} has no attribute {name!r}"
             raise AttributeError(message)
         if name in _MODULES:
-            return importlib.import_module(f"{__name__}.{name}")
-        room = "data.generator" if name in _READERS else "surface"
-        found = getattr(importlib.import_module(f"{__name__}.{room}"), name)
+            return importlib.import_module(f"{__name__}.{_MODULES[name]}")
+        module = "data.generator" if name in _READERS else "api.public"
+        found = getattr(importlib.import_module(f"{__name__}.{module}"), name)
         globals()[name] = found
         return found
 

@@ -11,10 +11,10 @@ from types import ModuleType
 
 import pytest
 
-from paramfleet.runner.config import read_config
-from paramfleet.runner.settings import CtrParameters
-from paramfleet_shared.config import JobSettings, options_of
-from paramfleet_shared.processes.keeping import tied
+from paramfleet.runner.config.configuration import read_config
+from paramfleet.runner.config.settings import CtrParameters
+from paramfleet_shared.settings.config import JobSettings, options_of
+from paramfleet_shared.system.processes.keeping import tied
 
 CHECKOUT = Path(__file__).parents[2]
 PAGES = sorted([*CHECKOUT.glob("*.md"), *CHECKOUT.glob("docs/**/*.md")])

@@ -31,4 +31,4 @@ def test_tests_tie_to_themselves_what_they_start() -> None:
         if num_started > num_tied:
             loose[name] = (num_started, num_tied)
 
-    assert not loose, "starts more than it ties: use paramfleet_shared.processes.keeping.tied"
+    assert not loose, "starts more than it ties: use tied() of system.processes.keeping"

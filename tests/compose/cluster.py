@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from paramfleet_shared.config import read_environment
+from paramfleet_shared.settings.config import read_environment
 
 COMPOSE = Path(__file__).parents[2] / "deploy" / "compose" / "compose.yaml"
 POLL_S = 0.5

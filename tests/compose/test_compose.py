@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from paramfleet_shared.processes.keeping import Keeper, behind_gate
+from paramfleet_shared.system.processes.keeping import Keeper, behind_gate
 
 ROOT = Path(__file__).parents[2]
 NO_ENGINE = 3

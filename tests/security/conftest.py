@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from paramfleet_shared.clock import SystemClock
-from paramfleet_shared.config import JobSettings, read_environment
+from paramfleet_shared.discovery.redis.store import store_of
 from paramfleet_shared.discovery.registry import Registry
 from paramfleet_shared.discovery.session import JobSession
-from paramfleet_shared.discovery.store import store_of
-from paramfleet_shared.processes.keeping import tied
-from paramfleet_shared.rpc.client import Channel
+from paramfleet_shared.net.rpc.client import Channel
+from paramfleet_shared.settings.config import JobSettings, read_environment
+from paramfleet_shared.system.clock import SystemClock
+from paramfleet_shared.system.processes.keeping import tied
 from paramfleet_shared.testing.patience import LATE_S
 from paramfleet_shared.testing.secrets import SECRET, secret_for
 

@@ -15,20 +15,20 @@ from numpy.typing import NDArray
 from tests.security.conftest import PREFACE, Target, exchange_bytes
 from tests.security.mutations import mutated, mutated_bytes, mutated_tensors
 
-from paramfleet.communicator import Communicator
-from paramfleet.exchange import _Running
-from paramfleet.settings import WorkerSettings
-from paramfleet_shared.clock import SystemClock
-from paramfleet_shared.config import read_environment
+from paramfleet.api.all_to_all import _Running
+from paramfleet.config.settings import WorkerSettings
+from paramfleet.transport.communicator import Communicator
 from paramfleet_shared.errors import FleetError
-from paramfleet_shared.http2.client import ClientConnection
-from paramfleet_shared.rpc.client import Channel
-from paramfleet_shared.rpc.proof import ClientProof, proof_key
+from paramfleet_shared.net.http2.client import ClientConnection
+from paramfleet_shared.net.rpc.client import Channel
+from paramfleet_shared.net.rpc.connection.proof import ClientProof, proof_key
+from paramfleet_shared.net.wire.limits import DEFAULT_LIMITS
+from paramfleet_shared.net.wire.message import Message, encode
+from paramfleet_shared.settings.config import read_environment
+from paramfleet_shared.system.clock import SystemClock
 from paramfleet_shared.tables.spec import InitializerSpec, OptimizerSpec, TableSpec
 from paramfleet_shared.testing.patience import LATE_S
 from paramfleet_shared.testing.secrets import SECRET, secret_for
-from paramfleet_shared.wire.limits import DEFAULT_LIMITS
-from paramfleet_shared.wire.message import Message, encode
 
 RUNS = int(read_environment().get("PARAMFLEET_FUZZ_RUNS", "80"))
 SEED = int(read_environment().get("PARAMFLEET_FUZZ_SEED", "1"))

@@ -12,12 +12,12 @@ from functools import partial
 import pytest
 from tests.security.conftest import Target
 
-from paramfleet_shared.clock import SystemClock
-from paramfleet_shared.processes.keeping import tied
-from paramfleet_shared.rpc.client import Channel, PeerUnprovenError
+from paramfleet_shared.net.rpc.client import Channel, PeerUnprovenError
+from paramfleet_shared.net.wire.message import Message
+from paramfleet_shared.system.clock import SystemClock
+from paramfleet_shared.system.processes.keeping import tied
 from paramfleet_shared.testing.patience import LATE_S
 from paramfleet_shared.testing.secrets import secret_for
-from paramfleet_shared.wire.message import Message
 
 STRANGER = textwrap.dedent(
     """

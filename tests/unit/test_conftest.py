@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from paramfleet_shared.config import read_environment
-from paramfleet_shared.processes.keeping import tied
+from paramfleet_shared.settings.config import read_environment
+from paramfleet_shared.system.processes.keeping import tied
 from paramfleet_shared.testing.patience import LATE_S
 
 CONFTEST = Path(__file__).parents[1] / "conftest.py"

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from paramfleet.data.batch import Batch, SlotValues
-    from paramfleet.data.files import split_files
     from paramfleet.data.generator import (
         MultiSlotDataGenerator,
         MultiSlotStringDataGenerator,
     )
     from paramfleet.data.memory_dataset import InMemoryDataset
+    from paramfleet.data.parsing.slots import Slot
     from paramfleet.data.queue_dataset import QueueDataset
+    from paramfleet.data.reading.files import split_files
     from paramfleet.data.sampler import DistributedSampler
-    from paramfleet.data.slots import Slot
 
 __all__ = [
     "Batch",
@@ -30,16 +30,16 @@ __all__ = [
     "split_files",
 ]
 
-_ROOMS = {
+_MODULE_OF = {
     "Batch": "batch",
     "DistributedSampler": "sampler",
     "InMemoryDataset": "memory_dataset",
     "MultiSlotDataGenerator": "generator",
     "MultiSlotStringDataGenerator": "generator",
     "QueueDataset": "queue_dataset",
-    "Slot": "slots",
+    "Slot": "parsing.slots",
     "SlotValues": "batch",
-    "split_files": "files",
+    "split_files": "reading.files",
 }
 
 
@@ -49,10 +49,10 @@ def __getattr__(name: str) -> Any:
     Raises:
         AttributeError: if there is nothing of this name.
     """
-    if name not in _ROOMS:
+    if name not in _MODULE_OF:
         message = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(message)
-    return getattr(importlib.import_module(f"{__name__}.{_ROOMS[name]}"), name)
+    return getattr(importlib.import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
 
 
 def __dir__() -> list[str]:

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from paramfleet.data.row_kernels import to_columns
-from paramfleet.data.rows import Rows
-from paramfleet.data.slots import Layout, Slot
+from paramfleet.data.parsing.row_kernels import to_columns
+from paramfleet.data.parsing.rows import Rows
+from paramfleet.data.parsing.slots import Layout, Slot
 from paramfleet_shared.errors import ContractError
 
 __all__ = ["Batch", "NotDenseError", "SlotValues"]

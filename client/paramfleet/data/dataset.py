@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from paramfleet.data.bad_lines import BadLines
 from paramfleet.data.batch import Batch
-from paramfleet.data.files import require_files
+from paramfleet.data.parsing.bad_lines import BadLines
+from paramfleet.data.reading.files import require_files
 from paramfleet.data.settings import DatasetSettings, changed
 from paramfleet_shared.errors import ContractError
 

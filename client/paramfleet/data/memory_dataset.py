@@ -9,17 +9,17 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from paramfleet.call_order import NotYetError
-from paramfleet.collectives import Util
+from paramfleet.api.collectives import Util
+from paramfleet.config.errors import NotYetError
 from paramfleet.data.batch import Batch
 from paramfleet.data.dataset import DatasetBase, share_of_process
-from paramfleet.data.files import require_files
+from paramfleet.data.parsing.rows import Rows
+from paramfleet.data.parsing.slots import Layout
 from paramfleet.data.progress import require_same
-from paramfleet.data.reading import Readers
-from paramfleet.data.rows import Rows
+from paramfleet.data.reading.files import require_files
+from paramfleet.data.reading.threads import Readers
 from paramfleet.data.settings import DatasetSettings
 from paramfleet.data.shuffling import Drawing, exchange_rows, permuted
-from paramfleet.data.slots import Layout
 from paramfleet.data.store import Store
 from paramfleet_shared.errors import FleetError
 

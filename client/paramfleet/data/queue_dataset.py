@@ -9,11 +9,11 @@ from typing_extensions import override
 
 from paramfleet.data.batch import Batch
 from paramfleet.data.dataset import DatasetBase, share_of_process
-from paramfleet.data.files import require_files
-from paramfleet.data.parser import Block
+from paramfleet.data.parsing.parser import Block
+from paramfleet.data.parsing.rows import Rows
 from paramfleet.data.progress import FINISHED, Progress, among_workers
-from paramfleet.data.reading import Readers
-from paramfleet.data.rows import Rows
+from paramfleet.data.reading.files import require_files
+from paramfleet.data.reading.threads import Readers
 from paramfleet.data.settings import DatasetSettings
 
 __all__ = ["QueueDataset"]

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch.utils.data
 
-from paramfleet.surface import session
+from paramfleet.api.public import session
 from paramfleet_shared.errors import ContractError
 
 __all__ = ["DistributedSampler", "TooFewSamplesError"]

@@ -7,9 +7,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, get_args
 
-from paramfleet.data.bad_lines import OnBadLine
-from paramfleet.data.slots import Layout, Slot
-from paramfleet_shared.config import SettingError, UnknownSettingError, check_ranges
+from paramfleet.data.parsing.bad_lines import OnBadLine
+from paramfleet.data.parsing.slots import Layout, Slot
+from paramfleet_shared.settings.config import SettingError, UnknownSettingError, check_ranges
 
 __all__ = ["DatasetSettings", "changed"]
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from paramfleet.collectives import Util
-from paramfleet.data.rows import Rows
-from paramfleet.data.slots import Layout
+from paramfleet.api.collectives import Util
+from paramfleet.data.parsing.rows import Rows
+from paramfleet.data.parsing.slots import Layout
 from paramfleet.data.store import Store
-from paramfleet_shared.wire.message import MalformedMessageError, Message
+from paramfleet_shared.net.wire.message import MalformedMessageError, Message
 
 __all__ = ["Drawing", "exchange_rows", "permuted"]
 

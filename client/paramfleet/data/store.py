@@ -5,8 +5,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from paramfleet.data.parser import Block
-from paramfleet.data.rows import Rows
+from paramfleet.data.parsing.parser import Block
+from paramfleet.data.parsing.rows import Rows
 
 __all__ = ["Store"]
 

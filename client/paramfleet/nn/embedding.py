@@ -14,14 +14,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from paramfleet.devices import to_device, to_host
-from paramfleet.embedding_errors import EmbeddingOptionError, IdError, negative_id_error
 from paramfleet.nn.initializers import constant, normal, uniform
 from paramfleet.nn.lookups import bags_of_rows, rows_of_ids
-from paramfleet.rowstore import RowStore
 from paramfleet.serving.modules import ServedEmbedding, ServedEmbeddingBag, demand_own_forward
 from paramfleet.serving.rows import Rows
-from paramfleet.sparse import KeptAs, SparseTable
+from paramfleet.tables.devices import to_device, to_host
+from paramfleet.tables.embedding_errors import EmbeddingOptionError, IdError, negative_id_error
+from paramfleet.tables.row_store import RowStore
+from paramfleet.tables.sparse import KeptAs, SparseTable
 from paramfleet_shared.tables.partition import Partitioned
 from paramfleet_shared.tables.spec import InitializerSpec, Rounding, Storage
 

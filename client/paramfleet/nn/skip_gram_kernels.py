@@ -13,8 +13,8 @@ from llvmlite import ir  # type: ignore[import-untyped]  # llvmlite ships no typ
 from numba import types
 from numpy.typing import NDArray
 
-from paramfleet_shared.tables.kernels.compiled import inlined, uncounted
-from paramfleet_shared.tables.kernels.lanes import (
+from paramfleet_shared.tables.kernels.basics.compiled import inlined, uncounted
+from paramfleet_shared.tables.kernels.basics.lanes import (
     LANES,
     LANES_TYPE,
     instruction,

@@ -4,11 +4,12 @@ What ``model.py`` and readers of a model folder import.
 """
 
 from paramfleet.runner.batches import list_files
-from paramfleet.runner.clicks import ClickModel
-from paramfleet.runner.config import Config
-from paramfleet.runner.layers import tower
-from paramfleet.runner.lines import LineError, read_lines
-from paramfleet.runner.metrics import (
+from paramfleet.runner.config.configuration import Config
+from paramfleet.runner.config.settings import CtrParameters, HyperParameters, OptimizerSettings
+from paramfleet.runner.models.clicks import ClickModel
+from paramfleet.runner.models.layers import tower
+from paramfleet.runner.models.lines import LineError, read_lines
+from paramfleet.runner.models.metrics import (
     Accuracy,
     Auc,
     Mae,
@@ -19,8 +20,7 @@ from paramfleet.runner.metrics import (
     Recall,
     Rmse,
 )
-from paramfleet.runner.model import Feeds, Model
-from paramfleet.runner.settings import CtrParameters, HyperParameters, OptimizerSettings
+from paramfleet.runner.models.model import Feeds, Model
 
 __all__ = [
     "Accuracy",

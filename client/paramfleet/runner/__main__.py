@@ -8,16 +8,16 @@ from typing import Any
 import click
 
 import paramfleet as fleet
-from paramfleet.runner.config import read_config
+from paramfleet.runner.config.configuration import read_config
+from paramfleet.runner.config.paddle_optimizers import optimizer_note
 from paramfleet.runner.folders import load_model_class
 from paramfleet.runner.inference import infer
-from paramfleet.runner.model import Model
+from paramfleet.runner.models.model import Model
 from paramfleet.runner.outcome import Outcome
-from paramfleet.runner.paddle_optimizers import optimizer_note
 from paramfleet.runner.training import train
-from paramfleet_shared.cli import BoundedCommand, BoundedGroup, echo
-from paramfleet_shared.clock import Clock, SystemClock
 from paramfleet_shared.errors import ContractError, FleetError
+from paramfleet_shared.settings.cli import BoundedCommand, BoundedGroup, echo
+from paramfleet_shared.system.clock import Clock, SystemClock
 
 __all__ = ["main"]
 

@@ -14,15 +14,15 @@ import torch
 from typing_extensions import override
 
 import paramfleet as fleet
-from paramfleet.data.files import list_folder, located, split_files
 from paramfleet.data.memory_dataset import InMemoryDataset
 from paramfleet.data.queue_dataset import QueueDataset
-from paramfleet.runner.config import Config
-from paramfleet.runner.errors import ConfigError, ModelFolderError
+from paramfleet.data.reading.files import list_folder, located, split_files
+from paramfleet.runner.config.configuration import Config
+from paramfleet.runner.config.errors import ConfigError, ModelFolderError
 from paramfleet.runner.folders import load_reader
-from paramfleet.runner.model import Model
+from paramfleet.runner.models.model import Model
 from paramfleet_shared.errors import ContractError
-from paramfleet_shared.texts import shown
+from paramfleet_shared.values.texts import shown
 
 __all__ = [
     "Batch",

@@ -12,11 +12,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from paramfleet.data.paddlerec import PADDLE_NAMES
-from paramfleet.runner.config import Config, RawConfig
-from paramfleet.runner.errors import ModelFolderError
-from paramfleet.runner.model import Model
-from paramfleet.runner.parameter_classes import as_folder_error, check_parameters
+from paramfleet.data.reading.paddlerec import PADDLE_NAMES
+from paramfleet.runner.config.configuration import Config, RawConfig
+from paramfleet.runner.config.errors import ModelFolderError
+from paramfleet.runner.config.parameter_classes import as_folder_error, check_parameters
+from paramfleet.runner.models.model import Model
 
 __all__ = ["import_module", "import_reader", "load_model_class", "load_reader"]
 

@@ -7,14 +7,14 @@ import torch
 
 import paramfleet as fleet
 from paramfleet.runner.batches import list_files, open_batches
-from paramfleet.runner.config import Config
+from paramfleet.runner.config.configuration import Config
+from paramfleet.runner.config.errors import ConfigError
 from paramfleet.runner.display import metrics_text, shown
-from paramfleet.runner.errors import ConfigError
-from paramfleet.runner.model import Model
+from paramfleet.runner.models.model import Model
 from paramfleet.runner.outcome import Outcome, model_name
 from paramfleet.runner.scoring import score
 from paramfleet.runner.training import device_of
-from paramfleet_shared.clock import Clock
+from paramfleet_shared.system.clock import Clock
 
 __all__ = ["infer"]
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from paramfleet.runner.config import Config
+from paramfleet.runner.config.configuration import Config
 
 __all__ = ["Outcome", "model_name"]
 

@@ -14,13 +14,13 @@ from typing import Any, Protocol
 
 from typing_extensions import runtime_checkable
 
-from paramfleet.all_or_none import NOT_FITTING
-from paramfleet.call_order import NotYetError
+from paramfleet.config.errors import NotYetError
 from paramfleet.data.progress import OtherDataError
 from paramfleet.runner.batches import Batch, train_batches
-from paramfleet.runner.model import Feeds, Model
-from paramfleet.runner.settings import RunnerSettings
-from paramfleet_shared.documents import whole
+from paramfleet.runner.config.settings import RunnerSettings
+from paramfleet.runner.models.model import Feeds, Model
+from paramfleet.session.all_or_none import NOT_FITTING
+from paramfleet_shared.files.documents import whole
 
 __all__ = ["TrainData"]
 

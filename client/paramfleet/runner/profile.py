@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import torch
 
 from paramfleet.nn.embedding import SparseModule
-from paramfleet_shared.clock import Clock
+from paramfleet_shared.system.clock import Clock
 
 __all__ = ["PHASES", "Profile"]
 

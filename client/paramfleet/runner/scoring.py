@@ -7,7 +7,7 @@ import torch
 
 import paramfleet as fleet
 from paramfleet.runner.batches import Batch, test_share
-from paramfleet.runner.model import Model
+from paramfleet.runner.models.model import Model
 
 __all__ = ["score"]
 

@@ -6,21 +6,21 @@ from typing import Any
 import torch
 
 import paramfleet as fleet
-from paramfleet.localsgd.core.ledger import Ledger
+from paramfleet.config.strategy import StrategyError
 from paramfleet.runner.batches import list_files, open_batches, train_share
-from paramfleet.runner.config import Config
+from paramfleet.runner.config.configuration import Config
+from paramfleet.runner.config.errors import ConfigError
+from paramfleet.runner.config.settings import RunnerSettings
 from paramfleet.runner.display import Display, metrics_text, shown
-from paramfleet.runner.errors import ConfigError
-from paramfleet.runner.metrics import Metric
-from paramfleet.runner.model import Feeds, Model
+from paramfleet.runner.models.metrics import Metric
+from paramfleet.runner.models.model import Feeds, Model
 from paramfleet.runner.outcome import Outcome, model_name
 from paramfleet.runner.position import TrainData
 from paramfleet.runner.profile import Profile
 from paramfleet.runner.scoring import score
-from paramfleet.runner.settings import RunnerSettings
-from paramfleet.strategy import StrategyError
-from paramfleet.visual import Write, visual
-from paramfleet_shared.clock import Clock
+from paramfleet.telemetry.visual import Write, visual
+from paramfleet.training.localsgd.core.ledger import Ledger
+from paramfleet_shared.system.clock import Clock
 
 __all__ = ["device_of", "strategy_of", "train"]
 

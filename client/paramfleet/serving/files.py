@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from paramfleet.serving.errors import ExportDamagedError
 from paramfleet.serving.manifest import ExportedFile, ExportedTable
-from paramfleet_shared.regular_files import open_regular
-from paramfleet_shared.tensorfile import map_tensors
-from paramfleet_shared.texts import shown
+from paramfleet_shared.files.regular_files import open_regular
+from paramfleet_shared.files.tensorfile import map_tensors
+from paramfleet_shared.values.texts import shown
 
 __all__ = ["describe_file", "is_extra", "map_rows", "read_state"]
 

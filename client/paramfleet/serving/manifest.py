@@ -13,12 +13,12 @@ from typing import Any, get_args
 
 from paramfleet.serving.errors import ExportError
 from paramfleet.serving.unknown import Policy
-from paramfleet_shared.documents import read_content, read_document, whole
+from paramfleet_shared.checkpoint.saved_module import FILE_NAME
 from paramfleet_shared.errors import FleetError
-from paramfleet_shared.regular_files import write_regular
-from paramfleet_shared.saved_module import FILE_NAME
+from paramfleet_shared.files.documents import read_content, read_document, whole
+from paramfleet_shared.files.regular_files import write_regular
 from paramfleet_shared.tables.spec import InitializerSpec, Storage, TableSpec
-from paramfleet_shared.texts import shown
+from paramfleet_shared.values.texts import shown
 
 __all__ = [
     "FORMAT",

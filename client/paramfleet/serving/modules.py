@@ -11,8 +11,8 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch.nn import functional
 
-from paramfleet.embedding_errors import EmbeddingOptionError, IdError, negative_id_error
 from paramfleet.serving.rows import Rows
+from paramfleet.tables.embedding_errors import EmbeddingOptionError, IdError, negative_id_error
 
 __all__ = ["Servable", "ServedEmbedding", "ServedEmbeddingBag", "demand_own_forward"]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from paramfleet.modulenumbers import wrong_numbers
+from paramfleet.model_state.numbers import wrong_numbers
 from paramfleet.serving.errors import ExportDamagedError, ExportMismatchError
 from paramfleet.serving.files import is_extra
 

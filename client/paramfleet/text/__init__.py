@@ -30,7 +30,7 @@ __all__ = [
     "read_questions",
 ]
 
-_ROOMS = {
+_MODULE_OF = {
     "Pair": "evaluation",
     "Question": "evaluation",
     "SkipGramBatch": "skip_gram",
@@ -50,10 +50,10 @@ def __getattr__(name: str) -> Any:
     Raises:
         AttributeError: if there is nothing of this name.
     """
-    if name not in _ROOMS:
+    if name not in _MODULE_OF:
         message = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(message)
-    return getattr(importlib.import_module(f"{__name__}.{_ROOMS[name]}"), name)
+    return getattr(importlib.import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
 
 
 def __dir__() -> list[str]:

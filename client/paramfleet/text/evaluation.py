@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from paramfleet.data.files import ByPath, open_file, read_some
+from paramfleet.data.reading.files import ByPath, open_file, read_some
 from paramfleet_shared.errors import ContractError
 
 __all__ = [

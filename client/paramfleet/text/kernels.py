@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from paramfleet_shared.tables.kernels.compiled import inlined, uncounted
+from paramfleet_shared.tables.kernels.basics.compiled import inlined, uncounted
 
 __all__ = ["Table", "break_behind", "count_words", "fill_alias", "number_words", "sample_words"]
 

@@ -6,7 +6,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from paramfleet.data.files import ByPath, open_file, read_some, require_files
+from paramfleet.data.reading.files import ByPath, open_file, read_some, require_files
 from paramfleet.text.kernels import break_behind
 
 __all__ = ["PIECE_BYTES", "Tokens", "folding", "read_pieces"]

@@ -14,7 +14,7 @@ from paramfleet.text.kernels import sample_words
 from paramfleet.text.pieces import read_pieces
 from paramfleet.text.sampling import NEGATIVE_POWER, Alias, keep_chances
 from paramfleet.text.vocabulary import Vocabulary
-from paramfleet_shared.config import SettingError
+from paramfleet_shared.settings.config import SettingError
 
 __all__ = ["SkipGramBatch", "SkipGramSettings", "SkipGramText"]
 

@@ -11,7 +11,7 @@ from torch.nn.functional import cosine_similarity
 from typing_extensions import override
 
 from paramfleet.runner import HyperParameters, tower
-from paramfleet_shared.config import SettingError, check_ranges
+from paramfleet_shared.settings.config import SettingError, check_ranges
 
 __all__ = ["Dssm", "DssmParameters"]
 

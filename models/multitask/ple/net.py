@@ -10,7 +10,7 @@ from typing_extensions import override
 
 import paramfleet as fleet
 from paramfleet.runner import HyperParameters, tower
-from paramfleet_shared.config import check_ranges
+from paramfleet_shared.settings.config import check_ranges
 
 __all__ = ["Experts", "Level", "Ple", "PleParameters"]
 

@@ -10,7 +10,7 @@ from typing_extensions import override
 
 import paramfleet as fleet
 from paramfleet.runner import CtrParameters, tower
-from paramfleet_shared.config import SettingError
+from paramfleet_shared.settings.config import SettingError
 
 __all__ = ["Dlrm", "DlrmParameters"]
 

@@ -12,7 +12,7 @@ from typing_extensions import override
 
 import paramfleet as fleet
 from paramfleet.runner import HyperParameters
-from paramfleet_shared.config import SettingError, check_ranges
+from paramfleet_shared.settings.config import SettingError, check_ranges
 
 __all__ = ["Capsules", "Mind", "MindParameters", "draw"]
 

@@ -11,7 +11,7 @@ from typing_extensions import override
 
 import paramfleet as fleet
 from paramfleet.runner import HyperParameters, tower
-from paramfleet_shared.config import SettingError, check_ranges
+from paramfleet_shared.settings.config import SettingError, check_ranges
 
 __all__ = ["Ncf", "NcfParameters"]
 

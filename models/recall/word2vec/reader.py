@@ -8,7 +8,7 @@ import torch
 
 import paramfleet as fleet
 from paramfleet.runner import Config, list_files
-from paramfleet.runner.errors import ConfigError
+from paramfleet.runner.config.errors import ConfigError
 from paramfleet.text import SkipGramSettings, SkipGramText, Vocabulary
 
 from .net import Word2VecParameters

@@ -4,7 +4,7 @@ import click
 
 from paramfleet_coordinator.app import run
 from paramfleet_coordinator.config import CoordinatorSettings
-from paramfleet_shared.cli import settings_command
+from paramfleet_shared.settings.cli import settings_command
 
 __all__ = ["main"]
 

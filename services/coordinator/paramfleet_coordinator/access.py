@@ -15,9 +15,9 @@ from typing import Any
 
 from aiohttp import web
 
-from paramfleet_shared.access import identity_of, requires
 from paramfleet_shared.discovery.errors import NoRedisError
 from paramfleet_shared.discovery.job_registry import AUDIT_ENTRIES
+from paramfleet_shared.net.access import identity_of, requires
 
 __all__ = ["AUDIT_LOG", "AuditEntry", "AuditLog", "audit", "requires"]
 

@@ -23,10 +23,6 @@ from paramfleet_coordinator.core.gathering import Gathering
 from paramfleet_coordinator.core.job import Job, JobRules
 from paramfleet_coordinator.core.view import JobView
 from paramfleet_coordinator.routes import RpcRoutes
-from paramfleet_shared.access import gate_of
-from paramfleet_shared.admin import AdminServer
-from paramfleet_shared.clock import Clock, SystemClock
-from paramfleet_shared.config import Resolved, read_environment
 from paramfleet_shared.discovery.errors import (
     CoordinatorExistsError,
     JobSizeError,
@@ -34,18 +30,22 @@ from paramfleet_shared.discovery.errors import (
     OtherLaunchError,
 )
 from paramfleet_shared.discovery.job_registry import JobRegistry
-from paramfleet_shared.discovery.openness import look_for_openness
 from paramfleet_shared.discovery.records import JobSizes, Snapshot
+from paramfleet_shared.discovery.redis.openness import look_for_openness
+from paramfleet_shared.discovery.redis.store import outlast, store_of
 from paramfleet_shared.discovery.registry import CoordinatorRecord
-from paramfleet_shared.discovery.store import outlast, store_of
 from paramfleet_shared.errors import FleetError
-from paramfleet_shared.machine import raise_open_files
-from paramfleet_shared.otel import tracing_of
-from paramfleet_shared.rpc.endpoint import join_endpoint
-from paramfleet_shared.rpc.server import RpcServer
-from paramfleet_shared.secret import open_warnings, secret_of
-from paramfleet_shared.telemetry import setup_logging
-from paramfleet_shared.tls import MEMBER_ROLES, tls_of
+from paramfleet_shared.net.access import gate_of
+from paramfleet_shared.net.admin import AdminServer
+from paramfleet_shared.net.rpc.endpoint import join_endpoint
+from paramfleet_shared.net.rpc.server import RpcServer
+from paramfleet_shared.net.secret import open_warnings, secret_of
+from paramfleet_shared.net.tls import MEMBER_ROLES, tls_of
+from paramfleet_shared.settings.config import Resolved, read_environment
+from paramfleet_shared.system.clock import Clock, SystemClock
+from paramfleet_shared.system.open_files import raise_open_files
+from paramfleet_shared.telemetry.logs_and_metrics import setup_logging
+from paramfleet_shared.telemetry.otel import tracing_of
 
 __all__ = ["Coordinator", "run"]
 

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from paramfleet_shared.config import JobSettings, SettingError, check_ranges
-from paramfleet_shared.folders import FolderNameError, check_folder_name
+from paramfleet_shared.files.folders import FolderNameError, check_folder_name
+from paramfleet_shared.settings.config import JobSettings, SettingError, check_ranges
 
 __all__ = ["CoordinatorSettings"]
 

@@ -8,14 +8,14 @@ from typing import Any
 from paramfleet_coordinator.core.gathering import Gathering
 from paramfleet_coordinator.core.job import Decision, Job
 from paramfleet_coordinator.core.place import Place
-from paramfleet_shared.clock import Clock
 from paramfleet_shared.discovery.errors import OtherLaunchError, WrongJobError
 from paramfleet_shared.discovery.job_registry import JobRegistry, coordinator_of
 from paramfleet_shared.discovery.orders import Orders
 from paramfleet_shared.discovery.records import Member, Snapshot
-from paramfleet_shared.rpc.server import Handler, Request
-from paramfleet_shared.texts import MAX_NAME_LENGTH, NAME_RULE, is_name, is_printable
-from paramfleet_shared.wire.message import MalformedMessageError, Message
+from paramfleet_shared.net.rpc.server import Handler, Request
+from paramfleet_shared.net.wire.message import MalformedMessageError, Message
+from paramfleet_shared.system.clock import Clock
+from paramfleet_shared.values.texts import MAX_NAME_LENGTH, NAME_RULE, is_name, is_printable
 
 __all__ = ["RpcRoutes"]
 

@@ -2,8 +2,8 @@
 
 from paramfleet_pserver.app import serve
 from paramfleet_pserver.config import PServerSettings
-from paramfleet_shared.cli import settings_command
-from paramfleet_shared.config import Resolved
+from paramfleet_shared.settings.cli import settings_command
+from paramfleet_shared.settings.config import Resolved
 
 __all__ = ["main"]
 

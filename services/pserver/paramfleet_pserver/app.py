@@ -25,34 +25,34 @@ from typing import Any
 
 import uvloop
 
-from paramfleet_pserver.access import IssuedIncarnations
+from paramfleet_pserver.api.access import IssuedIncarnations
+from paramfleet_pserver.api.routes import OPERATIONS, Routes
 from paramfleet_pserver.config import PServerSettings
 from paramfleet_pserver.core.service import ServiceTimes
 from paramfleet_pserver.gauges import BODY_GAUGES, HELD, SERVICE_GAUGES, TABLE_GAUGES
-from paramfleet_pserver.owners import Owners
-from paramfleet_pserver.routes import OPERATIONS, Routes
-from paramfleet_pserver.tablestore import TableStore
-from paramfleet_shared.access import gate_of
-from paramfleet_shared.admin import AdminServer
-from paramfleet_shared.clock import Clock, SystemClock
-from paramfleet_shared.config import Resolved, read_environment, resolve
+from paramfleet_pserver.tables.owners import Owners
+from paramfleet_pserver.tables.table_store import TableStore
+from paramfleet_shared.discovery.placement import Placement
 from paramfleet_shared.discovery.session import JobSession
 from paramfleet_shared.errors import FleetError
-from paramfleet_shared.folders import CheckpointDirs
-from paramfleet_shared.ids import Rank
-from paramfleet_shared.machine import raise_open_files
-from paramfleet_shared.otel import tracing_of
-from paramfleet_shared.placement import Placement
-from paramfleet_shared.rpc.endpoint import join_endpoint
-from paramfleet_shared.rpc.server import Handler, Request, RpcServer
-from paramfleet_shared.secret import open_warnings, secret_of
+from paramfleet_shared.files.folders import CheckpointDirs
+from paramfleet_shared.net.access import gate_of
+from paramfleet_shared.net.admin import AdminServer
+from paramfleet_shared.net.rpc.endpoint import join_endpoint
+from paramfleet_shared.net.rpc.server import Handler, Request, RpcServer
+from paramfleet_shared.net.secret import open_warnings, secret_of
+from paramfleet_shared.net.tls import MEMBER_ROLES, tls_of
+from paramfleet_shared.net.wire.message import Message
+from paramfleet_shared.settings.config import Resolved, read_environment, resolve
+from paramfleet_shared.system.clock import Clock, SystemClock
+from paramfleet_shared.system.gc_tuning import freeze, keep_tidy
+from paramfleet_shared.system.open_files import raise_open_files
 from paramfleet_shared.tables.readiness import COMPILING, compiling, is_cold
 from paramfleet_shared.tables.warm import warm_all
-from paramfleet_shared.telemetry import MetricRegistry, setup_logging
-from paramfleet_shared.tls import MEMBER_ROLES, tls_of
-from paramfleet_shared.upkeep import freeze, keep_tidy
-from paramfleet_shared.versions import versions
-from paramfleet_shared.wire.message import Message
+from paramfleet_shared.telemetry.logs_and_metrics import MetricRegistry, setup_logging
+from paramfleet_shared.telemetry.otel import tracing_of
+from paramfleet_shared.values.ids import Rank
+from paramfleet_shared.values.versions import versions
 
 __all__ = ["PServer", "run", "serve"]
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from paramfleet_pserver.core.limits import TableLimits
-from paramfleet_shared.config import JobSettings, SettingError, check_ranges
-from paramfleet_shared.rpc.endpoint import MalformedEndpointError, split_endpoint
-from paramfleet_shared.wire.limits import Limits
+from paramfleet_shared.net.rpc.endpoint import MalformedEndpointError, split_endpoint
+from paramfleet_shared.net.wire.limits import Limits
+from paramfleet_shared.settings.config import JobSettings, SettingError, check_ranges
 
 __all__ = ["PServerSettings"]
 

@@ -10,24 +10,24 @@ from typing import Any, get_args
 
 import click
 
-from paramfleet.settings import WorkerSettings
-from paramfleet_shared.cli import BoundedCommand, BoundedGroup, click_type, echo
-from paramfleet_shared.clock import SystemClock
-from paramfleet_shared.config import (
+from paramfleet.config.settings import WorkerSettings
+from paramfleet_shared.errors import ContractError, FleetError
+from paramfleet_shared.net.secret import new_secret, open_warnings, write_secret
+from paramfleet_shared.settings.cli import BoundedCommand, BoundedGroup, click_type, echo
+from paramfleet_shared.settings.config import (
     Option,
     Resolved,
     options_of,
     read_environment,
     resolve,
 )
-from paramfleet_shared.errors import ContractError, FleetError
-from paramfleet_shared.secret import new_secret, open_warnings, write_secret
-from paramfleet_shared.telemetry import setup_logging
-from paramfleet_worker.app.launcher import Launcher
-from paramfleet_worker.app.naming import with_name
-from paramfleet_worker.app.operating_commands import COMMANDS
-from paramfleet_worker.app.planning import plan_launch
-from paramfleet_worker.app.preparing import prepared_launch
+from paramfleet_shared.system.clock import SystemClock
+from paramfleet_shared.telemetry.logs_and_metrics import setup_logging
+from paramfleet_worker.app.commands.operating import COMMANDS
+from paramfleet_worker.app.launch.launcher import Launcher
+from paramfleet_worker.app.launch.naming import with_name
+from paramfleet_worker.app.launch.planning import plan_launch
+from paramfleet_worker.app.launch.preparing import prepared_launch
 from paramfleet_worker.app.script import become_worker, script_of
 from paramfleet_worker.config import ExportFormat, LaunchSettings
 from paramfleet_worker.process.console import Console
@@ -78,12 +78,12 @@ def _launch(
         console = Console(sys.stdout.buffer, sys.stderr.buffer, environment)
         script = script_of(arguments, model=model, options=option)
         if resolved.value.collective:
-            from paramfleet_worker.app.collective import launch_collective  # noqa: PLC0415 -- slow
+            from paramfleet_worker.app.launch.collective import launch_collective  # noqa: PLC0415 -- slow
 
             return launch_collective(resolved.value, script, environment, console)
         resolved = replace(resolved, value=with_name(resolved.value, script=script))
         if resolved.value.on == "ray":
-            from paramfleet_worker.app.ray_launch import launch_on_ray  # noqa: PLC0415 -- slow
+            from paramfleet_worker.app.launch.on_ray import launch_on_ray  # noqa: PLC0415 -- slow
 
             launching = launch_on_ray(
                 resolved, script=script, environment=environment, console=console
@@ -196,7 +196,7 @@ def _export(checkpoint: Path, **options: Any) -> None:
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def _certs(arguments: tuple[str, ...]) -> None:
     """Make and show the certificates of a job's roles."""
-    from paramfleet_worker.app.certs_commands import certs as command  # noqa: PLC0415 -- slow
+    from paramfleet_worker.app.commands.certs import certs as command  # noqa: PLC0415 -- slow
 
     _delegate(command, "certs", arguments)
 
@@ -205,7 +205,7 @@ def _certs(arguments: tuple[str, ...]) -> None:
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def _doctor(arguments: tuple[str, ...]) -> None:
     """Look for what would keep a job from running here."""
-    from paramfleet_worker.app.doctor import doctor as command  # noqa: PLC0415 -- slow
+    from paramfleet_worker.app.doctor.report import doctor as command  # noqa: PLC0415 -- slow
 
     _delegate(command, "doctor", arguments)
 
@@ -235,7 +235,7 @@ def _secret(file: str) -> None:
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def _tokens(arguments: tuple[str, ...]) -> None:
     """Make, list and revoke the tokens that admin addresses accept."""
-    from paramfleet_worker.app.tokens_commands import tokens as command  # noqa: PLC0415 -- slow
+    from paramfleet_worker.app.commands.tokens import tokens as command  # noqa: PLC0415 -- slow
 
     _delegate(command, "tokens", arguments)
 

@@ -4,8 +4,13 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
-from paramfleet_shared.config import JobSettings, SettingError, check_ranges, check_texts
-from paramfleet_shared.security import SecuritySettings
+from paramfleet_shared.settings.config import (
+    JobSettings,
+    SettingError,
+    check_ranges,
+    check_texts,
+)
+from paramfleet_shared.settings.security import SecuritySettings
 
 __all__ = ["ExportFormat", "LaunchSettings"]
 

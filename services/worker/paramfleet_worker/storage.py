@@ -11,8 +11,6 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from paramfleet_shared.clock import Clock
-from paramfleet_shared.config import JobSettings
 from paramfleet_shared.discovery.errors import (
     NoRedisError,
     OtherLaunchError,
@@ -20,14 +18,16 @@ from paramfleet_shared.discovery.errors import (
 )
 from paramfleet_shared.discovery.job_registry import coordinator_of, launcher_of
 from paramfleet_shared.discovery.records import Failure, Voucher, end_to_text
+from paramfleet_shared.discovery.redis.scripts import FAIL, LOSE, VOUCH, WITHDRAW, Keys
+from paramfleet_shared.discovery.redis.store import store_of
 from paramfleet_shared.discovery.registry import (
     RETENTION_MS,
     CoordinatorRecord,
     Registry,
     field_of,
 )
-from paramfleet_shared.discovery.scripts import FAIL, LOSE, VOUCH, WITHDRAW, Keys
-from paramfleet_shared.discovery.store import store_of
+from paramfleet_shared.settings.config import JobSettings
+from paramfleet_shared.system.clock import Clock
 from paramfleet_worker.core.events import FailureRecord, ProcessName
 
 __all__ = ["JobRecords"]

@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
-from paramfleet_shared.clock import Clock
 from paramfleet_shared.discovery.errors import BarrierTimeoutError
 from paramfleet_shared.discovery.records import Member
 from paramfleet_shared.errors import OutcomeUnknownError, UnavailableError
-from paramfleet_shared.rpc.client import Channel
-from paramfleet_shared.wire.message import Message
+from paramfleet_shared.net.rpc.client import Channel
+from paramfleet_shared.net.wire.message import Message
+from paramfleet_shared.system.clock import Clock
 
 __all__ = ["BarrierCaller"]
 

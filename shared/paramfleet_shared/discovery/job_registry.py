@@ -17,14 +17,7 @@ from paramfleet_shared.discovery.records import (
     end_from_text,
     end_to_text,
 )
-from paramfleet_shared.discovery.registry import (
-    RETENTION_MS,
-    CoordinatorRecord,
-    field_of,
-    raise_if_fenced,
-    read_hash,
-)
-from paramfleet_shared.discovery.scripts import (
+from paramfleet_shared.discovery.redis.scripts import (
     ARRIVE,
     AUDIT,
     CLAIM,
@@ -36,7 +29,14 @@ from paramfleet_shared.discovery.scripts import (
     WRITE_JOB,
     Keys,
 )
-from paramfleet_shared.discovery.store import RedisStore
+from paramfleet_shared.discovery.redis.store import RedisStore
+from paramfleet_shared.discovery.registry import (
+    RETENTION_MS,
+    CoordinatorRecord,
+    field_of,
+    raise_if_fenced,
+    read_hash,
+)
 
 __all__ = ["AUDIT_ENTRIES", "JobRegistry", "coordinator_of", "launcher_of"]
 

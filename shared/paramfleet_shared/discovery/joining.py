@@ -8,19 +8,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
-from paramfleet_shared.clock import Clock
-from paramfleet_shared.config import JobSettings
 from paramfleet_shared.discovery.errors import NoCoordinatorError, NoRedisError
 from paramfleet_shared.discovery.records import JobSizes, Member
+from paramfleet_shared.discovery.redis.store import RedisStore, outlast, store_of
 from paramfleet_shared.discovery.registry import Registry
-from paramfleet_shared.discovery.store import RedisStore, outlast, store_of
 from paramfleet_shared.errors import FleetError, OutcomeUnknownError, UnavailableError
-from paramfleet_shared.rpc.client import Channel
-from paramfleet_shared.rpc.tasks import TaskSet
-from paramfleet_shared.rpc.tracing import Tracing, open_channel
-from paramfleet_shared.secret import secret_of
-from paramfleet_shared.tls import tls_of
-from paramfleet_shared.wire.message import Message
+from paramfleet_shared.net.rpc.client import Channel
+from paramfleet_shared.net.rpc.tasks import TaskSet
+from paramfleet_shared.net.rpc.tracing import Tracing, open_channel
+from paramfleet_shared.net.secret import secret_of
+from paramfleet_shared.net.tls import tls_of
+from paramfleet_shared.net.wire.message import Message
+from paramfleet_shared.settings.config import JobSettings
+from paramfleet_shared.system.clock import Clock
 
 __all__ = [
     "Admission",

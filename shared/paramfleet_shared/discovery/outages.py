@@ -2,10 +2,10 @@
 
 import logging
 
-from paramfleet_shared.clock import Clock
 from paramfleet_shared.discovery.errors import NoRedisError
 from paramfleet_shared.discovery.life import JobLife
 from paramfleet_shared.errors import JobFailedError
+from paramfleet_shared.system.clock import Clock
 
 __all__ = ["Outages"]
 

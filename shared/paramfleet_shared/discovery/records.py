@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, cast, get_args
 
 from paramfleet_shared.discovery.orders import Orders
-from paramfleet_shared.texts import printable, shortened
+from paramfleet_shared.values.texts import printable, shortened
 
 __all__ = [
     "ROLES",

@@ -18,8 +18,8 @@ from paramfleet_shared.discovery.records import (
     MemberKey,
     end_to_text,
 )
-from paramfleet_shared.discovery.scripts import BEAT, FAIL, PUT, Keys
-from paramfleet_shared.discovery.store import RedisStore
+from paramfleet_shared.discovery.redis.scripts import BEAT, FAIL, PUT, Keys
+from paramfleet_shared.discovery.redis.store import RedisStore
 
 __all__ = [
     "RETENTION_MS",

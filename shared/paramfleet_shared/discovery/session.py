@@ -13,8 +13,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from paramfleet_shared.clock import Clock
-from paramfleet_shared.config import JobSettings
 from paramfleet_shared.discovery.barriers import BarrierCaller
 from paramfleet_shared.discovery.board import Board
 from paramfleet_shared.discovery.errors import (
@@ -30,12 +28,14 @@ from paramfleet_shared.discovery.errors import (
 from paramfleet_shared.discovery.joining import Entry, enter
 from paramfleet_shared.discovery.life import JobLife
 from paramfleet_shared.discovery.outages import Outages
+from paramfleet_shared.discovery.placement import Placement
 from paramfleet_shared.discovery.records import End, JobRecord, Lost, Member
+from paramfleet_shared.discovery.redis.store import outlast
 from paramfleet_shared.discovery.registry import Registry
-from paramfleet_shared.discovery.store import outlast
 from paramfleet_shared.errors import FleetError, JobFailedError
-from paramfleet_shared.placement import Placement
-from paramfleet_shared.rpc.tracing import Tracing
+from paramfleet_shared.net.rpc.tracing import Tracing
+from paramfleet_shared.settings.config import JobSettings
+from paramfleet_shared.system.clock import Clock
 
 __all__ = ["JobSession"]
 

@@ -21,9 +21,11 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from paramfleet_shared.tables.kernels import codecs, dither, int8, sorting
-from paramfleet_shared.tables.kernels.compiled import as_input
-from paramfleet_shared.tables.kernels.finite import any_reaches
+from paramfleet_shared.tables.kernels.basics import sorting
+from paramfleet_shared.tables.kernels.basics.compiled import as_input
+from paramfleet_shared.tables.kernels.codecs import dither, int8
+from paramfleet_shared.tables.kernels.codecs import narrow as codecs
+from paramfleet_shared.tables.kernels.codecs.finite import any_reaches
 from paramfleet_shared.tables.routing import all_finite
 from paramfleet_shared.tables.rowstore import check_array
 

@@ -19,10 +19,10 @@ from pathlib import Path
 
 from llvmlite import binding  # type: ignore[import-untyped]  # llvmlite ships no types
 
-from paramfleet_shared.config import read_environment
-from paramfleet_shared.processes.keeping import tied
-from paramfleet_shared.tables.kernels.folders import cache_folders
-from paramfleet_shared.versions import versions
+from paramfleet_shared.settings.config import read_environment
+from paramfleet_shared.system.processes.keeping import tied
+from paramfleet_shared.tables.kernels.basics.folders import cache_folders
+from paramfleet_shared.values.versions import versions
 
 __all__ = ["COMPILING", "alone", "compiling", "is_cold", "kernel_folders", "note_compiled"]
 

@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from paramfleet_shared.tables.kernels.basics.compiled import as_input
 from paramfleet_shared.tables.kernels.batches import (
     add_by_inverse,
     route_ids,
 )
-from paramfleet_shared.tables.kernels.compiled import as_input
-from paramfleet_shared.tables.kernels.finite import any_reaches
+from paramfleet_shared.tables.kernels.codecs.finite import any_reaches
 from paramfleet_shared.tables.rowstore import check_array
 
 __all__ = ["Routed", "all_finite", "merge_by_inverse", "route"]

@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paramfleet_shared.errors import ContractError
-from paramfleet_shared.table_errors import TableMemoryError
+from paramfleet_shared.errors.tables import TableMemoryError
 from paramfleet_shared.tables.kernels import rows as row_kernels
-from paramfleet_shared.tables.kernels.compiled import as_input
+from paramfleet_shared.tables.kernels.basics.compiled import as_input
+from paramfleet_shared.tables.kernels.basics.lanes import LANES
 from paramfleet_shared.tables.kernels.firsts import fill_firsts, firsts_of
 from paramfleet_shared.tables.kernels.index import (
     DONE,
@@ -27,10 +28,9 @@ from paramfleet_shared.tables.kernels.index import (
     Index,
     pages_for,
 )
-from paramfleet_shared.tables.kernels.lanes import LANES
 from paramfleet_shared.tables.kernels.seek import find_slots
-from paramfleet_shared.tables.prefault import Lookahead
-from paramfleet_shared.tables.reservation import (
+from paramfleet_shared.tables.memory.prefault import Lookahead
+from paramfleet_shared.tables.memory.reservation import (
     DEFAULT_MAX_ROWS,
     CapacityError,
     RowColumn,

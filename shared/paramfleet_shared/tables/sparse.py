@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paramfleet_shared.tables.kernels.compiled import as_input
+from paramfleet_shared.tables.kernels.basics.compiled import as_input
 from paramfleet_shared.tables.kernels.firsts import firsts_of
 from paramfleet_shared.tables.kernels.index import DONE
 from paramfleet_shared.tables.kernels.reads import Table, fill_rows, pull_rows
 from paramfleet_shared.tables.kernels.rows import Layout, scatter
 from paramfleet_shared.tables.kernels.rules import step_of
 from paramfleet_shared.tables.kernels.steps import Chains, chain, step_chains, step_rows
-from paramfleet_shared.tables.prefault import Lookahead
-from paramfleet_shared.tables.reservation import default_max_rows, reserve
+from paramfleet_shared.tables.memory.prefault import Lookahead
+from paramfleet_shared.tables.memory.reservation import default_max_rows, reserve
 from paramfleet_shared.tables.rowstore import STORAGE_TYPES, SlotIndex, as_floats, check_array
 from paramfleet_shared.tables.spec import TableSpec
 

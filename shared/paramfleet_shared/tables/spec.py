@@ -9,7 +9,7 @@ from paramfleet_shared.errors import ContractError
 from paramfleet_shared.tables.rules.catalog import RULES
 from paramfleet_shared.tables.rules.first_wire import LARGEST
 from paramfleet_shared.tables.rules.record import Broken, Rule
-from paramfleet_shared.texts import NAME_RULE, is_name, shown
+from paramfleet_shared.values.texts import NAME_RULE, is_name, shown
 
 __all__ = [
     "InitializerSpec",

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from paramfleet_shared.tables.kernels.compiled import as_input
+from paramfleet_shared.tables.kernels.basics.compiled import as_input
 from paramfleet_shared.tables.routing import all_finite
 from paramfleet_shared.tables.spec import OptimizerSpec
 

@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from paramfleet_shared.rpc.faults import Verdict
+from paramfleet_shared.net.rpc.faults import Verdict
 
 __all__ = ["FaultPlan", "Fired", "HeldReply"]
 

@@ -10,8 +10,8 @@ from h2.errors import ErrorCodes
 from h2.exceptions import StreamClosedError
 from h2.settings import SettingCodes
 
-from paramfleet_shared.http2.connection import Connection
-from paramfleet_shared.http2.events import Event
+from paramfleet_shared.net.http2.connection import Connection
+from paramfleet_shared.net.http2.events import Event
 
 __all__ = ["End", "OurEnd", "PlainEnd", "exchange"]
 

@@ -1,6 +1,6 @@
 """A secret for jobs of tests, which is none."""
 
-from paramfleet_shared.secret import JobSecret
+from paramfleet_shared.net.secret import JobSecret
 
 __all__ = ["SECRET", "secret_for"]
 

@@ -12,13 +12,13 @@ import pytest
 
 from paramfleet_coordinator.app import Coordinator
 from paramfleet_coordinator.config import CoordinatorSettings
-from paramfleet_shared.clock import SystemClock
-from paramfleet_shared.config import JobSettings, Resolved, resolve
-from paramfleet_shared.discovery.scripts import Keys
+from paramfleet_shared.discovery.redis.scripts import Keys
+from paramfleet_shared.discovery.redis.store import RedisStore
 from paramfleet_shared.discovery.session import JobSession
-from paramfleet_shared.discovery.store import RedisStore
 from paramfleet_shared.errors import FleetError
-from paramfleet_shared.secret import JobSecret
+from paramfleet_shared.net.secret import JobSecret
+from paramfleet_shared.settings.config import JobSettings, Resolved, resolve
+from paramfleet_shared.system.clock import SystemClock
 from paramfleet_shared.testing.patience import LATE_S
 from paramfleet_shared.testing.secrets import SECRET
 

@@ -17,12 +17,12 @@ import pytest
 
 from paramfleet_coordinator.api import stream
 from paramfleet_coordinator.api.routes import API
-from paramfleet_shared.clock import SystemClock
-from paramfleet_shared.config import read_environment
+from paramfleet_shared.discovery.redis.scripts import Keys
+from paramfleet_shared.discovery.redis.store import RedisStore
 from paramfleet_shared.discovery.registry import Registry
-from paramfleet_shared.discovery.scripts import Keys
-from paramfleet_shared.discovery.store import RedisStore
-from paramfleet_shared.processes.keeping import tied
+from paramfleet_shared.settings.config import read_environment
+from paramfleet_shared.system.clock import SystemClock
+from paramfleet_shared.system.processes.keeping import tied
 from paramfleet_shared.testing.patience import LATE_S
 
 CHECKS = (

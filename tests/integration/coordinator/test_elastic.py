@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from paramfleet_shared.clock import SystemClock
-from paramfleet_shared.discovery.embedded import EmbeddedRedis
 from paramfleet_shared.discovery.errors import FencedError, JobSizeError
+from paramfleet_shared.discovery.redis.embedded import EmbeddedRedis
+from paramfleet_shared.discovery.redis.store import RedisStore
 from paramfleet_shared.discovery.registry import Registry
-from paramfleet_shared.discovery.store import RedisStore
+from paramfleet_shared.system.clock import SystemClock
 from paramfleet_shared.testing.patience import LATE_S
 
 pytestmark = pytest.mark.slow

@@ -6,10 +6,10 @@ from typing import Any
 import aiohttp
 import pytest
 
-from paramfleet_shared.clock import SystemClock
 from paramfleet_shared.discovery.errors import JobFullError, JobSizeError
+from paramfleet_shared.discovery.redis.store import RedisStore
 from paramfleet_shared.discovery.registry import Registry
-from paramfleet_shared.discovery.store import RedisStore
+from paramfleet_shared.system.clock import SystemClock
 from paramfleet_shared.testing.patience import LATE_S
 
 pytestmark = pytest.mark.slow

@@ -7,7 +7,6 @@ from typing import Any, TypeVar
 import aiohttp
 import pytest
 
-from paramfleet_shared.clock import SystemClock
 from paramfleet_shared.discovery.errors import (
     BarrierTimeoutError,
     CoordinatorExistsError,
@@ -21,10 +20,11 @@ from paramfleet_shared.discovery.errors import (
     PlacementTimeoutError,
     WorkersOnlyError,
 )
+from paramfleet_shared.discovery.redis.scripts import Keys
+from paramfleet_shared.discovery.redis.store import RedisStore
 from paramfleet_shared.discovery.registry import Registry
-from paramfleet_shared.discovery.scripts import Keys
-from paramfleet_shared.discovery.store import RedisStore
 from paramfleet_shared.errors import JobFailedError
+from paramfleet_shared.system.clock import SystemClock
 from paramfleet_shared.testing.patience import LATE_S
 
 T = TypeVar("T")

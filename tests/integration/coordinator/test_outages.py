@@ -8,9 +8,6 @@ from typing import Any
 
 import pytest
 
-from paramfleet_shared.clock import SystemClock
-from paramfleet_shared.config import JobSettings
-from paramfleet_shared.discovery.embedded import EmbeddedRedis
 from paramfleet_shared.discovery.errors import (
     BarrierTimeoutError,
     GatherLostError,
@@ -19,14 +16,17 @@ from paramfleet_shared.discovery.errors import (
     RedisRefusedError,
 )
 from paramfleet_shared.discovery.job_registry import JobRegistry
+from paramfleet_shared.discovery.redis.embedded import EmbeddedRedis
+from paramfleet_shared.discovery.redis.store import RedisStore
 from paramfleet_shared.discovery.registry import CoordinatorRecord, Registry
 from paramfleet_shared.discovery.session import JobSession
-from paramfleet_shared.discovery.store import RedisStore
 from paramfleet_shared.errors import JobFailedError
-from paramfleet_shared.rpc.client import Channel
+from paramfleet_shared.net.rpc.client import Channel
+from paramfleet_shared.net.wire.message import Message
+from paramfleet_shared.settings.config import JobSettings
+from paramfleet_shared.system.clock import SystemClock
 from paramfleet_shared.testing.patience import LATE_S
 from paramfleet_shared.testing.secrets import secret_for
-from paramfleet_shared.wire.message import Message
 
 pytestmark = pytest.mark.slow
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from paramfleet_shared.clock import SystemClock
-from paramfleet_shared.config import read_environment
+from paramfleet_shared.discovery.redis.store import RedisStore
 from paramfleet_shared.discovery.registry import Registry
-from paramfleet_shared.discovery.store import RedisStore
 from paramfleet_shared.errors import JobFailedError
-from paramfleet_shared.processes.keeping import tied
+from paramfleet_shared.settings.config import read_environment
+from paramfleet_shared.system.clock import SystemClock
+from paramfleet_shared.system.processes.keeping import tied
 from paramfleet_shared.testing.patience import LATE_S
 from paramfleet_shared.testing.secrets import SECRET
 

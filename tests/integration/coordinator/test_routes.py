@@ -5,18 +5,18 @@ from typing import Any
 
 import pytest
 
-from paramfleet_shared.clock import SystemClock
 from paramfleet_shared.discovery.errors import (
     NotAMemberError,
     UnknownRoleError,
     WrongJobError,
 )
+from paramfleet_shared.discovery.redis.store import RedisStore
 from paramfleet_shared.discovery.registry import Registry
-from paramfleet_shared.discovery.store import RedisStore
-from paramfleet_shared.rpc.client import Channel
+from paramfleet_shared.net.rpc.client import Channel
+from paramfleet_shared.net.wire.message import MalformedMessageError, Message
+from paramfleet_shared.system.clock import SystemClock
 from paramfleet_shared.testing.patience import LATE_S
 from paramfleet_shared.testing.secrets import secret_for
-from paramfleet_shared.wire.message import MalformedMessageError, Message
 
 pytestmark = pytest.mark.slow
 

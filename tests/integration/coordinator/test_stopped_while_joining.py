@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from paramfleet_shared.clock import SystemClock
-from paramfleet_shared.config import JobSettings
 from paramfleet_shared.discovery.job_registry import JobRegistry
 from paramfleet_shared.discovery.records import JobRecord, JobSizes, Member
+from paramfleet_shared.discovery.redis.store import RedisStore
 from paramfleet_shared.discovery.registry import CoordinatorRecord
 from paramfleet_shared.discovery.session import JobSession
-from paramfleet_shared.discovery.store import RedisStore
-from paramfleet_shared.rpc.server import Request, RpcServer
+from paramfleet_shared.net.rpc.server import Request, RpcServer
+from paramfleet_shared.net.wire.message import Message
+from paramfleet_shared.settings.config import JobSettings
+from paramfleet_shared.system.clock import SystemClock
 from paramfleet_shared.testing.patience import LATE_S
 from paramfleet_shared.testing.secrets import SECRET, secret_for
-from paramfleet_shared.wire.message import Message
 
 CLOCK = SystemClock()
 

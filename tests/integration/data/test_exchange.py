@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
-from paramfleet.communicator import Communicator
-from paramfleet.exchange import _Running
-from paramfleet.settings import WorkerSettings
+from paramfleet.api.all_to_all import _Running
+from paramfleet.config.settings import WorkerSettings
+from paramfleet.transport.communicator import Communicator
 from paramfleet_coordinator.app import Coordinator
 from paramfleet_coordinator.config import CoordinatorSettings
-from paramfleet_shared.clock import SystemClock
-from paramfleet_shared.config import resolve
-from paramfleet_shared.rpc.client import Channel
-from paramfleet_shared.secret import secret_of
+from paramfleet_shared.net.rpc.client import Channel
+from paramfleet_shared.net.secret import secret_of
+from paramfleet_shared.net.wire.message import MalformedMessageError, Message
+from paramfleet_shared.settings.config import resolve
+from paramfleet_shared.system.clock import SystemClock
 from paramfleet_shared.testing.patience import LATE_S
 from paramfleet_shared.testing.secrets import SECRET
-from paramfleet_shared.wire.message import MalformedMessageError, Message
 
 pytestmark = pytest.mark.slow
 

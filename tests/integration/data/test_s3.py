@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from paramfleet.data.files import CannotReadFileError
+from paramfleet.data.parsing.slots import Slot
 from paramfleet.data.queue_dataset import QueueDataset
-from paramfleet.data.slots import Slot
+from paramfleet.data.reading.files import CannotReadFileError
 from paramfleet.runner.batches import list_files
-from paramfleet.runner.config import read_config
-from paramfleet.runner.settings import HyperParameters
-from paramfleet_shared.processes.keeping import tied
+from paramfleet.runner.config.configuration import read_config
+from paramfleet.runner.config.settings import HyperParameters
+from paramfleet_shared.system.processes.keeping import tied
 
 pytest.importorskip("moto.server", reason="no S3 server is installed: dependency group test")
 s3fs = pytest.importorskip("s3fs", reason="no client of S3 is installed: dependency group test")

@@ -11,19 +11,19 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from paramfleet_pserver.owners import Owners
-from paramfleet_pserver.routes import OPERATIONS, Routes
-from paramfleet_pserver.tablestore import TableStore
-from paramfleet_shared.clock import SystemClock
-from paramfleet_shared.folders import CheckpointDirs
-from paramfleet_shared.placement import Placement, range_of_shard
-from paramfleet_shared.rpc.client import Channel
-from paramfleet_shared.rpc.faults import NO_FAULTS, FaultHook
-from paramfleet_shared.rpc.server import RpcServer
+from paramfleet_pserver.api.routes import OPERATIONS, Routes
+from paramfleet_pserver.tables.owners import Owners
+from paramfleet_pserver.tables.table_store import TableStore
+from paramfleet_shared.discovery.placement import Placement, range_of_shard
+from paramfleet_shared.files.folders import CheckpointDirs
+from paramfleet_shared.net.rpc.client import Channel
+from paramfleet_shared.net.rpc.faults import NO_FAULTS, FaultHook
+from paramfleet_shared.net.rpc.server import RpcServer
+from paramfleet_shared.net.wire.message import Message
+from paramfleet_shared.system.clock import SystemClock
 from paramfleet_shared.tables.routing import route
 from paramfleet_shared.tables.spec import TableSpec
 from paramfleet_shared.testing.patience import LATE_S
-from paramfleet_shared.wire.message import Message
 
 CLOCK = SystemClock()
 

@@ -19,27 +19,27 @@ from paramfleet_coordinator.config import CoordinatorSettings
 from paramfleet_pserver.__main__ import main
 from paramfleet_pserver.app import PServer, run
 from paramfleet_pserver.config import PServerSettings
-from paramfleet_shared.checkpoint import (
+from paramfleet_shared.checkpoint.manifest import (
     Manifest,
     ManifestError,
     SavedFile,
     SavedTable,
     write_manifest,
 )
-from paramfleet_shared.clock import SystemClock
-from paramfleet_shared.config import JobSettings, UnknownSettingError, resolve
-from paramfleet_shared.discovery.embedded import EmbeddedRedis
 from paramfleet_shared.discovery.errors import NoRedisError
+from paramfleet_shared.discovery.redis.embedded import EmbeddedRedis
+from paramfleet_shared.discovery.redis.store import RedisStore
 from paramfleet_shared.discovery.registry import Registry
 from paramfleet_shared.discovery.session import JobSession
-from paramfleet_shared.discovery.store import RedisStore
 from paramfleet_shared.errors import FleetError, JobFailedError
-from paramfleet_shared.rpc.client import Channel, DeadlineExceededError
+from paramfleet_shared.net.rpc.client import Channel, DeadlineExceededError
+from paramfleet_shared.net.wire.message import Message
+from paramfleet_shared.settings.config import JobSettings, UnknownSettingError, resolve
+from paramfleet_shared.system.clock import SystemClock
 from paramfleet_shared.tables.spec import TableSpec
 from paramfleet_shared.testing.patience import LATE_S
 from paramfleet_shared.testing.proxy import Proxy
 from paramfleet_shared.testing.secrets import SECRET, secret_for
-from paramfleet_shared.wire.message import Message
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from paramfleet_pserver.owners import Job
-from paramfleet_shared.served_errors import (
+from paramfleet_pserver.tables.owners import Job
+from paramfleet_shared.errors.served import (
     FencedError,
     ModeMismatchError,
     NonFiniteGradientError,
@@ -20,6 +20,7 @@ from paramfleet_shared.served_errors import (
     UnknownTableError,
     UnknownWorkerError,
 )
+from paramfleet_shared.net.wire.message import MalformedMessageError, Message
 from paramfleet_shared.tables.rowstore import RowShapeError, initial_rows
 from paramfleet_shared.tables.spec import (
     InitializerSpec,
@@ -29,7 +30,6 @@ from paramfleet_shared.tables.spec import (
 )
 from paramfleet_shared.testing.faults import FaultPlan
 from paramfleet_shared.testing.patience import LATE_S
-from paramfleet_shared.wire.message import MalformedMessageError, Message
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

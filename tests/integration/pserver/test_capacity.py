@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from paramfleet_pserver.core.limits import TableLimits
-from paramfleet_pserver.owners import Job
-from paramfleet_pserver.tables import SparseTable
-from paramfleet_shared.amounts import Memory
-from paramfleet_shared.table_errors import TableMemoryError
-from paramfleet_shared.tables.reservation import CapacityError
+from paramfleet_pserver.tables.owners import Job
+from paramfleet_pserver.tables.table import SparseTable
+from paramfleet_shared.errors.tables import TableMemoryError
+from paramfleet_shared.tables.memory.reservation import CapacityError
 from paramfleet_shared.tables.routing import route
 from paramfleet_shared.tables.sparse import SparseShard
 from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
+from paramfleet_shared.values.amounts import Memory
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

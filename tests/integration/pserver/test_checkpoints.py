@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from paramfleet_pserver import storage
-from paramfleet_shared.checkpoint import (
+from paramfleet_pserver.checkpoint import storage
+from paramfleet_shared.checkpoint.manifest import (
     CheckpointDamagedError,
     CheckpointWriteError,
     Manifest,
@@ -20,6 +20,7 @@ from paramfleet_shared.checkpoint import (
     SavedTable,
     write_manifest,
 )
+from paramfleet_shared.net.wire.message import MalformedMessageError, Message
 from paramfleet_shared.tables.spec import (
     InitializerSpec,
     OptimizerSpec,
@@ -27,7 +28,6 @@ from paramfleet_shared.tables.spec import (
     TableSpec,
 )
 from paramfleet_shared.testing.patience import LATE_S
-from paramfleet_shared.wire.message import MalformedMessageError, Message
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

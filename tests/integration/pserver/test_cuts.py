@@ -11,19 +11,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from paramfleet.cuts import judge, save_everywhere
-from paramfleet.pservers import PServers
-from paramfleet.requests import Author
-from paramfleet_shared.checkpoint import CheckpointWriteError, SavedFile, SavedTable, read_part
-from paramfleet_shared.clock import SystemClock
-from paramfleet_shared.cuts import PushesHeldError
+from paramfleet.session.checkpoint.cuts import judge, save_everywhere
+from paramfleet.transport.pservers import PServers
+from paramfleet.transport.requests import Author
+from paramfleet_shared.checkpoint.cuts import PushesHeldError
+from paramfleet_shared.checkpoint.manifest import (
+    CheckpointWriteError,
+    SavedFile,
+    SavedTable,
+    read_part,
+)
 from paramfleet_shared.errors import JobFailedError
-from paramfleet_shared.ids import Rank
-from paramfleet_shared.served_errors import FencedError, TablesNotDeclaredError
+from paramfleet_shared.errors.served import FencedError, TablesNotDeclaredError
+from paramfleet_shared.net.wire.message import MalformedMessageError
+from paramfleet_shared.system.clock import SystemClock
 from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
 from paramfleet_shared.testing.clock import FakeClock
 from paramfleet_shared.testing.patience import LATE_S
-from paramfleet_shared.wire.message import MalformedMessageError
+from paramfleet_shared.values.ids import Rank
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from paramfleet_shared.served_errors import NonFiniteGradientError
+from paramfleet_shared.errors.served import NonFiniteGradientError
+from paramfleet_shared.net.wire.message import MalformedMessageError, Message
 from paramfleet_shared.tables.rowstore import RowShapeError
 from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
-from paramfleet_shared.wire.message import MalformedMessageError, Message
 
 SIZE = 5000
 PIECE = 256

@@ -14,18 +14,18 @@ import pytest
 
 from paramfleet_coordinator.app import Coordinator
 from paramfleet_coordinator.config import CoordinatorSettings
-from paramfleet_shared.clock import SystemClock
-from paramfleet_shared.config import JobSettings, read_environment, resolve
+from paramfleet_shared.discovery.redis.store import RedisStore
 from paramfleet_shared.discovery.registry import Registry
 from paramfleet_shared.discovery.session import JobSession
-from paramfleet_shared.discovery.store import RedisStore
 from paramfleet_shared.errors import ContractError
-from paramfleet_shared.processes.keeping import tied
-from paramfleet_shared.rpc.client import Channel, PeerUnreachableError
+from paramfleet_shared.net.rpc.client import Channel, PeerUnreachableError
+from paramfleet_shared.net.wire.message import Message
+from paramfleet_shared.settings.config import JobSettings, read_environment, resolve
+from paramfleet_shared.system.clock import SystemClock
+from paramfleet_shared.system.processes.keeping import tied
 from paramfleet_shared.tables.spec import TableSpec
 from paramfleet_shared.testing.patience import LATE_S
 from paramfleet_shared.testing.secrets import SECRET, secret_for
-from paramfleet_shared.wire.message import Message
 
 CLOCK = SystemClock()
 FLAT = TableSpec(name="flat", kind="dense", size=24)

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from paramfleet.pservers import PServers
-from paramfleet.requests import Read, ReadPlan
-from paramfleet_shared.clock import SystemClock
-from paramfleet_shared.placement import Placement
-from paramfleet_shared.rpc.client import DeadlineExceededError
-from paramfleet_shared.rpc.tasks import begun_here, rest_on_loop
-from paramfleet_shared.served_errors import StepIncompleteError
+from paramfleet.transport.pservers import PServers
+from paramfleet.transport.requests import Read, ReadPlan
+from paramfleet_shared.discovery.placement import Placement
+from paramfleet_shared.errors.served import StepIncompleteError
+from paramfleet_shared.net.rpc.client import DeadlineExceededError
+from paramfleet_shared.net.rpc.tasks import begun_here, rest_on_loop
+from paramfleet_shared.system.clock import SystemClock
 from paramfleet_shared.tables.spec import TableSpec
 from paramfleet_shared.testing.patience import LATE_S
 from paramfleet_shared.testing.proxy import Proxy
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from tests.integration.pserver.conftest import Cluster
 
-    from paramfleet_shared.rpc.direct import Waker
-    from paramfleet_shared.wire.message import Message
+    from paramfleet_shared.net.rpc.connection.direct import Waker
+    from paramfleet_shared.net.wire.message import Message
 
     Start = Callable[..., Awaitable[Cluster]]
 

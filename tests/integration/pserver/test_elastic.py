@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from paramfleet_shared.ids import Rank
-from paramfleet_shared.served_errors import (
+from paramfleet_shared.errors.served import (
     ElasticModeError,
     FencedError,
     ModeMismatchError,
     UnknownWorkerError,
 )
 from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
+from paramfleet_shared.values.ids import Rank
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

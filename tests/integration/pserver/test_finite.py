@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 from safetensors.numpy import load, save
 
-from paramfleet_shared.checkpoint import CheckpointDamagedError, ManifestError
+from paramfleet_shared.checkpoint.manifest import CheckpointDamagedError, ManifestError
 from paramfleet_shared.errors import ContractError
-from paramfleet_shared.served_errors import (
+from paramfleet_shared.errors.served import (
     BadWeightError,
     LearningRateRefusedError,
     NonFiniteGradientError,
     NonFiniteValuesError,
 )
+from paramfleet_shared.net.wire.message import Message
 from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec, TableSpecError
-from paramfleet_shared.wire.message import Message
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

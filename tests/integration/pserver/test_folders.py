@@ -8,8 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from paramfleet_shared.checkpoint import CheckpointWriteError, ManifestError
-from paramfleet_shared.folders import CheckpointDirs, FolderNameError, FolderNotAllowedError
+from paramfleet_shared.checkpoint.manifest import CheckpointWriteError, ManifestError
+from paramfleet_shared.files.folders import (
+    CheckpointDirs,
+    FolderNameError,
+    FolderNotAllowedError,
+)
 from paramfleet_shared.tables.spec import TableSpec
 
 if TYPE_CHECKING:

@@ -9,18 +9,18 @@ import numpy as np
 import pytest
 
 from paramfleet_pserver.core.limits import TableLimits
-from paramfleet_shared.amounts import Memory
-from paramfleet_shared.served_errors import (
+from paramfleet_shared.errors.served import (
     GeoRuleError,
     NonFiniteGradientError,
     OperationModeError,
     UnknownWorkerError,
 )
-from paramfleet_shared.table_errors import TableMemoryError
+from paramfleet_shared.errors.tables import TableMemoryError
+from paramfleet_shared.net.wire.message import MalformedMessageError, Message
 from paramfleet_shared.tables.encoding import encode_rows
 from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
 from paramfleet_shared.testing.faults import FaultPlan
-from paramfleet_shared.wire.message import MalformedMessageError, Message
+from paramfleet_shared.values.amounts import Memory
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

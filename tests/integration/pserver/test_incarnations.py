@@ -11,16 +11,16 @@ from paramfleet_coordinator.app import Coordinator
 from paramfleet_coordinator.config import CoordinatorSettings
 from paramfleet_pserver.app import PServer
 from paramfleet_pserver.config import PServerSettings
-from paramfleet_shared.clock import SystemClock
-from paramfleet_shared.config import JobSettings, resolve
-from paramfleet_shared.discovery.embedded import EmbeddedRedis
 from paramfleet_shared.discovery.errors import UnissuedIncarnationError
+from paramfleet_shared.discovery.redis.embedded import EmbeddedRedis
 from paramfleet_shared.discovery.session import JobSession
-from paramfleet_shared.rpc.client import Channel
+from paramfleet_shared.net.rpc.client import Channel
+from paramfleet_shared.net.wire.message import MalformedMessageError, Message
+from paramfleet_shared.settings.config import JobSettings, resolve
+from paramfleet_shared.system.clock import SystemClock
 from paramfleet_shared.tables.spec import TableSpec
 from paramfleet_shared.testing.patience import LATE_S
 from paramfleet_shared.testing.secrets import SECRET, secret_for
-from paramfleet_shared.wire.message import MalformedMessageError, Message
 
 pytestmark = pytest.mark.slow
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from paramfleet_shared.served_errors import KnownIdsGoneError, UnknownWorkerError
+from paramfleet_shared.errors.served import KnownIdsGoneError, UnknownWorkerError
+from paramfleet_shared.net.wire.message import MalformedMessageError, Message
 from paramfleet_shared.tables.encoding import pack_ids
 from paramfleet_shared.tables.rowstore import RowShapeError
 from paramfleet_shared.tables.spec import InitializerSpec, OptimizerSpec, TableSpec
-from paramfleet_shared.wire.message import MalformedMessageError, Message
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from paramfleet.dense_limits import DenseLimits
-from paramfleet.staging import Ahead
+from paramfleet.config.dense_limits import DenseLimits
+from paramfleet.transport.staging import Ahead
 from paramfleet_pserver.core.limits import TableLimits
-from paramfleet_shared.amounts import Memory
-from paramfleet_shared.served_errors import FencedError, UnknownWorkerError
-from paramfleet_shared.table_errors import StagedGoneError, TableLimitError, TableMemoryError
+from paramfleet_shared.errors.served import FencedError, UnknownWorkerError
+from paramfleet_shared.errors.tables import StagedGoneError, TableLimitError, TableMemoryError
+from paramfleet_shared.net.wire.message import MalformedMessageError, Message
 from paramfleet_shared.tables.rowstore import RowShapeError
 from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
 from paramfleet_shared.testing.loop_watch import LoopWatch
-from paramfleet_shared.wire.message import MalformedMessageError, Message
+from paramfleet_shared.values.amounts import Memory
 
 SIZE = 5000
 SPEC = TableSpec(name="w", kind="dense", size=SIZE, optimizer=OptimizerSpec(rule="sgd"))

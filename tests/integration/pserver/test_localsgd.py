@@ -8,14 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from paramfleet_shared.served_errors import (
-    GeoRuleError,
-    ModeMismatchError,
-    OperationModeError,
-)
+from paramfleet_shared.errors.served import GeoRuleError, ModeMismatchError, OperationModeError
+from paramfleet_shared.net.wire.message import MalformedMessageError, Message
 from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
 from paramfleet_shared.testing.faults import FaultPlan
-from paramfleet_shared.wire.message import MalformedMessageError, Message
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import pytest
 
-from paramfleet_shared.served_errors import ModeMismatchError
+from paramfleet_shared.errors.served import ModeMismatchError
+from paramfleet_shared.net.wire.message import MalformedMessageError
 from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
-from paramfleet_shared.wire.message import MalformedMessageError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

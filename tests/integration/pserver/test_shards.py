@@ -8,8 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from paramfleet_pserver import shardloads
-from paramfleet_shared.checkpoint import Manifest, SavedFile, SavedTable, write_manifest
+from paramfleet_pserver.tables import shard_loads as shardloads
+from paramfleet_shared.checkpoint.manifest import (
+    Manifest,
+    SavedFile,
+    SavedTable,
+    write_manifest,
+)
 from paramfleet_shared.tables.partition import partition
 from paramfleet_shared.tables.spec import TableSpec
 

@@ -9,25 +9,25 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from paramfleet.requests import Read, ReadPlan, Rows
+from paramfleet.transport.requests import Read, ReadPlan, Rows
 from paramfleet_shared.errors import ContractError
-from paramfleet_shared.served_errors import (
+from paramfleet_shared.errors.served import (
     OperationModeError,
     StepIncompleteError,
     StepPassedError,
 )
+from paramfleet_shared.net.wire.message import MalformedMessageError
 from paramfleet_shared.tables.partition import partition
 from paramfleet_shared.tables.spec import InitializerSpec, TableSpec
 from paramfleet_shared.testing.faults import FaultPlan
 from paramfleet_shared.testing.patience import LATE_S
-from paramfleet_shared.wire.message import MalformedMessageError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from tests.integration.pserver.conftest import Cluster, Worker
 
-    from paramfleet_shared.wire.message import Message
+    from paramfleet_shared.net.wire.message import Message
 
     Start = Callable[..., Awaitable[Cluster]]
 

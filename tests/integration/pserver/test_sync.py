@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from paramfleet_pserver.tables import SparseTable
+from paramfleet_pserver.tables.table import SparseTable
 from paramfleet_shared.errors import JobFailedError
-from paramfleet_shared.served_errors import (
+from paramfleet_shared.errors.served import (
     BadWeightError,
     NotAMemberError,
     PushRepeatedError,

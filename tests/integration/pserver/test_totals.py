@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from paramfleet_shared.errors import JobFailedError
-from paramfleet_shared.served_errors import (
+from paramfleet_shared.errors.served import (
     ModeMismatchError,
     NotAMemberError,
     OperationModeError,
@@ -18,10 +18,10 @@ from paramfleet_shared.served_errors import (
     TotalIncompleteError,
     TotalMismatchError,
 )
+from paramfleet_shared.net.wire.message import MalformedMessageError, Message
 from paramfleet_shared.tables.spec import TableSpec
 from paramfleet_shared.testing.faults import FaultPlan
 from paramfleet_shared.testing.patience import LATE_S
-from paramfleet_shared.wire.message import MalformedMessageError, Message
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -7,15 +7,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from paramfleet_pserver.reading import INLINE_PACKED_BYTES
-from paramfleet_pserver.tensors import MAX_PACKED_IDS
-from paramfleet_shared.served_errors import (
+from paramfleet_pserver.api.reading import INLINE_PACKED_BYTES
+from paramfleet_pserver.requests.tensors import MAX_PACKED_IDS
+from paramfleet_shared.errors.served import (
     AnswerTooLargeError,
     NonFiniteGradientError,
     PulledIdsGoneError,
     UnknownTableError,
     UnknownWorkerError,
 )
+from paramfleet_shared.net.wire.limits import DEFAULT_LIMITS
+from paramfleet_shared.net.wire.message import MalformedMessageError, Message
 from paramfleet_shared.tables.encoding import (
     Encoded,
     WireDtype,
@@ -27,8 +29,6 @@ from paramfleet_shared.tables.encoding import (
 )
 from paramfleet_shared.tables.rowstore import RowShapeError
 from paramfleet_shared.tables.spec import InitializerSpec, OptimizerSpec, TableSpec
-from paramfleet_shared.wire.limits import DEFAULT_LIMITS
-from paramfleet_shared.wire.message import MalformedMessageError, Message
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import uvloop
 
-from paramfleet_shared.clock import SystemClock
-from paramfleet_shared.rpc.client import Channel
-from paramfleet_shared.rpc.server import Handler, RpcServer
+from paramfleet_shared.net.rpc.client import Channel
+from paramfleet_shared.net.rpc.server import Handler, RpcServer
+from paramfleet_shared.system.clock import SystemClock
 
 
 def pytest_asyncio_loop_factories(

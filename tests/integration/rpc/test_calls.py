@@ -10,20 +10,25 @@ import numpy as np
 import pytest
 
 from paramfleet_shared.errors import FleetError, JobFailedError
-from paramfleet_shared.rpc.answers import UnknownOperationError
-from paramfleet_shared.rpc.client import (
+from paramfleet_shared.net.rpc.answers import UnknownOperationError
+from paramfleet_shared.net.rpc.client import (
     Channel,
     ChannelClosedError,
     ConnectionLostError,
     DeadlineExceededError,
     PeerUnreachableError,
 )
-from paramfleet_shared.rpc.endpoint import MalformedEndpointError
-from paramfleet_shared.rpc.server import CannotListenError, PortInUseError, Request, RpcServer
+from paramfleet_shared.net.rpc.endpoint import MalformedEndpointError
+from paramfleet_shared.net.rpc.server import (
+    CannotListenError,
+    PortInUseError,
+    Request,
+    RpcServer,
+)
+from paramfleet_shared.net.wire.limits import BodyTooLargeError, Limits
+from paramfleet_shared.net.wire.message import Message, UnencodableMessageError, encode
 from paramfleet_shared.testing.patience import LATE_S
 from paramfleet_shared.testing.proxy import Proxy
-from paramfleet_shared.wire.limits import BodyTooLargeError, Limits
-from paramfleet_shared.wire.message import Message, UnencodableMessageError, encode
 
 
 def echo(request: Request) -> Message:

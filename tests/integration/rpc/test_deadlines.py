@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 
 from paramfleet_shared.errors import OutcomeUnknownError, UnavailableError
-from paramfleet_shared.rpc.client import DeadlineExceededError, PeerUnreachableError
-from paramfleet_shared.rpc.server import Request
+from paramfleet_shared.net.rpc.client import DeadlineExceededError, PeerUnreachableError
+from paramfleet_shared.net.rpc.server import Request
+from paramfleet_shared.net.wire.limits import Limits
+from paramfleet_shared.net.wire.message import Message, encode
 from paramfleet_shared.testing.http2_ends import PlainEnd
 from paramfleet_shared.testing.patience import LATE_S
 from paramfleet_shared.testing.proxy import Proxy
-from paramfleet_shared.wire.limits import Limits
-from paramfleet_shared.wire.message import Message, encode
 
 PSEUDO = [(b":method", b"POST"), (b":scheme", b"http"), (b":authority", b"x")]
 

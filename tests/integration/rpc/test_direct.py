@@ -8,16 +8,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paramfleet_shared.clock import SystemClock
-from paramfleet_shared.http2.events import ResponseReceived
-from paramfleet_shared.rpc.client import Channel
-from paramfleet_shared.rpc.direct import DirectLink, DirectLostError, Waker, WokenError
-from paramfleet_shared.rpc.server import Request
-from paramfleet_shared.secret import JobSecret
-from paramfleet_shared.served_errors import TablesNotDeclaredError
+from paramfleet_shared.errors.served import TablesNotDeclaredError
+from paramfleet_shared.net.http2.events import ResponseReceived
+from paramfleet_shared.net.rpc.client import Channel
+from paramfleet_shared.net.rpc.connection.direct import (
+    DirectLink,
+    DirectLostError,
+    Waker,
+    WokenError,
+)
+from paramfleet_shared.net.rpc.server import Request
+from paramfleet_shared.net.secret import JobSecret
+from paramfleet_shared.net.wire.message import Message, encode
+from paramfleet_shared.system.clock import SystemClock
 from paramfleet_shared.testing.faults import FaultPlan
 from paramfleet_shared.testing.proxy import Proxy
-from paramfleet_shared.wire.message import Message, encode
 
 SECRET = JobSecret("s" * 40, "flights")
 LONG_S = 10.0

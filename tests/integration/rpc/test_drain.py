@@ -3,12 +3,12 @@
 import asyncio
 from typing import Any
 
-from paramfleet_shared.rpc.client import PeerUnreachableError
-from paramfleet_shared.rpc.server import Request
+from paramfleet_shared.net.rpc.client import PeerUnreachableError
+from paramfleet_shared.net.rpc.server import Request
+from paramfleet_shared.net.wire.limits import Limits
+from paramfleet_shared.net.wire.message import Message
 from paramfleet_shared.testing.http2_ends import PlainEnd
 from paramfleet_shared.testing.patience import LATE_S
-from paramfleet_shared.wire.limits import Limits
-from paramfleet_shared.wire.message import Message
 
 
 class Gate:

@@ -6,19 +6,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paramfleet_shared.http2.frames import ErrorCode
-from paramfleet_shared.rpc.client import (
+from paramfleet_shared.net.http2.frames import ErrorCode
+from paramfleet_shared.net.rpc.client import (
     ConnectionLostError,
     DeadlineExceededError,
     PeerUnreachableError,
 )
-from paramfleet_shared.rpc.server import Handler, Request
+from paramfleet_shared.net.rpc.server import Handler, Request
+from paramfleet_shared.net.wire.limits import Limits
+from paramfleet_shared.net.wire.message import Message
 from paramfleet_shared.testing.faults import FaultPlan, Fired
 from paramfleet_shared.testing.http2_ends import PlainEnd
 from paramfleet_shared.testing.patience import LATE_S
 from paramfleet_shared.testing.proxy import Proxy
-from paramfleet_shared.wire.limits import Limits
-from paramfleet_shared.wire.message import Message
 
 PSEUDO = [
     (b":method", b"POST"), (b":scheme", b"http"), (b":authority", b"x"), (b":path", b"/v1/push")

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from paramfleet_shared.processes.keeping import tied
+from paramfleet_shared.net.wire.limits import Limits
+from paramfleet_shared.system.processes.keeping import tied
 from paramfleet_shared.testing.patience import LATE_S
-from paramfleet_shared.wire.limits import Limits
 
 CURL = shutil.which("curl")
 

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paramfleet_shared.http2.client import ClientConnection
-from paramfleet_shared.http2.frames import PREFACE, ErrorCode, FrameType, frame, settings
-from paramfleet_shared.rpc.server import RpcServer
+from paramfleet_shared.net.http2.client import ClientConnection
+from paramfleet_shared.net.http2.frames import PREFACE, ErrorCode, FrameType, frame, settings
+from paramfleet_shared.net.rpc.server import RpcServer
+from paramfleet_shared.net.wire.limits import Limits
+from paramfleet_shared.net.wire.message import Message, encode
 from paramfleet_shared.testing.http2_ends import PlainEnd
 from paramfleet_shared.testing.patience import LATE_S
-from paramfleet_shared.wire.limits import Limits
-from paramfleet_shared.wire.message import Message, encode
 
 ECHO = {"echo": lambda request: request.message}
 GREETING = PREFACE + settings({})

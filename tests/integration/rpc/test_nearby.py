@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paramfleet_shared.rpc.client import PeerUnreachableError
-from paramfleet_shared.rpc.nearby import bind_nearby, connect_nearby
-from paramfleet_shared.rpc.server import Request, RpcServer
+from paramfleet_shared.net.rpc.client import PeerUnreachableError
+from paramfleet_shared.net.rpc.connection.unix_socket import bind_nearby, connect_nearby
+from paramfleet_shared.net.rpc.server import Request, RpcServer
+from paramfleet_shared.net.wire.limits import Limits
+from paramfleet_shared.net.wire.message import Message
 from paramfleet_shared.testing.patience import LATE_S
-from paramfleet_shared.wire.limits import Limits
-from paramfleet_shared.wire.message import Message
 
 pytestmark = pytest.mark.parametrize("house", [True], indirect=True, ids=["unix"])
 

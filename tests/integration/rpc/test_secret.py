@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from paramfleet_shared.errors import FleetError
-from paramfleet_shared.rpc.client import Channel, PeerUnprovenError, PeerUnreachableError
-from paramfleet_shared.rpc.server import Request
-from paramfleet_shared.secret import JobSecret
+from paramfleet_shared.net.rpc.client import Channel, PeerUnprovenError, PeerUnreachableError
+from paramfleet_shared.net.rpc.server import Request
+from paramfleet_shared.net.secret import JobSecret
+from paramfleet_shared.net.wire.limits import Limits
+from paramfleet_shared.net.wire.message import Message
 from paramfleet_shared.testing.patience import LATE_S
-from paramfleet_shared.wire.limits import Limits
-from paramfleet_shared.wire.message import Message
 
 SECRET = JobSecret("s" * 40, "flights")
 OTHER = JobSecret("t" * 40, "flights")

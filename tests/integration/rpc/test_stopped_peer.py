@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from paramfleet_shared.processes.keeping import tied
-from paramfleet_shared.rpc.client import DeadlineExceededError
+from paramfleet_shared.net.rpc.client import DeadlineExceededError
+from paramfleet_shared.net.wire.limits import Limits
+from paramfleet_shared.net.wire.message import Message
+from paramfleet_shared.system.processes.keeping import tied
 from paramfleet_shared.testing.patience import LATE_S
-from paramfleet_shared.wire.limits import Limits
-from paramfleet_shared.wire.message import Message
 
 SERVER = """
 import asyncio
-from paramfleet_shared.clock import SystemClock
-from paramfleet_shared.rpc.server import RpcServer
+from paramfleet_shared.system.clock import SystemClock
+from paramfleet_shared.net.rpc.server import RpcServer
 
 async def main():
     server = RpcServer({"echo": lambda r: r.message}, name="pserver 0", clock=SystemClock())

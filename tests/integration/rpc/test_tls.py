@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paramfleet_shared.rpc.client import PeerRefusedError, PeerUnreachableError
-from paramfleet_shared.rpc.session import CallerRefusedError
+from paramfleet_shared.net.rpc.client import PeerRefusedError, PeerUnreachableError
+from paramfleet_shared.net.rpc.session import CallerRefusedError
+from paramfleet_shared.net.tls import CertificateFilesError, Tls, TlsFiles
+from paramfleet_shared.net.wire.message import Message
 from paramfleet_shared.testing.patience import LATE_S
-from paramfleet_shared.tls import CertificateFilesError, Tls, TlsFiles
-from paramfleet_shared.wire.message import Message
 
 ECHO = {"echo": lambda request: request.message}
 

@@ -10,21 +10,21 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from paramfleet_shared.clock import SystemClock
-from paramfleet_shared.config import JobSettings
 from paramfleet_shared.errors import FleetError
-from paramfleet_shared.otel import OtelMissingError, OtelTracing, tracing_of
-from paramfleet_shared.processes.keeping import tied
-from paramfleet_shared.rpc.client import Channel
-from paramfleet_shared.rpc.server import Request, RpcServer
-from paramfleet_shared.rpc.session import Session
-from paramfleet_shared.rpc.tracing import open_channel
-from paramfleet_shared.served_errors import UnknownTableError
+from paramfleet_shared.errors.served import UnknownTableError
+from paramfleet_shared.net.rpc.client import Channel
+from paramfleet_shared.net.rpc.server import Request, RpcServer
+from paramfleet_shared.net.rpc.session import Session
+from paramfleet_shared.net.rpc.tracing import open_channel
+from paramfleet_shared.net.wire.message import Message
+from paramfleet_shared.settings.config import JobSettings
+from paramfleet_shared.system.clock import SystemClock
+from paramfleet_shared.system.processes.keeping import tied
+from paramfleet_shared.telemetry.otel import OtelMissingError, OtelTracing, tracing_of
 from paramfleet_shared.testing.patience import LATE_S
-from paramfleet_shared.wire.message import Message
 
 CLOCK = SystemClock()
-OURS = ("rpc/tracing.py", "paramfleet_shared/otel.py")
+OURS = ("rpc/tracing.py", "paramfleet_shared/telemetry/otel.py")
 
 
 def at_once(request: Request) -> Message:
@@ -105,7 +105,7 @@ async def test_without_traces_calls_and_requests_pass_no_code_of_theirs() -> Non
 
 def test_a_process_that_does_not_trace_imports_nothing_of_opentelemetry() -> None:
     code = (
-        "import sys, paramfleet_shared.rpc.tracing, paramfleet_shared.otel;"
+        "import sys, paramfleet_shared.net.rpc.tracing, paramfleet_shared.telemetry.otel;"
         "print([name for name in sys.modules if name.startswith('opentelemetry')])"
     )
     said = subprocess.run(

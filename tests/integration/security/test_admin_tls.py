@@ -11,12 +11,12 @@ import pytest
 from aiohttp import web
 from click.testing import CliRunner
 
-from paramfleet_shared.access import gate_of, requires
-from paramfleet_shared.admin import AdminServer
-from paramfleet_shared.config import JobSettings
-from paramfleet_shared.telemetry import MetricRegistry
-from paramfleet_shared.tls import MEMBER_ROLES, tls_of
-from paramfleet_worker.app.tokens_commands import tokens
+from paramfleet_shared.net.access import gate_of, requires
+from paramfleet_shared.net.admin import AdminServer
+from paramfleet_shared.net.tls import MEMBER_ROLES, tls_of
+from paramfleet_shared.settings.config import JobSettings
+from paramfleet_shared.telemetry.logs_and_metrics import MetricRegistry
+from paramfleet_worker.app.commands.tokens import tokens
 
 
 @requires("admin")

@@ -15,18 +15,18 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from paramfleet_shared.admin import AdminServer
-from paramfleet_shared.clock import SystemClock
-from paramfleet_shared.config import JobSettings
-from paramfleet_shared.discovery.embedded import EmbeddedRedis
 from paramfleet_shared.discovery.job_registry import JobRegistry
 from paramfleet_shared.discovery.records import JobRecord, JobSizes, Member
+from paramfleet_shared.discovery.redis.embedded import EmbeddedRedis
+from paramfleet_shared.discovery.redis.store import RedisStore
 from paramfleet_shared.discovery.registry import CoordinatorRecord, Registry
-from paramfleet_shared.discovery.store import RedisStore
-from paramfleet_shared.telemetry import MetricRegistry
+from paramfleet_shared.net.admin import AdminServer
+from paramfleet_shared.settings.config import JobSettings
+from paramfleet_shared.system.clock import SystemClock
+from paramfleet_shared.telemetry.logs_and_metrics import MetricRegistry
 from paramfleet_worker.__main__ import main
-from paramfleet_worker.app.certs_commands import certs
-from paramfleet_worker.app.tokens_commands import tokens
+from paramfleet_worker.app.commands.certs import certs
+from paramfleet_worker.app.commands.tokens import tokens
 
 pytestmark = pytest.mark.slow
 

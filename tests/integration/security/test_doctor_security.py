@@ -14,14 +14,14 @@ from click.testing import CliRunner
 
 from paramfleet_coordinator.app import Coordinator
 from paramfleet_coordinator.config import CoordinatorSettings
-from paramfleet_shared.clock import SystemClock
-from paramfleet_shared.config import resolve
-from paramfleet_shared.discovery.embedded import EmbeddedRedis
-from paramfleet_shared.job_folder import JobFacts, JobFolder, runtime_dir, write_private
-from paramfleet_shared.secret import new_secret
+from paramfleet_shared.discovery.redis.embedded import EmbeddedRedis
+from paramfleet_shared.files.job_folder import JobFacts, JobFolder, runtime_dir, write_private
+from paramfleet_shared.net.secret import new_secret
+from paramfleet_shared.settings.config import resolve
+from paramfleet_shared.system.clock import SystemClock
 from paramfleet_worker.__main__ import main
 from paramfleet_worker.process.admin_token import prepare_admin_token
-from paramfleet_worker.process.probe_security import look_at_path
+from paramfleet_worker.process.probes.security import look_at_path
 
 pytestmark = pytest.mark.slow
 

@@ -9,17 +9,17 @@ import pytest
 from click.testing import CliRunner
 from typing_extensions import override
 
-from paramfleet_shared.clock import SystemClock
-from paramfleet_shared.config import JobSettings
-from paramfleet_shared.discovery import scripts
-from paramfleet_shared.discovery.access_list import COMMANDS
-from paramfleet_shared.discovery.embedded import EmbeddedRedis
 from paramfleet_shared.discovery.errors import RedisRefusedError
 from paramfleet_shared.discovery.job_registry import JobRegistry
 from paramfleet_shared.discovery.records import JobRecord, JobSizes, Member
+from paramfleet_shared.discovery.redis import scripts
+from paramfleet_shared.discovery.redis.access_list import COMMANDS
+from paramfleet_shared.discovery.redis.embedded import EmbeddedRedis
+from paramfleet_shared.discovery.redis.store import RedisStore, store_of
 from paramfleet_shared.discovery.registry import CoordinatorRecord, Registry
-from paramfleet_shared.discovery.store import RedisStore, store_of
-from paramfleet_worker.app.certs_commands import certs
+from paramfleet_shared.settings.config import JobSettings
+from paramfleet_shared.system.clock import SystemClock
+from paramfleet_worker.app.commands.certs import certs
 
 SIZES = JobSizes(worker_num=1, server_num=1, num_shards=4)
 WHERE = CoordinatorRecord(endpoint="h:1", admin="h:2", host="h", pid=9)

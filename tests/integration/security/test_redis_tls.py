@@ -8,12 +8,12 @@ import pytest
 from click.testing import CliRunner
 from typing_extensions import override
 
-from paramfleet_shared.clock import SystemClock
-from paramfleet_shared.config import JobSettings
-from paramfleet_shared.discovery.embedded import EmbeddedRedis, RedisServerDiedError
 from paramfleet_shared.discovery.errors import NoRedisError
-from paramfleet_shared.discovery.store import store_of
-from paramfleet_worker.app.certs_commands import certs
+from paramfleet_shared.discovery.redis.embedded import EmbeddedRedis, RedisServerDiedError
+from paramfleet_shared.discovery.redis.store import store_of
+from paramfleet_shared.settings.config import JobSettings
+from paramfleet_shared.system.clock import SystemClock
+from paramfleet_worker.app.commands.certs import certs
 
 
 class TlsRedis(EmbeddedRedis):

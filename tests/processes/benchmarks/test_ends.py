@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import run
-from paramfleet_shared.processes.keeping import tied
+from paramfleet_shared.system.processes.keeping import tied
 
 pytestmark = [
     pytest.mark.processes,
@@ -26,9 +26,9 @@ from pathlib import Path
 
 sys.path.insert(0, {benchmarks!r})
 from nursery.client import Nursery
-from paramfleet_shared.clock import SystemClock
-from paramfleet_shared.config import read_environment
-from paramfleet_shared.discovery.embedded import EmbeddedRedis
+from paramfleet_shared.system.clock import SystemClock
+from paramfleet_shared.settings.config import read_environment
+from paramfleet_shared.discovery.redis.embedded import EmbeddedRedis
 from peer.children import start_child
 
 STAY = "import threading; threading.Event().wait()"

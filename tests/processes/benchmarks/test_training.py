@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from paramfleet_shared.processes.keeping import tied
+from paramfleet_shared.system.processes.keeping import tied
 
 FOLDER = Path(__file__).parents[3] / "benchmarks"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from paramfleet_shared.processes.keeping import tied
+from paramfleet_shared.system.processes.keeping import tied
 
 pytestmark = [
     pytest.mark.gpu,

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from paramfleet.features import CLASHES, FEATURES, SETTINGS
-from paramfleet_shared.processes.keeping import tied
+from paramfleet.config.features import CLASHES, FEATURES, SETTINGS
+from paramfleet_shared.system.processes.keeping import tied
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from paramfleet_shared.processes.keeping import tied
+from paramfleet_shared.system.processes.keeping import tied
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 

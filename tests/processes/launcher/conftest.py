@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from paramfleet_shared.config import read_environment
-from paramfleet_shared.processes.keeping import tied
+from paramfleet_shared.settings.config import read_environment
+from paramfleet_shared.system.processes.keeping import tied
 from paramfleet_worker.core.topology import Host
 from paramfleet_worker.process.ports import PortReservations
 
@@ -41,8 +41,8 @@ async def opened(pipe):
     asyncio.get_running_loop().remove_reader(descriptor)
 
 def take_part(train=None, index=rank):
-    from paramfleet_shared.clock import SystemClock
-    from paramfleet_shared.config import JobSettings, read_environment, resolve
+    from paramfleet_shared.system.clock import SystemClock
+    from paramfleet_shared.settings.config import JobSettings, read_environment, resolve
     from paramfleet_shared.discovery.session import JobSession
 
     async def live():

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 import redis
 
-from paramfleet_shared.clock import SystemClock
-from paramfleet_shared.config import JobSettings, resolve
 from paramfleet_shared.discovery.errors import NoRedisError, RedisRefusedError
-from paramfleet_shared.discovery.store import store_of
-from paramfleet_shared.secret import JobSecret
+from paramfleet_shared.discovery.redis.store import store_of
+from paramfleet_shared.net.secret import JobSecret
+from paramfleet_shared.settings.config import JobSettings, resolve
+from paramfleet_shared.system.clock import SystemClock
 
 pytestmark = pytest.mark.processes
 

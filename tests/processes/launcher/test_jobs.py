@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from paramfleet_shared.config import read_environment
-from paramfleet_shared.processes.keeping import tied
+from paramfleet_shared.settings.config import read_environment
+from paramfleet_shared.system.processes.keeping import tied
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
@@ -210,8 +210,8 @@ def test_a_script_joins_a_job_as_a_worker_whose_index_the_coordinator_gives(
     script = tmp_path / "joins.py"
     script.write_text(
         "import asyncio, os, sys\n"
-        "from paramfleet_shared.clock import SystemClock\n"
-        "from paramfleet_shared.config import JobSettings, read_environment, resolve\n"
+        "from paramfleet_shared.system.clock import SystemClock\n"
+        "from paramfleet_shared.settings.config import JobSettings, read_environment, resolve\n"
         "from paramfleet_shared.discovery.session import JobSession\n"
         "async def live():\n"
         "    settings = resolve(JobSettings, section='', arguments={},\n"

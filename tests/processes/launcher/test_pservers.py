@@ -13,8 +13,8 @@ from urllib.request import urlopen
 
 import pytest
 
-from paramfleet_shared.config import read_environment
-from paramfleet_shared.processes.keeping import tied
+from paramfleet_shared.settings.config import read_environment
+from paramfleet_shared.system.processes.keeping import tied
 from paramfleet_shared.testing.secrets import SECRET
 from paramfleet_worker.core.topology import Host
 from paramfleet_worker.process.ports import PortReservations
@@ -25,11 +25,11 @@ LOCAL = ("--server_num=2", "--worker_num=2")
 
 BODY = """
     async def train(session):
-        from paramfleet_shared.clock import SystemClock
-        from paramfleet_shared.config import JobSettings, read_environment, resolve
-        from paramfleet_shared.rpc.client import Channel
-        from paramfleet_shared.secret import secret_of
-        from paramfleet_shared.wire.message import Message
+        from paramfleet_shared.system.clock import SystemClock
+        from paramfleet_shared.settings.config import JobSettings, read_environment, resolve
+        from paramfleet_shared.net.rpc.client import Channel
+        from paramfleet_shared.net.secret import secret_of
+        from paramfleet_shared.net.wire.message import Message
 
         placement = await session.wait_placement()
         assert list(placement.endpoints) == servers

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from paramfleet_shared.clock import SystemClock
-from paramfleet_shared.config import JobSettings
-from paramfleet_shared.discovery.embedded import EmbeddedRedis
 from paramfleet_shared.discovery.errors import OtherLaunchError
 from paramfleet_shared.discovery.job_registry import JobRegistry
 from paramfleet_shared.discovery.records import Failure, JobRecord, JobSizes, Member
+from paramfleet_shared.discovery.redis.embedded import EmbeddedRedis
+from paramfleet_shared.discovery.redis.store import RedisStore
 from paramfleet_shared.discovery.registry import CoordinatorRecord, Registry
-from paramfleet_shared.discovery.store import RedisStore
+from paramfleet_shared.settings.config import JobSettings
+from paramfleet_shared.system.clock import SystemClock
 from paramfleet_shared.testing.patience import LATE_S
 from paramfleet_worker.core.events import FailureRecord, ProcessName
 from paramfleet_worker.storage import JobRecords

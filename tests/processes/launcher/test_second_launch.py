@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from paramfleet_shared.clock import SystemClock
-from paramfleet_shared.discovery.embedded import EmbeddedRedis
-from paramfleet_shared.discovery.scripts import Keys
-from paramfleet_shared.discovery.store import RedisStore
+from paramfleet_shared.discovery.redis.embedded import EmbeddedRedis
+from paramfleet_shared.discovery.redis.scripts import Keys
+from paramfleet_shared.discovery.redis.store import RedisStore
+from paramfleet_shared.system.clock import SystemClock
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from paramfleet_shared.processes.keeping import tied
+from paramfleet_shared.system.processes.keeping import tied
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone"]

@@ -20,10 +20,10 @@ from typing import Any
 import pytest
 import redis
 
-from paramfleet_shared.config import read_environment
-from paramfleet_shared.processes.keeping import tied
+from paramfleet_shared.net.tokens import new_token
+from paramfleet_shared.settings.config import read_environment
+from paramfleet_shared.system.processes.keeping import tied
 from paramfleet_shared.testing.secrets import SECRET
-from paramfleet_shared.tokens import new_token
 
 HERE = Path(__file__).parent
 

@@ -11,8 +11,8 @@ import pytest
 import redis
 import torch
 
-from paramfleet_shared.discovery.embedded import EmbeddedRedis
-from paramfleet_shared.discovery.scripts import Keys
+from paramfleet_shared.discovery.redis.embedded import EmbeddedRedis
+from paramfleet_shared.discovery.redis.scripts import Keys
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paramfleet_shared.checkpoint import read_manifest, read_part
+from paramfleet_shared.checkpoint.manifest import read_manifest, read_part
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 

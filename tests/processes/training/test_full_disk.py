@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from paramfleet_shared.checkpoint import read_manifest
-from paramfleet_shared.processes.keeping import tied
+from paramfleet_shared.checkpoint.manifest import read_manifest
+from paramfleet_shared.system.processes.keeping import tied
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 

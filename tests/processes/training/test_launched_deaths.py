@@ -16,7 +16,7 @@ from typing import IO, Any
 
 import pytest
 
-from paramfleet_shared.processes.keeping import tied
+from paramfleet_shared.system.processes.keeping import tied
 from paramfleet_shared.testing.patience import LATE_S
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]

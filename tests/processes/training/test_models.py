@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paramfleet_shared.config import read_environment
-from paramfleet_shared.processes.keeping import tied
+from paramfleet_shared.settings.config import read_environment
+from paramfleet_shared.system.processes.keeping import tied
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 

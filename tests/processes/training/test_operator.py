@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from paramfleet_shared.checkpoint import read_manifest
+from paramfleet_shared.checkpoint.manifest import read_manifest
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from paramfleet_shared.discovery.embedded import EmbeddedRedis
+from paramfleet_shared.discovery.redis.embedded import EmbeddedRedis
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paramfleet.localstate import join_parts
-from paramfleet_shared.checkpoint import FilePart, read_manifest, read_part
+from paramfleet.session.checkpoint.local_state import join_parts
+from paramfleet_shared.checkpoint.manifest import FilePart, read_manifest, read_part
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 

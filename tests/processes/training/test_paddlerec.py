@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from paramfleet_shared.config import read_environment
+from paramfleet_shared.settings.config import read_environment
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 

@@ -12,21 +12,21 @@ import msgpack
 import numpy as np
 import pytest
 
-from paramfleet.requests import Read, ReadPlan, Rows, Write, write_messages
-from paramfleet_shared.clock import SystemClock
-from paramfleet_shared.config import JobSettings
+from paramfleet.transport.requests import Read, ReadPlan, Rows, Write, write_messages
+from paramfleet_shared.discovery.placement import Placement
 from paramfleet_shared.discovery.session import JobSession
-from paramfleet_shared.placement import Placement
-from paramfleet_shared.rpc.client import Channel
-from paramfleet_shared.rpc.deadlines import DeadlineExceededError
-from paramfleet_shared.secret import JobSecret
-from paramfleet_shared.served_errors import NonFiniteGradientError
+from paramfleet_shared.errors.served import NonFiniteGradientError
+from paramfleet_shared.net.rpc.client import Channel
+from paramfleet_shared.net.rpc.deadlines import DeadlineExceededError
+from paramfleet_shared.net.secret import JobSecret
+from paramfleet_shared.net.wire.message import Message
+from paramfleet_shared.settings.config import JobSettings
+from paramfleet_shared.system.clock import SystemClock
 from paramfleet_shared.tables.partition import partition
 from paramfleet_shared.tables.rowstore import RowShapeError
 from paramfleet_shared.tables.spec import InitializerSpec, OptimizerSpec, TableSpec
 from paramfleet_shared.testing.patience import LATE_S
 from paramfleet_shared.testing.secrets import SECRET, secret_for
-from paramfleet_shared.wire.message import Message
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from paramfleet_worker.app.certs_commands import certs
+from paramfleet_worker.app.commands.certs import certs
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 

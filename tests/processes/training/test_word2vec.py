@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paramfleet_shared.config import read_environment
+from paramfleet_shared.settings.config import read_environment
 from paramfleet_worker.app.exporting import export_table
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]

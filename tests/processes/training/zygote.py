@@ -25,7 +25,7 @@ import paramfleet  # noqa: F401 - preloaded for the children
 import paramfleet.runner.__main__  # noqa: F401 - preloaded for the children
 import paramfleet_coordinator.__main__
 import paramfleet_pserver.app  # noqa: F401 - preloaded for the children
-from paramfleet_shared.processes.tether import tie
+from paramfleet_shared.system.processes.tether import tie
 from paramfleet_shared.tables.warm import main as warm
 
 

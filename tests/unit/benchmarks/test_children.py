@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from paramfleet_shared.processes.keeping import tied
+from paramfleet_shared.system.processes.keeping import tied
 from peer.children import cpu_s
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the clocks are Linux's")

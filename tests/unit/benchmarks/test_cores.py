@@ -15,7 +15,7 @@ from cores import (
     pinned,
     thread_on,
 )
-from paramfleet_shared.processes.keeping import tied
+from paramfleet_shared.system.processes.keeping import tied
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing is pinned")
 

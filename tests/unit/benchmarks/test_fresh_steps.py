@@ -9,9 +9,9 @@ import torch
 
 import paramfleet as fleet
 from logical import LogicalJob, LogicalWorker
-from paramfleet.modes.asynchronous import AsyncMode
-from paramfleet.modes.geo import GeoMode
-from paramfleet.strategy import DistributedStrategy
+from paramfleet.config.strategy import DistributedStrategy
+from paramfleet.training.modes.asynchronous import AsyncMode
+from paramfleet.training.modes.geo.mode import GeoMode
 
 FRESH = 3
 IDS = torch.tensor([1, 2, 5])

@@ -11,7 +11,7 @@ import torch
 
 import quality
 from logical import Alone, LogicalJob, LogicalWorker
-from paramfleet.strategy import DistributedStrategy
+from paramfleet.config.strategy import DistributedStrategy
 from quality import (
     Case,
     Plan,

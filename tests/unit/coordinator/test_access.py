@@ -8,10 +8,10 @@ import pytest
 from aiohttp import web
 
 from paramfleet_coordinator.access import AUDIT_LOG, AuditLog, audit, requires
-from paramfleet_shared.access import Gate, Identity
-from paramfleet_shared.admin import AdminServer
 from paramfleet_shared.discovery.job_registry import AUDIT_ENTRIES as MAX
-from paramfleet_shared.telemetry import MetricRegistry
+from paramfleet_shared.net.access import Gate, Identity
+from paramfleet_shared.net.admin import AdminServer
+from paramfleet_shared.telemetry.logs_and_metrics import MetricRegistry
 
 
 def noon() -> datetime:

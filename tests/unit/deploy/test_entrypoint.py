@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from paramfleet_shared.processes.keeping import tied
+from paramfleet_shared.system.processes.keeping import tied
 
 COMPOSE = Path(__file__).parents[3] / "deploy" / "compose"
 

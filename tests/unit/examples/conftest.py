@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from paramfleet_shared.config import read_environment
+from paramfleet_shared.settings.config import read_environment
 
 CHECKOUT = Path(__file__).parents[3]
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from paramfleet_pserver.config import MAX_OWNERS, PServerSettings
-from paramfleet_shared.config import SettingError, resolve
+from paramfleet_shared.settings.config import SettingError, resolve
 
 
 def test_the_defaults_are_valid_and_take_a_part_of_the_machine() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from paramfleet_shared.processes.keeping import tied
+from paramfleet_shared.system.processes.keeping import tied
 
 RUNNER = Path(__file__).parents[3] / "scripts" / "run_tests.py"
 
@@ -45,7 +45,7 @@ def test_a_process_of_pytest_is_measured_and_not_what_it_starts():
 """
 
 
-MEASURED = Path("shared/paramfleet_shared/wire")
+MEASURED = Path("shared/paramfleet_shared/net/wire")
 
 TWO_HALVES = """
 def one(x):
@@ -63,7 +63,7 @@ import sys
 from pathlib import Path
 
 def test_the_first_half():
-    sys.path.insert(0, "shared/paramfleet_shared/wire")
+    sys.path.insert(0, "shared/paramfleet_shared/net/wire")
     import halves
     assert halves.one(1) == 4
     Path("{mark}").touch()
@@ -76,7 +76,7 @@ import pytest
 
 @pytest.mark.slow_machine
 def test_the_second_half_when_all_others_have_ended():
-    sys.path.insert(0, "shared/paramfleet_shared/wire")
+    sys.path.insert(0, "shared/paramfleet_shared/net/wire")
     import halves
     assert halves.two(1) == {expected}
     assert Path("b").exists() and Path("c").exists()

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from paramfleet_shared.config import SettingError, resolve
+from paramfleet_shared.settings.config import SettingError, resolve
 from paramfleet_worker.config import LaunchSettings
 
 

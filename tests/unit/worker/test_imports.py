@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from paramfleet_shared.processes.keeping import tied
+from paramfleet_shared.system.processes.keeping import tied
 
 pytestmark = pytest.mark.slow
 
@@ -23,5 +23,5 @@ def test_the_command_starts_without_what_only_training_and_tables_need() -> None
     )
     loaded = set(json.loads(ended.stdout))
 
-    assert "paramfleet_worker.app.launcher" in loaded
+    assert "paramfleet_worker.app.launch.launcher" in loaded
     assert not loaded & {"aiohttp", "numba", "numpy", "pandas", "ray", "torch"}

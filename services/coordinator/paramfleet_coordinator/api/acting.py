@@ -13,8 +13,8 @@ from paramfleet_coordinator.access import audit
 from paramfleet_coordinator.api.route import Route, answering, read_body, service_of
 from paramfleet_coordinator.core import operator_actions
 from paramfleet_coordinator.core.operator_actions import SettingRefusedError
-from paramfleet_shared.access import requires
 from paramfleet_shared.discovery.orders import Orders
+from paramfleet_shared.net.access import requires
 
 __all__ = ["ACTING"]
 

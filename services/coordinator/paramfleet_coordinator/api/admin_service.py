@@ -12,8 +12,8 @@ from paramfleet_coordinator.core.operator_actions import Standing
 from paramfleet_coordinator.core.readings import number
 from paramfleet_coordinator.core.view import JobView
 from paramfleet_coordinator.routes import RpcRoutes
-from paramfleet_shared.clock import Clock
 from paramfleet_shared.discovery.orders import Orders
+from paramfleet_shared.system.clock import Clock
 
 __all__ = ["AdminService", "UnknownWorkerRankError"]
 

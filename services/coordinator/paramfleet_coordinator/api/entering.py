@@ -10,9 +10,9 @@ from aiohttp import web
 
 from paramfleet_coordinator.api.route import Route, answering, read_body
 from paramfleet_coordinator.core.operator_actions import SettingRefusedError
-from paramfleet_shared.access import GATE, NOBODY, identity_of, requires
 from paramfleet_shared.errors import error_to_wire
-from paramfleet_shared.sessions import CODE_LIFE_S
+from paramfleet_shared.net.access import GATE, NOBODY, identity_of, requires
+from paramfleet_shared.net.sessions import CODE_LIFE_S
 
 __all__ = ["ENTERING"]
 

@@ -5,7 +5,7 @@ from functools import partial
 from paramfleet_coordinator.api.admin_service import AdminService
 from paramfleet_coordinator.routes import RpcRoutes
 from paramfleet_shared.discovery.records import ROLES
-from paramfleet_shared.telemetry import MetricRegistry
+from paramfleet_shared.telemetry.logs_and_metrics import MetricRegistry
 
 __all__ = ["metrics_of"]
 

@@ -4,7 +4,7 @@ from importlib import resources
 
 from aiohttp import web
 
-from paramfleet_shared.access import requires
+from paramfleet_shared.net.access import requires
 
 __all__ = ["PAGES"]
 

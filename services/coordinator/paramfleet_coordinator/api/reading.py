@@ -6,7 +6,7 @@ from aiohttp import web
 
 from paramfleet_coordinator.access import AUDIT_LOG
 from paramfleet_coordinator.api.route import Route, answering, service_of
-from paramfleet_shared.access import requires
+from paramfleet_shared.net.access import requires
 
 __all__ = ["READING"]
 

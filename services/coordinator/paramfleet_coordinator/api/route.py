@@ -11,7 +11,7 @@ from aiohttp import web
 from paramfleet_coordinator.api.admin_service import AdminService, UnknownWorkerRankError
 from paramfleet_coordinator.core.operator_actions import ActionRefusedError, SettingRefusedError
 from paramfleet_shared.errors import FleetError, error_to_wire
-from paramfleet_shared.telemetry import finite
+from paramfleet_shared.telemetry.logs_and_metrics import finite
 
 __all__ = [
     "ADMIN_SERVICE",

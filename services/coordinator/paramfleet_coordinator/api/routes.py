@@ -14,7 +14,7 @@ from paramfleet_coordinator.api.pages import PAGES
 from paramfleet_coordinator.api.reading import READING
 from paramfleet_coordinator.api.route import ADMIN_SERVICE
 from paramfleet_coordinator.api.stream import READERS, STREAMING
-from paramfleet_shared.access import requires
+from paramfleet_shared.net.access import requires
 
 __all__ = ["API", "routes", "state"]
 

@@ -13,8 +13,8 @@ from typing import Any
 from aiohttp import web
 
 from paramfleet_coordinator.api.route import Route, service_of
-from paramfleet_shared.access import requires
-from paramfleet_shared.telemetry import finite
+from paramfleet_shared.net.access import requires
+from paramfleet_shared.telemetry.logs_and_metrics import finite
 
 __all__ = ["STREAMING"]
 

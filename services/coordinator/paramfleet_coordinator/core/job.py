@@ -23,6 +23,7 @@ from paramfleet_coordinator.core.membership import Membership
 from paramfleet_coordinator.core.place import Place
 from paramfleet_shared.discovery.errors import JobFinishedError
 from paramfleet_shared.discovery.orders import Orders
+from paramfleet_shared.discovery.placement import Placement
 from paramfleet_shared.discovery.records import (
     Failure,
     JobRecord,
@@ -34,7 +35,6 @@ from paramfleet_shared.discovery.records import (
     State,
 )
 from paramfleet_shared.errors import JobFailedError
-from paramfleet_shared.placement import Placement
 
 __all__ = ["Decision", "Job", "JobRules"]
 

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from paramfleet_shared.bounds import MAX_LEARNING_RATE
 from paramfleet_shared.discovery.orders import CheckpointOrder, Orders
 from paramfleet_shared.errors import ContractError
+from paramfleet_shared.values.bounds import MAX_LEARNING_RATE
 
 __all__ = [
     "ActionRefusedError",

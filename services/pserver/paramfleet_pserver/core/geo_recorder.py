@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from paramfleet_shared.ids import Rank
 from paramfleet_shared.tables.kernels.waiting import append_waiting, forget_told
+from paramfleet_shared.values.ids import Rank
 
 __all__ = ["GeoRecorder", "Reply"]
 

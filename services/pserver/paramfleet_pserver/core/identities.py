@@ -15,8 +15,8 @@ One task owns a window. ``check`` changes nothing, ``record`` can't fail after i
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from paramfleet_shared.served_errors import FencedError, SequenceExpiredError
-from paramfleet_shared.wire.identity import PushIdentity
+from paramfleet_shared.errors.served import FencedError, SequenceExpiredError
+from paramfleet_shared.net.wire.identity import PushIdentity
 
 __all__ = ["FIRST_SEQUENCE", "IdentityWindow", "Taken"]
 

@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from paramfleet_shared.amounts import Memory
-from paramfleet_shared.table_errors import TableLimitError, TableMemoryError
+from paramfleet_shared.errors.tables import TableLimitError, TableMemoryError
 from paramfleet_shared.tables.spec import TableSpec
+from paramfleet_shared.values.amounts import Memory
 
 __all__ = ["TableLimits", "check_bytes", "check_tables", "dense_bytes"]
 

@@ -5,8 +5,8 @@ part in no step from then on. The answer for a step never depends on the order
 in which leaves and pushes arrive.
 """
 
-from paramfleet_shared.ids import Rank, Step
-from paramfleet_shared.served_errors import NotAMemberError
+from paramfleet_shared.errors.served import NotAMemberError
+from paramfleet_shared.values.ids import Rank, Step
 
 __all__ = ["StepMembers"]
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from paramfleet_shared.served_errors import PulledIdsGoneError
+from paramfleet_shared.errors.served import PulledIdsGoneError
 
 __all__ = ["PulledIds"]
 

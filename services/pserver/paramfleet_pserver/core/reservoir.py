@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from paramfleet_pserver.core.membership import StepMembers
-from paramfleet_shared.bounds import MAX_WEIGHT
-from paramfleet_shared.ids import Rank, Step
-from paramfleet_shared.served_errors import (
+from paramfleet_shared.errors.served import (
     BadWeightError,
     PushRepeatedError,
     StepPassedError,
     StepTooEarlyError,
 )
+from paramfleet_shared.values.bounds import MAX_WEIGHT
+from paramfleet_shared.values.ids import Rank, Step
 
 __all__ = [
     "CompleteStep",

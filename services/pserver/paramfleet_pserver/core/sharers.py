@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from paramfleet_shared.ids import Rank, Step
+from paramfleet_shared.values.ids import Rank, Step
 
 __all__ = ["Sharers"]
 

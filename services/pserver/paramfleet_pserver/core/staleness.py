@@ -13,8 +13,8 @@ methods return is what the caller must now do. One task owns a gate.
 
 from dataclasses import dataclass
 
-from paramfleet_shared.ids import Rank, Step
-from paramfleet_shared.served_errors import ParkedStepError, UnknownWorkerError
+from paramfleet_shared.errors.served import ParkedStepError, UnknownWorkerError
+from paramfleet_shared.values.ids import Rank, Step
 
 __all__ = [
     "Release",

@@ -12,8 +12,8 @@ from collections.abc import Collection
 import numpy as np
 from numpy.typing import NDArray
 
-from paramfleet_shared.ids import Rank
-from paramfleet_shared.served_errors import TotalMismatchError, TotalsTooLargeError
+from paramfleet_shared.errors.served import TotalMismatchError, TotalsTooLargeError
+from paramfleet_shared.values.ids import Rank
 
 __all__ = ["StepTotals"]
 

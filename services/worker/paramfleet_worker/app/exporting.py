@@ -10,11 +10,11 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paramfleet_shared.checkpoint import MANIFEST, CheckpointWriteError
-from paramfleet_shared.documents import read_content, read_document
+from paramfleet_shared.checkpoint.manifest import MANIFEST, CheckpointWriteError
+from paramfleet_shared.checkpoint.saved_rows import load_rows
 from paramfleet_shared.errors import ContractError
-from paramfleet_shared.saved_rows import load_rows
-from paramfleet_shared.tensorfile import write_tensors
+from paramfleet_shared.files.documents import read_content, read_document
+from paramfleet_shared.files.tensorfile import write_tensors
 from paramfleet_worker.config import ExportFormat
 
 __all__ = ["WordsError", "export_table"]

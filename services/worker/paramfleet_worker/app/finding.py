@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlsplit
 
-from paramfleet_shared.config import JobSettings, Resolved, resolve
 from paramfleet_shared.errors import ContractError
-from paramfleet_shared.job_folder import JobFolder, UnsafeFolderError, runtime_dir
-from paramfleet_shared.secret import MIN_SECRET_LENGTH, JobSecret
+from paramfleet_shared.files.job_folder import JobFolder, UnsafeFolderError, runtime_dir
+from paramfleet_shared.net.secret import MIN_SECRET_LENGTH, JobSecret
+from paramfleet_shared.settings.config import JobSettings, Resolved, resolve
 from paramfleet_worker.process.admin_token import token_in
 
 __all__ = ["Found", "NoJobError", "SeveralJobsError", "find_job", "running_jobs"]

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paramfleet_shared.clock import SystemClock
-from paramfleet_shared.config import JobSettings
 from paramfleet_shared.discovery.errors import NoCoordinatorError
+from paramfleet_shared.discovery.redis.store import store_of
 from paramfleet_shared.discovery.registry import Registry
-from paramfleet_shared.discovery.store import store_of
 from paramfleet_shared.errors import ContractError, UnavailableError
-from paramfleet_shared.tls import CertificateFilesError, Tls, files_of
+from paramfleet_shared.net.tls import CertificateFilesError, Tls, files_of
+from paramfleet_shared.settings.config import JobSettings
+from paramfleet_shared.system.clock import SystemClock
 
 __all__ = [
     "AdminRefusedError",

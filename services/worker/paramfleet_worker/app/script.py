@@ -7,10 +7,10 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import NoReturn
 
-from paramfleet.settings import WorkerSettings
-from paramfleet_shared.config import JobSettings, Resolved
+from paramfleet.config.settings import WorkerSettings
 from paramfleet_shared.errors import ContractError
-from paramfleet_shared.machine import raise_open_files
+from paramfleet_shared.settings.config import JobSettings, Resolved
+from paramfleet_shared.system.open_files import raise_open_files
 
 __all__ = ["ScriptError", "become_worker", "script_of", "worker_environment"]
 

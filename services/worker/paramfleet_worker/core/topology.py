@@ -11,7 +11,7 @@ from typing import NewType
 from urllib.parse import unquote, urlsplit
 
 from paramfleet_shared.errors import ContractError
-from paramfleet_shared.rpc.endpoint import join_endpoint
+from paramfleet_shared.net.rpc.endpoint import join_endpoint
 from paramfleet_worker.core.events import ProcessName
 
 __all__ = [

@@ -6,10 +6,10 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from paramfleet_shared.config import JobSettings
-from paramfleet_shared.job_folder import JobFolder, write_private
-from paramfleet_shared.secret import MIN_SECRET_LENGTH, JobSecret
-from paramfleet_shared.tokens import new_token
+from paramfleet_shared.files.job_folder import JobFolder, write_private
+from paramfleet_shared.net.secret import MIN_SECRET_LENGTH, JobSecret
+from paramfleet_shared.net.tokens import new_token
+from paramfleet_shared.settings.config import JobSettings
 
 __all__ = ["admin_environment", "prepare_admin_token", "token_in"]
 

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from paramfleet_shared.tls import MemberName, identity_uri
+from paramfleet_shared.net.tls import MemberName, identity_uri
 
 __all__ = ["Pair", "Request", "has_key", "make_authority", "make_certificate"]
 

@@ -17,8 +17,8 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.hashes import SHA256
 
 from paramfleet_shared.errors import ContractError
-from paramfleet_shared.job_folder import write_private
-from paramfleet_shared.tls import MemberName, member_of
+from paramfleet_shared.files.job_folder import write_private
+from paramfleet_shared.net.tls import MemberName, member_of
 from paramfleet_worker.process.authority import Pair, Request, has_key, make_authority
 from paramfleet_worker.process.authority import make_certificate as _make_certificate
 

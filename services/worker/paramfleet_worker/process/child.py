@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Protocol
 
-from paramfleet_shared.processes.keeping import Keeper, behind_gate
+from paramfleet_shared.system.processes.keeping import Keeper, behind_gate
 from paramfleet_worker.core.events import ProcessName
 from paramfleet_worker.process.console import LineSplitter
 from paramfleet_worker.process.log_file import LogFile

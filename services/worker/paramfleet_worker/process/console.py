@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import BinaryIO
 
-from paramfleet_shared.texts import printable
+from paramfleet_shared.values.texts import printable
 from paramfleet_worker.core.events import ProcessName
 
 __all__ = ["Console", "LineSplitter"]

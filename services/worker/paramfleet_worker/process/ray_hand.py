@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from paramfleet_shared.config import read_environment
-from paramfleet_shared.processes.keeping import Keeper
+from paramfleet_shared.settings.config import read_environment
+from paramfleet_shared.system.processes.keeping import Keeper
 from paramfleet_worker.core.events import ProcessName
 from paramfleet_worker.core.topology import Host
 from paramfleet_worker.process.child import Child

@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paramfleet_shared.tables.kernels.compiled import inlined, kernel
-from paramfleet_shared.tables.kernels.hashing import mix, shard_of
-from paramfleet_shared.tables.kernels.lanes import (
+from paramfleet_shared.tables.kernels.basics.compiled import inlined, kernel
+from paramfleet_shared.tables.kernels.basics.hashing import mix, shard_of
+from paramfleet_shared.tables.kernels.basics.lanes import (
     LANES,
     load_lanes,
     prefetch,

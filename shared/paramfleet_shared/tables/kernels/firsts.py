@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from paramfleet_shared.tables.kernels.compiled import inlined, kernel
-from paramfleet_shared.tables.kernels.hashing import counter_bits, mix
-from paramfleet_shared.tables.kernels.lanes import store_float
+from paramfleet_shared.tables.kernels.basics.compiled import inlined, kernel
+from paramfleet_shared.tables.kernels.basics.hashing import counter_bits, mix
+from paramfleet_shared.tables.kernels.basics.lanes import store_float
 from paramfleet_shared.tables.spec import TableSpec, stream_of
 
 __all__ = ["Firsts", "fill_firsts", "firsts_of"]

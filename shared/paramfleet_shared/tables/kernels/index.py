@@ -22,9 +22,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from paramfleet_shared.tables.kernels.compiled import inlined, kernel
-from paramfleet_shared.tables.kernels.hashing import mix
-from paramfleet_shared.tables.kernels.lanes import match_line
+from paramfleet_shared.tables.kernels.basics.compiled import inlined, kernel
+from paramfleet_shared.tables.kernels.basics.hashing import mix
+from paramfleet_shared.tables.kernels.basics.lanes import match_line
 
 __all__ = [
     "CROWDED",

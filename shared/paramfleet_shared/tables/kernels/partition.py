@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paramfleet_shared.tables.kernels.compiled import kernel, uncounted
-from paramfleet_shared.tables.kernels.hashing import mix, shard_of
-from paramfleet_shared.tables.kernels.sorting import sort_numbered
+from paramfleet_shared.tables.kernels.basics.compiled import kernel, uncounted
+from paramfleet_shared.tables.kernels.basics.hashing import mix, shard_of
+from paramfleet_shared.tables.kernels.basics.sorting import sort_numbered
 
 __all__ = ["partition_ids"]
 

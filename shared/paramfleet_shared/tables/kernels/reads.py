@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from paramfleet_shared.tables.kernels.compiled import inlined, kernel, uncounted
+from paramfleet_shared.tables.kernels.basics.compiled import inlined, kernel, uncounted
 from paramfleet_shared.tables.kernels.firsts import Firsts, fill_firsts, fill_states
 from paramfleet_shared.tables.kernels.index import DONE, GROUP, ROWS, Index
 from paramfleet_shared.tables.kernels.rows import (

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paramfleet_shared.tables.kernels.compiled import inlined, kernel
-from paramfleet_shared.tables.kernels.lanes import LANES, load_lanes, store_lanes
+from paramfleet_shared.tables.kernels.basics.compiled import inlined, kernel
+from paramfleet_shared.tables.kernels.basics.lanes import LANES, load_lanes, store_lanes
 from paramfleet_shared.tables.kernels.rows import copy_span, prefetch_row
 from paramfleet_shared.tables.kernels.rules import Step, step_span
 

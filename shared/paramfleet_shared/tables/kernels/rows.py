@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from paramfleet_shared.tables.kernels.compiled import inlined, kernel
-from paramfleet_shared.tables.kernels.lanes import (
+from paramfleet_shared.tables.kernels.basics.compiled import inlined, kernel
+from paramfleet_shared.tables.kernels.basics.lanes import (
     LANES,
     LINE_LANES,
     load_float,

@@ -10,10 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from paramfleet_shared.bounds import LARGEST_GRADIENT
-from paramfleet_shared.tables.kernels.compiled import inlined, kernel, merged, uncounted
-from paramfleet_shared.tables.kernels.hashing import mix
-from paramfleet_shared.tables.kernels.lanes import (
+from paramfleet_shared.tables.kernels.basics.compiled import inlined, kernel, merged, uncounted
+from paramfleet_shared.tables.kernels.basics.hashing import mix
+from paramfleet_shared.tables.kernels.basics.lanes import (
     LANES,
     LINE_LANES,
     cut,
@@ -33,6 +32,7 @@ from paramfleet_shared.tables.rules.adam import LAZY
 from paramfleet_shared.tables.rules.catalog import RULES
 from paramfleet_shared.tables.rules.record import MAX_CONSTANTS, Moment
 from paramfleet_shared.tables.spec import OptimizerSpec
+from paramfleet_shared.values.bounds import LARGEST_GRADIENT
 
 __all__ = [
     "LAZY_ADAM",

@@ -18,8 +18,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paramfleet_shared.tables.kernels.compiled import inlined, uncounted
-from paramfleet_shared.tables.kernels.hashing import mix
+from paramfleet_shared.tables.kernels.basics.compiled import inlined, uncounted
+from paramfleet_shared.tables.kernels.basics.hashing import mix
+from paramfleet_shared.tables.kernels.basics.lanes import (
+    LANES,
+    list_negative,
+    match_line,
+    prefetch,
+)
 from paramfleet_shared.tables.kernels.index import (
     DONE,
     GROUP,
@@ -33,7 +39,6 @@ from paramfleet_shared.tables.kernels.index import (
     home_of,
     next_line,
 )
-from paramfleet_shared.tables.kernels.lanes import LANES, list_negative, match_line, prefetch
 
 __all__ = ["find_slots", "list_missed"]
 

@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from paramfleet_shared.tables.kernels.basics.compiled import inlined, uncounted
 from paramfleet_shared.tables.kernels.batches import add_span
-from paramfleet_shared.tables.kernels.compiled import inlined, uncounted
 from paramfleet_shared.tables.kernels.index import DONE, GROUP
 from paramfleet_shared.tables.kernels.reads import Table, find_rows
 from paramfleet_shared.tables.kernels.rows import (

@@ -8,8 +8,8 @@ longest-waiting on; ``marks`` are by row number.
 import numpy as np
 from numpy.typing import NDArray
 
-from paramfleet_shared.tables.kernels.compiled import kernel
-from paramfleet_shared.tables.kernels.lanes import prefetch
+from paramfleet_shared.tables.kernels.basics.compiled import kernel
+from paramfleet_shared.tables.kernels.basics.lanes import prefetch
 
 __all__ = ["append_waiting", "forget_told"]
 

@@ -57,6 +57,8 @@ ROWWISE_ADAGRAD = Rule(
     choose=_choose,
     pace="first_gradients",
     torch=TorchForm(
-        classes=("paramfleet.optim.RowwiseAdagrad",), constants=_of_torch, kernels_only=True
+        classes=("paramfleet.optim.RowwiseAdagrad",),
+        constants=_of_torch,
+        kernels_only=True,
     ),
 )

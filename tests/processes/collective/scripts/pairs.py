@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from paramfleet.roles import PaddleCloudRoleMaker
-from paramfleet.session import Session
-from paramfleet.strategy import DistributedStrategy
+from paramfleet.config.roles import PaddleCloudRoleMaker
+from paramfleet.config.strategy import DistributedStrategy
+from paramfleet.session.session import Session
 from paramfleet_shared.errors import ContractError
 
 OPTIONS: dict[str, dict[str, Any]] = {

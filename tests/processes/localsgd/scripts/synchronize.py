@@ -10,12 +10,15 @@ import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import Store
 
-from paramfleet.localsgd.core.ledger import Ledger
-from paramfleet.localsgd.core.settings import LocalSgdSettings
-from paramfleet.localsgd.group_synchronizer import GroupSynchronizer, GroupSynchronizerSettings
-from paramfleet.localsgd.lost_ranks import SynchronizationLostError
-from paramfleet.localsgd.optimizer import LocalSgdOptimizer
-from paramfleet.localsgd.over_group import localsgd_over_group
+from paramfleet.training.localsgd.core.ledger import Ledger
+from paramfleet.training.localsgd.core.settings import LocalSgdSettings
+from paramfleet.training.localsgd.group_synchronizer import (
+    GroupSynchronizer,
+    GroupSynchronizerSettings,
+)
+from paramfleet.training.localsgd.lost_ranks import SynchronizationLostError
+from paramfleet.training.localsgd.optimizer import LocalSgdOptimizer
+from paramfleet.training.localsgd.over_group import localsgd_over_group
 
 SMALL_BUCKETS = GroupSynchronizerSettings(timeout_s=60, bucket_mb=0.002)
 

@@ -7,9 +7,9 @@ import numpy as np
 import torch
 
 import paramfleet as fleet
-from paramfleet.job import pull_dense
-from paramfleet.requests import Read, ReadPlan, Rows
-from paramfleet.surface import session
+from paramfleet.api.public import session
+from paramfleet.training.job import pull_dense
+from paramfleet.transport.requests import Read, ReadPlan, Rows
 from paramfleet_shared.tables.partition import partition
 
 parser = argparse.ArgumentParser()

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 import paramfleet as fleet
-from paramfleet.surface import session
+from paramfleet.api.public import session
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--optimizer", default="adagrad")

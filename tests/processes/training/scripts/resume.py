@@ -9,7 +9,7 @@ import json
 import torch
 
 import paramfleet as fleet
-from paramfleet.surface import session
+from paramfleet.api.public import session
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--mode", default="sync", help="alone is what sync does without a job")

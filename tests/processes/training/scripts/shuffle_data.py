@@ -8,7 +8,7 @@ import signal
 import msgpack
 
 import paramfleet as fleet
-from paramfleet.surface import session
+from paramfleet.api.public import session
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--files", nargs="+", required=True)

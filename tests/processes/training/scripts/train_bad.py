@@ -5,7 +5,7 @@ import argparse
 import torch
 
 import paramfleet as fleet
-from paramfleet.modes.base import GradientError, LearningRateError
+from paramfleet.training.modes.base import GradientError, LearningRateError
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--mode", default="sync")

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 
 import paramfleet as fleet
-from paramfleet.requests import Read, ReadPlan, Rows
+from paramfleet.api.public import session
+from paramfleet.transport.requests import Read, ReadPlan, Rows
 from paramfleet_shared.tables.partition import partition
 
 parser = argparse.ArgumentParser()
@@ -51,7 +52,7 @@ fleet.init_worker()
 
 def served() -> np.ndarray:
     """Return the pservers' rows."""
-    job = fleet.surface.session.job
+    job = session.job
     assert job is not None
     unique, _, offsets = partition(IDS, job.placement.num_shards)
     plan = ReadPlan([Read(table="deep", rows=Rows(unique, offsets), dim=4)], job.placement)

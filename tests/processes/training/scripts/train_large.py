@@ -16,9 +16,9 @@ from typing import Any
 import torch
 
 import paramfleet as fleet
-from paramfleet.surface import session
+from paramfleet.api.public import session
 from paramfleet_pserver.app import PServer
-from paramfleet_pserver.owners import Owners
+from paramfleet_pserver.tables.owners import Owners
 from paramfleet_shared.discovery.session import JobSession
 from paramfleet_shared.testing.loop_watch import LoopWatch
 

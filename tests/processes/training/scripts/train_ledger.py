@@ -11,9 +11,9 @@ from pathlib import Path
 import torch
 
 import paramfleet as fleet
-from paramfleet.modes import geo
-from paramfleet.surface import session
-from paramfleet_shared.checkpoint import CheckpointWriteError
+from paramfleet.api.public import session
+from paramfleet.training.modes.geo import mode as geo
+from paramfleet_shared.checkpoint.manifest import CheckpointWriteError
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--mode", default="async")

@@ -13,8 +13,8 @@ from pathlib import Path
 import torch
 
 import paramfleet as fleet
-from paramfleet import surface
-from paramfleet_shared.placement import Placement
+from paramfleet.api import public as surface
+from paramfleet_shared.discovery.placement import Placement
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--mode", default="sync")

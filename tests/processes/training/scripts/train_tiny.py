@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 import paramfleet as fleet
-from paramfleet.modes import geo
-from paramfleet.surface import session
+from paramfleet.api.public import session
+from paramfleet.training.modes.geo import mode as geo
 from paramfleet_pserver.core.pulled import PulledIds
 
 parser = argparse.ArgumentParser()

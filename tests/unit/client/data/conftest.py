@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from paramfleet_shared.config import read_environment
+from paramfleet_shared.settings.config import read_environment
 
 CHECKOUT = Path(__file__).parents[4]
 

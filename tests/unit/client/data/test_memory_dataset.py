@@ -9,19 +9,19 @@ import numpy as np
 import pytest
 from torch.utils.data import DataLoader
 
-from paramfleet.collectives import Util
-from paramfleet.data.bad_lines import BadLineError
+from paramfleet.api.all_to_all import Exchange
+from paramfleet.api.collectives import Util
 from paramfleet.data.batch import Batch
-from paramfleet.data.files import CannotReadFileError, EmptyFileListError
 from paramfleet.data.memory_dataset import InMemoryDataset, NotLoadedError
+from paramfleet.data.parsing.bad_lines import BadLineError
+from paramfleet.data.parsing.rows import Rows
+from paramfleet.data.parsing.slots import Layout, Slot
 from paramfleet.data.progress import OtherDataError
-from paramfleet.data.rows import Rows
+from paramfleet.data.reading.files import CannotReadFileError, EmptyFileListError
 from paramfleet.data.shuffling import _from_message, _to_message
-from paramfleet.data.slots import Layout, Slot
-from paramfleet.exchange import Exchange
-from paramfleet.session import Session
-from paramfleet_shared.config import SettingError
-from paramfleet_shared.wire.message import MalformedMessageError, Message
+from paramfleet.session.session import Session
+from paramfleet_shared.net.wire.message import MalformedMessageError, Message
+from paramfleet_shared.settings.config import SettingError
 
 SLOTS = [Slot("label", dense=True), Slot("price", "float32"), Slot("words")]
 

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-import paramfleet.data.paddlerec
+import paramfleet.data.reading.paddlerec
 from paramfleet.data.memory_dataset import InMemoryDataset
+from paramfleet.data.parsing.slots import Slot
 from paramfleet.data.queue_dataset import QueueDataset
-from paramfleet.data.slots import Slot
-from paramfleet_shared.config import read_environment
-from paramfleet_shared.processes.keeping import tied
+from paramfleet_shared.settings.config import read_environment
+from paramfleet_shared.system.processes.keeping import tied
 
-PADDLE_NAMES = Path(paramfleet.data.paddlerec.__file__).parent / "paddle_names"
+PADDLE_NAMES = Path(paramfleet.data.reading.paddlerec.__file__).parent / "paddle_names"
 
 READER = """\
 import sys
@@ -47,7 +47,9 @@ if __name__ == "__main__":
 """
 """In the shape of PaddleRec's ``queuedataset_reader.py``."""
 
-HELPERS = Path(paramfleet.data.paddlerec.__file__).parents[1] / "runner" / "pipe_helpers"
+HELPERS = (
+    Path(paramfleet.data.reading.paddlerec.__file__).parents[2] / "runner" / "pipe_helpers"
+)
 
 
 @pytest.mark.parametrize("kind", [QueueDataset, InMemoryDataset])

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from paramfleet.data.memory_dataset import InMemoryDataset
+from paramfleet.data.parsing.slots import Slot
 from paramfleet.data.queue_dataset import QueueDataset
-from paramfleet.data.slots import Slot
 
 DNN_READER = """
 import sys

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paramfleet.data.bad_lines import BadLineError, BadLines, OnBadLine
-from paramfleet.data.parser import Block, Parser, Scratch
-from paramfleet.data.rows import Rows
-from paramfleet.data.slots import Layout, Slot
+from paramfleet.data.parsing.bad_lines import BadLineError, BadLines, OnBadLine
+from paramfleet.data.parsing.parser import Block, Parser, Scratch
+from paramfleet.data.parsing.rows import Rows
+from paramfleet.data.parsing.slots import Layout, Slot
 
 LAYOUT = Layout((Slot("label", dense=True), Slot("price", "float32"), Slot("words")))
 

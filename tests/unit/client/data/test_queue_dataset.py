@@ -17,22 +17,22 @@ import torch
 from fsspec.implementations.memory import MemoryFileSystem
 from torch.utils.data import DataLoader
 
-from paramfleet.data.bad_lines import BadLineError
 from paramfleet.data.batch import Batch, NotDenseError
 from paramfleet.data.dataset import NotInitializedError
-from paramfleet.data.files import (
+from paramfleet.data.parsing.bad_lines import BadLineError
+from paramfleet.data.parsing.slots import Slot
+from paramfleet.data.progress import OtherDataError
+from paramfleet.data.queue_dataset import QueueDataset
+from paramfleet.data.reading.files import (
     CannotReadFileError,
     DamagedFileError,
     EmptyFileListError,
     TooFewFilesError,
     split_files,
 )
-from paramfleet.data.pipe import PipeFailedError, PipeTimeoutError
-from paramfleet.data.progress import OtherDataError
-from paramfleet.data.queue_dataset import QueueDataset
-from paramfleet.data.slots import Slot
-from paramfleet_shared.config import SettingError, UnknownSettingError
-from paramfleet_shared.processes.keeping import tied
+from paramfleet.data.reading.pipe import PipeFailedError, PipeTimeoutError
+from paramfleet_shared.settings.config import SettingError, UnknownSettingError
+from paramfleet_shared.system.processes.keeping import tied
 
 SLOTS = [Slot("label", dense=True), Slot("price", "float32"), Slot("words")]
 

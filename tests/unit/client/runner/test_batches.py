@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 
-from paramfleet.data.files import CannotReadFileError
+from paramfleet.data.reading.files import CannotReadFileError
 from paramfleet.runner.batches import SampleError, list_files, pipe_command, stack
-from paramfleet.runner.config import Config, read_config
-from paramfleet.runner.errors import ConfigError, ModelFolderError
+from paramfleet.runner.config.configuration import Config, read_config
+from paramfleet.runner.config.errors import ConfigError, ModelFolderError
+from paramfleet.runner.config.settings import HyperParameters
 from paramfleet.runner.folders import import_module, load_model_class, load_reader
-from paramfleet.runner.settings import HyperParameters
 
 
 def config(folder: Path, **keys: Any) -> Config[HyperParameters]:

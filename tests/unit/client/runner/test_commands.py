@@ -11,17 +11,17 @@ import torch
 from click.testing import CliRunner, Result
 
 import paramfleet as fleet
-from paramfleet.rules import server_rule
+from paramfleet.config.strategy import StrategyError
 from paramfleet.runner import Config, HyperParameters
 from paramfleet.runner.__main__ import main
-from paramfleet.runner.config import read_config
-from paramfleet.runner.errors import ConfigError
-from paramfleet.runner.optimizers import make_optimizer, make_scheduler
-from paramfleet.runner.settings import OptimizerSettings, RunnerSettings
+from paramfleet.runner.config.configuration import read_config
+from paramfleet.runner.config.errors import ConfigError
+from paramfleet.runner.config.settings import OptimizerSettings, RunnerSettings
+from paramfleet.runner.models.optimizers import make_optimizer, make_scheduler
 from paramfleet.runner.training import strategy_of
-from paramfleet.strategy import StrategyError
-from paramfleet.visual import visual
-from paramfleet_shared.processes.keeping import tied
+from paramfleet.tables.rules import server_rule
+from paramfleet.telemetry.visual import visual
+from paramfleet_shared.system.processes.keeping import tied
 
 MODEL = """\
 import torch

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from paramfleet.runner.config import Config, read_config
-from paramfleet.runner.errors import ConfigError, FeatureNotHereError, UnknownKeyError
-from paramfleet.runner.not_here import NOT_HERE
-from paramfleet.runner.settings import CtrParameters, HyperParameters
+from paramfleet.runner.config.configuration import Config, read_config
+from paramfleet.runner.config.errors import ConfigError, FeatureNotHereError, UnknownKeyError
+from paramfleet.runner.config.not_here import NOT_HERE
+from paramfleet.runner.config.settings import CtrParameters, HyperParameters
 
 PADDLEREC = """\
 # rank/dnn as PaddleRec ships it, for parameter servers

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import paramfleet as fleet
-from paramfleet.runner.config import Config, read_config
-from paramfleet.runner.errors import ConfigError
+from paramfleet.runner.config.configuration import Config, read_config
+from paramfleet.runner.config.errors import ConfigError
 from paramfleet.runner.folders import import_module, load_model_class
 
 MODELS = Path(__file__).parents[4] / "models"

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from paramfleet.runner.config import Config, read_config
-from paramfleet.runner.errors import ConfigError, UnknownKeyError
-from paramfleet.runner.own_keys import keys_named
-from paramfleet.runner.settings import CtrParameters, HyperParameters
+from paramfleet.runner.config.configuration import Config, read_config
+from paramfleet.runner.config.errors import ConfigError, UnknownKeyError
+from paramfleet.runner.config.own_keys import keys_named
+from paramfleet.runner.config.settings import CtrParameters, HyperParameters
 
 TEXT = """\
 runner:

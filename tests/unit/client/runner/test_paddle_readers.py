@@ -9,10 +9,10 @@ import pytest
 import torch
 
 import paramfleet as fleet
-from paramfleet.roles import RoleMaker
+from paramfleet.config.roles import RoleMaker
 from paramfleet.runner.batches import open_batches
-from paramfleet.runner.config import read_config
-from paramfleet.runner.errors import ModelFolderError
+from paramfleet.runner.config.configuration import read_config
+from paramfleet.runner.config.errors import ModelFolderError
 from paramfleet.runner.folders import import_module, load_model_class, load_reader
 
 MODEL = """\

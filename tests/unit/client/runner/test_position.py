@@ -9,15 +9,15 @@ import torch
 
 import paramfleet as fleet
 from paramfleet import runner
-from paramfleet.plain import pack, unpack
-from paramfleet.roles import RoleMaker
+from paramfleet.api.public import session
+from paramfleet.config.roles import RoleMaker
+from paramfleet.model_state.plain import pack, unpack
 from paramfleet.runner import HyperParameters
 from paramfleet.runner.batches import open_batches
-from paramfleet.runner.config import Config
-from paramfleet.runner.metrics import Metric
+from paramfleet.runner.config.configuration import Config
+from paramfleet.runner.config.settings import RunnerSettings
+from paramfleet.runner.models.metrics import Metric
 from paramfleet.runner.position import TrainData
-from paramfleet.runner.settings import RunnerSettings
-from paramfleet.surface import session
 
 
 class Numbers(runner.Model[HyperParameters]):

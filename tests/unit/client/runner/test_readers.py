@@ -9,7 +9,7 @@ import pytest
 
 import paramfleet as fleet
 from paramfleet.runner import LineError, read_lines
-from paramfleet.runner.config import read_config
+from paramfleet.runner.config.configuration import read_config
 from paramfleet.runner.folders import load_model_class, load_reader
 
 MODELS = Path(__file__).parents[4] / "models"

@@ -8,10 +8,10 @@ import torch
 
 import paramfleet as fleet
 from paramfleet.runner.batches import open_batches
-from paramfleet.runner.config import read_config
-from paramfleet.runner.errors import ConfigError, ModelFolderError
+from paramfleet.runner.config.configuration import read_config
+from paramfleet.runner.config.errors import ConfigError, ModelFolderError
 from paramfleet.runner.folders import load_model_class
-from paramfleet.runner.model import Feeds, Model
+from paramfleet.runner.models.model import Feeds, Model
 
 WORD2VEC = Path(__file__).parents[4] / "models" / "recall" / "word2vec" / "config.yaml"
 

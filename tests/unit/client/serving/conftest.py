@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import paramfleet as fleet
-from paramfleet.roles import RoleMaker
-from paramfleet.saving import Saving
-from paramfleet.session import Session
+from paramfleet.config.roles import RoleMaker
+from paramfleet.session.checkpoint.saving import Saving
+from paramfleet.session.session import Session
 
 TRAINED, UNKNOWN = range(60), range(60, 90)
 

@@ -13,7 +13,7 @@ import torch
 
 import paramfleet as fleet
 from paramfleet.serving import ExportDamagedError, ExportError
-from paramfleet_shared.tensorfile import write_tensors
+from paramfleet_shared.files.tensorfile import write_tensors
 
 ROWS, MODEL, MANIFEST = "rows.deep.safetensors", "model.pt", "manifest.json"
 

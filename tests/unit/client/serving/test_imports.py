@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import paramfleet as fleet
-from paramfleet_shared.processes.keeping import tied
+from paramfleet_shared.system.processes.keeping import tied
 
 pytestmark = pytest.mark.slow
 
@@ -40,8 +40,16 @@ served = fleet.serving.load({path!r}, Words())
 assert served(torch.tensor([5, 70])).shape == (2, 1)
 """
 
-TRANSPORT = {"paramfleet_shared.rpc", "paramfleet_shared.http2", "paramfleet_shared.wire"}
-TRANSPORT |= {"paramfleet_shared.discovery", "paramfleet.session", "paramfleet.surface"}
+TRANSPORT = {
+    "paramfleet_shared.net.rpc",
+    "paramfleet_shared.net.http2",
+    "paramfleet_shared.net.wire",
+}
+TRANSPORT |= {
+    "paramfleet_shared.discovery",
+    "paramfleet.session.session",
+    "paramfleet.api.public",
+}
 
 
 def loaded_by(program: str) -> set[str]:

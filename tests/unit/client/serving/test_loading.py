@@ -10,11 +10,11 @@ import pytest
 import torch
 
 import paramfleet as fleet
-from paramfleet.embedding_errors import IdError
 from paramfleet.nn import EmbeddingOptionError
-from paramfleet.saving import Saving
 from paramfleet.serving import ExportMismatchError, Rows
-from paramfleet.session import Session
+from paramfleet.session.checkpoint.saving import Saving
+from paramfleet.session.session import Session
+from paramfleet.tables.embedding_errors import IdError
 
 
 @pytest.mark.parametrize("mode", ["sum", "mean", "max"])

@@ -15,7 +15,7 @@ import torch
 
 import paramfleet as fleet
 from paramfleet.serving import ExportDamagedError, ExportMismatchError
-from paramfleet_shared.tensorfile import write_tensors
+from paramfleet_shared.files.tensorfile import write_tensors
 
 
 def approve(folder: Path, name: str) -> None:

@@ -14,7 +14,7 @@ from paramfleet.text.kernels import sample_words
 from paramfleet.text.sampling import NEGATIVE_POWER, Alias, keep_chances
 from paramfleet.text.skip_gram import SkipGramBatch, SkipGramSettings, SkipGramText
 from paramfleet.text.vocabulary import Vocabulary
-from paramfleet_shared.config import SettingError
+from paramfleet_shared.settings.config import SettingError
 
 MASK = 2**64 - 1
 SETTINGS = SkipGramSettings(batch_words=100, window=4, negatives=3, sample=0.02, seed=5)

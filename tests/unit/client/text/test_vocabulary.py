@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paramfleet.data.files import CannotReadFileError, DamagedFileError
+from paramfleet.data.reading.files import CannotReadFileError, DamagedFileError
 from paramfleet.text.pieces import PIECE_BYTES, Tokens, read_pieces
 from paramfleet.text.vocabulary import Vocabulary, VocabularyError
 

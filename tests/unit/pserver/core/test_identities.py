@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paramfleet_pserver.core.identities import IdentityWindow
-from paramfleet_shared.served_errors import FencedError, SequenceExpiredError
-from paramfleet_shared.wire.identity import PushIdentity
+from paramfleet_shared.errors.served import FencedError, SequenceExpiredError
+from paramfleet_shared.net.wire.identity import PushIdentity
 
 
 def push(

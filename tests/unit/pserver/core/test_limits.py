@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from paramfleet_pserver.core.limits import TableLimits, check_bytes, check_tables
-from paramfleet_shared.amounts import Memory
-from paramfleet_shared.table_errors import TableLimitError, TableMemoryError
+from paramfleet_shared.errors.tables import TableLimitError, TableMemoryError
 from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
+from paramfleet_shared.values.amounts import Memory
 
 GB = 10**9
 MEMORY = Memory(total=24 * GB, free=8 * GB)

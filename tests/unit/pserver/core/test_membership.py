@@ -3,8 +3,8 @@
 import pytest
 
 from paramfleet_pserver.core.membership import StepMembers
-from paramfleet_shared.ids import Rank, Step
-from paramfleet_shared.served_errors import NotAMemberError
+from paramfleet_shared.errors.served import NotAMemberError
+from paramfleet_shared.values.ids import Rank, Step
 
 
 def test_every_worker_takes_part_until_it_leaves() -> None:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from paramfleet_pserver.core.pulled import MAX_PULLS, PulledIds
-from paramfleet_shared.served_errors import PulledIdsGoneError
+from paramfleet_shared.errors.served import PulledIdsGoneError
 
 BOUNDS = np.array([0, 3], np.int64)
 

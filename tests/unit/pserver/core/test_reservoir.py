@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 from paramfleet_pserver.core.membership import StepMembers
 from paramfleet_pserver.core.reservoir import CompleteStep, StepReservoir
-from paramfleet_shared.ids import Rank, Step
-from paramfleet_shared.served_errors import (
+from paramfleet_shared.errors.served import (
     BadWeightError,
     NotAMemberError,
     PushRepeatedError,
     StepPassedError,
     StepTooEarlyError,
 )
+from paramfleet_shared.values.ids import Rank, Step
 
 ADA, BOB = Rank(0), Rank(1)
 

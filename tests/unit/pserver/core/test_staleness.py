@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from paramfleet_pserver.core.staleness import Release, StalenessGate
-from paramfleet_shared.ids import Rank, Step
-from paramfleet_shared.served_errors import ParkedStepError, UnknownWorkerError
+from paramfleet_shared.errors.served import ParkedStepError, UnknownWorkerError
+from paramfleet_shared.values.ids import Rank, Step
 
 ADA, BOB = Rank(0), Rank(1)
 

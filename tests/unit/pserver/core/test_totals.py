@@ -5,8 +5,8 @@ import pytest
 from numpy.typing import NDArray
 
 from paramfleet_pserver.core.totals import StepTotals
-from paramfleet_shared.ids import Rank
-from paramfleet_shared.served_errors import TotalMismatchError, TotalsTooLargeError
+from paramfleet_shared.errors.served import TotalMismatchError, TotalsTooLargeError
+from paramfleet_shared.values.ids import Rank
 
 ADA, BOB, EVE = Rank(0), Rank(1), Rank(2)
 

@@ -10,18 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from paramfleet_shared.clock import SystemClock
-from paramfleet_shared.discovery.embedded import EmbeddedRedis, RedisServerDiedError
 from paramfleet_shared.discovery.errors import NoRedisError, RedisRefusedError
-from paramfleet_shared.discovery.scripts import TICK, Keys
-from paramfleet_shared.discovery.serving import (
+from paramfleet_shared.discovery.redis.embedded import EmbeddedRedis, RedisServerDiedError
+from paramfleet_shared.discovery.redis.scripts import TICK, Keys
+from paramfleet_shared.discovery.redis.serving import (
     NoRedisServerError,
     OldRedisServerError,
     find_redis_server,
     require_access_lists,
 )
-from paramfleet_shared.discovery.store import RedisStore
-from paramfleet_shared.processes.keeping import tied
+from paramfleet_shared.discovery.redis.store import RedisStore
+from paramfleet_shared.system.clock import SystemClock
+from paramfleet_shared.system.processes.keeping import tied
 
 
 async def ask(server: EmbeddedRedis, *words: str, url: str = "") -> object:
@@ -121,8 +121,8 @@ async def test_a_job_runs_its_scripts_and_nothing_that_could_take_the_machine(
 STARTS = """
 import asyncio, sys, time
 from pathlib import Path
-from paramfleet_shared.clock import SystemClock
-from paramfleet_shared.discovery.embedded import EmbeddedRedis
+from paramfleet_shared.system.clock import SystemClock
+from paramfleet_shared.discovery.redis.embedded import EmbeddedRedis
 redis = EmbeddedRedis(Path(sys.argv[1]), clock=SystemClock())
 asyncio.run(redis.start())
 print(redis.pid, flush=True)

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from paramfleet_shared.clock import SystemClock
-from paramfleet_shared.config import JobSettings
-from paramfleet_shared.discovery.embedded import EmbeddedRedis
-from paramfleet_shared.discovery.openness import look_for_openness
-from paramfleet_shared.discovery.store import derived_password, store_of
-from paramfleet_shared.secret import JobSecret, new_secret
+from paramfleet_shared.discovery.redis.embedded import EmbeddedRedis
+from paramfleet_shared.discovery.redis.openness import look_for_openness
+from paramfleet_shared.discovery.redis.store import derived_password, store_of
+from paramfleet_shared.net.secret import JobSecret, new_secret
+from paramfleet_shared.settings.config import JobSettings
+from paramfleet_shared.system.clock import SystemClock
 
 DANGEROUS = [
     ("ACL", "CONFIG", "DEBUG", "MODULE", "REPLICAOF"),

@@ -3,8 +3,8 @@
 from dataclasses import replace
 from pathlib import Path
 
-from paramfleet_shared.discovery.access_list import job_rights
-from paramfleet_shared.discovery.redis_config import ServedRedis, User
+from paramfleet_shared.discovery.redis.access_list import job_rights
+from paramfleet_shared.discovery.redis.config import ServedRedis, User
 
 JOB = User(name="default", password="s3cret", rights=job_rights("flights"))
 SERVED = ServedRedis(users=(JOB,), directory=Path('/tmp/a "b"\n é'), bind="::1", port=6380)

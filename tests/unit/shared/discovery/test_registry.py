@@ -6,8 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from paramfleet_shared.clock import SystemClock
-from paramfleet_shared.discovery.embedded import EmbeddedRedis
 from paramfleet_shared.discovery.errors import (
     EpochEndedError,
     FencedError,
@@ -17,8 +15,10 @@ from paramfleet_shared.discovery.errors import (
 )
 from paramfleet_shared.discovery.job_registry import JobRegistry
 from paramfleet_shared.discovery.records import Failure, JobRecord, JobSizes, Member, Release
+from paramfleet_shared.discovery.redis.embedded import EmbeddedRedis
+from paramfleet_shared.discovery.redis.store import RedisStore, outlast
 from paramfleet_shared.discovery.registry import CoordinatorRecord, Registry
-from paramfleet_shared.discovery.store import RedisStore, outlast
+from paramfleet_shared.system.clock import SystemClock
 from paramfleet_shared.testing.clock import FakeClock
 
 SIZES = JobSizes(worker_num=2, server_num=1, num_shards=4)

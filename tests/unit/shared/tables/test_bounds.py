@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paramfleet_shared.bounds import GRADIENT_LOG2, MAX_LEARNING_RATE
 from paramfleet_shared.tables.dense import DenseRange
 from paramfleet_shared.tables.encoding import encode_rows, is_finite, num_nonfinite
 from paramfleet_shared.tables.routing import all_finite
@@ -20,6 +19,7 @@ from paramfleet_shared.tables.spec import (
     TableSpecError,
 )
 from paramfleet_shared.tables.states import check_states
+from paramfleet_shared.values.bounds import GRADIENT_LOG2, MAX_LEARNING_RATE
 
 LARGEST = float(np.nextafter(np.float32(2.0**GRADIENT_LOG2), np.float32(0)))
 RULES: dict[str, dict[str, Any]] = {

@@ -8,7 +8,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from paramfleet import optim
+from paramfleet.training import optim
 from paramfleet_shared.tables.dense import DenseRange
 from paramfleet_shared.tables.rowstore import initial_rows
 from paramfleet_shared.tables.sparse import SparseShard

@@ -9,9 +9,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from paramfleet_shared.tables import prefault
-from paramfleet_shared.tables.prefault import LEAST_AHEAD, SHARE_AHEAD, Lookahead, settled
-from paramfleet_shared.tables.reservation import SMALL_BYTES, reserve
+from paramfleet_shared.tables.memory import prefault
+from paramfleet_shared.tables.memory.prefault import (
+    LEAST_AHEAD,
+    SHARE_AHEAD,
+    Lookahead,
+    settled,
+)
+from paramfleet_shared.tables.memory.reservation import SMALL_BYTES, reserve
 from paramfleet_shared.tables.sparse import SparseShard
 from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
 

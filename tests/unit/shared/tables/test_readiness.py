@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from paramfleet_shared.processes.keeping import tied
+from paramfleet_shared.system.processes.keeping import tied
 from paramfleet_shared.tables import readiness
 from paramfleet_shared.tables.readiness import alone, compiling, is_cold, note_compiled
-from paramfleet_shared.versions import versions
+from paramfleet_shared.values.versions import versions
 
 
 @pytest.fixture

@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paramfleet_shared.tables.kernels import compiled
-from paramfleet_shared.tables.kernels.compiled import as_input
-from paramfleet_shared.tables.readiness import kernel_folders
-from paramfleet_shared.tables.reservation import (
+from paramfleet_shared.tables.kernels.basics import compiled
+from paramfleet_shared.tables.kernels.basics.compiled import as_input
+from paramfleet_shared.tables.memory.reservation import (
     MAX_RESERVATION_BYTES,
     CapacityError,
     ReservationError,
@@ -18,6 +17,7 @@ from paramfleet_shared.tables.reservation import (
     default_max_rows,
     reserve,
 )
+from paramfleet_shared.tables.readiness import kernel_folders
 from paramfleet_shared.tables.rowstore import (
     RowShapeError,
     SlotIndex,

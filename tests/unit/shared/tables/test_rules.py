@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from paramfleet_shared.tables.dense import DenseRange
-from paramfleet_shared.tables.kernels.lanes import LANES
+from paramfleet_shared.tables.kernels.basics.lanes import LANES
 from paramfleet_shared.tables.kernels.rules import Step, step_of
 from paramfleet_shared.tables.rules.catalog import RULES
 from paramfleet_shared.tables.rules.record import Column, Formula, Numbers, Rule

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from paramfleet_shared.tables.kernels.index import GROUP
-from paramfleet_shared.tables.reservation import CapacityError
+from paramfleet_shared.tables.memory.reservation import CapacityError
 from paramfleet_shared.tables.rowstore import RowShapeError, initial_rows
 from paramfleet_shared.tables.sparse import SparseShard
 from paramfleet_shared.tables.spec import InitializerSpec, OptimizerSpec, TableSpec

@@ -3,10 +3,10 @@
 import subprocess
 import sys
 
-from paramfleet_shared.processes.keeping import tied
+from paramfleet_shared.system.processes.keeping import tied
 
 WARN = (
-    "import logging; from paramfleet_shared.telemetry import show_warnings\n"
+    "import logging; from paramfleet_shared.telemetry.logs_and_metrics import show_warnings\n"
     "show_warnings('worker', 1); {more}\n"
     "logging.getLogger('paramfleet.x').warning('it.failed', extra={{'reason': 'no space'}})"
 )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from paramfleet_shared.telemetry import (
+from paramfleet_shared.telemetry.logs_and_metrics import (
     JsonFormatter,
     MetricRegistry,
     add_pairs,

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from paramfleet_shared.processes.keeping import tied
-from paramfleet_shared.tls import MemberName
-from paramfleet_shared.tokens import Tokens, TokensFileError
-from paramfleet_worker.app.certs_commands import certs
-from paramfleet_worker.app.tokens_commands import tokens
+from paramfleet_shared.net.tls import MemberName
+from paramfleet_shared.net.tokens import Tokens, TokensFileError
+from paramfleet_shared.system.processes.keeping import tied
+from paramfleet_worker.app.commands.certs import certs
+from paramfleet_worker.app.commands.tokens import tokens
 from paramfleet_worker.process.certificates import Authority, CertificateFileError
 
 OPENSSL = shutil.which("openssl")

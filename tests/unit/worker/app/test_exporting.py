@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 from safetensors.numpy import load_file
 
-from paramfleet_shared.checkpoint import (
+from paramfleet_shared.checkpoint.manifest import (
     CheckpointWriteError,
     FilePart,
     Manifest,
@@ -18,7 +18,7 @@ from paramfleet_shared.checkpoint import (
     write_manifest,
     write_part,
 )
-from paramfleet_shared.saved_rows import NoSuchTableError
+from paramfleet_shared.checkpoint.saved_rows import NoSuchTableError
 from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
 from paramfleet_worker.__main__ import main
 from paramfleet_worker.app.exporting import WordsError, export_table

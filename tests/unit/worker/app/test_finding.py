@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from paramfleet_shared.job_folder import JobFacts, JobFolder, runtime_dir
+from paramfleet_shared.files.job_folder import JobFacts, JobFolder, runtime_dir
 from paramfleet_worker.__main__ import main
 from paramfleet_worker.app.finding import find_job
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from paramfleet_shared.config import JobSettings
-from paramfleet_worker.app.naming import launch_of, with_name
+from paramfleet_shared.settings.config import JobSettings
+from paramfleet_worker.app.launch.naming import launch_of, with_name
 from paramfleet_worker.app.script import script_of
 from paramfleet_worker.config import LaunchSettings
 

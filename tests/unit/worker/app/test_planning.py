@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from paramfleet_worker.app.planning import LaunchPlan, NotMyJobError, plan_launch
+from paramfleet_worker.app.launch.planning import LaunchPlan, NotMyJobError, plan_launch
 from paramfleet_worker.config import LaunchSettings
 from paramfleet_worker.core.events import ProcessName
 from paramfleet_worker.core.topology import TopologyError

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from paramfleet_shared.config import Resolved, resolve
-from paramfleet_shared.tokens import SeveralTokens, Tokens, new_token
-from paramfleet_worker.app.planning import plan_launch
-from paramfleet_worker.app.preparing import prepared_launch
+from paramfleet_shared.net.tokens import SeveralTokens, Tokens, new_token
+from paramfleet_shared.settings.config import Resolved, resolve
+from paramfleet_worker.app.launch.planning import plan_launch
+from paramfleet_worker.app.launch.preparing import prepared_launch
 from paramfleet_worker.config import LaunchSettings
 from paramfleet_worker.process.admin_token import token_in
 from paramfleet_worker.process.ports import PortReservations

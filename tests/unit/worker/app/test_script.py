@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from paramfleet.settings import WorkerSettings
-from paramfleet_shared.config import resolve
+from paramfleet.config.settings import WorkerSettings
+from paramfleet_shared.settings.config import resolve
 from paramfleet_worker.app.script import ScriptError, script_of, worker_environment
 
 

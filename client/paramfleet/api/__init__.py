@@ -1,0 +1,1 @@
+"""What ``import paramfleet as fleet`` offers: functions on the one session of a process."""

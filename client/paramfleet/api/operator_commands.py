@@ -1,0 +1,124 @@
+"""How a worker carries out the operator's commands: between two steps, in the training thread.
+
+A script that looks at ``fleet.should_stop()``, or takes its batches from
+``fleet.prefetch``, ends its loop by itself when the job is to end, and then evaluates and
+prints as it does at any end. Another script is ended at once, with status 0. A drained
+worker always leaves at once: the others go on, and would not come to its barriers.
+"""
+
+import logging
+import sys
+from typing import Any
+
+from paramfleet.model_state.latecomers import BuffersForLate
+from paramfleet.session.checkpoint.background import saved
+from paramfleet.session.checkpoint.periodic import PeriodicCheckpoints
+from paramfleet.session.checkpoint.saving import Saving
+from paramfleet.session.session import Session
+from paramfleet_shared.discovery.orders import CheckpointOrder, Orders
+from paramfleet_shared.system.clock import Clock, SystemClock
+
+__all__ = ["Conduct"]
+
+_POLL_S = 0.1
+"""Seconds between two looks at the orders of a paused job."""
+
+log = logging.getLogger(__name__)
+
+
+class Conduct:
+    """Carries out orders for one session.
+
+    Args:
+        session: Whose worker obeys.
+        saving: Writes the checkpoints that are asked for.
+        clock: For how long that took.
+    """
+
+    def __init__(self, session: Session, saving: Saving, clock: Clock | None = None) -> None:
+        self._session = session
+        self._saving = saving
+        self._clock = clock or SystemClock()
+        self._version = 0
+        self._settings: dict[str, Any] = {}
+        self._saved = 0
+        self._looks = False
+        self._periodic = PeriodicCheckpoints(session, saving, self._clock)
+        self._for_late = BuffersForLate(self._clock)
+        session.between_steps = self._between_steps
+
+    def should_stop(self) -> bool:
+        """Return whether an operator ended the job: leave the loop over batches then.
+
+        Whoever asks is trusted to: the worker is not ended before the script's own end.
+        """
+        self._looks = True
+        orders = self._orders()
+        return orders is not None and orders.ends
+
+    def _between_steps(self) -> None:
+        self.obey()
+        self._periodic.look()
+        communicator = self._session.communicator
+        if communicator is not None and not self._session.stopped:
+            self._for_late.look(communicator, self._session.agreement)
+
+    def obey(self) -> None:
+        """Do what newer orders ask for; costs next to nothing without any.
+
+        Raises:
+            SystemExit: if this worker's part is over, after it has left in good order.
+            FleetError: if the job failed meanwhile.
+        """
+        orders = self._orders()
+        if orders is None or orders.version == self._version:
+            return
+        communicator = self._session.communicator
+        assert communicator is not None, "there are orders"
+        while True:
+            self._carry_out(orders)
+            if not orders.paused or orders.ends:
+                return
+            with self._session.times.during("pause"):
+                orders = communicator.wait(self._newer(orders))
+
+    async def _newer(self, orders: Orders) -> Orders:
+        """Return the next orders; the job's failure ends the wait."""
+        while (newer := self._orders()) is None or newer.version == orders.version:
+            await self._clock.sleep(_POLL_S)
+        return newer
+
+    def _orders(self) -> Orders | None:
+        communicator = self._session.communicator
+        if communicator is None or self._session.stopped:
+            return None
+        return communicator.session.life.orders
+
+    def _carry_out(self, orders: Orders) -> None:
+        self._version = orders.version
+        optimizer = self._session.optimizer
+        assert optimizer is not None, "it steps"
+        for name, value in orders.settings.items():
+            if name not in self._settings or self._settings[name] != value:
+                self._settings[name] = value
+                optimizer.adjust(name, value)
+        order = orders.checkpoint
+        if order is not None and order.number > self._saved:
+            self._saved = order.number
+            if self._session.is_first_worker():
+                self._save(order)
+        self._session.progress.note(orders=orders.version)
+        if self._session.worker_index() in orders.drained:
+            log.info("worker.drained")
+            self._session.depart()
+            sys.exit(0)
+        if orders.ends and not self._looks:
+            log.info("worker.ended_by_operator")
+            self._session.stop_worker()
+            sys.exit(0)
+
+    def _save(self, order: CheckpointOrder) -> None:
+        """Write a checkpoint; a failure is told, and ends nothing."""
+        done = saved(self._saving, order.dirname, clock=self._clock)
+        self._session.raise_if_failed()
+        self._session.progress.note(checkpoint={"number": order.number, **done})

@@ -1,0 +1,263 @@
+"""``fleet.prefetch``: a loader's batches, their rows on the way before they are asked for.
+
+Which rows a batch needs is what its ids say, and those come from ``ids``, or from watching
+the first batch: which of its tensors, or views of them, reached which module of
+``fleet.nn``. A tensor that is computed on the way there is nobody's view; its rows are
+pulled when the forward asks, as without prefetching.
+
+The loader stays in the training thread.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any, Generic, TypeVar
+
+import torch
+
+from paramfleet.config.errors import CallOrderError
+from paramfleet.nn.embedding import IdError, SparseModule
+from paramfleet.nn.views import View, tensors_of
+from paramfleet.session.session import Session
+from paramfleet.training.modes.ahead import Ahead, Loop, Wanted
+from paramfleet.transport.requests import Rows
+from paramfleet_shared.errors import ContractError
+
+__all__ = ["PrefetchError", "Prefetcher", "Prefetching"]
+
+B = TypeVar("B")
+
+IdsOfBatch = Callable[[Any], Mapping[Any, torch.Tensor | Sequence[torch.Tensor]]]
+
+
+class PrefetchError(ContractError):
+    """``fleet.prefetch`` was given something that it can't use."""
+
+    code = "contract.prefetch"
+
+    def __init__(self, *, option: str, value: str, rule: str) -> None:
+        super().__init__(f"{option} = {value}: {rule}", option=option, value=value, rule=rule)
+
+
+class Prefetcher(Generic[B]):
+    """Yields a loader's batches unchanged; made by ``fleet.prefetch``, iterated each epoch.
+
+    Args:
+        loader: The batches.
+        model: Whose modules of ``fleet.nn`` will look the rows up.
+        ids: Returns the ids of a batch by module; None to watch the first batch.
+        depth: Batches to be ahead by.
+        ahead: Returns where rows are asked for; None where none travel.
+        stops: Returns whether no further batch is wanted.
+
+    Raises:
+        PrefetchError: if ``depth`` is less than 1.
+    """
+
+    def __init__(
+        self,
+        loader: Iterable[B],
+        model: torch.nn.Module,
+        *,
+        ids: IdsOfBatch | None,
+        depth: int,
+        ahead: Callable[[], Ahead | None],
+        stops: Callable[[], bool] = lambda: False,
+    ) -> None:
+        if depth < 1:
+            rule = "must be at least 1"
+            raise PrefetchError(option="depth", value=repr(depth), rule=rule)
+        self._loader = loader
+        self._model = model
+        self._ids = ids
+        self._depth = depth
+        self._ahead = ahead
+        self._stops = stops
+        self._views: list[View] | None = None
+        self._state: Any = None
+        """Of the loader behind the batch that was yielded last; None if that is its own."""
+        self._has_state = hasattr(loader, "state_dict")
+
+    def state_dict(self) -> Any:
+        """Return the loader's state as of the batch that was yielded last.
+
+        Raises:
+            PrefetchError: if the loader has no ``state_dict``.
+        """
+        self._stateful("state_dict")
+        return self._loader.state_dict() if self._state is None else self._state  # type: ignore[attr-defined]  # it has one
+
+    def load_state_dict(self, state: Any) -> None:
+        """Let the loader go on where a state was taken.
+
+        Raises:
+            PrefetchError: if the loader has no ``load_state_dict``.
+        """
+        self._stateful("load_state_dict")
+        self._state = None
+        self._loader.load_state_dict(state)  # type: ignore[attr-defined]  # it has one
+
+    def state_of_workers(self, states: Sequence[Any]) -> Any:
+        """Return where the loader goes on after workers of another number; None for nowhere."""
+        spread = getattr(self._loader, "state_of_workers", None)
+        return None if spread is None else spread(states)
+
+    def _stateful(self, name: str) -> None:
+        if not hasattr(self._loader, name):
+            rule = f"a {type(self._loader).__name__} has no {name}, so that nothing is saved"
+            raise PrefetchError(option="loader", value=type(self._loader).__name__, rule=rule)
+
+    def __len__(self) -> int:
+        """Return the number of batches, if the loader knows it."""
+        return len(self._loader)  # type: ignore[arg-type]  # TypeError, as of the loader
+
+    def __iter__(self) -> Iterator[B]:
+        """Yield the batches of one pass over the loader.
+
+        Raises:
+            PrefetchError: if ``ids`` names a module that the model doesn't have.
+        """
+        ahead = self._ahead()
+        if ahead is None:
+            for batch in self._loader:
+                if self._stops():
+                    return
+                yield batch
+            return
+        batches = iter(self._loader)
+        coming: deque[tuple[B, Any]] = deque()
+        loop = ahead.open()
+        try:
+            if self._ids is None and self._views is None:
+                yield from self._watched(batches)
+            while not self._stops() and self._fill(batches, coming, loop, upto=1):
+                loop.begin()
+                batch, self._state = coming.popleft()
+                self._fill(batches, coming, loop, upto=self._depth)
+                yield batch
+            if not coming:
+                self._state = None
+        finally:
+            ahead.close(loop)
+
+    def _fill(
+        self, batches: Iterator[B], coming: deque[tuple[B, Any]], loop: Loop, *, upto: int
+    ) -> bool:
+        """Load batches and ask for their rows; return whether there is a next one."""
+        while len(coming) < upto:
+            try:
+                batch = next(batches)
+            except StopIteration:
+                break
+            loop.ask(self._wanted(batch))
+            state = self._loader.state_dict() if self._has_state else None  # type: ignore[attr-defined]  # it has
+            coming.append((batch, state))
+        return bool(coming)
+
+    def _wanted(self, batch: B) -> list[Wanted]:
+        found = self._found(batch) if self._ids is None else self._named(self._ids(batch))
+        wanted = []
+        for module, ids in found:
+            try:
+                unique, _, offsets = module.different(ids)[0]
+            except IdError:  # the forward will say so, of its own batch
+                continue
+            wanted.append(Wanted(module.table, Rows(unique, offsets), module.training))
+        return wanted
+
+    def _named(
+        self, by_module: Mapping[Any, torch.Tensor | Sequence[torch.Tensor]]
+    ) -> Iterator[tuple[SparseModule, torch.Tensor]]:
+        modules: dict[Any, SparseModule] = {}
+        for path, module in self._model.named_modules():
+            if isinstance(module, SparseModule):
+                modules[module] = modules[path] = module
+                modules.setdefault(module.table.name, module)
+        for key, ids in by_module.items():
+            if key not in modules:
+                rule = "is neither a fleet.nn module of the model, its path, nor its table"
+                raise PrefetchError(option="ids", value=repr(key), rule=rule)
+            for each in (ids,) if isinstance(ids, torch.Tensor) else ids:
+                yield modules[key], each
+
+    def _watched(self, batches: Iterator[B]) -> Iterator[B]:
+        """Yield the first batch, and note which views of it reach which module."""
+        for batch in batches:
+            tensors = dict(tensors_of(batch))
+            views: dict[View, None] = {}
+
+            def note(module: Any, args: Any, kwargs: Any) -> None:
+                ids = args[0] if args else kwargs.get("input")
+                found = View.of(module, ids, tensors)  # noqa: B023 - unhooked before the next
+                if found is not None:
+                    views[found] = None  # noqa: B023 - as above
+
+            with ExitStack() as hooks:
+                for module in self._model.modules():
+                    if isinstance(module, SparseModule):
+                        handle = module.register_forward_pre_hook(note, with_kwargs=True)
+                        hooks.callback(handle.remove)
+                yield batch
+            self._views = list(views)
+            return
+
+    def _found(self, batch: B) -> Iterator[tuple[SparseModule, torch.Tensor]]:
+        tensors = dict(tensors_of(batch))
+        for view in self._views or ():
+            ids = view.seen_in(tensors)
+            if ids is not None:
+                yield view.module, ids
+
+
+class Prefetching:
+    """What a session offers of this.
+
+    Args:
+        session: Whose optimizer says where rows come from.
+        stops: Returns whether an operator ended the job: no batch follows then.
+    """
+
+    def __init__(self, session: Session, stops: Callable[[], bool] = lambda: False) -> None:
+        self._session = session
+        self._stops = stops
+
+    def prefetch(
+        self,
+        loader: Iterable[B],
+        model: torch.nn.Module,
+        *,
+        ids: IdsOfBatch | None = None,
+        depth: int = 1,
+    ) -> Prefetcher[B]:
+        """Iterate over a loader while the rows of coming batches are on their way.
+
+        The batches come unchanged. What a mode promises stays: in sync, and in the first
+        ``fresh_steps`` of async, the rows are those of the step, so that they travel between
+        ``step()`` and the next forward; later in async they travel beside the training and
+        may be ``depth`` steps older, which counts as staleness and keeps to
+        ``max_staleness``. Alone and in GEO nothing travels. A forward that looks up other ids
+        pulls them, as without. Loops may be inside each other or side by side.
+
+        Args:
+            loader: The batches; run through once for each iteration, in this thread.
+            model: Whose modules of ``fleet.nn`` look the rows up.
+            ids: Returns the ids of a batch: tensors by module, by its path in the model, or
+                by its table's name. If not given, the first batch is watched: which of its
+                tensors, or views of them, reach which module.
+            depth: Batches that are loaded, and in async pulled for, before they are used.
+
+        Raises:
+            PrefetchError: if ``depth`` is less than 1, or ``ids`` names no module.
+            CallOrderError: if iterated before ``distributed_optimizer``.
+        """
+        return Prefetcher(
+            loader, model, ids=ids, depth=depth, ahead=self._ahead, stops=self._stops
+        )
+
+    def _ahead(self) -> Ahead | None:
+        if self._session.collective is not None:
+            return None  # there are no rows to ask for: only batches are loaded ahead
+        if self._session.optimizer is None:
+            remedy = "call fleet.distributed_optimizer() before iterating"
+            raise CallOrderError(function="prefetch", remedy=remedy)
+        return self._session.optimizer.ahead

@@ -1,0 +1,99 @@
+"""What ``fleet.`` offers beside ``data`` and ``nn``: the process's one session.
+
+It needs torch; ``paramfleet`` itself loads it when one of these names is first used.
+"""
+
+from paramfleet.api.all_to_all import Exchange
+from paramfleet.api.collectives import Util
+from paramfleet.api.operator_commands import Conduct
+from paramfleet.api.prefetching import Prefetching
+from paramfleet.api.reporting import Reporting
+from paramfleet.config.roles import PaddleCloudRoleMaker, Role, UserDefinedRoleMaker
+from paramfleet.config.strategy import DistributedStrategy
+from paramfleet.session.checkpoint.saving import Saving
+from paramfleet.session.session import Session
+from paramfleet.telemetry.job_metrics import Metrics
+from paramfleet.training.optimizer import DistributedOptimizer
+from paramfleet_shared.checkpoint.saved_rows import load_rows
+
+__all__ = [
+    "DistributedOptimizer",
+    "DistributedStrategy",
+    "PaddleCloudRoleMaker",
+    "Role",
+    "UserDefinedRoleMaker",
+    "average_buffers",
+    "barrier_worker",
+    "distributed_model",
+    "distributed_optimizer",
+    "finish_training",
+    "init",
+    "init_server",
+    "init_worker",
+    "is_first_worker",
+    "is_server",
+    "is_worker",
+    "job_progress",
+    "leave",
+    "load_model",
+    "load_rows",
+    "metrics",
+    "prefetch",
+    "register_for_checkpointing",
+    "report",
+    "run_server",
+    "save_inference_model",
+    "save_persistables",
+    "server_endpoints",
+    "server_index",
+    "server_num",
+    "session",
+    "should_stop",
+    "stop_worker",
+    "util",
+    "worker_endpoints",
+    "worker_index",
+    "worker_num",
+]
+
+session = Session()
+_saving = Saving(session)
+_reporting = Reporting(session)
+_conduct = Conduct(session, _saving)
+
+init = session.init
+init_server = session.init_server
+run_server = session.run_server
+init_worker = session.init_worker
+average_buffers = session.average_buffers
+finish_training = session.finish_training
+stop_worker = session.stop_worker
+leave = session.depart
+is_worker = session.is_worker
+is_server = session.is_server
+is_first_worker = session.is_first_worker
+worker_index = session.worker_index
+worker_num = session.worker_num
+worker_endpoints = session.worker_endpoints
+server_index = session.server_index
+server_num = session.server_num
+server_endpoints = session.server_endpoints
+barrier_worker = session.barrier_worker
+distributed_model = session.distributed_model
+distributed_optimizer = session.distributed_optimizer
+register_for_checkpointing = session.register_for_checkpointing
+prefetch = Prefetching(session, _conduct.should_stop).prefetch
+should_stop = _conduct.should_stop
+report = _reporting.report
+job_progress = _reporting.job_progress
+save_persistables = _saving.save_persistables
+load_model = _saving.load_model
+save_inference_model = _saving.save_inference_model
+util = Util(
+    gather=session.gather,
+    barrier=session.worker_barrier,
+    rank=session.worker_index,
+    size=session.worker_num,
+    exchange=Exchange(session).run,
+)
+metrics = Metrics(util.all_reduce)

@@ -1,0 +1,51 @@
+"""``fleet.report`` and ``fleet.job_progress``: what workers tell the job and each other."""
+
+from typing import Any
+
+from paramfleet.session.session import Session
+
+__all__ = ["Reporting"]
+
+
+class Reporting:
+    """What a session offers of this.
+
+    Args:
+        session: Whose worker reports.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def report(self, *, loss: float, examples: int, **metrics: float) -> None:
+        """Tell the job how this worker is doing; shown on its status page.
+
+        Args:
+            loss: The loss of the last batch.
+            examples: Examples trained on since the last report.
+            **metrics: Further numbers by name, drawn as curves; the first 16 names count.
+        """
+        self._session.progress.report(loss=loss, examples=examples, metrics=metrics)
+
+    def job_progress(self) -> list[dict[str, Any]]:
+        """Return what each worker last reported, by rank.
+
+        Each is ``rank``, ``step``, ``loss``, ``examples_per_s``, ``staleness``, ``mode``,
+        ``sent_bytes`` and ``received_bytes``, which count what went to the pservers and
+        came from them, and more that the dashboard shows; a worker that hasn't reported
+        yet is left out.
+        """
+        session = self._session
+        remedy = "gather what you want with fleet.util.all_gather"
+        session.check_served("job_progress", remedy=remedy)
+        if session.communicator is None:
+            said = {0: session.progress.facts()}
+        else:
+            member = session.communicator.session
+            said = session.communicator.wait(member.read_facts("worker"))
+            said[member.member.index] = session.progress.facts()  # newer than its heartbeat
+        return [
+            {"rank": rank, **{k: v for k, v in facts.items() if k != "versions"}}
+            for rank, facts in sorted(said.items())
+            if facts.get("examples_per_s") is not None
+        ]

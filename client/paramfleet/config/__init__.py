@@ -1,0 +1,1 @@
+"""How a job trains and what a worker is: strategy, settings, roles."""

@@ -1,0 +1,331 @@
+"""The features of a strategy: a switch ``<flag>``, and ``<flag>_configs`` for its keys.
+
+They are collective mode's; the LocalSGD family also works over the parameter servers.
+Which go together is in ``CLASHES``; a pair that isn't there trains.
+"""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from paramfleet.config.strategy_keys import MAX_STEPS, Key, StrategyError
+from paramfleet_shared.values.bounds import MAX_LEARNING_RATE
+from paramfleet_shared.values.texts import shown
+
+__all__ = [
+    "CLASHES",
+    "FAMILY",
+    "FEATURES",
+    "SETTINGS",
+    "check_pairs",
+]
+
+_OUTER: dict[str, Key] = {
+    "outer_optimizer": Key(
+        kind=str,
+        default="none",
+        only=("none", "sgd", "nesterov"),
+        meaning="What is done with the mean of the workers' differences: `none` takes it as it "
+        "is, which averages the parameters.",
+    ),
+    "outer_lr": Key(
+        kind=float, default=1.0, above=0.0, most=MAX_LEARNING_RATE, meaning="Its learning rate."
+    ),
+    "outer_momentum": Key(
+        kind=float, default=0.0, least=0.0, most=1.0, meaning="Its momentum."
+    ),
+    "optimizer_state": Key(
+        kind=str,
+        default="keep",
+        only=("keep", "average", "reset"),
+        meaning="What becomes of the inner optimizer's state when the workers synchronize.",
+    ),
+    "wire_dtype": Key(
+        kind=str,
+        default="float32",
+        only=("float32", "float16", "int8"),
+        meaning="How differences travel; what is lost of them is sent with later ones.",
+    ),
+    "overlap": Key(
+        kind=bool,
+        default=False,
+        meaning="Train on while the workers synchronize; the result is applied when the next "
+        "synchronization begins.",
+    ),
+}
+
+_BEGIN = Key(
+    kind=int,
+    default=1,
+    least=1,
+    most=MAX_STEPS,
+    meaning="Steps in which the workers synchronize every time before they train apart.",
+)
+
+FAMILY: dict[str, dict[str, Key]] = {
+    "localsgd": {
+        "k_steps": Key(
+            kind=int,
+            default=1,
+            least=1,
+            most=MAX_STEPS,
+            meaning="Steps that a worker trains apart.",
+        ),
+        "begin_step": _BEGIN,
+        **_OUTER,
+    },
+    "adaptive_localsgd": {
+        "init_k_steps": Key(
+            kind=int, default=1, least=1, most=MAX_STEPS, meaning="The first interval."
+        ),
+        "begin_step": _BEGIN,
+        "variant": Key(
+            kind=str,
+            default="paper",
+            only=("paper", "fleet"),
+            meaning="The formula: AdaComm's, or Fleet's, with the first interval in the root.",
+        ),
+        "max_k_steps": Key(
+            kind=int, default=16, least=1, most=MAX_STEPS, meaning="The longest interval."
+        ),
+        **_OUTER,
+    },
+    "diloco": {
+        "k_steps": Key(
+            kind=int,
+            default=100,
+            least=1,
+            most=MAX_STEPS,
+            meaning="Steps that a worker trains apart.",
+        ),
+        **_OUTER,
+        "outer_optimizer": Key(
+            kind=str,
+            default="nesterov",
+            only=("none", "sgd", "nesterov"),
+            meaning="What is done with the mean of the workers' differences.",
+        ),
+        "outer_lr": Key(
+            kind=float,
+            default=0.7,
+            above=0.0,
+            most=MAX_LEARNING_RATE,
+            meaning="Its learning rate.",
+        ),
+        "outer_momentum": Key(
+            kind=float, default=0.9, least=0.0, most=1.0, meaning="Its momentum."
+        ),
+        "fragments": Key(
+            kind=int,
+            default=1,
+            least=1,
+            most=4096,
+            meaning="Parts of the model that take turns; more than one is streaming DiLoCo.",
+        ),
+        "overlap_steps": Key(
+            kind=int,
+            default=0,
+            least=0,
+            most=MAX_STEPS,
+            meaning="Steps that training goes on before a synchronization's result is applied.",
+        ),
+        "mixing": Key(
+            kind=float,
+            default=None,
+            least=0.0,
+            most=1.0,
+            meaning="With `overlap_steps`: the share of the worker's own values in what it "
+            "goes on with; none keeps all the progress made meanwhile.",
+        ),
+    },
+}
+"""LocalSGD and its kin, which exclude each other."""
+
+_EXCLUDED = Key(
+    kind=tuple,
+    default=(),
+    each=str,
+    meaning="Parameters without decay: a part of their names is enough.",
+)
+
+FEATURES: dict[str, dict[str, Key]] = {
+    "gradient_merge": {
+        "k_steps": Key(
+            kind=int, default=1, least=1, most=MAX_STEPS, meaning="Batches of one step."
+        ),
+        "avg": Key(kind=bool, default=True, meaning="Their mean, not their sum."),
+    },
+    "amp": {
+        "dtype": Key(
+            kind=str,
+            default="float16",
+            only=("float16", "bfloat16"),
+            meaning="What the forward pass computes in; only `float16` scales the loss.",
+        ),
+        "init_loss_scaling": Key(
+            kind=float,
+            default=32768.0,
+            above=0.0,
+            most=2.0**40,
+            meaning="The first scale of the loss.",
+        ),
+        "incr_every_n_steps": Key(
+            kind=int,
+            default=1000,
+            least=1,
+            most=MAX_STEPS,
+            meaning="Good steps before the scale grows.",
+        ),
+        "decr_every_n_nan_or_inf": Key(
+            kind=int,
+            default=2,
+            least=1,
+            most=MAX_STEPS,
+            meaning="Bad steps in a row before it shrinks.",
+        ),
+        "incr_ratio": Key(
+            kind=float, default=2.0, above=1.0, most=1e6, meaning="How it grows."
+        ),
+        "decr_ratio": Key(
+            kind=float, default=0.8, above=0.0, most=1.0, meaning="How it shrinks."
+        ),
+        "use_dynamic_loss_scaling": Key(
+            kind=bool, default=True, meaning="False keeps the first scale."
+        ),
+    },
+    "lars": {
+        "lars_coeff": Key(kind=float, default=0.001, above=0.0, most=1e6, meaning="The trust."),
+        "lars_weight_decay": Key(
+            kind=float, default=0.0005, least=0.0, most=1e6, meaning="The decay."
+        ),
+        "epsilon": Key(
+            kind=float,
+            default=0.0,
+            least=0.0,
+            most=1e6,
+            meaning="Added to the norm divided by.",
+        ),
+        "exclude_from_weight_decay": _EXCLUDED,
+    },
+    "lamb": {
+        "lamb_weight_decay": Key(
+            kind=float, default=0.01, least=0.0, most=1e6, meaning="The decay."
+        ),
+        "exclude_from_weight_decay": _EXCLUDED,
+    },
+    "dgc": {
+        "rampup_begin_step": Key(
+            kind=int,
+            default=0,
+            least=0,
+            most=MAX_STEPS,
+            meaning="Steps that send whole gradients first.",
+        ),
+        "rampup_step": Key(
+            kind=int,
+            default=1,
+            least=1,
+            most=MAX_STEPS,
+            meaning="Steps over which the values of `sparsity` follow each other.",
+        ),
+        "sparsity": Key(
+            kind=tuple,
+            default=(0.999,),
+            each=float,
+            fewest=1,
+            least=0.0,
+            most=1.0,
+            meaning="Shares of a gradient that stay behind, one for each part of the ramp.",
+        ),
+    },
+    "fp16_allreduce": {
+        "dtype": Key(
+            kind=str,
+            default="float16",
+            only=("float16", "bfloat16"),
+            meaning="How gradients travel.",
+        ),
+    },
+    "sharding": {
+        "stage": Key(
+            kind=int,
+            default=2,
+            only=(2, 3),
+            remedy="torch's fully_shard has no stage 1; 2 keeps less, and costs no more",
+            meaning="2 cuts gradients and optimizer state up among the workers, and keeps the "
+            "parameters whole between forward and backward; 3 cuts those up too.",
+        ),
+    },
+    **FAMILY,
+}
+"""The keys of every feature's ``_configs``."""
+
+SETTINGS: dict[str, Key] = {
+    "fuse_grad_size_in_MB": Key(
+        kind=int,
+        default=32,
+        least=1,
+        most=65_536,
+        meaning="Size of the buckets that are all-reduced.",
+    ),
+    "find_unused_parameters": Key(
+        kind=bool,
+        default=False,
+        meaning="Look for parameters that a batch doesn't use; costs a pass over the graph.",
+    ),
+    "sync_batch_norm": Key(
+        kind=bool,
+        default=False,
+        meaning="Batch norm over the batches of all workers: with servers in sync mode, in "
+        "collective mode on GPUs.",
+    ),
+}
+"""What collective mode takes beside them: single values. ``sync_batch_norm`` is sync's, too."""
+
+_APART = "workers that train apart all-reduce no gradients"
+_WHOLE = "sharded parameters have no gradients of their own that a bucket could hold"
+
+CLASHES: dict[frozenset[str], str] = {
+    frozenset({"localsgd", "adaptive_localsgd"}): "choose one way to train apart",
+    frozenset({"localsgd", "diloco"}): "choose one way to train apart",
+    frozenset({"adaptive_localsgd", "diloco"}): "choose one way to train apart",
+    frozenset({"lars", "lamb"}): "choose one optimizer",
+    frozenset({"dgc", "lars"}): "DGC keeps the momentum itself, and steps with plain SGD",
+    frozenset({"dgc", "lamb"}): "DGC is for momentum SGD",
+    frozenset({"dgc", "amp"}): "what DGC keeps back would be of an old scale of the loss",
+    frozenset({"dgc", "gradient_merge"}): "DGC counts every batch's gradient",
+    frozenset({"dgc", "fp16_allreduce"}): "a gradient travels in one way",
+    frozenset({"dgc", "sharding"}): _WHOLE,
+    frozenset({"dgc", "find_unused_parameters"}): "DGC needs every gradient in every step",
+    frozenset({"sharding", "lars"}): "its norms are of whole parameters",
+    frozenset({"sharding", "lamb"}): "its norms are of whole parameters",
+    frozenset({"sharding", "fp16_allreduce"}): _WHOLE,
+    frozenset({"sharding", "find_unused_parameters"}): "fully_shard needs no such look",
+    frozenset({"sharding", "fuse_grad_size_in_MB"}): _WHOLE,
+    frozenset({"sharding", "sync_batch_norm"}): _WHOLE,
+    **{
+        frozenset({apart, other}): _APART
+        for apart in FAMILY
+        for other in (
+            "dgc", "fp16_allreduce", "find_unused_parameters", "fuse_grad_size_in_MB",
+            "sharding", "sync_batch_norm",
+        )
+    },
+}  # fmt: skip
+"""Pairs that don't go together, each with the reason."""
+
+
+def check_pairs(enabled: Collection[str], values: Mapping[str, Any]) -> None:
+    """Refuse two features that don't go together.
+
+    Args:
+        enabled: The features and settings that differ from their defaults.
+        values: Their values, for the error.
+
+    Raises:
+        StrategyError: naming both.
+    """
+    for pair, reason in CLASHES.items():
+        if pair <= set(enabled):
+            first, second = sorted(pair)
+            rule = f"doesn't go with {second} = {shown(values[second])}: {reason}"
+            raise StrategyError(key=first, value=shown(values[first]), rule=rule)

@@ -1,0 +1,381 @@
+"""How a job trains: one object, read once when the optimizer is made.
+
+The names are Fleet's. Every key either works or raises: none is silently
+ignored, and the order of assignment doesn't matter.
+"""
+
+from collections.abc import Iterable, Mapping, MutableMapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Literal, cast, get_args
+
+from paramfleet.config.checkpoint_plan import CHECKPOINT_KEYS, CheckpointPlan, plan_of
+from paramfleet.config.features import FAMILY, FEATURES, SETTINGS, check_pairs
+from paramfleet.config.strategy_keys import MAX_STEPS, NOT_HERE, Configs, Key, StrategyError
+from paramfleet_shared.tables.encoding import WIRE_DTYPES, WireDtype
+from paramfleet_shared.values.texts import shown
+
+__all__ = [
+    "AsyncRate",
+    "CollectiveMode",
+    "DistributedStrategy",
+    "GeoMerge",
+    "ModeName",
+    "StrategyError",
+    "TrainingMode",
+]
+
+ModeName = Literal["local", "sync", "async", "geo", "localsgd"]
+GeoMerge = Literal["paced", "damped", "mean", "remainder", "average"]
+AsyncRate = Literal["guarded", "full"]
+
+
+_ASYNC = frozenset({"async"})
+_GEO = frozenset({"geo"})
+_ALL = frozenset({"sync", "async", "geo"})
+_KEYS: dict[str, Key] = {
+    "k_steps": Key(kind=int, default=0, least=0, most=MAX_STEPS, modes=_ALL),
+    "max_merge_var_num": Key(kind=int, default=1, least=1, most=10_000, modes=_ASYNC),
+    "send_queue_size": Key(kind=int, default=16, least=1, most=10_000, modes=_ASYNC),
+    "independent_recv_thread": Key(kind=bool, default=False, modes=_ASYNC),
+    "min_send_grad_num_before_recv": Key(
+        kind=int, default=1, least=1, most=1_000_000, modes=_ASYNC
+    ),
+    "thread_pool_size": Key(kind=int, default=1, least=1, most=256, modes=_ASYNC),
+    "send_wait_times": Key(kind=int, default=1, least=0, most=360_000, modes=_ASYNC),
+    "max_staleness": Key(kind=int, default=None, least=0, most=MAX_STEPS, modes=_ASYNC),
+    "async_rate": Key(kind=str, default="guarded", modes=_ASYNC, only=get_args(AsyncRate)),
+    "wire_dtype": Key(kind=str, default="float32", modes=_ALL, only=WIRE_DTYPES),
+    "geo_merge": Key(kind=str, default="paced", modes=_GEO, only=get_args(GeoMerge)),
+    "geo_growth": Key(kind=int, default=40, least=0, most=MAX_STEPS, modes=_GEO),
+    "fresh_steps": Key(kind=int, default=200, least=0, most=MAX_STEPS, modes=_ASYNC | _GEO),
+    "runtime_split_send_recv": Key(
+        kind=bool, default=False, modes=_ALL, only=(False,), remedy="sends are always split"
+    ),
+    "launch_barrier": Key(
+        kind=bool,
+        default=True,
+        modes=_ALL,
+        only=(True,),
+        remedy="workers always wait until every pserver serves",
+    ),
+    "heter_worker_device_guard": Key(
+        kind=str,
+        default="cpu",
+        modes=_ALL,
+        only=("cpu",),
+        remedy="heter stages don't exist here",
+    ),
+    "lr_decay_steps": Key(
+        kind=int,
+        default=10,
+        modes=_ALL,
+        only=(10,),
+        remedy="use torch.optim.lr_scheduler: the learning rate travels with every push",
+    ),
+    "use_ps_gpu": Key(
+        kind=int, default=0, modes=_ALL, only=(0,), remedy="gpubox mode is not available yet"
+    ),
+    "use_gpu_graph": Key(
+        kind=int, default=0, modes=_ALL, only=(0,), remedy="the graph engine doesn't exist here"
+    ),
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainingMode:
+    """A strategy, resolved and checked."""
+
+    name: ModeName
+    """``local`` is training in this one process, without servers."""
+
+    k_steps: int = 0
+    """GEO: batches between two exchanges once the period is grown; 0 in the other modes."""
+
+    geo_merge: GeoMerge = "paced"
+    """GEO: what is added of a worker's progress. ``damped`` divides it by the square root of
+    the number of workers that changed the same row at the same time, a dense parameter's by
+    that of all workers; ``mean`` by the number itself. So what one worker alone learns of a
+    row is added whole. ``paced`` divides by a power of these numbers that fits: with SGD the
+    number itself at first and nothing after 12 steps, unless differences grow much longer than
+    usual; with Adam nothing at first, and dense parameters by the root after ``fresh_steps``
+    and 800 steps of all workers together; with others the root. ``remainder`` and ``average``
+    divide all by the number of workers; ``remainder`` sends the rest later, so that totals tend
+    to the sum over workers, and ``average`` drops it."""
+
+    geo_growth: int = 40
+    """GEO: steps after which the period between two exchanges is one batch longer, until it is
+    ``k_steps``. 0 begins with ``k_steps``."""
+
+    fresh_steps: int = 200
+    """async, GEO: first steps of each worker that wait for the servers. In async such a step
+    waits until its gradients are applied, and the next one begins with dense parameters and
+    rows that have them; in GEO the exchange that a step ends is waited for. Steps of before a
+    checkpoint count. 0 never waits, as in Fleet."""
+
+    wire_dtype: WireDtype = "float32"
+    """How parameters, gradients and differences travel: ``float32``, or ``float16``,
+    ``bfloat16`` or ``int8`` (with a scale a row). Gradients are rounded to 16 bits by chance,
+    right on average; what is lost of others, and of differences, is sent with later ones. The
+    promises of sync hold for ``float32``."""
+
+    max_staleness: int | None = None
+    """async: batches a worker may lead the slowest by; None never waits."""
+
+    async_rate: AsyncRate = "guarded"
+    """async: how far each worker's gradient steps. ``guarded`` begins with the rate divided by
+    the number of workers N, and reaches the whole rate after 12 updates of each; Adam has the
+    whole from the start. With SGD it also shortens gradients, and divides the rate by up to N
+    again, while gradients grow much longer than usual. ``full`` always takes the whole rate."""
+
+    max_merge_var_num: int = 1
+    """async: steps whose gradients are summed into one push, at most."""
+
+    send_queue_size: int = 16
+    """async: steps that may wait to be pushed; the next step blocks beyond it."""
+
+    send_wait_times: int = 1
+    """async: waits of 10 ms for more gradients before a push with fewer than
+    ``max_merge_var_num`` goes out."""
+
+    thread_pool_size: int = 1
+    """async: pushes in flight at once."""
+
+    independent_recv_thread: bool = False
+    """async: refresh dense parameters beside the pushes instead of after each."""
+
+    sync_batch_norm: bool = False
+    """sync: whether batch norm is over the batches of all workers."""
+
+    checkpoints: CheckpointPlan | None = None
+    """When checkpoints are written while it trains, and where."""
+
+    apart: tuple[str, Mapping[str, Any]] | None = None
+    """LocalSGD: ``localsgd``, ``adaptive_localsgd`` or ``diloco``, and all of its keys."""
+
+    min_send_grad_num_before_recv: int = 1
+    """async: pushes between two refreshes of the dense parameters."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CollectiveMode:
+    """A strategy of collective mode, resolved and checked."""
+
+    features: Mapping[str, Mapping[str, Any]] = field(
+        default_factory=lambda: MappingProxyType({})
+    )
+    """The values of every key of each feature that is on."""
+
+    fuse_grad_size_in_MB: int = 32
+    """Size of the buckets that are all-reduced."""
+
+    find_unused_parameters: bool = False
+    """Whether a batch may leave parameters unused."""
+
+    sync_batch_norm: bool = False
+    """Whether batch norm is over the batches of all workers."""
+
+    @property
+    def apart(self) -> str | None:
+        """The one of the LocalSGD family that is on."""
+        return next((name for name in FAMILY if name in self.features), None)
+
+
+class DistributedStrategy:
+    """Choose the mode: ``a_sync = False`` is sync, ``True`` async, ``k_steps > 0`` GEO.
+
+    ``a_sync_configs`` takes Fleet's keys, plus ``wire_dtype`` (every mode),
+    ``fresh_steps`` (async and GEO), ``max_staleness`` and ``async_rate`` (async), ``geo_merge``
+    and ``geo_growth`` (GEO). See ``TrainingMode`` for what each means.
+    ``checkpoint_configs`` has checkpoints written by time: ``{"every_s": 600, "keep": 3,
+    "dirname": "checkpoints"}``.
+    In collective mode there are features instead: ``strategy.amp = True`` switches one on, and
+    ``strategy.amp_configs`` has its keys; see ``FEATURES`` and ``SETTINGS``.
+
+    Raises:
+        StrategyError: on an unknown name (with the nearest known one), a value
+            outside its range, or a key that has no effect in the chosen mode.
+    """
+
+    a_sync: bool
+    a_sync_configs: MutableMapping[str, Any]
+    checkpoint_configs: MutableMapping[str, Any]
+
+    def __init__(self) -> None:
+        self._on: dict[str, bool] = {}
+        self._keys = {flag: _configs_of(flag) for flag in _CONFIGS.values()}
+        self._settings: dict[str, Any] = {}
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name.startswith("_"):
+            object.__setattr__(self, name, value)
+        elif name in _CONFIGS:
+            self._set_configs(name, value)
+        elif name == "a_sync" or name in FEATURES:
+            if not isinstance(value, bool):
+                raise StrategyError.of(name, value, "must be True or False")
+            if value and name in FAMILY:
+                check_pairs({name, *self._on_in(FAMILY)}, dict.fromkeys(FAMILY, True))
+            self._on[name] = value
+        elif name in SETTINGS:
+            self._settings[name] = SETTINGS[name].take(name, value)
+        elif name in NOT_HERE:
+            if value:
+                raise StrategyError.of(name, value, f"not supported: {NOT_HERE[name]}")
+        else:
+            known = ["a_sync", *FEATURES, *_CONFIGS, *SETTINGS, *NOT_HERE]
+            raise StrategyError.unknown(name, name, known)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "a_sync" or name in FEATURES:
+            return self._on.get(name, name == "a_sync")
+        if name in _CONFIGS:
+            return self._keys[_CONFIGS[name]]
+        if name in SETTINGS:
+            return self._settings.get(name, SETTINGS[name].default)
+        if name in NOT_HERE:
+            return False
+        raise AttributeError(name)
+
+    def __repr__(self) -> str:
+        more = "".join(f", {name}={value!r}" for name, value in self._changed().items())
+        configs = self.a_sync_configs
+        return f"DistributedStrategy(a_sync={self.a_sync}, a_sync_configs={configs}{more})"
+
+    def resolve(self) -> TrainingMode:
+        """Return the parameter-server mode these settings mean together.
+
+        Raises:
+            StrategyError: if ``k_steps > 0`` without ``a_sync``, or if a key was
+                set that the mode doesn't use, or two contradict each other.
+        """
+        k_steps = cast("int", self.a_sync_configs["k_steps"])
+        if k_steps > 0 and not self.a_sync:
+            rule = "GEO needs a_sync = True; leave k_steps out for sync"
+            raise StrategyError(key="k_steps", value=shown(k_steps), rule=rule)
+        name: ModeName = "geo" if k_steps > 0 else "async" if self.a_sync else "sync"
+        values: dict[str, Any] = {}
+        apart = self._resolve_apart()
+        if apart is not None:
+            name, values = "localsgd", {"apart": apart}
+        for key, value in self.a_sync_configs.items():
+            known = _KEYS[key]
+            if name not in known.modes and value != known.default:
+                modes = " or ".join(sorted(known.modes))
+                rule = f"has no effect in {name} mode, only in {modes}"
+                raise StrategyError(key=key, value=shown(value), rule=rule)
+            if key in TrainingMode.__dataclass_fields__ and name in known.modes:
+                values[key] = value
+        bounded = values.get("max_staleness") is not None
+        if bounded and values.get("thread_pool_size", 1) > 1:
+            rule = "a bound on staleness needs thread_pool_size = 1: pushes keep their order"
+            raise StrategyError(
+                key="max_staleness", value=shown(values["max_staleness"]), rule=rule
+            )
+        checkpoints = plan_of(self.checkpoint_configs)
+        values["sync_batch_norm"] = self._resolve_batch_norm(name)
+        return TrainingMode(name=name, checkpoints=checkpoints, **values)
+
+    def _resolve_batch_norm(self, mode: ModeName) -> bool:
+        """Return whether batch norm is over the batches of all workers.
+
+        Raises:
+            StrategyError: in a mode whose workers aren't in the same step.
+        """
+        is_on: bool = self.sync_batch_norm
+        if is_on and mode != "sync":
+            rule = (
+                f"doesn't go with {mode} mode, whose workers don't take the same step at the "
+                "same time: set a_sync = False"
+            )
+            raise StrategyError(key="sync_batch_norm", value="True", rule=rule)
+        return is_on
+
+    def _resolve_apart(self) -> tuple[str, Mapping[str, Any]] | None:
+        """Return which of the LocalSGD family is on, and its keys; None for none.
+
+        Raises:
+            StrategyError: if another feature is on, or sync or GEO beside one of the family.
+        """
+        for key, value in self._changed().items():
+            if _CONFIGS.get(key, key) not in {*FAMILY, "sync_batch_norm"}:
+                rule = "has no effect with is_collective = False: it belongs to collective mode"
+                raise StrategyError(key=key, value=shown(value), rule=rule)
+        for apart, keys in self._features().items():
+            if not self.a_sync:
+                rule = "doesn't go with a_sync = False: workers that train apart don't wait"
+                raise StrategyError(key=apart, value="True", rule=rule)
+            k_steps = self.a_sync_configs["k_steps"]
+            if k_steps > 0:
+                rule = f"doesn't go with a_sync_configs['k_steps'] = {k_steps}, which is GEO"
+                raise StrategyError(key=apart, value="True", rule=rule)
+            return apart, keys
+        return None
+
+    def resolve_collective(self) -> CollectiveMode:
+        """Return what these settings mean together in collective mode.
+
+        Raises:
+            StrategyError: if a parameter-server key was set, a feature's keys without the
+                feature, or two features that don't go together.
+        """
+        rule = "has no effect with is_collective = True: it belongs to parameter servers"
+        if self._on.get("a_sync"):
+            raise StrategyError(key="a_sync", value="True", rule=rule)
+        for name, known in (("a_sync_configs", _KEYS), ("checkpoint_configs", CHECKPOINT_KEYS)):
+            for key, value in getattr(self, name).items():
+                if value != known[key].default:
+                    raise StrategyError(key=key, value=shown(value), rule=rule)
+        return CollectiveMode(features=self._features(), **self._settings)
+
+    def _features(self) -> Mapping[str, Mapping[str, Any]]:
+        """Return every key of each feature that is on.
+
+        Raises:
+            StrategyError: if a feature's keys are set without it, or two don't go together.
+        """
+        changed = self._changed()
+        for name, value in changed.items():
+            flag = _CONFIGS.get(name)
+            if flag is not None and not self._on.get(flag):
+                rule = f"has no effect with {flag} = False"
+                raise StrategyError(key=name, value=shown(value), rule=rule)
+        check_pairs(changed.keys(), changed)
+        return MappingProxyType(
+            {
+                flag: MappingProxyType(self._keys[flag].full())
+                for flag in FEATURES
+                if self._on.get(flag)
+            }
+        )
+
+    def _on_in(self, family: Iterable[str]) -> list[str]:
+        return [name for name in family if self._on.get(name)]
+
+    def _set_configs(self, name: str, value: object) -> None:
+        if not isinstance(value, Mapping):
+            raise StrategyError(key=name, value=shown(value), rule="must be a dict")
+        fresh = _configs_of(_CONFIGS[name])
+        fresh.update(value)
+        self._keys[_CONFIGS[name]] = fresh
+
+    def _changed(self) -> dict[str, Any]:
+        """Return the features, their keys and the settings that aren't as they come."""
+        values: dict[str, Any] = {flag: True for flag in FEATURES if self._on.get(flag)}
+        values |= {f"{flag}_configs": self._keys[flag] for flag in FEATURES if self._keys[flag]}
+        for name, value in self._settings.items():
+            if value != SETTINGS[name].default:
+                values[name] = value
+        return values
+
+
+_CONFIGS = {f"{flag}_configs": flag for flag in ("a_sync", "checkpoint", *FEATURES)}
+
+
+def _configs_of(flag: str) -> Configs:
+    name = f"{flag}_configs"
+    if flag == "a_sync":
+        return Configs(name, _KEYS)
+    if flag == "checkpoint":
+        return Configs(name, CHECKPOINT_KEYS, prefix=f"{name}.")
+    return Configs(name, FEATURES[flag], prefix=f"{name}.")

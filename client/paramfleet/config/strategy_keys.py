@@ -1,0 +1,191 @@
+"""What a strategy's keys are: type, default, bounds and choices, checked as they are set."""
+
+import difflib
+import math
+from collections.abc import Iterator, Mapping, MutableMapping
+from dataclasses import dataclass
+from typing import Any
+
+from paramfleet_shared.errors import ContractError
+from paramfleet_shared.values.texts import shown
+
+__all__ = ["MAX_STEPS", "NOT_HERE", "Configs", "Key", "StrategyError"]
+
+MAX_STEPS = 2**31 - 1
+"""Of keys that count steps: as many as an operator may set."""
+
+_MAX_MEMBERS = 1000
+"""Of a list."""
+
+NOT_HERE: dict[str, str] = {
+    "adam_d2sum": "use torch.optim.Adam",
+    "is_fl_ps_mode": "federated mode doesn't exist here",
+    "is_with_coordinator": "the coordinator is always there; federated mode isn't",
+    "trainer_desc_configs": "dumping and local/remote sparse lists don't exist here",
+    "fs_client_param": "paths are local paths",
+    "sparse_table_configs": "tables are described by fleet.nn.Embedding and the optimizer",
+    "fleet_desc_configs": "tables are described by fleet.nn.Embedding and the optimizer",
+    "asp": "sparsity of weights doesn't exist here",
+    "auto": "choose the mode: nothing is guessed",
+    "elastic": "start the coordinator, or the launcher, with --elastic",
+    "heter_ccl_mode": "all workers use one backend",
+    "hybrid_configs": "tensor and pipeline parallel don't exist here",
+    "pipeline": "pipeline parallel doesn't exist here",
+    "qat": "quantized training doesn't exist here",
+    "recompute": "use torch.utils.checkpoint in the model",
+    "semi_auto": "choose the mode: nothing is guessed",
+    "tensor_parallel": "tensor parallel doesn't exist here",
+    "use_hierarchical_allreduce": "nccl chooses its own topology",
+}
+"""Switches and keys of Fleet that aren't supported, and what to use."""
+
+
+class StrategyError(ContractError):
+    """A strategy key is unknown, out of range, or has no effect with the others."""
+
+    code = "contract.strategy"
+
+    def __init__(self, *, key: str, value: str, rule: str) -> None:
+        super().__init__(f"strategy {key} = {value}: {rule}", key=key, value=value, rule=rule)
+        self.key = key
+        self.value = value
+        self.rule = rule
+
+    @classmethod
+    def of(cls, key: str, value: object, rule: str) -> "StrategyError":
+        """Show the value as code."""
+        return cls(key=key, value=shown(value), rule=rule)
+
+    @classmethod
+    def unknown(cls, where: str, key: object, known: list[str]) -> "StrategyError":
+        """Name the nearest known key."""
+        is_near = isinstance(key, str) and len(key) <= 2 * max(map(len, known))
+        nearest = difflib.get_close_matches(str(key), known, n=1) if is_near else []
+        hint = f"did you mean {nearest[0]!r}?" if nearest else f"known: {', '.join(known)}"
+        return cls(key=where, value="?", rule=f"unknown; {hint}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Key:
+    """One key: its type, bounds, choices, default, and what it means."""
+
+    kind: type
+    """``int`` takes no booleans, ``float`` finite integers too, ``tuple`` any list."""
+    default: Any
+    least: float | None = None
+    """Of a ``tuple`` a bound of each member, as ``most``."""
+    most: float | None = None
+    above: float | None = None
+    """The value must be greater."""
+    only: tuple[Any, ...] | None = None
+    each: type | None = None
+    """Of a ``tuple``: the type of its members."""
+    fewest: int = 0
+    """Of a ``tuple``: members it must have."""
+    modes: frozenset[str] = frozenset()
+    """Of ``a_sync_configs``: the modes in which it has an effect."""
+    remedy: str = ""
+    """Said behind the choices where a value is none of them."""
+    meaning: str = ""
+    """One sentence for the page of settings."""
+
+    def take(self, name: str, value: Any) -> Any:
+        """Return the value as it is kept.
+
+        Raises:
+            StrategyError: naming the key, if the value has another type or is out of range.
+        """
+        if value is None and self.default is None:
+            return None
+        value = self._typed(name, value)
+        rule = ""
+        for each in value if self.kind is tuple else (value,):
+            if self.least is not None and not each >= self.least:
+                rule = f"must be at least {self.least}"
+            elif self.most is not None and not each <= self.most:
+                rule = f"must be at most {self.most}"
+            elif self.above is not None and not each > self.above:
+                rule = f"must be above {self.above}"
+        if not rule and self.only is not None and value not in self.only:
+            choices = " or ".join(repr(choice) for choice in self.only)
+            rule = f"must be {choices}" + (self.remedy and f": {self.remedy}")
+        if rule:
+            raise StrategyError(key=name, value=shown(value), rule=rule)
+        return value
+
+    def _typed(self, name: str, value: Any) -> Any:
+        if self.kind is tuple and isinstance(value, list | tuple):
+            if not self.fewest <= len(value) <= _MAX_MEMBERS:
+                rule = f"must have {self.fewest} to {_MAX_MEMBERS} members"
+                raise StrategyError.of(name, value, rule)
+            for member in value:
+                if not _is_a(member, self.each or object):
+                    kind = (self.each or object).__name__
+                    raise StrategyError.of(name, value, f"must be a list of {kind}")
+            return tuple(value)
+        if not _is_a(value, self.kind) and not (self.only and isinstance(value, self.kind)):
+            called = "a list" if self.kind is tuple else self.kind.__name__
+            raise StrategyError.of(name, value, f"must be {called}")
+        if self.kind is not float:
+            return value
+        try:
+            number = float(value)
+        except OverflowError:
+            number = math.inf
+        if not math.isfinite(number):
+            raise StrategyError.of(name, value, "must be a finite number")
+        return number
+
+
+def _is_a(value: object, kind: type) -> bool:
+    if isinstance(value, bool):
+        return kind in {bool, object}
+    return isinstance(value, int | float if kind is float else kind)
+
+
+class Configs(MutableMapping[str, Any]):
+    """A dict that knows its keys, as ``a_sync_configs``; a key that isn't set has its default.
+
+    Args:
+        name: Of the dict, for errors.
+        keys: What it takes.
+        prefix: Before a key in errors.
+    """
+
+    def __init__(self, name: str, keys: Mapping[str, Key], prefix: str = "") -> None:
+        self._name = name
+        self._prefix = prefix
+        self._keys = keys
+        self._set: dict[str, Any] = {}
+
+    def __getitem__(self, key: str) -> Any:
+        known = self._key(key)
+        return self._set.get(key, known.default)
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self._set[key] = self._key(key).take(self._prefix + key, value)
+
+    def __delitem__(self, key: str) -> None:
+        del self._set[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._set)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._set
+
+    def __len__(self) -> int:
+        return len(self._set)
+
+    def __repr__(self) -> str:
+        return repr(self._set)
+
+    def full(self) -> dict[str, Any]:
+        """Return every key's value, set or default."""
+        return {key: self[key] for key in self._keys}
+
+    def _key(self, key: object) -> Key:
+        if not isinstance(key, str) or key not in self._keys:
+            where = f"{self._name}[{shown(key)}]"
+            raise StrategyError.unknown(where, key, list(self._keys))
+        return self._keys[key]

@@ -1,0 +1,1 @@
+"""How the bytes of files come: files, pipe commands, and the threads that read."""

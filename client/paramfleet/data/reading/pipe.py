@@ -1,0 +1,225 @@
+"""A pipe command: a file goes in, MultiSlot text comes out.
+
+The command waits when its output isn't read: the pipe between them is all that is
+buffered. It has a process group of its own, which is killed if nobody reads to the end, also
+when this process exits.
+"""
+
+import contextlib
+import fcntl
+import io
+import os
+import selectors
+import signal
+import subprocess
+import threading
+import weakref
+from typing import IO
+
+from paramfleet.data.reading.files import CHUNK_BYTES, read_some
+from paramfleet.data.reading.paddlerec import PADDLE_NAMES
+from paramfleet_shared.errors import ContractError, FleetError
+from paramfleet_shared.settings.config import read_environment
+from paramfleet_shared.system.clock import Clock
+
+__all__ = ["Pipe", "PipeFailedError", "PipeTimeoutError"]
+
+_KEPT_BYTES = 4096
+"""Of what a command says on its standard error."""
+
+_KEPT_LINES = 10
+
+_END_POLL_S = 0.02
+"""Between two looks whether a command has ended that has closed its output."""
+
+
+class PipeFailedError(ContractError):
+    """A pipe command ended with an error."""
+
+    code = "contract.pipe_failed"
+
+    def __init__(self, *, command: str, file: str, status: int, words: str) -> None:
+        super().__init__(
+            f"pipe_command {command!r} ended with {status} at {file}; it said:\n{words}",
+            command=command,
+            file=file,
+            status=status,
+            words=words,
+        )
+        self.command = command
+        self.file = file
+        self.status = status
+        self.words = words
+
+
+class PipeTimeoutError(ContractError):
+    """A pipe command wrote nothing for too long."""
+
+    code = "contract.pipe_timeout"
+
+    def __init__(self, *, command: str, file: str, waited_s: float, words: str) -> None:
+        super().__init__(
+            f"pipe_command {command!r} wrote nothing for {waited_s:g} s at {file} "
+            f"(pipe_timeout_s); it said:\n{words}",
+            command=command,
+            file=file,
+            waited_s=waited_s,
+            words=words,
+        )
+        self.command = command
+        self.file = file
+        self.waited_s = waited_s
+        self.words = words
+
+
+class Pipe:
+    """A running command; read by one thread, closed by any.
+
+    Args:
+        command: For the shell.
+        opened: Its input; closed with the pipe.
+        file: The input's name.
+        silence_s: Seconds a read waits at most.
+        clock: Time.
+    """
+
+    def __init__(
+        self, command: str, opened: IO[bytes], *, file: str, silence_s: float, clock: Clock
+    ) -> None:
+        self._command = command
+        self._file = file
+        self._silence_s = silence_s
+        self._clock = clock
+        self._input = opened
+        self._words = b""
+        self._is_open = True
+        self._feed_error: FleetError | None = None
+        is_plain = isinstance(opened, io.BufferedReader) and _has_descriptor(opened)
+        self._process = subprocess.Popen(  # noqa: S602 - the user's own command line
+            command,
+            shell=True,
+            stdin=opened if is_plain else subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=_environment(),
+            start_new_session=True,
+        )
+        self._kill = weakref.finalize(self, _kill, self._process)
+        assert self._process.stdout is not None
+        assert self._process.stderr is not None
+        with contextlib.suppress(OSError):  # the user's limit of pipe memory is reached
+            fcntl.fcntl(self._process.stdout, fcntl.F_SETPIPE_SZ, CHUNK_BYTES)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._process.stdout, selectors.EVENT_READ)
+        self._selector.register(self._process.stderr, selectors.EVENT_READ)
+        self._feeder = None if is_plain else threading.Thread(target=self._feed, daemon=True)
+        if self._feeder is not None:
+            self._feeder.start()
+
+    def read(self) -> bytes:
+        """Return the next piece of the output; nothing once the command has ended well.
+
+        Raises:
+            PipeTimeoutError: if it wrote nothing for ``silence_s``.
+            PipeFailedError: if it ended with an error.
+            FleetError: if its input can't be read.
+        """
+        out, error = self._process.stdout, self._process.stderr
+        deadline = self._clock.monotonic() + self._silence_s
+        while self._is_open or self._process.poll() is None:
+            left_s = deadline - self._clock.monotonic()
+            if left_s <= 0:
+                raise self._too_silent()
+            for key, _ in self._selector.select(left_s if self._is_open else _END_POLL_S):
+                data = os.read(key.fd, CHUNK_BYTES)
+                if data and key.fileobj is out:
+                    return data
+                if not data:
+                    self._selector.unregister(key.fileobj)
+                    self._is_open = self._is_open and key.fileobj is error
+                self._words = (self._words + data)[-_KEPT_BYTES:]
+        self._require_good_end()
+        return b""
+
+    def close(self) -> None:
+        """Kill what still runs; a read that waits ends. May be called twice."""
+        self._kill()
+        if self._feeder is not None:
+            self._feeder.join()
+        self._input.close()
+
+    def release(self) -> None:
+        """Give the descriptors back; called by the reading thread behind ``close``."""
+        self._selector.close()
+        for stream in (self._process.stdout, self._process.stderr):
+            if stream is not None:
+                stream.close()
+
+    def _require_good_end(self) -> None:
+        """See that the command did well and read all that there was.
+
+        Raises:
+            PipeFailedError: if it ended with an error.
+            FleetError: if its input can't be read.
+        """
+        if self._feeder is not None:
+            self._feeder.join()
+        if self._feed_error is not None:
+            raise self._feed_error
+        if self._process.returncode:
+            raise PipeFailedError(
+                command=self._command,
+                file=self._file,
+                status=self._process.returncode,
+                words=self._last_words(),
+            )
+
+    def _too_silent(self) -> PipeTimeoutError:
+        return PipeTimeoutError(
+            command=self._command,
+            file=self._file,
+            waited_s=self._silence_s,
+            words=self._last_words(),
+        )
+
+    def _last_words(self) -> str:
+        lines = self._words.decode(errors="replace").splitlines()
+        return "\n".join(lines[-_KEPT_LINES:])
+
+    def _feed(self) -> None:
+        """Write the input to the command, as fast as that takes it."""
+        stdin = self._process.stdin
+        assert stdin is not None
+        try:
+            while data := read_some(self._input, self._file):
+                stdin.write(data)
+        except BrokenPipeError:
+            pass  # it needs no more of it
+        except FleetError as error:
+            self._feed_error = error
+        finally:
+            with contextlib.suppress(BrokenPipeError):
+                stdin.close()
+
+
+def _environment() -> dict[str, str]:
+    """Return this process's environment, with Paddle's names last on Python's path."""
+    environment = read_environment()
+    path = filter(None, [environment.get("PYTHONPATH"), str(PADDLE_NAMES)])
+    return {**environment, "PYTHONPATH": os.pathsep.join(path)}
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """Kill a command that still runs, and what it has started."""
+    if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _has_descriptor(opened: IO[bytes]) -> bool:
+    try:
+        opened.fileno()
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,1 @@
+"""The configuration of a model folder: its YAML, read into settings."""

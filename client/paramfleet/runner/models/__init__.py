@@ -1,0 +1,1 @@
+"""What the models of the zoo have in common: their base class, layers, metrics, optimizers."""

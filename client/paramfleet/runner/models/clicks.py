@@ -1,0 +1,55 @@
+"""What models of clicks have in common: they differ in their networks alone."""
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, TypeVar
+
+import torch
+from torch.nn.functional import binary_cross_entropy_with_logits
+from typing_extensions import override
+
+from paramfleet.data.parsing.slots import Slot
+from paramfleet.runner.config.settings import CtrParameters, HyperParameters
+from paramfleet.runner.models.metrics import Auc
+from paramfleet.runner.models.model import Feeds, Model
+
+__all__ = ["ClickModel"]
+
+P = TypeVar("P", bound=CtrParameters)
+
+
+class ClickModel(Model[P]):
+    """A label, slots of one id each, and numbers; judged by the AUC.
+
+    The network takes ids int64 [B, slots] and numbers float32 [B, numbers], and returns a
+    logit an example, float32 [B].
+    """
+
+    parameters: ClassVar[type[HyperParameters]] = CtrParameters
+
+    @override
+    def create_slots(self) -> list[Slot]:
+        numbers = self.hyper.dense_input_dim
+        return [
+            Slot("click", dense=True),
+            *(Slot(str(number)) for number in range(1, self.hyper.sparse_inputs_slots)),
+            Slot("dense_feature", "float32", dense=True, width=numbers),
+        ]
+
+    @override
+    def create_feeds(self, batch: Sequence[torch.Tensor]) -> Feeds:
+        label, *ids, numbers = batch  # PaddleRec's readers have a field a slot
+        return Feeds((torch.cat(ids, dim=1), numbers), label.squeeze(1).float())
+
+    @override
+    def create_loss(self, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return binary_cross_entropy_with_logits(outputs, labels)
+
+    @override
+    def create_metrics(self) -> dict[str, Auc]:
+        return {"auc": Auc()}
+
+    @override
+    def update_metrics(
+        self, metrics: Mapping[str, Auc], outputs: torch.Tensor, labels: torch.Tensor
+    ) -> None:
+        metrics["auc"].update(outputs.sigmoid(), labels)

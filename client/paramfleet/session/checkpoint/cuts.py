@@ -1,0 +1,206 @@
+"""Saving on all pservers at one moment, while other workers go on pushing.
+
+A push goes to every pserver, and each takes it when it comes. So at any moment some pservers
+have taken pushes that others haven't. The saver has all of them hold what comes from now on,
+learns what each has taken, and has each let through what another one has: then all hold the
+same pushes, and save. A pserver lets pushes go on as soon as its own part is written.
+
+In sync nothing is held: while worker 0 saves, no step is whole.
+"""
+
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from paramfleet.transport.pservers import PServers
+from paramfleet.transport.requests import Author
+from paramfleet_shared.checkpoint.cuts import Cut
+from paramfleet_shared.errors import FleetError
+from paramfleet_shared.net.wire.message import Message
+from paramfleet_shared.system.clock import Clock
+
+__all__ = ["Verdict", "judge", "save_everywhere"]
+
+HOLD_S = 30.0
+"""Seconds that pservers hold pushes by themselves: a saver that dies holds nobody up longer."""
+
+PATIENCE_S = 10.0
+"""Seconds to wait for pushes that some pservers have and others don't."""
+
+_POLL_S = 0.005
+_MAX_POLL_S = 0.1
+
+_LET_GO_S = 5.0
+"""Seconds to try to end what is held."""
+
+Source = tuple[int, int, str]
+"""Worker, incarnation and table."""
+
+_Taken = tuple[int, int, tuple[int, ...]]
+"""All sequences from the first to before the second number, and those behind."""
+
+
+class Verdict(NamedTuple):
+    """What the pservers' answers mean together."""
+
+    agree: bool
+    """Whether all hold the same pushes."""
+    targets: list[list[Any]]
+    """What is to be let through: worker, incarnation, table, last sequence."""
+    reason: str
+    """What one lacks, in words; empty if they agree."""
+    hopeless: bool
+    """Whether it can't come any more."""
+
+
+def judge(answers: Sequence[Mapping[str, Any]]) -> Verdict:
+    """Compare which pushes pservers have taken.
+
+    Args:
+        answers: The fields of each one's answer to ``hold``.
+    """
+    taken = [
+        {
+            (int(rank), int(life), str(table)): (int(oldest), int(end), tuple(later))
+            for rank, life, table, oldest, end, later in answer["taken"]
+        }
+        for answer in answers
+    ]
+    lives = [{int(rank): int(life) for rank, life in a["incarnations"]} for a in answers]
+    targets: list[list[Any]] = []
+    reason, hopeless = "", False
+    for source in sorted({source for each in taken for source in each}):
+        found = [each.get(source, (1, 1, ())) for each in taken]
+        last = max(map(_last, found))
+        targets.append([*source, last])
+        if len(set(found)) == 1:
+            continue
+        behind = min(range(len(found)), key=lambda server: _count(found[server]))
+        is_gone = lives[behind].get(source[0], 0) > source[1]
+        if not reason or (is_gone and not hopeless):
+            ahead = max(range(len(found)), key=lambda server: _count(found[server]))
+            reason = _lack(source, found, behind=behind, ahead=ahead, is_gone=is_gone)
+        hopeless |= is_gone
+    for server, answer in enumerate(answers):
+        for rank, life in answer["unfinished"]:
+            is_gone = lives[server].get(int(rank), 0) > int(life)
+            hopeless |= is_gone
+            reason = reason or (
+                f"worker {rank} {'was lost' if is_gone else 'is'} in the middle of an exchange"
+            )
+    return Verdict(not reason, targets, reason, hopeless)
+
+
+async def save_everywhere(
+    pservers: PServers,
+    author: Author,
+    folder: str,
+    *,
+    in_sync: bool,
+    clock: Clock,
+    more: Mapping[str, Any] | None = None,
+) -> tuple[list[Message], Cut]:
+    """Have every pserver write its part of a checkpoint; runs on the communicator's loop.
+
+    Args:
+        pservers: All of the job.
+        author: Who saves.
+        folder: An absolute path, the same on every machine.
+        in_sync: Whether the mode is sync.
+        clock: For waits, and for how long it took.
+        more: Fields of ``save``: what the pservers ask the workers for while they write.
+
+    Returns:
+        The pservers' answers, and whether they are of one moment. They are written even if
+        not: then it says why.
+
+    Raises:
+        FleetError: if a pserver couldn't write its part. No pserver holds pushes after that.
+    """
+    began = clock.monotonic()
+    fields = {**author.fields(), "dirname": folder, **(more or {})}
+    if in_sync:
+        answers = await pservers.call_all("save", fields, timeout_s=pservers.step_timeout_s)
+        reason = _different_steps(answers)
+        seconds = clock.monotonic() - began
+        return answers, Cut(consistent=not reason, reason=reason, paused_s=round(seconds, 3))
+    name = secrets.token_hex(8)
+    hold = {**author.fields(), "cut": name}
+    try:
+        reason = await _hold(pservers, hold, clock)
+        answers = await pservers.call_all(
+            "save", {**fields, "cut": name}, timeout_s=pservers.step_timeout_s
+        )
+    except FleetError:
+        await _let_go(pservers, hold)
+        raise
+    let_go = [server for server, each in enumerate(answers) if not each.fields["held"]]
+    if let_go and not reason:
+        reason = f"pserver {let_go[0]} let pushes go on before its part was written"
+    paused_s = round(max(float(each.fields["paused_s"]) for each in answers), 3)
+    return answers, Cut(consistent=not reason, reason=reason, paused_s=paused_s)
+
+
+async def _hold(pservers: PServers, hold: Mapping[str, Any], clock: Clock) -> str:
+    """Hold all pushes at one moment; return why that couldn't be had, or nothing."""
+    began = clock.monotonic()
+    targets: list[list[Any]] = []
+    pause_s = _POLL_S
+    while True:
+        fields = {**hold, "for_s": HOLD_S, "targets": targets}
+        answers = await pservers.call_all("hold", fields)
+        verdict = judge([answer.fields for answer in answers])
+        if verdict.agree or verdict.hopeless:
+            return verdict.reason
+        waited_s = clock.monotonic() - began
+        if waited_s >= PATIENCE_S:
+            return f"{verdict.reason}, after {waited_s:.0f} s"
+        targets = verdict.targets
+        await clock.sleep(pause_s)
+        pause_s = min(2 * pause_s, _MAX_POLL_S)
+
+
+async def _let_go(pservers: PServers, hold: Mapping[str, Any]) -> None:
+    """End what is held; where that fails it ends by itself."""
+    try:
+        fields = {**hold, "for_s": 0, "targets": []}
+        await pservers.call_all("hold", fields, timeout_s=_LET_GO_S)
+    except FleetError:
+        return
+
+
+def _last(taken: _Taken) -> int:
+    return max(taken[1] - 1, *taken[2]) if taken[2] else taken[1] - 1
+
+
+def _count(taken: _Taken) -> int:
+    return taken[1] - taken[0] + len(taken[2])
+
+
+def _has(taken: _Taken, sequence: int) -> bool:
+    return taken[0] <= sequence < taken[1] or sequence in taken[2]
+
+
+def _lack(
+    source: Source, found: Sequence[_Taken], *, behind: int, ahead: int, is_gone: bool
+) -> str:
+    worker, life, table = source
+    missing = [
+        sequence
+        for sequence in (found[behind][1], *found[ahead][2])
+        if _has(found[ahead], sequence) and not _has(found[behind], sequence)
+    ]
+    which = f"push {missing[0]}" if missing else "pushes"
+    why = f", whose process {life} is gone" if is_gone else ""
+    return (
+        f"pserver {behind} lacks {which} of worker {worker} to table {table!r}, which pserver "
+        f"{ahead} has{why}"
+    )
+
+
+def _different_steps(answers: Sequence[Message]) -> str:
+    """Return in what the pservers' steps differ, in words; empty if they don't."""
+    steps = [step for answer in answers for step in answer.fields["steps"]]
+    if len(set(steps)) == 1:
+        return ""
+    return f"the pservers saved after different steps: {', '.join(map(str, steps))}"

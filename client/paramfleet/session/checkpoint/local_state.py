@@ -1,0 +1,305 @@
+"""Training in one process, as a checkpoint sees it: the same tables that pservers save.
+
+A table trained alone can be loaded by pservers and the other way round, with its
+optimizer state, when torch's optimizer is one that pservers run. For another
+optimizer only the values are saved.
+
+Shape legend: n = rows, D = row width, S = state columns, P = values of a dense table.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from paramfleet.tables.dense import DenseBlock
+from paramfleet.tables.dense_state import steps_of
+from paramfleet.tables.row_store import spec_of
+from paramfleet.tables.rules import OptimizerNotServedError, server_rule
+from paramfleet.training.modes.base import ModelTables
+from paramfleet.training.modes.rowstep import RowStepper, forget_states
+from paramfleet_shared.checkpoint.manifest import (
+    MANIFEST,
+    CheckpointDamagedError,
+    FilePart,
+    Manifest,
+    ManifestError,
+    SavedFile,
+    SavedTable,
+    StatesLeftOut,
+    read_part,
+)
+from paramfleet_shared.checkpoint.saved_ids import check_each_once, check_not_negative
+from paramfleet_shared.tables.rowstore import initial_rows
+from paramfleet_shared.tables.rules.record import Rule
+from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
+from paramfleet_shared.tables.states import have_other_states, states_for
+
+__all__ = ["TablesToLoad", "export_tables", "install_table", "join_parts", "tables_to_load"]
+
+
+class TablesToLoad(NamedTuple):
+    """What a checkpoint has of all tables, read and compared but not taken yet."""
+
+    steps: int
+    """That had been taken."""
+    left_out: list[StatesLeftOut]
+    """Tables whose states are another optimizer's."""
+    puts: list[Callable[[], None]]
+    """Of each table."""
+
+    def install(self) -> None:
+        """Put every table in place."""
+        for put in self.puts:
+            put()
+
+
+def export_tables(
+    optimizer: torch.optim.Optimizer,
+    tables: ModelTables,
+    steppers: Sequence[RowStepper],
+    *,
+    steps: int,
+) -> list[tuple[SavedTable, FilePart]]:
+    """Return every table with its rows and optimizer state.
+
+    Args:
+        optimizer: The user's.
+        tables: Its parameters.
+        steppers: What steps the sparse tables, in their order.
+        steps: That were taken, for an optimizer that doesn't count them itself.
+    """
+    sparse, dense = _specs_of(optimizer, tables)
+    saved = []
+    for stepper, spec in zip(steppers, sparse, strict=True):
+        store = stepper.store
+        count, columns = store.num_rows, spec.optimizer.record.columns
+        states = [store.column(column.name)[:count] for column in columns]
+        empty = np.empty((count, 0), np.float32)
+        part = FilePart(
+            ids=store.ids().copy(),
+            values=store.values[:count].copy(),
+            states=np.concatenate([empty, *states], axis=1),
+        )
+        saved.append((SavedTable(spec=spec, version=stepper.num_steps), part))
+    for (block, _), spec in zip(tables.dense, dense, strict=True):
+        states_SP = [
+            _flat_state(optimizer, block, column.name, spec)
+            for column in spec.optimizer.record.columns
+        ]
+        stacked = np.stack(states_SP) if states_SP else np.empty((0, block.size), np.float32)
+        version = steps_of(optimizer, block, otherwise=steps)
+        part = FilePart(values=block.values(), states=stacked)
+        saved.append((SavedTable(spec=spec, version=version), part))
+    return saved
+
+
+def tables_to_load(
+    optimizer: torch.optim.Optimizer,
+    tables: ModelTables,
+    steppers: Sequence[RowStepper],
+    folder: Path,
+    manifest: Manifest,
+    *,
+    not_negative: Collection[str] = (),
+) -> TablesToLoad:
+    """Read every table of a checkpoint, and compare it with the model's.
+
+    Args:
+        optimizer: The user's.
+        tables: Its parameters.
+        steppers: What steps the sparse tables, in their order.
+        folder: The checkpoint's.
+        manifest: What it consists of.
+        not_negative: Tables that take no negative ids.
+
+    Raises:
+        ManifestError: if it has a table that isn't the model's.
+        CheckpointDamagedError: if a file isn't what was saved, or has an id that another one
+            has, or that the table doesn't take.
+        TableMismatchError: if a table has another shape, or other first values.
+    """
+    targets: dict[str, RowStepper | DenseBlock] = {each.table.name: each for each in steppers}
+    targets |= {block.name: block for block, _ in tables.dense}
+    sparse, dense = _specs_of(optimizer, tables)
+    specs = {spec.name: spec for spec in (*sparse, *dense)}
+    saved = {table.spec.name: table for table in manifest.tables}
+    _check_same_tables(saved, specs, folder)
+    wholes = {}
+    for name, table in saved.items():
+        files = [file for file in manifest.files if file.table == name]
+        parts = [read_part(folder, file, table.spec) for file in files]
+        _check_ids(folder, files, parts, allows_negative=name not in not_negative)
+        wholes[name] = join_parts(parts, table.spec)
+    loaded = TablesToLoad(
+        max((table.version for table in saved.values()), default=0), left_out=[], puts=[]
+    )
+    for name, whole in wholes.items():
+        had, has = saved[name].spec.optimizer, specs[name].optimizer
+        anew = have_other_states(had, has)
+        if anew:
+            loaded.left_out.append(StatesLeftOut(name, had.rule, has.rule))
+        states = states_for(has, had, whole.values, whole.states)
+        put = partial(
+            install_table,
+            optimizer,
+            targets[name],
+            replace(whole, states=states),
+            steps=0 if anew else saved[name].version,
+            rule=has.record,
+        )
+        loaded.puts.append(put)
+    return loaded
+
+
+def install_table(
+    optimizer: torch.optim.Optimizer,
+    target: RowStepper | DenseBlock,
+    part: FilePart,
+    *,
+    steps: int,
+    rule: Rule,
+) -> None:
+    """Put one table of a checkpoint in place.
+
+    Args:
+        optimizer: The user's optimizer; its dense state is set.
+        target: The table's rows, or its dense parameters. Rows that the part doesn't hold
+            are as if they had never been trained.
+        part: The whole table.
+        steps: Steps that the optimizer had taken.
+        rule: The rule whose states the part holds.
+    """
+    if isinstance(target, RowStepper):
+        assert part.ids is not None, "rows have ids"
+        target.forget_states()
+        store = target.store
+        store.values[: store.num_rows] = initial_rows(store.spec, store.ids())
+        slots = target.store.slots(part.ids)
+        target.store.values[slots] = part.values
+        spans = rule.spans(store.spec.dim)
+        columns = {name: part.states[:, span] for name, span in spans.items()}
+        target.restore(slots, columns, steps=steps)
+        return
+    target.install(part.values)
+    position = 0
+    forget_states(optimizer, (), [target])
+    for parameter in target.parameters if steps else ():
+        where = slice(position, position + parameter.numel())
+        position = where.stop
+        state = optimizer.state[parameter]
+        if rule.counts_steps:
+            state["step"] = torch.tensor(float(steps))
+        for index, column in enumerate(rule.columns):
+            piece = torch.from_numpy(part.states[index, where].copy())
+            state[column.name] = piece.view(parameter.shape).to(parameter)
+
+
+def join_parts(parts: Sequence[FilePart], spec: TableSpec) -> FilePart:
+    """Return the parts of one table as one.
+
+    Raises:
+        CheckpointDamagedError: if values of a dense table are missing.
+    """
+    if spec.kind == "sparse":
+        width = spec.optimizer.state_width(spec.dim)
+        each = [part.ids for part in parts if part.ids is not None]
+        return FilePart(
+            ids=np.concatenate([np.empty(0, np.int64), *each]),
+            values=np.concatenate(
+                [np.empty((0, spec.dim), np.float32), *(p.values for p in parts)]
+            ),
+            states=np.concatenate(
+                [np.empty((0, width), np.float32), *(p.states for p in parts)]
+            ),
+        )
+    ordered = sorted(parts, key=lambda part: part.start)
+    ends = [0, *(part.start + part.num_rows for part in ordered)]
+    if [*(part.start for part in ordered), spec.size] != ends:
+        raise CheckpointDamagedError(path=spec.name, reason="the parts leave values out")
+    none = np.empty((spec.optimizer.num_state_columns, 0), np.float32)
+    return FilePart(
+        values=np.concatenate([part.values for part in ordered]),
+        states=np.concatenate([none, *(part.states for part in ordered)], axis=1),
+    )
+
+
+def _check_same_tables(
+    saved: Mapping[str, SavedTable], specs: Mapping[str, TableSpec], folder: Path
+) -> None:
+    """Pass if the model has all tables of a checkpoint, with rows of the same kind.
+
+    Raises:
+        ManifestError: naming the first that it doesn't have.
+        TableMismatchError: if a table has another shape, or other first values.
+    """
+    for name, table in saved.items():
+        if name not in specs:
+            rule = (
+                f"has a table {name!r} that this model doesn't have; load a checkpoint of this "
+                "model, or give a renamed module its former name with name="
+            )
+            raise ManifestError(path=str(folder / MANIFEST), rule=rule)
+        specs[name].check_same_rows(table.spec)
+
+
+def _check_ids(
+    folder: Path,
+    files: Sequence[SavedFile],
+    parts: Sequence[FilePart],
+    *,
+    allows_negative: bool,
+) -> None:
+    """Pass if the ids of a table's files are different ones that the table takes.
+
+    Raises:
+        CheckpointDamagedError: naming the first file that has another.
+    """
+    ids = [part.ids for part in parts if part.ids is not None]
+    if not ids:  # a dense table's
+        return
+    check_each_once(folder, files, ids)
+    for file, each in zip(files, ids, strict=True) if not allows_negative else ():
+        check_not_negative(folder, file, each)
+
+
+def _specs_of(
+    optimizer: torch.optim.Optimizer, tables: ModelTables
+) -> tuple[list[TableSpec], list[TableSpec]]:
+    """Return how the sparse tables and the dense ones are kept, in their order."""
+    sparse = [
+        spec_of(table, rule=_rule(optimizer, group, sparse=True))
+        for table, group in tables.sparse
+    ]
+    return sparse, [
+        block.spec(_rule(optimizer, group, sparse=False)) for block, group in tables.dense
+    ]
+
+
+def _rule(
+    optimizer: torch.optim.Optimizer, group: dict[str, Any], *, sparse: bool
+) -> OptimizerSpec:
+    try:
+        return server_rule(optimizer, group, sparse=sparse)
+    except OptimizerNotServedError:
+        return OptimizerSpec(rule="sum")
+
+
+def _flat_state(
+    optimizer: torch.optim.Optimizer, block: DenseBlock, name: str, spec: TableSpec
+) -> NDArray[np.float32]:
+    """Return one state of a dense table, float32 [P]."""
+    first = spec.optimizer.initial_state
+    parts = []
+    for parameter in block.parameters:
+        state = optimizer.state[parameter].get(name)
+        if state is None:
+            state = torch.full_like(parameter, first)
+        parts.append(state.detach().reshape(-1).to("cpu", torch.float32))
+    flat: NDArray[np.float32] = torch.cat(parts).numpy()
+    return flat

@@ -1,0 +1,366 @@
+"""What a script wants saved beside the model: a learning-rate schedule, a place in the data.
+
+Whatever has ``state_dict`` and ``load_state_dict`` can be registered. What can be iterated
+over, such as a dataset, has a position, which is each worker's own; of all else, such as a
+scheduler, the first worker's state is saved, and every worker goes on with it.
+
+A checkpoint may be written inside ``optimizer.step()``, where a schedule that steps once
+after every optimizer's step hasn't done so yet. Then it is saved as ``pending``, and takes
+that step when it is loaded.
+"""
+
+import math
+import threading
+import warnings
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from copy import copy
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, Protocol
+
+import numpy as np
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from typing_extensions import runtime_checkable
+
+from paramfleet.config.errors import NotYetError
+from paramfleet.model_state.plain import pack
+from paramfleet.session.all_or_none import NOT_FITTING, all_or_none
+from paramfleet_shared.errors import ContractError
+from paramfleet_shared.net.wire.message import Message
+from paramfleet_shared.values.bounds import MAX_LEARNING_RATE
+from paramfleet_shared.values.texts import NAME_RULE, is_name
+
+__all__ = ["Registered", "RegisteredStateError", "RegistrationError", "SavedProgress"]
+
+_PATIENCE_S = 5.0
+"""Seconds to wait for the end of a step that others have ended."""
+
+
+class RegistrationError(ContractError):
+    """Something was registered that no checkpoint can hold."""
+
+    code = "contract.registration"
+
+    def __init__(self, *, name: str, rule: str) -> None:
+        super().__init__(
+            f"register_for_checkpointing({name}=...): {rule}", name=name, rule=rule
+        )
+
+
+class RegisteredStateError(ContractError):
+    """A saved state isn't one of the object that is registered by its name."""
+
+    code = "contract.registered_state"
+
+    def __init__(self, *, name: str, rule: str) -> None:
+        super().__init__(f"the checkpoint's state of {name!r} {rule}", name=name, rule=rule)
+        self.name = name
+
+
+@runtime_checkable
+class _Stateful(Protocol):
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state: Any, /) -> Any: ...
+
+
+class _CountsSteps(Protocol):
+    num_steps: int
+
+
+@dataclass(kw_only=True, slots=True)
+class SavedProgress:
+    """What a checkpoint has of it, in plain values."""
+
+    steps: int = 0
+    """That the first worker had taken."""
+    workers: int = 1
+    states: dict[str, Any] = field(default_factory=dict)
+    """By the names of what was registered."""
+    pending: list[str] = field(default_factory=list)
+    """Schedules whose step was still to come."""
+    positions: dict[int, dict[str, Any]] = field(default_factory=dict)
+    """By the workers' ranks, and the names of what was registered."""
+    not_saved: dict[str, str] = field(default_factory=dict)
+    """What is lacking, and why."""
+
+
+class Registered:
+    """One worker's registered objects. The training thread owns it; others call ``answer``."""
+
+    def __init__(self) -> None:
+        self._objects: dict[str, Any] = {}
+        self._counts: dict[str, list[int]] = {}
+        """At the ends of the latest steps, how often each schedule had stepped."""
+        self._inside = False
+        self._changed = threading.Condition()
+        self._steps = 0
+        self._is_over = False
+        self._positions: dict[str, Any] = {}
+
+    def add(self, objects: Mapping[str, Any]) -> None:
+        """Save and load objects from now on, each by its name; a former one makes way.
+
+        Raises:
+            RegistrationError: if a name can't be one, or an object has no ``state_dict`` and
+                ``load_state_dict``.
+        """
+        for name, each in objects.items():
+            rule = ""
+            if not is_name(name) or "/" in name:
+                rule = f"a name must be {NAME_RULE}, and without '/'"
+            elif not isinstance(each, _Stateful):
+                rule = f"a {type(each).__name__} has no state_dict and load_state_dict"
+            if rule:
+                raise RegistrationError(name=name, rule=rule)
+        self._objects |= objects
+        self._note(self._steps)
+
+    def __bool__(self) -> bool:
+        """Return whether anything is registered."""
+        return bool(self._objects)
+
+    @property
+    def has_positions(self) -> bool:
+        """Whether any of it is each worker's own."""
+        return any(map(_is_position, self._objects.values()))
+
+    @contextmanager
+    def ending_step(self, optimizer: _CountsSteps | None) -> Generator[None, None, None]:
+        """Note where this worker is at a step's end; the block may save."""
+        self._inside = True
+        self._note(0 if optimizer is None else optimizer.num_steps)
+        try:
+            yield
+        finally:
+            self._inside = False
+            for name, each in self._objects.items():
+                if _steps_often(each):
+                    self._counts[name] = [*self._counts.get(name, ())[-2:], each.last_epoch]
+
+    def end(self) -> None:
+        """Note that no step will follow."""
+        with self._changed:
+            self._is_over = True
+            self._changed.notify_all()
+
+    def begin(self, steps: int) -> None:
+        """Note that steps will follow, after so many."""
+        self._is_over = False
+        self._counts.clear()
+        self._note(steps)
+
+    def positions(self) -> dict[str, Any]:
+        """Return this worker's own states as they are now.
+
+        Of a dataset that isn't in memory, not yet or not any more, it is the last one known.
+        """
+        found = {}
+        for name, each in self._objects.items():
+            if not _is_position(each):
+                continue
+            try:
+                found[name] = each.state_dict()
+            except NotYetError:
+                if name in self._positions:
+                    found[name] = self._positions[name]
+        return found
+
+    def answer(self, question: Message) -> Message:
+        """Return this worker's own states as of the end of a step; any thread may call it.
+
+        Where the question names a step, as in sync, all workers end that one: it is waited for.
+        """
+        step = question.fields.get("step")
+        with self._changed:
+            self._changed.wait_for(
+                lambda: step is None or self._is_over or self._steps >= step, _PATIENCE_S
+            )
+            positions = dict(self._positions)
+        try:
+            packed = pack(positions)
+        except ValueError as error:
+            return Message(fields={"lack": str(error)})
+        return Message(tensors={"positions": np.frombuffer(packed, np.uint8)})
+
+    def progress(self, *, steps: int, workers: int) -> SavedProgress:
+        """Return what the first worker saves, but for the other workers' positions."""
+        states = {
+            name: each.state_dict()
+            for name, each in self._objects.items()
+            if not _is_position(each)
+        }
+        pending = [name for name in states if self._inside and self._is_pending(name)]
+        return SavedProgress(
+            steps=steps,
+            workers=workers,
+            states=states,
+            pending=pending,
+            positions={0: self.positions()} if self.has_positions else {},
+        )
+
+    def take(self, saved: SavedProgress, *, rank: int, workers: int) -> list[str]:
+        """Go on from what was saved: all objects that there is a state of, or none.
+
+        Args:
+            saved: What a checkpoint has.
+            rank: This worker's.
+            workers: How many there are now.
+
+        Returns:
+            Names of objects that stay as they are: the checkpoint has no state of them, or
+            none that goes with this number of workers.
+
+        Raises:
+            RegisteredStateError: if a state isn't one of such an object; no object is changed.
+            OtherDataError: if a position is one in other data; the same.
+        """
+        found: dict[str, Any] = {}
+        for name, each in self._objects.items():
+            state = saved.states.get(name)
+            if _is_position(each):
+                state = _position(each, name, saved, rank=rank, workers=workers)
+            if state is not None:
+                found[name] = state
+        with all_or_none(self._objects[name] for name in found):
+            for name, state in found.items():
+                _restore(name, self._objects[name], state, steps_on=name in saved.pending)
+        for name, state in found.items():
+            if _is_position(self._objects[name]):
+                self._positions[name] = state
+        self.begin(saved.steps)
+        return [name for name in self._objects if name not in found]
+
+    def _note(self, steps: int) -> None:
+        if self._objects:
+            positions = self.positions()
+            with self._changed:
+                self._steps, self._positions = steps, positions
+                self._changed.notify_all()
+
+    def _is_pending(self, name: str) -> bool:
+        """Return whether a schedule steps once after each step, and hasn't after this one."""
+        each, counts = self._objects[name], self._counts.get(name, [])
+        if not _steps_often(each) or len(counts) < 2:
+            return False
+        *_, before, last = counts
+        return each.last_epoch - last == 1 and last - before == 1
+
+
+def _is_position(each: Any) -> bool:
+    return hasattr(type(each), "__iter__")
+
+
+def _steps_often(each: Any) -> bool:
+    """Return whether it is a schedule that may step once after every optimizer's step."""
+    return isinstance(each, LRScheduler) and not isinstance(each, ReduceLROnPlateau)
+
+
+def _position(
+    each: Any, name: str, saved: SavedProgress, *, rank: int, workers: int
+) -> Any | None:
+    """Return a worker's position; None if there is none for it."""
+    found = {who: states[name] for who, states in saved.positions.items() if name in states}
+    if workers == saved.workers:
+        return found.get(rank)
+    spread = getattr(each, "state_of_workers", None)
+    if spread is None or len(found) < saved.workers:
+        return None
+    with _naming(name):
+        return spread(list(found.values()))
+
+
+def _restore(name: str, each: Any, state: Any, *, steps_on: bool) -> None:
+    """Give an object its state.
+
+    Raises:
+        RegisteredStateError: if it isn't one of such an object.
+    """
+    with _naming(name):
+        if isinstance(each, LRScheduler):
+            _check_schedule(name, each, state)
+            _try_step(name, each, state)
+        each.load_state_dict(state)
+        if isinstance(each, LRScheduler):
+            for group, rate in zip(each.optimizer.param_groups, _rates(each), strict=True):
+                group["lr"] = rate
+        if steps_on and _steps_often(each):
+            with warnings.catch_warnings():  # it can't know that the optimizer stepped before
+                warnings.simplefilter("ignore", UserWarning)
+                each.step()
+
+
+def _check_schedule(name: str, each: LRScheduler, state: Any) -> None:
+    """Pass if a schedule can take a state: it takes whatever attributes that names.
+
+    Raises:
+        RegisteredStateError: if the state has another's.
+    """
+    known = each.state_dict()
+    unknown = sorted(set(state) - set(known))
+    if unknown:
+        rule = f"has {unknown[0]!r}, which a {type(each).__name__} doesn't have"
+        raise RegisteredStateError(name=name, rule=rule)
+    for key, have in known.items():
+        got = state.get(key)
+        are_numbers = isinstance(have, int | float) and isinstance(got, int | float)
+        if None not in (have, got) and type(got) is not type(have) and not are_numbers:
+            rule = f"has {key!r} of type {type(got).__name__}"
+            raise RegisteredStateError(name=name, rule=rule)
+    rates = state.get("_last_lr", [])
+    if len(rates) not in {0, len(each.optimizer.param_groups)} or not all(
+        math.isfinite(rate) and 0 <= rate <= MAX_LEARNING_RATE for rate in rates
+    ):
+        rule = "has no learning rate for each parameter group"
+        raise RegisteredStateError(name=name, rule=rule)
+
+
+def _try_step(name: str, each: LRScheduler, state: Any) -> None:
+    """Pass if a schedule of torch can compute the next rate from a state.
+
+    It is tried on a copy. One that leads other schedules or functions shares these with its
+    copy: it isn't tried.
+
+    Raises:
+        RegisteredStateError: if it divides by 0, or leaves the range of a float.
+    """
+    if type(each).__module__ != LRScheduler.__module__ or not _steps_often(each):
+        return
+    if vars(each).keys() & {"_schedulers", "lr_lambdas"}:
+        return
+    trial = copy(each)
+    groups = [dict(group) for group in each.optimizer.param_groups]
+    vars(trial)["optimizer"] = SimpleNamespace(param_groups=groups)
+    with (
+        warnings.catch_warnings(),
+        suppress(AttributeError, LookupError, TypeError, ValueError),
+    ):
+        warnings.simplefilter("ignore", UserWarning)  # torch expects a whole step
+        trial.load_state_dict(dict(state))
+        trial.last_epoch += 1
+        try:
+            trial.get_lr()
+        except ArithmeticError as error:
+            rule = f"can't take its next step: {type(error).__name__}: {error}"
+            raise RegisteredStateError(name=name, rule=rule) from error
+
+
+def _rates(each: LRScheduler) -> Sequence[float]:
+    rates: Sequence[float] = getattr(each, "_last_lr", None) or [
+        group["lr"] for group in each.optimizer.param_groups
+    ]
+    return rates
+
+
+@contextmanager
+def _naming(name: str) -> Generator[None, None, None]:
+    """Turn what a ``load_state_dict`` stumbles over into an error that names the object.
+
+    Raises:
+        RegisteredStateError: in place of that.
+    """
+    try:
+        yield
+    except NOT_FITTING as error:
+        rule = f"doesn't fit: {type(error).__name__}: {error}"
+        raise RegisteredStateError(name=name, rule=rule) from error

@@ -1,0 +1,112 @@
+"""Workers go on from what a checkpoint has beside the model: steps, schedules, positions.
+
+Only the first worker reads the files. The others receive it in a gather.
+"""
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paramfleet.model_state.plain import pack, unpack
+from paramfleet.session.registered import Registered, SavedProgress
+from paramfleet.session.saved_progress import read_progress
+from paramfleet.training.job import Job
+from paramfleet.training.load_notes import note_differences
+from paramfleet_shared.checkpoint.manifest import Manifest
+from paramfleet_shared.errors import FleetError, error_from_wire, error_to_wire
+
+if TYPE_CHECKING:
+    from paramfleet.session.process_group import Standing
+    from paramfleet.training.optimizer import DistributedOptimizer
+
+__all__ = ["begin_registered", "packed_progress", "take_progress", "unpacked_progress"]
+
+log = logging.getLogger(__name__)
+
+_GATHER = "fleet.progress"
+
+
+def begin_registered(session: "Standing", job: Job, optimizer: "DistributedOptimizer") -> None:
+    """Go on from what the pservers had loaded before the job began; every worker calls it.
+
+    Raises:
+        FleetError: if worker 0 can't read it, or a state doesn't fit.
+    """
+    registered, loaded = session.registered, job.agreement.loaded_from
+    if registered.has_positions:
+        job.answering.begin({"positions": registered.answer})
+    if not loaded.folder or job.communicator.session.has_passed(f"gather/{_GATHER}"):
+        return
+    payload = b""
+    if job.author.rank == 0:
+        try:
+            folder, manifest = loaded.read()
+            payload = pack([None, _plain(read_progress(folder, manifest))])
+            note_differences(optimizer, manifest, folder)
+        except FleetError as error:
+            payload = pack([error_to_wire(error), None])
+    refusal, progress = unpack(session.gather(_GATHER, payload)[0])
+    if refusal is not None:
+        failure = error_from_wire(refusal)
+        raise failure
+    take_progress(registered, optimizer, _progress_of(progress), session, loaded.folder)
+
+
+def take_progress(
+    registered: Registered,
+    optimizer: "DistributedOptimizer",
+    progress: SavedProgress | None,
+    session: "Standing",
+    folder: str,
+) -> list[str]:
+    """Have registered objects and the step count go on.
+
+    Returns:
+        What of it stays as it is.
+
+    Raises:
+        RegisteredStateError: if a saved state isn't one of such an object; nothing is changed.
+        OtherDataError: if a position is one in other data; the same.
+    """
+    saved = progress or SavedProgress(steps=optimizer.num_steps)
+    lacking = registered.take(saved, rank=session.worker_index(), workers=session.worker_num())
+    optimizer.go_on_from(saved.steps)
+    if lacking:
+        facts = {"folder": folder, "names": lacking, "not_saved": saved.not_saved}
+        log.warning("worker.not_resumed", extra=facts)
+    return lacking
+
+
+def packed_progress(folder: Path, manifest: Manifest) -> bytes:
+    """Return a checkpoint's progress for all workers.
+
+    Raises:
+        ManifestError: if the manifest describes it wrongly.
+        CheckpointDamagedError: if its file isn't what was saved.
+    """
+    return pack(_plain(read_progress(folder, manifest)))
+
+
+def unpacked_progress(packed: bytes) -> SavedProgress | None:
+    """Return what ``packed_progress`` packed."""
+    return _progress_of(unpack(packed))
+
+
+def _plain(progress: SavedProgress | None) -> Any:
+    if progress is None:
+        return None
+    return {
+        "steps": progress.steps,
+        "workers": progress.workers,
+        "states": progress.states,
+        "pending": progress.pending,
+        "positions": [[rank, states] for rank, states in progress.positions.items()],
+        "not_saved": progress.not_saved,
+    }
+
+
+def _progress_of(plain: Any) -> SavedProgress | None:
+    if plain is None:
+        return None
+    positions = {int(rank): states for rank, states in plain.pop("positions")}
+    return SavedProgress(**plain, positions=positions)

@@ -1,0 +1,253 @@
+"""How this worker is doing: what its job and its own admin address show of it.
+
+The training thread writes, the communicator's loop reads: every value is replaced
+as a whole, so neither waits for the other.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+
+from paramfleet.telemetry.step_times import PHASES
+from paramfleet.telemetry.traffic import Traffic
+from paramfleet.training.modes.base import learning_rate
+from paramfleet.training.optimizer import DistributedOptimizer
+from paramfleet_shared.discovery.records import Member
+from paramfleet_shared.net.access import gate_of
+from paramfleet_shared.net.admin import AdminServer
+from paramfleet_shared.net.tls import MEMBER_ROLES, tls_of
+from paramfleet_shared.settings.config import JobSettings
+from paramfleet_shared.system.clock import Clock
+from paramfleet_shared.telemetry.logs_and_metrics import MetricRegistry
+
+__all__ = ["Progress"]
+
+_GAUGES = {
+    "step": "Steps that this worker has taken.",
+    "loss": "Loss of the last batch that was reported.",
+    "examples_per_s": "Examples a second between the last two reports.",
+    "staleness": "Batches that this worker leads the slowest push it has seen by.",
+}
+
+_LOCALSGD = {
+    "synchronisations": "LocalSGD: exchanges so far, in wholes of the model.",
+    "sent_bytes": "LocalSGD: bytes of what this worker sent of what it learned.",
+    "stall_seconds": "LocalSGD: seconds in which training waited for an exchange.",
+    "k_steps": "LocalSGD: steps from one exchange to the next, as chosen last.",
+}
+
+_MAX_METRICS = 16
+"""Names of further metrics that a worker may report."""
+
+_OPERATIONS = ("pull", "push", "step", "exchange")
+"""Those that a worker's traffic consists of."""
+
+
+class Progress:
+    """The facts about one worker, and the metrics made of them.
+
+    Args:
+        clock: For uptime and rates.
+        member: Returns this worker's place in the job; None before it has joined.
+    """
+
+    def __init__(self, clock: Clock, member: Callable[[], Member | None]) -> None:
+        self._clock = clock
+        self._member = member
+        self._started_at = clock.monotonic()
+        self._reported_at: float | None = None
+        self._optimizer: DistributedOptimizer | None = None
+        self._loss: float | None = None
+        self._examples_per_s: float | None = None
+        self._reported: dict[str, float] = {}
+        self._noted: dict[str, Any] = {}
+        self._metrics = MetricRegistry()
+        for name, sentence in _GAUGES.items():
+            gauge = self._metrics.gauge(f"worker_{name}", sentence)
+            gauge.set_function(partial(self._measure, name))
+        self._traffic = Traffic()
+        for name, sentence in (
+            ("sent", "Bytes of requests to the pservers."),
+            ("received", "Bytes of the pservers' answers."),
+        ):
+            gauge = self._metrics.gauge(f"worker_{name}_bytes", sentence, ["operation"])
+            for op in _OPERATIONS:
+                gauge.labels(op).set_function(partial(self._measure_bytes, name, op))
+        for name, sentence in (
+            ("receiving", "Memory of the pservers' answers that are being received."),
+            ("sending", "Bytes of requests to the pservers that haven't left as yet."),
+        ):
+            gauge = self._metrics.gauge(f"worker_{name}_bytes", sentence)
+            gauge.set_function(partial(self._measure_held, name))
+        misses = self._metrics.gauge(
+            "worker_prefetch_misses",
+            "Lookups under fleet.prefetch whose rows were not at hand.",
+        )
+        misses.set_function(self._prefetch_misses)
+        seconds = self._metrics.gauge(
+            "worker_phase_seconds", "Seconds spent in each phase of the steps.", ["phase"]
+        )
+        for phase in PHASES:
+            seconds.labels(phase).set_function(partial(self._measure_phase, phase))
+        calls = self._metrics.gauge(
+            "worker_call_seconds",
+            "Seconds that calls to all pservers took which wait for no other worker.",
+            ["operation"],
+        )
+        numbers = self._metrics.gauge("worker_calls", "How many those were.", ["operation"])
+        for op in _OPERATIONS:
+            calls.labels(op).set_function(partial(self._measure_calls, op, 1))
+            numbers.labels(op).set_function(partial(self._measure_calls, op, 0))
+        for name, sentence in _LOCALSGD.items():
+            gauge = self._metrics.gauge(f"worker_localsgd_{name}", sentence)
+            gauge.set_function(partial(self._measure_apart, name))
+        self._examples = self._metrics.counter(
+            "worker_examples", "Examples that were reported as trained on."
+        )
+
+    def watch(self, optimizer: DistributedOptimizer) -> None:
+        """Count the steps of this optimizer."""
+        self._optimizer = optimizer
+
+    def watch_traffic(self, traffic: Traffic) -> None:
+        """Show the bytes that this counts."""
+        self._traffic = traffic
+
+    def report(
+        self, *, loss: float, examples: int, metrics: Mapping[str, float] | None = None
+    ) -> None:
+        """Note what the training script says of its last batches."""
+        now = self._clock.monotonic()
+        before, self._reported_at = self._reported_at, now
+        self._loss = float(loss)
+        self._examples_per_s = (
+            0.0 if before is None else round(examples / max(now - before, 1e-9), 1)
+        )
+        self._examples.inc(examples)
+        known = {**self._reported, **{n: float(v) for n, v in (metrics or {}).items()}}
+        self._reported = dict(list(known.items())[:_MAX_METRICS])
+
+    def note(self, **facts: Any) -> None:
+        """Tell these too from now on."""
+        self._noted = {**self._noted, **facts}
+
+    def facts(self) -> dict[str, Any]:
+        """Return what changes while training.
+
+        ``loss`` is what was reported last, else what ``minimize`` was given; None before.
+        """
+        optimizer = self._optimizer
+        loss = self._loss
+        facts: dict[str, Any] = {}
+        if optimizer is not None:
+            facts = _facts_of(optimizer)
+            loss = _number(optimizer.last_loss) if loss is None else loss
+        return {
+            "step": 0 if optimizer is None else optimizer.num_steps,
+            "loss": loss,
+            "examples_per_s": self._examples_per_s,
+            "staleness": 0 if optimizer is None else optimizer.staleness,
+            "mode": None if optimizer is None else optimizer.mode.name,
+            "sent_bytes": sum(self._traffic.sent_bytes.copy().values()),
+            "received_bytes": sum(self._traffic.received_bytes.copy().values()),
+            "metrics": {**self._reported, **self._apart()},
+            "calls": self._calls(),
+            **self._noted,
+            **facts,
+        }
+
+    def admin(self, settings: JobSettings) -> AdminServer:
+        """Return a new admin server of these facts.
+
+        Raises:
+            CertificateFilesError: if the settings' certificate can't be used.
+            TokensFileError: if the file of tokens can't be read.
+        """
+        tls = tls_of(settings, "worker")
+        pages = tls and tls.accepts(*MEMBER_ROLES, protocol="http/1.1")
+        return AdminServer(
+            status=self._status,
+            ready=self._ready,
+            metrics=self._metrics,
+            gate=gate_of(settings, pages),
+            tls=pages,
+        )
+
+    def _status(self) -> dict[str, Any]:
+        member = self._member()
+        return {
+            "role": "worker",
+            "rank": None if member is None else member.index,
+            "incarnation": None if member is None else member.incarnation,
+            "uptime_s": round(self._clock.monotonic() - self._started_at, 3),
+            **self.facts(),
+            "table_bytes": self._traffic.table_bytes.copy(),
+        }
+
+    def _ready(self) -> tuple[bool, str]:
+        if self._member() is None:
+            return False, "joining the job"
+        if self._optimizer is None or not self._optimizer.started:
+            return False, "waiting for fleet.init_worker()"
+        return True, "training"
+
+    def _calls(self) -> dict[str, list[float]]:
+        """Return by operation: calls that wait for nobody, their seconds, and all bytes."""
+        sent, received = self._traffic.sent_bytes, self._traffic.received_bytes
+        return {
+            op: [calls, round(seconds, 5), sent.get(op, 0) + received.get(op, 0)]
+            for op, (calls, seconds) in self._traffic.call_times.copy().items()
+        }
+
+    def _measure_phase(self, phase: str) -> float:
+        if self._optimizer is None:
+            return 0.0
+        seconds: float = self._optimizer.times.facts()["seconds"][phase]
+        return seconds
+
+    def _measure_calls(self, op: str, which: int) -> float:
+        return float(self._traffic.call_times.get(op, (0, 0.0))[which])
+
+    def _prefetch_misses(self) -> float:
+        return 0 if self._optimizer is None else self._optimizer.prefetch_misses
+
+    def _apart(self) -> dict[str, float]:
+        """Return what LocalSGD's exchanges cost so far, drawn as curves; nothing without."""
+        ledger = None if self._optimizer is None else self._optimizer.ledger
+        figures = {} if ledger is None else ledger.figures()
+        return {f"localsgd_{name}": round(value, 4) for name, value in figures.items()}
+
+    def _measure_apart(self, name: str) -> float:
+        return self._apart().get(f"localsgd_{name}", 0.0)
+
+    def _measure(self, name: str) -> float:
+        value = self.facts()[name]
+        return math.nan if value is None else float(value)
+
+    def _measure_held(self, name: str) -> float:
+        held: int = getattr(self._traffic.held(), name)
+        return float(held)
+
+    def _measure_bytes(self, name: str, op: str) -> float:
+        sent = name == "sent"
+        counts = self._traffic.sent_bytes if sent else self._traffic.received_bytes
+        return float(counts.get(op, 0))
+
+
+def _facts_of(optimizer: DistributedOptimizer) -> dict[str, Any]:
+    """Return what an optimizer tells beside its steps."""
+    mode = optimizer.mode
+    return {
+        "times": optimizer.times.facts(),
+        "lr": sorted({learning_rate(group) for group in optimizer.param_groups}),
+        "k_steps": mode.k_steps,
+        "max_staleness": mode.max_staleness,
+        "staleness_counts": optimizer.staleness_counts,
+    }
+
+
+def _number(loss: torch.Tensor | None) -> float | None:
+    return float(loss) if loss is not None and loss.numel() == 1 else None

@@ -1,0 +1,1 @@
+"""A worker's view of tables: sparse rows, dense vectors, and the rules that step them."""

@@ -1,0 +1,135 @@
+"""Dense parameters of one optimizer group, seen as one flat vector.
+
+Legend: P = all values of the group's parameters, in the order of the group, n = values of a
+piece of them.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from paramfleet.tables.devices import to_device, to_host
+from paramfleet_shared.tables.spec import InitializerSpec, OptimizerSpec, TableSpec
+
+__all__ = ["DenseBlock"]
+
+
+class DenseBlock:
+    """The parameters of one group as float32 [P].
+
+    Args:
+        name: The dense table's name in the job.
+        parameters: Parameters that learn; their number and shapes are fixed from now on.
+    """
+
+    def __init__(self, name: str, parameters: Sequence[torch.Tensor]) -> None:
+        self.name = name
+        self.parameters = tuple(parameters)
+        self.size = sum(parameter.numel() for parameter in self.parameters)
+
+    def spec(self, rule: OptimizerSpec, *, num_shards: int = 1) -> TableSpec:
+        """Describe the table to the pservers or a checkpoint."""
+        return TableSpec(
+            name=self.name,
+            kind="dense",
+            dim=1,
+            size=self.size,
+            num_shards=num_shards,
+            seed=0,
+            initializer=InitializerSpec(kind="zeros"),
+            optimizer=rule,
+        )
+
+    def values(self) -> NDArray[np.float32]:
+        """Return a copy of the values, float32 [P]."""
+        return self._flat([parameter.detach() for parameter in self.parameters])
+
+    def gradients(self) -> NDArray[np.float32]:
+        """Return a copy of the gradients, float32 [P]; zero where a parameter has none."""
+        return self._flat(
+            [
+                torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+                for parameter in self.parameters
+            ]
+        )
+
+    def install(self, values_P: NDArray[np.float32]) -> None:
+        """Set the parameters to ``values_P``, float32 [P]."""
+        devices = {parameter.device for parameter in self.parameters}
+        flat = torch.from_numpy(values_P)
+        if len(devices) == 1:
+            flat = to_device(flat, devices.pop())
+        position = 0
+        with torch.no_grad():
+            for parameter in self.parameters:
+                part = flat[position : position + parameter.numel()]
+                parameter.copy_(part.view(parameter.shape))
+                position += parameter.numel()
+
+    def overlaps(self, where: slice) -> Iterator[tuple[torch.Tensor, slice, slice]]:
+        """Yield the parameters of a piece: which values of each, and where these are in it.
+
+        Args:
+            where: Which values of [P], with both bounds.
+        """
+        position = 0
+        for parameter in self.parameters:
+            start, position = position, position + parameter.numel()
+            first, last = max(start, where.start), min(position, where.stop)
+            if first < last:
+                inside = slice(first - start, last - start)
+                yield parameter, inside, slice(first - where.start, last - where.start)
+
+    def piece(self, where: slice) -> NDArray[np.float32]:
+        """Return some of the values, float32 [n]; they may be the parameter's own memory."""
+        parts = [_part_of(each.detach(), inside) for each, inside, _ in self.overlaps(where)]
+        return _joined(parts)
+
+    def piece_of_gradients(self, where: slice) -> NDArray[np.float32]:
+        """Return some of the gradients, float32 [n]; they may be the gradient's own memory."""
+        parts = [
+            np.zeros(inside.stop - inside.start, np.float32)
+            if parameter.grad is None
+            else _part_of(parameter.grad.detach(), inside)
+            for parameter, inside, _ in self.overlaps(where)
+        ]
+        return _joined(parts)
+
+    def install_piece(self, start: int, values: NDArray[np.float32]) -> None:
+        """Set some of the values, float32 [n], from ``start`` on."""
+        with torch.no_grad():
+            for parameter, inside, outside in self.overlaps(slice(start, start + len(values))):
+                piece = to_device(torch.from_numpy(values[outside]), parameter.device)
+                if parameter.is_contiguous():
+                    parameter.view(-1)[inside].copy_(piece)
+                else:
+                    places = torch.arange(inside.start, inside.stop, device=parameter.device)
+                    parameter.put_(places, piece.to(parameter.dtype))
+
+    @staticmethod
+    def _flat(tensors: Sequence[torch.Tensor]) -> NDArray[np.float32]:
+        if not tensors:
+            return np.empty(0, np.float32)
+        parts = [t.detach().reshape(-1).to(torch.float32) for t in tensors]
+        if len({part.device for part in parts}) > 1:
+            parts = [to_host(part, dtype=torch.float32) for part in parts]
+        flat: NDArray[np.float32] = to_host(torch.cat(parts), dtype=torch.float32).numpy()
+        return flat
+
+
+def _part_of(tensor: torch.Tensor, where: slice) -> NDArray[np.float32]:
+    """Return some of a tensor's values in the order of its dimensions, float32 [n]."""
+    if tensor.is_contiguous():
+        part = tensor.view(-1)[where]
+    else:
+        part = tensor.take(torch.arange(where.start, where.stop, device=tensor.device))
+    found: NDArray[np.float32] = to_host(part, dtype=torch.float32).numpy()
+    return found
+
+
+def _joined(parts: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
+    if len(parts) == 1:
+        return parts[0]
+    return np.concatenate(parts) if parts else np.empty(0, np.float32)

@@ -1,0 +1,207 @@
+"""The rows that this process holds itself: all of them alone, a replica in GEO.
+
+A row has columns beside each other: its value, and what a mode or an optimizer keeps
+with it. What works on all of a row so finds it in one place.
+"""
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paramfleet_shared.tables.kernels.rows import gather
+from paramfleet_shared.tables.memory.reservation import CapacityError, default_max_rows, reserve
+from paramfleet_shared.tables.rowstore import SlotIndex, initial_rows
+from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
+
+if TYPE_CHECKING:
+    from paramfleet.tables.sparse import SparseTable
+
+__all__ = ["RowStore", "spec_of"]
+
+
+def spec_of(table: "SparseTable", *, rule: OptimizerSpec, num_shards: int = 1) -> TableSpec:
+    """Describe a sparse table to a store or to the pservers."""
+    return TableSpec(
+        name=table.name,
+        kind="sparse",
+        dim=table.dim,
+        size=0,
+        num_shards=num_shards,
+        seed=table.seed,
+        initializer=table.initializer,
+        optimizer=rule,
+        storage=table.kept_as.storage,
+        rounding=table.kept_as.rounding,
+    )
+
+
+class RowStore:
+    """Rows of one table by id, growing without a limit but memory.
+
+    One thread owns a store; others may call ``held``.
+
+    Shape legend: U = unique ids, D = row width, C = width of a column.
+    """
+
+    num_shards = 1
+    by_id = False
+
+    def __init__(self, spec: TableSpec) -> None:
+        self.spec = spec
+        self._index = SlotIndex(table=spec.name)
+        self._first: dict[str, NDArray[np.float32] | None] = {}
+        """What each column but the value starts as; None for the row's own value."""
+        self._spans: dict[str, slice] = {}
+        self._pitch = spec.dim
+        self._table = self._reserved(self._pitch)
+        self._looked_up = (np.empty(0, np.int64), np.empty(0, np.int64))
+        """The newest ids that were read to be trained, and their slots."""
+        self._finding = threading.Lock()
+
+    @classmethod
+    def of(cls, table: "SparseTable") -> "RowStore":
+        """Make an empty store for a table."""
+        return cls(spec_of(table, rule=OptimizerSpec(rule="sum")))
+
+    @property
+    def num_rows(self) -> int:
+        """Return how many rows exist."""
+        return self._index.num_rows
+
+    @property
+    def pitch(self) -> int:
+        """Return how many floats a row takes, all columns together."""
+        return self._pitch
+
+    @property
+    def flat(self) -> NDArray[np.float32]:
+        """Return all rows for kernels, ``pitch`` floats each; stale once a column is added."""
+        return self._table.reshape(-1)
+
+    @property
+    def values(self) -> NDArray[np.float32]:
+        """Return a view of every row's value by slot, [capacity, D]."""
+        return self._table[:, : self.spec.dim]
+
+    def ids(self) -> NDArray[np.int64]:
+        """Return every row's id by slot, int64 [num_rows]."""
+        return self._index.ids()
+
+    def add_column(self, name: str, first: NDArray[np.float32] | None) -> None:
+        """Keep another column.
+
+        Args:
+            name: Its name.
+            first: float32 [C], what every row of it starts as; None is a copy of
+                the row's own value.
+
+        Raises:
+            CapacityError: if there is no room for the rows that exist.
+        """
+        former, count, place = self._table, self.num_rows, self.pitch
+        pitch = place + (self.spec.dim if first is None else len(first))
+        self._table = self._reserved(pitch)
+        self._table[:count, :place] = former[:count]
+        self._table[:count, place:] = self.values[:count] if first is None else first
+        self._pitch = pitch
+        self._first[name] = first
+        self._spans[name] = slice(place, pitch)
+
+    def column(self, name: str) -> NDArray[np.float32]:
+        """Return a view of a column by slot, [capacity, C]."""
+        return self._table[:, self._spans[name]]
+
+    def place(self, name: str) -> int:
+        """Return where in a row a column begins, in floats."""
+        start: int = self._spans[name].start
+        return start
+
+    def slots(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return each id's slot, making the rows that don't exist yet.
+
+        Raises:
+            CapacityError: if there is no room for them.
+        """
+        known, slots = self._looked_up
+        if ids is known:
+            return slots
+        return self._find(ids, self._fill_values)
+
+    def slots_to_overwrite(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return each id's slot, as ``slots``, but with zeros for a new row's own value.
+
+        A copy of the value is zeros, too.
+
+        Raises:
+            CapacityError: if there is no room for them.
+        """
+        return self._find(ids, self._fill_columns)
+
+    def held(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return each id's slot, -1 where there is no row; any thread may call it."""
+        with self._finding:
+            return self._index.find(ids, create=False)
+
+    def lookup(
+        self,
+        table: "SparseTable",
+        ids_U: NDArray[np.int64],
+        offsets: NDArray[np.int64],
+        *,
+        create: bool,
+    ) -> NDArray[np.float32]:
+        """Return rows as ``RowSource`` promises."""
+        del table, offsets  # a store holds one, in one shard
+        slots = self.slots(ids_U) if create else self.held(ids_U)
+        if create:
+            self._looked_up = (ids_U, slots)  # the step that follows asks for them again
+        dim = self.spec.dim
+        rows = np.empty((len(ids_U), dim), np.float32)
+        if gather(self.flat, self.pitch, slots, rows.reshape(-1), dim):
+            absent = slots < 0
+            rows[absent] = initial_rows(self.spec, ids_U[absent])
+        return rows
+
+    def _reserved(self, pitch: int) -> NDArray[np.float32]:
+        """Return room for rows of so many floats, and hold no more than there is room for.
+
+        Raises:
+            CapacityError: if the rows that exist need more.
+        """
+        limit = min(self._index.max_rows, default_max_rows(4 * pitch))
+        if limit < self.num_rows:
+            raise CapacityError(
+                table=self.spec.name, shard=0, rows=self.num_rows, max_rows=limit
+            )
+        self._index.max_rows = limit
+        return reserve(limit * pitch, np.float32).reshape(limit, pitch)
+
+    def _find(
+        self, ids: NDArray[np.int64], fill: Callable[[int, int], None]
+    ) -> NDArray[np.int64]:
+        with self._finding:
+            before = self._index.num_rows
+            try:
+                return self._index.find(ids, create=True)
+            finally:  # a row exists from the moment its id does
+                if self._index.num_rows > before:
+                    fill(before, self._index.num_rows)
+
+    def _fill_values(self, start: int, stop: int) -> None:
+        """Give new rows their first values, and what is kept beside them."""
+        fresh = self._index.ids()[start:stop]
+        self._table[start:stop, : self.spec.dim] = initial_rows(self.spec, fresh)
+        self._fill_columns(start, stop)
+
+    def _fill_columns(self, start: int, stop: int) -> None:
+        """Give new rows what is kept beside their values; they are zeros as yet."""
+        dim, rows = self.spec.dim, self._table[start:stop]
+        for name, first in self._first.items():
+            column = rows[:, self._spans[name]]
+            if first is None:
+                column[:] = rows[:, :dim]
+            elif first.any():
+                column[:] = first

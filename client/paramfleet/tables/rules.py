@@ -1,0 +1,211 @@
+"""From a torch optimizer to the rule that the pservers run.
+
+The rules are numerically those of ``torch.optim``; which there are, and what each takes of
+an optimizer's options, their records say (``paramfleet_shared.tables.rules``). The learning
+rate isn't part of a rule: it travels with every push, so that torch's schedulers work
+unchanged.
+"""
+
+import math
+import pkgutil
+from functools import cache
+from typing import Any
+
+import torch
+
+from paramfleet_shared.errors import ContractError
+from paramfleet_shared.tables.rules.catalog import RULES
+from paramfleet_shared.tables.rules.record import Pace, Rule, TorchForm
+from paramfleet_shared.tables.spec import OptimizerSpec
+from paramfleet_shared.values.bounds import MAX_LEARNING_RATE
+
+__all__ = [
+    "OptimizerNotServedError",
+    "OptimizerOptionError",
+    "RuleChangedError",
+    "check_options",
+    "is_served",
+    "needs_kernels",
+    "pace_of",
+    "server_rule",
+]
+
+_NOT_SERVED = ("amsgrad", "maximize", "differentiable", "decoupled_weight_decay")
+"""Options of torch's optimizers that change the numbers and that servers don't have."""
+
+
+_NOT_NEGATIVE = frozenset(
+    {"weight_decay", "eps", "momentum", "lr_decay", "initial_accumulator_value"}
+)
+"""Options whose negatives are mistakes in every optimizer that has them."""
+
+
+class OptimizerNotServedError(ContractError):
+    """The pservers can't run this optimizer, or one of its options."""
+
+    code = "contract.optimizer_not_served"
+
+    def __init__(self, *, optimizer: str, option: str, remedy: str) -> None:
+        with_option = f" with {option}" if option else ""
+        super().__init__(
+            f"pservers don't run {optimizer}{with_option}: {remedy}",
+            optimizer=optimizer,
+            option=option,
+            remedy=remedy,
+        )
+        self.optimizer = optimizer
+        self.option = option
+
+
+class OptimizerOptionError(ContractError):
+    """An option of the optimizer is a number that no training can use."""
+
+    code = "contract.optimizer_option"
+
+    def __init__(self, *, optimizer: str, option: str, value: float, rule: str) -> None:
+        super().__init__(
+            f"{optimizer} with {option} = {value}: must be {rule}",
+            optimizer=optimizer,
+            option=option,
+            value=value,
+            rule=rule,
+        )
+        self.optimizer = optimizer
+        self.option = option
+
+
+class RuleChangedError(ContractError):
+    """An option of the optimizer changed after the pservers were told."""
+
+    code = "contract.rule_changed"
+
+    def __init__(self, *, table: str, have: str, got: str) -> None:
+        super().__init__(
+            f"table {table!r}: the pservers run {have}, but the optimizer now says {got}: only "
+            "the learning rate may change (a scheduler that cycles momentum or betas can't be "
+            "used; in geo mode it can)",
+            table=table,
+            have=have,
+            got=got,
+        )
+
+
+def check_options(optimizer: torch.optim.Optimizer) -> None:
+    """Look at the numbers among the options of every parameter group, of any optimizer.
+
+    Raises:
+        OptimizerOptionError: on a NaN or an infinity, or a negative where none is meant.
+    """
+    name = type(optimizer).__name__
+    for group in optimizer.param_groups:
+        for option, value in group.items():
+            if option == "params":
+                continue
+            for number in value if isinstance(value, tuple | list) else (value,):
+                rule = _rule_broken(option, number)
+                if rule is not None:
+                    raise OptimizerOptionError(
+                        optimizer=name, option=option, value=float(number), rule=rule
+                    )
+
+
+def _rule_broken(option: str, number: Any) -> str | None:
+    """Return what a number of an option must be, None if it is that, or is no number."""
+    if isinstance(number, torch.Tensor) and number.numel() == 1:
+        number = number.item()
+    if not isinstance(number, int | float) or isinstance(number, bool):
+        return None
+    if option == "lr" and not 0 <= number <= MAX_LEARNING_RATE:
+        return f"from 0 to {MAX_LEARNING_RATE:g}"
+    if option == "betas" and not 0 <= number < 1:
+        return "at least 0 and less than 1"
+    if not math.isfinite(number):
+        return "a finite number"
+    if option in _NOT_NEGATIVE and number < 0:
+        return "0 or more"
+    return None
+
+
+def server_rule(
+    optimizer: torch.optim.Optimizer, group: dict[str, Any], *, sparse: bool
+) -> OptimizerSpec:
+    """Return the rule for one parameter group.
+
+    Args:
+        optimizer: One that a rule's record names (``tables.rules``).
+        group: One of its ``param_groups``.
+        sparse: Whether the rule is for rows (SparseAdam's arithmetic) or dense parameters.
+
+    Raises:
+        OptimizerNotServedError: on another optimizer, or an option that changes the
+            numbers in a way the servers don't know.
+    """
+    name = type(optimizer).__name__
+    known = _rules_of(type(optimizer))
+    allowed = frozenset[str]().union(*(form.allows for _, form, _ in known))
+    for option in _NOT_SERVED:
+        if group.get(option) and option not in allowed:
+            remedy = "leave it out, or train in geo mode, where any torch optimizer runs"
+            raise OptimizerNotServedError(optimizer=name, option=option, remedy=remedy)
+    options = {"weight_decay": 0.0, **group}
+    decay = float(options["weight_decay"])
+    if sparse and decay:
+        remedy = "put embeddings into a parameter group of their own with weight_decay=0"
+        raise OptimizerNotServedError(
+            optimizer=name, option=f"weight_decay={decay} on rows", remedy=remedy
+        )
+    for rule, form, rows_only in known:
+        constants = form.constants(options) if sparse or not rows_only else None
+        if constants is not None:
+            return OptimizerSpec(rule=rule.name, **constants)
+    remedy = f"use {_offered()}, or train in geo mode, where any torch optimizer runs"
+    raise OptimizerNotServedError(optimizer=name, option="", remedy=remedy)
+
+
+def is_served(optimizer: torch.optim.Optimizer, group: dict[str, Any], *, sparse: bool) -> bool:
+    """Return whether there is a rule for one parameter group, as ``server_rule`` takes it."""
+    try:
+        server_rule(optimizer, group, sparse=sparse)
+    except OptimizerNotServedError:
+        return False
+    return True
+
+
+def pace_of(optimizer: torch.optim.Optimizer) -> Pace:
+    """Return how long an optimizer's steps are, of which its class or a base has a rule."""
+    for cls in type(optimizer).__mro__:
+        for rule, _form, _rows_only in _rules_of(cls):
+            return rule.pace
+    return "none"
+
+
+def needs_kernels(optimizer: torch.optim.Optimizer) -> bool:
+    """Return whether an optimizer's rows are stepped by kernels or not at all."""
+    return any(form.kernels_only for _, form, _ in _rules_of(type(optimizer)))
+
+
+@cache
+def _by_class() -> dict[type, list[tuple[Rule, TorchForm, bool]]]:
+    """Return each optimizer's rules, and whether they are for rows alone."""
+    found: dict[type, list[tuple[Rule, TorchForm, bool]]] = {}
+    for rule in RULES.values():
+        form = rule.torch
+        if form is None:
+            continue
+        for name in form.classes + form.rows_only:
+            cls = pkgutil.resolve_name(name)
+            entry = (rule, form, name in form.rows_only)
+            found.setdefault(cls, []).append(entry)
+    return found
+
+
+def _rules_of(cls: type) -> list[tuple[Rule, TorchForm, bool]]:
+    return _by_class().get(cls, [])
+
+
+def _offered() -> str:
+    """Return the names of the optimizers that pservers run: "A, B or C"."""
+    forms = [rule.torch for rule in RULES.values() if rule.torch is not None]
+    names = [name.removeprefix("torch.optim.") for form in forms for name in form.classes]
+    *most, last = dict.fromkeys(names)
+    return f"{', '.join(most)} or {last}"

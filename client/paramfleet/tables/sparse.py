@@ -1,0 +1,274 @@
+"""A worker's view of one sparse table: which rows the current step uses.
+
+The rows of a batch enter autograd as a small leaf tensor ``rows_UD``; what comes
+back is one gradient per unique row. The table's ``weight`` is a placeholder
+parameter: an optimizer, a scheduler and ``clip_grad_norm_`` see it like any other
+parameter, holding exactly the rows of this step and their gradients.
+
+Shape legend: U = unique ids, D = row width, S = shards of the table.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from paramfleet.tables.devices import to_device, to_host
+from paramfleet_shared.errors import ContractError
+from paramfleet_shared.tables.partition import Partitioned, partition
+from paramfleet_shared.tables.routing import merge_by_inverse
+from paramfleet_shared.tables.spec import InitializerSpec, Rounding, Storage
+
+__all__ = [
+    "KeptAs",
+    "Pending",
+    "RowSource",
+    "SparseTable",
+    "TableInUseError",
+    "merge_pending",
+    "nothing_pending",
+    "table_of",
+    "tables_of",
+]
+
+
+class TableInUseError(ContractError):
+    """A table that already handed out rows was asked to become another one."""
+
+    code = "contract.table_in_use"
+
+    def __init__(self, *, table: str) -> None:
+        super().__init__(
+            f"table {table!r} already has rows: "
+            "call fleet.init_worker() before the first forward",
+            table=table,
+        )
+
+
+class RowSource(Protocol):
+    """Where a table's rows come from: this process, or the pservers."""
+
+    @property
+    def num_shards(self) -> int:
+        """Return the shards that ids must be sorted by; 1 for any order."""
+        ...
+
+    @property
+    def by_id(self) -> bool:
+        """Return whether ids are to be sorted by value inside their shard."""
+        ...
+
+    def lookup(
+        self,
+        table: "SparseTable",
+        ids_U: NDArray[np.int64],
+        offsets: NDArray[np.int64],
+        *,
+        create: bool,
+    ) -> NDArray[np.float32]:
+        """Return the rows of unique ids as float32 [U, D] in their order, the caller's own.
+
+        Args:
+            table: Which table.
+            ids_U: int64 [U], each id once, sorted by shard as ``partition`` does; in
+                any order inside a shard, though ``by_id`` is the one to come in.
+            offsets: int64 [S + 1], the shards' bounds in ``ids_U``.
+            create: Whether ids without a row get one; otherwise they only read
+                as the value that they would start from.
+        """
+        ...
+
+
+class Pending(NamedTuple):
+    """Gradients of a table's rows, as they travel: each id once, sorted by shard."""
+
+    ids_U: NDArray[np.int64]
+    grads: NDArray[np.float32]
+    """float32 [U, D]"""
+    offsets: NDArray[np.int64]
+    """int64 [S + 1]: the shards' bounds in ``ids_U``."""
+
+
+def nothing_pending(dim: int, num_shards: int) -> Pending:
+    """Return the gradients of a step that didn't use a table."""
+    return Pending(
+        np.empty(0, np.int64),
+        np.empty((0, dim), np.float32),
+        np.zeros(num_shards + 1, np.int64),
+    )
+
+
+def merge_pending(parts: Sequence[Pending], *, by_id: bool = False) -> Pending:
+    """Sum gradients in the order of ``parts``; ids that several have become one row.
+
+    With ``by_id`` they are sorted by value inside their shard.
+    """
+    num_shards = len(parts[0].offsets) - 1
+    both = np.concatenate([p.ids_U for p in parts])
+    ids, inverse, offsets = partition(both, num_shards, by_id=by_id)
+    grads = merge_by_inverse(np.concatenate([p.grads for p in parts]), inverse, len(ids))
+    return Pending(ids, grads, offsets)
+
+
+class KeptAs(NamedTuple):
+    """How pservers keep a table's values; what a worker holds itself is float32."""
+
+    storage: Storage = "float32"
+    rounding: Rounding = "stochastic"
+
+
+class SparseTable:
+    """One table, shared by every module that names it.
+
+    Args:
+        name: The table's name in the job.
+        dim: Row width D.
+        initializer: First value of a row.
+        seed: Seeds the initializer; a row's first value depends on seed, name and id alone.
+        make_source: Makes where the rows come from until ``fleet.init_worker`` binds another.
+        kept_as: How the pservers keep the values.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        dim: int,
+        initializer: InitializerSpec,
+        seed: int,
+        make_source: Callable[["SparseTable"], RowSource],
+        kept_as: KeptAs = KeptAs(),  # noqa: B008 - a tuple
+    ) -> None:
+        self.name = name
+        self.dim = dim
+        self.initializer = initializer
+        self.seed = seed
+        self.kept_as = kept_as
+        self.weight = torch.nn.Parameter(torch.empty(0, dim))
+        """Placeholder, float32 [U, D] while a step's gradients are pending."""
+        self.weight._fleet_table = self  # type: ignore[attr-defined]  # noqa: SLF001 - how an optimizer's parameter is known again
+        self._make_source = make_source
+        self._source: RowSource | None = None
+        self._ids_U: NDArray[np.int64] = np.empty(0, np.int64)
+        self._offsets: NDArray[np.int64] = np.zeros(2, np.int64)
+
+    @property
+    def in_use(self) -> bool:
+        """Whether rows were handed out already."""
+        return self._source is not None
+
+    @property
+    def source(self) -> RowSource:
+        """Where the rows come from; made now if nothing was bound."""
+        if self._source is None:
+            self._source = self._make_source(self)
+        return self._source
+
+    def bind(self, source: RowSource) -> None:
+        """Take rows from ``source`` from now on."""
+        self._source = source
+
+    def rename(self, name: str) -> None:
+        """Change the name, which changes the rows' first values.
+
+        Raises:
+            TableInUseError: if rows were handed out already.
+        """
+        if self.in_use:
+            raise TableInUseError(table=self.name)
+        self.name = name
+
+    def partition(self, ids: NDArray[np.int64]) -> Partitioned:
+        """Return a batch's ids as ``source`` takes them."""
+        return partition(ids, self.source.num_shards, by_id=self.source.by_id)
+
+    def rows(
+        self, ids_U: NDArray[np.int64], offsets: NDArray[np.int64], *, training: bool
+    ) -> torch.Tensor:
+        """Return the rows of unique ids as a tensor of the weight's type, [U, D].
+
+        While training it is a leaf whose gradient, once complete, is added to
+        this step's pending gradients.
+
+        Args:
+            ids_U: int64 [U], sorted by the shards of ``source``.
+            offsets: int64 [S + 1], the shards' bounds in ``ids_U``.
+            training: Whether ids without a row get one, and rows learn.
+        """
+        learns = training and torch.is_grad_enabled() and self.weight.requires_grad
+        values = torch.from_numpy(self.source.lookup(self, ids_U, offsets, create=training))
+        rows_UD = to_device(values, self.weight.device, dtype=self.weight.dtype)
+        if learns:
+            rows_UD.requires_grad_()
+            rows_UD.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]  # torch leaves it untyped
+                lambda leaf: self._collect(ids_U, offsets, leaf)
+            )
+        return rows_UD
+
+    def pending(self) -> Pending | None:
+        """Return this step's gradients; None without any."""
+        if self.weight.grad is None or not len(self._ids_U):
+            return None
+        held = Pending(self._ids_U, _host_rows(self.weight.grad), self._offsets)
+        if len(held.offsets) - 1 == self.source.num_shards:
+            return held
+        ids, inverse, offsets = self.partition(held.ids_U)
+        return Pending(ids, merge_by_inverse(held.grads, inverse, len(ids)), offsets)
+
+    def _collect(
+        self, ids_U: NDArray[np.int64], offsets: NDArray[np.int64], leaf: torch.Tensor
+    ) -> None:
+        """Add the gradients of one forward pass to the step's."""
+        grads, leaf.grad = leaf.grad, None
+        assert grads is not None, "the hook runs after accumulation"
+        if self.weight.grad is None:
+            self._hold(ids_U, offsets, leaf.detach(), grads)
+            return
+        num_shards, ids = len(offsets) - 1, np.concatenate([self._ids_U, ids_U])
+        union, inverse, bounds = partition(ids, num_shards, by_id=self.source.by_id)
+        index = to_device(torch.from_numpy(inverse), grads.device)
+        both = torch.cat([self.weight.grad, grads])
+        if both.device.type == "cpu" and both.dtype == torch.float32:
+            total = torch.from_numpy(merge_by_inverse(both.numpy(), inverse, len(union)))
+        else:
+            total = both.new_zeros((len(union), self.dim)).index_add_(0, index, both)
+        rows = leaf.detach().new_empty((len(union), self.dim))
+        held = len(self._ids_U)
+        rows[index[:held]] = self.weight.data
+        rows[index[held:]] = leaf.detach()
+        self._hold(union, bounds, rows, total)
+
+    def _hold(
+        self,
+        ids_U: NDArray[np.int64],
+        offsets: NDArray[np.int64],
+        rows_UD: torch.Tensor,
+        grads_UD: torch.Tensor,
+    ) -> None:
+        self.weight.grad = None
+        self.weight.data = rows_UD
+        self.weight.grad = grads_UD
+        self._ids_U = ids_U
+        self._offsets = offsets
+
+
+def _host_rows(tensor: torch.Tensor) -> NDArray[np.float32]:
+    """Return rows as float32 [U, D] in the host's memory, contiguous; a view if they are."""
+    rows: NDArray[np.float32] = to_host(tensor, dtype=torch.float32).numpy()
+    return rows
+
+
+def table_of(parameter: torch.Tensor) -> SparseTable | None:
+    """Return the sparse table whose placeholder this parameter is."""
+    return getattr(parameter, "_fleet_table", None)
+
+
+def tables_of(model: torch.nn.Module) -> dict[str, SparseTable]:
+    """Return a model's sparse tables by the path of the module that holds each."""
+    return {
+        path.rpartition(".")[0]: table
+        for path, parameter in model.named_parameters()
+        if (table := table_of(parameter)) is not None
+    }

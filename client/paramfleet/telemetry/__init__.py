@@ -1,0 +1,1 @@
+"""What a worker measures: times of steps, examples, metrics, curves."""

@@ -1,0 +1,1 @@
+"""An optimizer step in each way of training: modes with servers, LocalSGD, collective."""

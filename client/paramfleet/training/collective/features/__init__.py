@@ -1,0 +1,1 @@
+"""What a strategy adds to a collective step: optimizers, compression, precision, sharding."""

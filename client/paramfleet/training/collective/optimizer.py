@@ -1,0 +1,172 @@
+"""The optimizer of a collective job: torch's own, behind what the strategy adds.
+
+It is a ``torch.optim.Optimizer`` over the same parameter groups, so that learning-rate
+schedulers and ``clip_grad_norm_`` work on it.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, overload
+
+import torch
+from typing_extensions import override
+
+from paramfleet.config.errors import CallOrderError
+from paramfleet.training.collective.features.merging import Merge
+from paramfleet.training.optimizer import TrainingFinishedError
+
+if TYPE_CHECKING:
+    from paramfleet.config.strategy import CollectiveMode
+    from paramfleet.training.collective.features.scaling import ScaledOptimizer
+    from paramfleet.training.collective.world import World
+    from paramfleet.training.localsgd.core.ledger import Ledger
+    from paramfleet.training.localsgd.optimizer import LocalSgdOptimizer
+
+__all__ = ["CollectiveOptimizer"]
+
+
+class CollectiveOptimizer(torch.optim.Optimizer):
+    """Made by ``fleet.distributed_optimizer`` in collective mode.
+
+    Args:
+        inner: The user's optimizer.
+        mode: The strategy.
+        world: The workers.
+    """
+
+    def __init__(
+        self, inner: torch.optim.Optimizer, mode: "CollectiveMode", world: "World"
+    ) -> None:
+        super().__init__(inner.param_groups, inner.defaults)
+        self.inner = inner
+        self.mode = mode
+        self.num_steps = 0
+        """Steps taken; batches that are merged are one."""
+        self.last_loss: torch.Tensor | None = None
+        """What ``minimize`` was given last, without its graph."""
+        merging = mode.features.get("gradient_merge", {})
+        self.merge = Merge(merging.get("k_steps", 1))
+        self._avg = merging.get("avg", True)
+        self._world = world
+        self._stepper: torch.optim.Optimizer | None = None
+        self._is_finished = False
+        self.scaler: ScaledOptimizer | None = None
+        """Scales the loss, with amp in float16."""
+        self.apart: LocalSgdOptimizer | None = None
+        """Synchronizes with the other workers, where they train apart."""
+
+    def step_through(self, stepper: torch.optim.Optimizer) -> None:
+        """Step through ``stepper``, which shares the parameter groups, from now on."""
+        self._stepper = stepper
+
+    @property
+    def stepper(self) -> torch.optim.Optimizer:
+        """What steps.
+
+        Raises:
+            CallOrderError: before ``fleet.distributed_model``.
+        """
+        if self._stepper is None:
+            remedy = "give the model to fleet.distributed_model() before training"
+            raise CallOrderError(function="distributed_optimizer", remedy=remedy)
+        return self._stepper
+
+    @overload
+    def step(self, closure: None = None, *, loss: torch.Tensor | None = None) -> None: ...
+    @overload
+    def step(
+        self, closure: Callable[[], float], *, loss: torch.Tensor | None = None
+    ) -> float: ...
+    @override
+    def step(
+        self,
+        closure: Callable[[], float] | None = None,
+        *,
+        loss: torch.Tensor | None = None,
+    ) -> float | None:
+        """Take one step with the gradients that ``backward`` left, or merge them.
+
+        Args:
+            closure: Computes the loss and its gradients, as in torch.
+            loss: Of this worker's batch; only an adaptive interval needs it.
+
+        Raises:
+            CallOrderError: before ``fleet.distributed_model``, or if amp in float16 is on
+                and the gradients aren't of a scaled loss.
+            TrainingFinishedError: after ``fleet.finish_training``.
+            FleetError: if a worker is lost meanwhile.
+        """
+        stepper = self.stepper
+        if self._is_finished:
+            raise TrainingFinishedError
+        returned = None
+        if closure is not None:
+            with torch.enable_grad():
+                returned = closure()
+        if not self.merge.take():
+            return returned
+        if self._avg and self.merge.k_steps > 1:
+            for group in self.param_groups:
+                for parameter in group["params"]:
+                    if parameter.grad is not None:
+                        parameter.grad.div_(self.merge.k_steps)
+        with self._world.together("a step"):
+            if self.apart is None:
+                stepper.step()
+            else:
+                self.apart.step(loss=returned if loss is None else loss)
+        self.num_steps += 1
+        return returned
+
+    def scale(self, loss: torch.Tensor) -> torch.Tensor:
+        """Return the loss to call ``backward`` on: amp in float16 multiplies it."""
+        return loss if self.scaler is None else self.scaler.scaled(loss)
+
+    def unscale(self) -> None:
+        """Undo ``scale`` on the gradients, so that they can be clipped before ``step``."""
+        if self.scaler is not None:
+            self.scaler.unscale()
+
+    def minimize(self, loss: torch.Tensor) -> None:
+        """Run ``scale(loss).backward()``, ``step(loss=loss)`` and ``zero_grad()``.
+
+        Raises:
+            FleetError: if a worker is lost meanwhile.
+        """
+        with self._world.together("the all-reduce of gradients"):
+            self.scale(loss).backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        self.last_loss = loss.detach()
+        self.step(loss=self.last_loss)
+        self.zero_grad()
+
+    def finish(self) -> None:
+        """Take no more steps; workers that trained apart synchronize once more, and agree."""
+        if self.apart is not None and not self._is_finished:
+            self.apart.synchronize()
+        self._is_finished = True
+
+    @property
+    def ledger(self) -> "Ledger | None":
+        """What LocalSGD's exchanges cost so far; None where gradients are all-reduced."""
+        return None if self.apart is None else self.apart.ledger
+
+    @override
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the gradients, unless those of earlier batches wait for more."""
+        if not self.merge.is_open:
+            super().zero_grad(set_to_none=set_to_none)
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of what steps."""
+        return self.stepper.state_dict()
+
+    @override
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore what ``state_dict`` returned."""
+        self.stepper.load_state_dict(state_dict)
+        self.param_groups = self.inner.param_groups = self.stepper.param_groups
+
+    @override
+    def __repr__(self) -> str:
+        on = ", ".join(self.mode.features) or "plain"
+        return f"CollectiveOptimizer({on}, {self.inner!r})"

@@ -1,0 +1,127 @@
+"""What the workers of a collective job exchange on the host: one store that all can read.
+
+Barriers and small values go through it, not through the backend of the gradients, because
+a store can say who is missing.
+"""
+
+import threading
+from collections.abc import Sequence
+
+from torch.distributed import DistError
+from torch.distributed.distributed_c10d import Store
+
+from paramfleet.training.collective.errors import PeersLostError
+from paramfleet_shared.system.clock import Clock
+
+__all__ = ["StoreGroup"]
+
+_LONGEST_PAUSE_S = 0.02
+"""Between two looks into the store; the first are nearer to each other."""
+
+
+_ENDING_S = 2.0
+"""How long a process may take to end after its script has: whoever watches them should see its
+end before the ends of those that miss it."""
+
+
+class StoreGroup:
+    """One worker's side. Belongs to the training thread.
+
+    Args:
+        store: The job's; every key of it is written once.
+        rank: This worker.
+        size: Workers of the job.
+        timeout_s: How long the others are waited for.
+        clock: Measures it.
+    """
+
+    def __init__(
+        self, store: Store, *, rank: int, size: int, timeout_s: float, clock: Clock
+    ) -> None:
+        self._store = store
+        self._rank = rank
+        self._size = size
+        self._timeout_s = timeout_s
+        self._clock = clock
+        self._count: dict[str, int] = {}
+        self._pause = threading.Event()
+
+    def gather(
+        self, name: str, payload: bytes, *, timeout_s: float | None = None
+    ) -> list[bytes]:
+        """Return what every worker brought, by rank.
+
+        Args:
+            name: Of the gather; every worker takes part in each as often.
+            payload: What this worker brings.
+            timeout_s: Another limit than this object's.
+
+        Raises:
+            PeersLostError: naming who is missing, as soon as one of them has ended, else
+                when the time is over.
+        """
+        number = self._count.get(name, 0)
+        self._count[name] = number + 1
+        keys = [f"{name}/{number}/{rank}" for rank in range(self._size)]
+        began = self._clock.monotonic()
+        try:
+            self._store.set(keys[self._rank], payload)  # type: ignore[arg-type]  # it takes bytes
+            limit_s = self._timeout_s if timeout_s is None else timeout_s
+            self._wait(name, keys, began, limit_s)
+            found = [self._store.get(key) for key in keys]
+            if number > 1:  # all came to the one before, so nobody reads this any more
+                self._store.delete_key(f"{name}/{number - 2}/{self._rank}")
+        except DistError as error:
+            raise PeersLostError(
+                peer="the store of worker 0",
+                operation=name,
+                waited_s=self._clock.monotonic() - began,
+                reason=str(error).partition("\n")[0],
+            ) from error
+        return found
+
+    def leave(self, name: str) -> None:
+        """Take part in a gather's first call, and don't wait for the others."""
+        self._store.set(f"{name}/0/{self._rank}", "")
+
+    def end(self, why: str) -> None:
+        """Leave a note for whoever waits for this worker: it has ended."""
+        self._store.set(f"ended/{self._rank}", why)
+
+    def ended(self) -> dict[int, str]:
+        """Return why workers ended, by rank, of those that have."""
+        others = [rank for rank in range(self._size) if rank != self._rank]
+        return {
+            rank: self._store.get(f"ended/{rank}").decode()
+            for rank in others
+            if self._store.check([f"ended/{rank}"])
+        }
+
+    def _wait(self, name: str, keys: Sequence[str], began: float, limit_s: float) -> None:
+        """Wait until every key is there.
+
+        Raises:
+            PeersLostError: naming whose isn't.
+        """
+        pause_s = 0.0005
+        while not self._store.check(list(keys)):
+            waited_s = self._clock.monotonic() - began
+            ended = self.ended()  # first: who ended before it came won't come any more
+            missing = {rank for rank, key in enumerate(keys) if not self._store.check([key])}
+            gone = {rank: why for rank, why in ended.items() if rank in missing}
+            if gone:
+                self._pause.wait(_ENDING_S)
+            if gone or (missing and waited_s > limit_s):
+                raise PeersLostError(
+                    peer=_workers(sorted(gone or missing), self._size),
+                    operation=name,
+                    waited_s=waited_s,
+                    reason=next(iter(gone.values()), "not there yet"),
+                )
+            self._pause.wait(pause_s)
+            pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+
+
+def _workers(ranks: Sequence[int], size: int) -> str:
+    numbers = ", ".join(str(rank) for rank in ranks)
+    return f"worker{'s' if len(ranks) > 1 else ''} {numbers} of {size}"

@@ -1,0 +1,132 @@
+"""Collective training of one worker: model and optimizer meet here, in either order."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from paramfleet.config.errors import CallOrderError
+from paramfleet.config.strategy import CollectiveMode
+from paramfleet.training.collective.errors import CollectiveSetupError
+from paramfleet.training.collective.features.dgc import DgcSgd
+from paramfleet.training.collective.features.halving import half_hook
+from paramfleet.training.collective.features.scaling import ScaledOptimizer, in_half
+from paramfleet.training.collective.features.sharding import cut_up
+from paramfleet.training.collective.gradients import all_reduced
+from paramfleet.training.collective.model import CollectiveModel
+from paramfleet.training.collective.optimizer import CollectiveOptimizer
+from paramfleet.training.collective.steppers import stepper_of
+from paramfleet.training.collective.with_localsgd import train_apart
+from paramfleet.training.collective.world import World
+
+__all__ = ["CollectiveTraining"]
+
+
+class CollectiveTraining:
+    """What ``fleet``'s functions of training do in collective mode.
+
+    Args:
+        world: The workers.
+    """
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.model: CollectiveModel | None = None
+        self.optimizer: CollectiveOptimizer | None = None
+        self._running = False
+
+    def take_model(self, module: torch.nn.Module) -> CollectiveModel:
+        """Wrap a model, and move it to this worker's device.
+
+        Raises:
+            CallOrderError: the second time.
+            CollectiveSetupError: if it has tables.
+            PeersLostError: if a worker is lost meanwhile.
+        """
+        if self.model is not None:
+            remedy = "a collective job trains one model: put its parts in one torch.nn.Module"
+            raise CallOrderError(function="distributed_model", remedy=remedy)
+        self.model = CollectiveModel(module.to(self.world.device))
+        self._begin()
+        return self.model
+
+    def take_optimizer(
+        self, inner: torch.optim.Optimizer, mode: CollectiveMode
+    ) -> CollectiveOptimizer:
+        """Wrap an optimizer, as the strategy says.
+
+        Raises:
+            CallOrderError: the second time.
+            CollectiveSetupError: if it doesn't go with a feature or with the model.
+            PeersLostError: if a worker is lost meanwhile.
+        """
+        if self.optimizer is not None:
+            remedy = "a collective job has one optimizer: give it parameter groups"
+            raise CallOrderError(function="distributed_optimizer", remedy=remedy)
+        self.optimizer = CollectiveOptimizer(inner, mode, self.world)
+        self._begin()
+        return self.optimizer
+
+    def finish(self) -> None:
+        """End training: workers that trained apart synchronize once more, and agree.
+
+        Raises:
+            FleetError: if a worker is lost meanwhile.
+        """
+        if self._running and self.optimizer is not None:
+            self.optimizer.finish()
+
+    def _begin(self) -> None:
+        """Let the gradients come together, once both are here."""
+        model, optimizer = self.model, self.optimizer
+        if model is None or optimizer is None or self._running:
+            return
+        module, mode = model.module, optimizer.mode
+        _check_owned(module, optimizer.inner)
+        forward, stepper = _joined(module, optimizer, self.world)
+        amp = mode.features.get("amp")
+        if amp is not None:
+            device, half = self.world.device.type, getattr(torch, amp["dtype"])
+            forward = in_half(forward, device=device, dtype=half)
+            if half is torch.float16:
+                stepper = optimizer.scaler = ScaledOptimizer(stepper, amp, device)
+        if mode.apart is not None:
+            stepper = optimizer.apart = train_apart(
+                stepper, mode, self.world, buffers=module.buffers()
+            )
+        model.run_through(forward)
+        optimizer.step_through(stepper)
+        self._running = True
+
+
+def _joined(
+    module: torch.nn.Module, optimizer: CollectiveOptimizer, world: World
+) -> tuple[Callable[..., Any], torch.optim.Optimizer]:
+    """Return what computes forward, so that gradients come together, and what steps."""
+    mode, merge, inner = optimizer.mode, optimizer.merge, optimizer.inner
+    if "sharding" in mode.features:
+        stage = mode.features["sharding"]["stage"]
+        return cut_up(module, inner, stage=stage, world=world, merge=merge), inner
+    stepper = stepper_of(inner, mode, module)
+    if mode.apart is not None:
+        return module, stepper
+    wrapper, forward = all_reduced(module, mode, world, merge)
+    if isinstance(stepper, DgcSgd):
+        wrapper.register_comm_hook(None, stepper.hook)
+    elif "fp16_allreduce" in mode.features:
+        dtype = mode.features["fp16_allreduce"]["dtype"]
+        wrapper.register_comm_hook(None, half_hook(getattr(torch, dtype)))
+    return forward, stepper
+
+
+def _check_owned(module: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Demand that the optimizer steps the model's parameters.
+
+    Raises:
+        CollectiveSetupError: if it has others.
+    """
+    own = {id(parameter) for parameter in module.parameters()}
+    for group in optimizer.param_groups:
+        if any(id(parameter) not in own for parameter in group["params"]):
+            rule = "not the model's, so no worker would hear of its gradients"
+            raise CollectiveSetupError(found="a parameter of the optimizer", rule=rule)

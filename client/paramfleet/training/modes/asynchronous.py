@@ -1,0 +1,184 @@
+"""async: workers push gradients and go on; the pservers apply each when it comes.
+
+Only a worker's first steps, ``fresh_steps`` of them, wait: their gradients are pushed at once,
+and the next step begins with dense values and rows that have them. So a gradient of a young
+model lacks only what other workers compute at the same time.
+"""
+
+import asyncio
+from functools import partial
+
+from typing_extensions import override
+
+from paramfleet.tables.dense import DenseBlock
+from paramfleet.training.in_place import Change, InPlace, moves_in_place
+from paramfleet.training.job import fetch_dense
+from paramfleet.training.modes.ahead import When
+from paramfleet.training.modes.base import learning_rate
+from paramfleet.training.modes.fresh import FreshSteps
+from paramfleet.training.modes.sender import Sender, StepGradients
+from paramfleet.training.modes.served import ServedMode
+from paramfleet.transport.requests import ReadPlan, Write
+from paramfleet_shared.net.wire.message import Message
+from paramfleet_shared.tables.encoding import WireDtype
+
+__all__ = ["AsyncMode"]
+
+
+class AsyncMode(ServedMode):
+    """Gradients are queued, merged and pushed beside the training; first steps wait.
+
+    Where dense tables move in place, every step waits until its gradients are applied.
+    """
+
+    _in_place: InPlace | None = None
+    """What moves dense tables that are too large to be copied."""
+
+    def start(self) -> None:
+        """Start as every served mode, and start the sender."""
+        super().start()
+        self.fresh = FreshSteps(self._mode.fresh_steps)
+        """Which steps wait. Who comes late begins as far as the slowest is."""
+        self.fresh.go_on_from(self._step)
+        if moves_in_place(self._job, self._blocks, self._wire):
+            self._in_place = InPlace(self._job, self._blocks)
+        self._writing = asyncio.Lock()
+        self._sender = Sender(
+            mode=self._mode,
+            large=self._job.pservers.divides,
+            push=self._send,
+            refresh=partial(fetch_dense, self._job, self._blocks, wire=self._wire),
+        )
+        self._job.communicator.wait(self._sender.start(self._job.communicator))
+
+    def step(self, *, examples: int) -> None:
+        """Take a step that waits, or one that doesn't; keep to ``max_staleness``."""
+        gradients = self._gradients(examples=examples, dense=self._in_place is None)
+        if self._is_fresh:
+            self._step_fresh(gradients)
+        else:
+            self._step_beside(gradients)
+        self.fresh.note_step()
+        if self._mode.max_staleness is not None:
+            with self._job.times.during("barrier"):
+                self._job.communicator.wait(self._wait_turn(self._step))
+
+    @property
+    def _is_fresh(self) -> bool:
+        """Whether the next step waits; where dense tables move in place each does already."""
+        return self._in_place is None and self.fresh.is_next
+
+    def _step_fresh(self, gradients: StepGradients) -> None:
+        """Wait until the gradients are applied, and install what the pservers hold then."""
+        with self._job.times.during("push"):
+            self._job.communicator.wait(self._send_last(gradients))
+        self._step += 1
+        self.ahead.send_next(step=self._step)
+        if self._blocks:
+            with self._job.times.during("pull"):
+                self.refresh(wire=self._wire)
+
+    def _step_beside(self, gradients: StepGradients) -> None:
+        """Queue the gradients; install dense values that arrived meanwhile."""
+        with self._job.times.during("push"):
+            if self._in_place is None:
+                self._job.communicator.wait(self._sender.put(gradients))
+            else:
+                self._push_in_place(self._in_place, gradients)
+        self._step += 1
+        fresh = self._sender.take_fresh()
+        if fresh is not None:
+            self._install(fresh)
+        elif self._in_place and not self._step % self._mode.min_send_grad_num_before_recv:
+            with self._job.times.during("pull"):
+                self.refresh()
+
+    def flush(self) -> None:
+        """Return when every queued gradient is applied."""
+        self._job.communicator.wait(self._sender.drain())
+
+    def finish(self) -> None:
+        """Push what waits and what is left of narrowed gradients, and end as every mode."""
+        self._push_all()
+        super().finish()
+
+    def depart(self) -> None:
+        """Push what waits and what is left of narrowed gradients, and leave."""
+        self._push_all()
+        super().depart()
+
+    def reload(self, *, workers: int) -> None:
+        """Take the dense parameters; those that were on their way are of before."""
+        self._sender.forget_fresh()
+        super().reload(workers=workers)
+
+    @override
+    def refresh(self, *, wire: WireDtype = "float32") -> None:
+        """Install the pservers' dense parameters."""
+        if self._in_place is None:
+            super().refresh(wire=wire)
+        else:
+            self._in_place.pull()
+
+    def _push_in_place(self, in_place: InPlace, gradients: StepGradients) -> None:
+        """Push the dense gradients, then the step's others, which end it."""
+        rates = {block.name: learning_rate(group) for block, group in self._tables.dense}
+        is_guarded = self._mode.async_rate == "guarded"
+        in_place.change(
+            Change(
+                op="push",
+                fields={"step": gradients.step, "weight": float(gradients.examples)},
+                numbers=DenseBlock.piece_of_gradients,
+                part_fields=lambda block: {"lr": rates[block.name]},
+                guarded=DenseBlock.piece_of_gradients if is_guarded else None,
+            )
+        )
+        self._job.communicator.wait(self._send(gradients))
+
+    def _push_all(self) -> None:
+        self.flush()
+        self._job.communicator.wait(self._push_rest())
+
+    async def _wait_turn(self, step: int) -> None:
+        """Wait while this worker led the slowest by more than ``max_staleness`` (SSP)."""
+        fields = {**self._job.author.fields(), "step": step}
+        timeout_s = self._job.pservers.step_timeout_s
+        await self._job.pservers.call_one(0, "wait_turn", fields, timeout_s=timeout_s)
+
+    @override
+    def _when(self) -> When:
+        if self._is_fresh:
+            return "step"
+        return "now" if self._mode.max_staleness is None else "next"
+
+    async def _pull_ahead(self, plan: ReadPlan, step: int) -> list[Message]:
+        if self._mode.max_staleness is not None:  # as stale as if they were pulled at ``step``
+            await self._wait_turn(step)
+        return await self._pull(plan, 0)
+
+    async def _send(self, gradients: StepGradients) -> None:
+        if self._job.pservers.divides:
+            async with self._writing:
+                writes = await asyncio.to_thread(self._writes, gradients)
+        else:
+            writes = self._writes(gradients)
+        await self._push(gradients, writes)
+
+    async def _send_last(self, gradients: StepGradients) -> None:
+        """Push behind all that is queued; dense values of before aren't installed any more."""
+        await self._sender.drain()
+        await self._send(gradients)
+        self._sender.forget_fresh()
+
+    async def _push_rest(self) -> None:
+        for gradient in self._outgoing.take_rest():
+            self._sequence += 1
+            rest = StepGradients(step=max(self._step - 1, 0), examples=0, parts=(gradient,))
+            write = Write(
+                table=gradient.name,
+                sequence=self._sequence,
+                values=gradient.grads,
+                rows=gradient.rows,
+                lr=gradient.lr,
+            )
+            await self._push(rest, [write])

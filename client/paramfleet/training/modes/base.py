@@ -1,0 +1,204 @@
+"""The plan of a mode: where rows come from, and what an optimizer step does."""
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from paramfleet.config.strategy import TrainingMode
+from paramfleet.tables.dense import DenseBlock
+from paramfleet.tables.sparse import SparseTable, table_of
+from paramfleet_shared.errors import ContractError
+from paramfleet_shared.values.bounds import LARGEST_GRADIENT, MAX_LEARNING_RATE
+
+__all__ = [
+    "GradientError",
+    "LearningRateError",
+    "Mode",
+    "ModelTables",
+    "TableSharedLateError",
+    "check_gradients",
+    "check_rates",
+    "collect_tables",
+    "learning_rate",
+]
+
+
+class GradientError(ContractError):
+    """A gradient is NaN, infinite or too large; the step changed nothing."""
+
+    code = "contract.gradient"
+
+    def __init__(self, *, table: str, step: int, count: int) -> None:
+        super().__init__(
+            f"table {table!r}: {count} values of the gradient of step {step} are NaN, infinite "
+            f"or not below {LARGEST_GRADIENT:.3g} in size: nothing was changed; look at the "
+            "batch, the loss and the learning rate",
+            table=table,
+            step=step,
+            count=count,
+        )
+        self.table = table
+        self.step = step
+        self.count = count
+
+
+class LearningRateError(ContractError):
+    """A learning rate is NaN, negative or too large; the step changed nothing."""
+
+    code = "contract.learning_rate"
+
+    def __init__(self, *, table: str, step: int, rate: float) -> None:
+        super().__init__(
+            f"table {table!r}: the learning rate of step {step} is {rate}, and must be from 0 "
+            f"to {MAX_LEARNING_RATE:g}: nothing was changed; look at the scheduler",
+            table=table,
+            step=step,
+            rate=rate,
+        )
+        self.table = table
+        self.step = step
+        self.rate = rate
+
+
+class TableSharedLateError(ContractError):
+    """Modules of one name don't share their table yet, but an optimizer holds both."""
+
+    code = "contract.table_shared_late"
+
+    def __init__(self, *, table: str) -> None:
+        super().__init__(
+            f"two modules use table {table!r}, each with a parameter of its own: call "
+            "fleet.distributed_model(model) before making the optimizer",
+            table=table,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelTables:
+    """The tables behind an optimizer's parameters, with the group of each."""
+
+    sparse: tuple[tuple[SparseTable, dict[str, Any]], ...]
+    dense: tuple[tuple[DenseBlock, dict[str, Any]], ...]
+
+
+class Mode(Protocol):
+    """What ``DistributedOptimizer`` asks of a mode. The training thread calls it."""
+
+    def start(self) -> None:
+        """Bring tables and parameters to their common start; called once."""
+        ...
+
+    def step(self, *, examples: int) -> None:
+        """Take one optimizer step with the gradients that are pending.
+
+        Args:
+            examples: Examples in this worker's batch; sync weighs by it.
+
+        Raises:
+            GradientError: if a gradient isn't finite, or is too large; nothing was changed.
+            LearningRateError: if a learning rate can't be used; nothing was changed.
+        """
+        ...
+
+    def flush(self) -> None:
+        """Return when everything that waits is with the servers."""
+        ...
+
+    def reload(self, *, workers: int) -> None:
+        """Take the servers' values as they are now, forgetting this worker's own.
+
+        Args:
+            workers: How many do so together.
+        """
+        ...
+
+    def finish(self) -> None:
+        """Bring everything that waits to the servers, and end like every other worker.
+
+        Called once, by every worker; all hold the servers' values afterwards.
+        """
+        ...
+
+    def depart(self) -> None:
+        """Bring everything that waits to the servers, and leave the others to go on."""
+        ...
+
+    def adjust(self, mode: TrainingMode) -> None:
+        """Go on in the same mode with other ``k_steps`` or another ``max_staleness``."""
+        ...
+
+
+def collect_tables(optimizer: torch.optim.Optimizer) -> ModelTables:
+    """Sort an optimizer's parameters into tables: one per embedding, one dense per group.
+
+    Raises:
+        TableSharedLateError: if two tables have one name.
+    """
+    sparse: dict[str, tuple[SparseTable, dict[str, Any]]] = {}
+    dense: list[tuple[DenseBlock, dict[str, Any]]] = []
+    for number, group in enumerate(optimizer.param_groups):
+        ordinary = []
+        for parameter in group["params"]:
+            table = table_of(parameter)
+            if table is not None:
+                first, _ = sparse.setdefault(table.name, (table, group))
+                if first is not table:
+                    raise TableSharedLateError(table=table.name)
+            elif parameter.requires_grad:
+                ordinary.append(parameter)
+        block = DenseBlock(f"dense_{number}", ordinary)
+        if block.size:
+            dense.append((block, group))
+    return ModelTables(sparse=tuple(sparse.values()), dense=tuple(dense))
+
+
+def learning_rate(group: dict[str, Any]) -> float:
+    """Return a group's learning rate, of any kind of number; 0 if its optimizer has none."""
+    return float(group.get("lr", 0.0))
+
+
+def check_rates(tables: ModelTables, *, step: int) -> None:
+    """Look at every learning rate.
+
+    Raises:
+        LearningRateError: naming the first table whose rate isn't in its range.
+    """
+    groups = [(table.name, group) for table, group in tables.sparse]
+    groups += [(block.name, group) for block, group in tables.dense]
+    for name, group in groups:
+        rate = learning_rate(group)
+        if not 0 <= rate <= MAX_LEARNING_RATE:
+            raise LearningRateError(table=name, step=step, rate=rate)
+
+
+def check_gradients(tables: ModelTables, *, step: int) -> None:
+    """Look at every learning rate and pending gradient before anything is changed.
+
+    Raises:
+        LearningRateError: naming the first table whose rate isn't in its range.
+        GradientError: naming the first table with a NaN, an infinity or a number too large.
+    """
+    check_rates(tables, step=step)
+    for table, _ in tables.sparse:
+        gradient = table.weight.grad
+        _check_finite([] if gradient is None else [gradient], table=table.name, step=step)
+    for block, _ in tables.dense:
+        gradients = [p.grad for p in block.parameters if p.grad is not None]
+        _check_finite(gradients, table=block.name, step=step)
+
+
+def _check_finite(gradients: list[torch.Tensor], *, table: str, step: int) -> None:
+    """Pass if every value is finite and not too large.
+
+    Their norm comes first, which costs one read: no value is larger.
+
+    Raises:
+        GradientError: naming the table.
+    """
+    norm = torch.linalg.vector_norm
+    if all(norm(gradient).item() < LARGEST_GRADIENT for gradient in gradients):
+        return
+    count = sum(int((~(g.abs() < LARGEST_GRADIENT)).sum()) for g in gradients)
+    if count:
+        raise GradientError(table=table, step=step, count=count)

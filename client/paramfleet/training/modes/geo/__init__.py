@@ -1,0 +1,1 @@
+"""GEO: workers train replicas, and exchange differences with the servers."""

@@ -1,0 +1,400 @@
+"""GEO: workers run the optimizer on replicas and exchange differences every ``k_steps``.
+
+The exchange runs beside the training: a delta is taken where a period ends, pushed in the
+background, and what others changed is taken in at the first step boundary after the answer. One
+exchange is in flight at most; one that comes due meanwhile starts there. Those of the first
+``fresh_steps`` are waited for where they start.
+"""
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from paramfleet.config.strategy import TrainingMode
+from paramfleet.tables.exchange_rows import heard_ids
+from paramfleet.tables.replica import DenseReplica, RowReplica
+from paramfleet.tables.row_store import RowStore, spec_of
+from paramfleet.training.in_place import moves_in_place
+from paramfleet.training.job import (
+    Job,
+    agree_on_dense,
+    declare,
+    fetch_dense,
+    fetch_exchanged,
+    pull_dense,
+    slowest_of,
+)
+from paramfleet.training.loaded_states import take_saved_states
+from paramfleet.training.modes.base import ModelTables, check_gradients
+from paramfleet.training.modes.fresh import FreshSteps
+from paramfleet.training.modes.geo.deltas import Delta, Heard, divided
+from paramfleet.training.modes.geo.in_place import GeoInPlace
+from paramfleet.training.modes.geo.periods import Periods
+from paramfleet.training.modes.geo.powers import powers_at
+from paramfleet.training.modes.geo.rows import pull_anew
+from paramfleet.training.modes.geo.states import GeoStates
+from paramfleet.training.modes.rowstep import RowStepper, forget_states, step_rows
+from paramfleet.transport.requests import Rows, Write, decoded_part, dense_slice, write_messages
+from paramfleet_shared.net.wire.message import Message
+from paramfleet_shared.tables.encoding import (
+    Encoded,
+    WireDtype,
+    decode_rows,
+    encode_rows,
+    narrowest,
+)
+from paramfleet_shared.tables.spec import OptimizerSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from concurrent.futures import Future
+
+__all__ = ["GeoMode"]
+
+_SUM = OptimizerSpec(rule="sum")
+_MESSAGE_VALUES = 1 << 23
+"""Floats that one message carries of all sparse tables together, each way: 32 MiB. What is
+more goes with further messages of the same exchange."""
+
+
+class GeoMode:
+    """Any torch optimizer runs locally; the servers add up differences."""
+
+    def __init__(
+        self,
+        job: Job,
+        mode: TrainingMode,
+        optimizer: torch.optim.Optimizer,
+        tables: ModelTables,
+    ) -> None:
+        self._job = job
+        self._mode = mode
+        self._optimizer = optimizer
+        self._tables = tables
+        self._blocks = [block for block, _ in tables.dense]
+        stores = [RowStore.of(table) for table, _ in tables.sparse]
+        self._rows = {
+            store.spec.name: RowReplica(
+                store,
+                worker_num=job.worker_num,
+                merge=mode.geo_merge,
+                num_shards=job.placement.num_shards,
+                narrows=mode.wire_dtype != "float32",
+            )
+            for store in stores
+        }
+        counts = {"workers": job.worker_num, "fresh_steps": mode.fresh_steps}
+        self._powers = partial(powers_at, mode.geo_merge, optimizer, **counts)
+        paced = mode.geo_merge == "paced"
+        self._steppers = [
+            RowStepper(
+                optimizer, group, table, store, steps_at_once=job.worker_num, for_all=paced
+            )
+            for (table, group), store in zip(tables.sparse, stores, strict=True)
+        ]
+        self.states = GeoStates(optimizer, tables, self._steppers, workers=job.worker_num)
+        """Of this worker's optimizer."""
+        self._dense: dict[str, DenseReplica] = {}
+        self._in_place: GeoInPlace | None = None
+        """Has the dense tables if they are too large to be copied."""
+        self._step = 0
+        self._periods = self._periods_from(0)
+        self._due = False
+        self.fresh = FreshSteps(mode.fresh_steps)
+        self._sequence = 0
+        self._delta_step = 0
+        """Steps taken when deltas were taken last."""
+        self._acks: dict[tuple[int, str], int] = {}
+        self._flying: Future[Heard] | None = None
+        self._slices = {
+            block.name: [
+                dense_slice(block.size, job.placement, server)
+                for server in range(job.placement.num_servers)
+            ]
+            for block in self._blocks
+        }
+
+    def start(self) -> None:
+        """Start from worker 0's dense parameters, and from loaded rows if there are any."""
+        shards = self._job.placement.num_shards
+        specs = [
+            spec_of(table, rule=_SUM, num_shards=shards) for table, _ in self._tables.sparse
+        ]
+        specs += [block.spec(_SUM, num_shards=shards) for block in self._blocks]
+        self._step = declare(self._job, specs, self._mode)
+        self._periods = self._periods_from(self._step)
+        self.fresh.go_on_from(self._step)
+        for table, _ in self._tables.sparse:
+            table.bind(self._rows[table.name].store)
+        agree_on_dense(self._job, self._blocks)
+        if moves_in_place(self._job, self._blocks, self._mode.wire_dtype):
+            self._in_place = GeoInPlace(self._job, self._blocks, self._mode.geo_merge)
+            self._blocks = []
+        for block in self._blocks:
+            self._dense[block.name] = DenseReplica(
+                block.values(), worker_num=self._job.worker_num, merge=self._mode.geo_merge
+            )
+        self._exchange_now(self._no_deltas())
+        if self.states.specs():
+            if not self._step:  # who comes late would read states of long ago
+                take_saved_states(self._job, self.states)
+            self._job.answering.begin({"states": self.states.answer})
+
+    def step(self, *, examples: int) -> None:
+        """Step locally; take in what arrived; send when a period is over."""
+        del examples  # every worker's optimizer has its own batch
+        self._job.communicator.raise_failure()
+        check_gradients(self._tables, step=self._step)
+        with self.states.lock:
+            stepped = step_rows(self._steppers, self._optimizer)
+            for stepper, slots in zip(self._steppers, stepped, strict=True):
+                if slots is not None:
+                    self._rows[stepper.table.name].touch(slots)
+                    self.states.note(stepper, slots)
+            self.states.note_step()
+        self._step += 1
+        self._due |= self._periods.is_due(self._step)
+        if self._flying is not None and self._flying.done():
+            self.wait_exchanged()
+        if self._due and self._flying is None:
+            self._due = False
+            deltas = self._take_deltas()
+            wire = self._mode.wire_dtype
+            self._send([self._narrowed(d) for d in deltas] if wire != "float32" else deltas)
+            if self.fresh.is_next:
+                self.wait_exchanged()
+        self.fresh.note_step()
+
+    def wait_exchanged(self) -> None:
+        """Wait for the exchange in flight, if any, and take in what it brought.
+
+        Raises:
+            FleetError: why the exchange failed.
+        """
+        if self._flying is None:
+            return
+        heard, self._flying = self._flying.result(), None
+        for name, pieces in heard.rows.items():
+            for ids, served in pieces:
+                self._rows[name].hear(ids, served)
+        for block in self._blocks:
+            if block.name in heard.dense:
+                replica = self._dense[block.name]
+                block.install(replica.hear(block.values(), heard.dense[block.name]))
+        self._job.staleness.note(step=self._step, slowest=heard.slowest)
+
+    def flush(self) -> None:
+        """Exchange now: send what has moved, take in what others changed."""
+        self.wait_exchanged()
+        self._exchange_now(self._take_deltas())
+
+    def reload(self, *, workers: int) -> None:
+        """Take the servers' values and a share of loaded states; one's own are forgotten."""
+        self.wait_exchanged()
+        with self.states.lock:
+            blocks = [block for block, _ in self._tables.dense]
+            forget_states(self._optimizer, self._steppers, blocks)
+            self.states.begin(workers=workers)
+        pulled = pull_dense(self._job, self._blocks)
+        for block, values in zip(self._blocks, pulled, strict=True):
+            block.install(values)
+            self._dense[block.name].reset(values)
+        if self._in_place is not None:
+            self._in_place.reload()
+        for replica in self._rows.values():
+            replica.forget()
+        self._exchange_now(self._no_deltas())
+        take_saved_states(self._job, self.states)
+
+    def depart(self) -> None:
+        """Send all of this worker's progress, and leave."""
+        self.wait_exchanged()
+        self._exchange_now(self._take_deltas(rest=True))
+        fields = {**self._job.author.fields(), "step": self._step}
+        self._job.communicator.wait(self._job.pservers.call_all("leave", fields))
+
+    def adjust(self, mode: TrainingMode) -> None:
+        """Exchange every other ``k_steps`` from the next step on."""
+        self._mode = mode
+        self._periods.adjust(mode.k_steps)
+
+    def finish(self) -> None:
+        """Exchange for the last time: all workers and servers hold the same afterwards."""
+        self.wait_exchanged()
+        self._exchange_now(self._take_deltas(rest=True))
+        self._job.wait_for_the_end("fleet.geo_rest")
+        self._exchange_now(self._no_deltas())
+        if self._mode.wire_dtype != "float32":
+            for name, replica in self._rows.items():
+                pull_anew(self._job, replica, max_rows=self._max_rows(name))
+
+    def _periods_from(self, step: int) -> Periods:
+        return Periods(k_steps=self._mode.k_steps, growth=self._mode.geo_growth, step=step)
+
+    def _narrowed(self, delta: Delta) -> Delta:
+        """Return a delta as it travels; what that loses of it counts as unsent again."""
+        name, wire = delta.table, self._mode.wire_dtype
+        if delta.rows is None:
+            parts = [encode_rows(delta.values[part], wire) for part in self._slices[name]]
+            sent = np.concatenate([decode_rows(part, wire) for part in parts])
+            self._dense[name].give_back(delta.values - sent)
+            return delta._replace(wire=wire, encoded=tuple(parts))
+        replica = self._rows[name]
+        wire = narrowest(wire, replica.store.spec.dim)
+        rows, order = delta.rows.sorted()
+        values = delta.values if order is None else delta.values[order]
+        encoded = encode_rows(values, wire)
+        replica.give_back(rows.ids_U, values - decode_rows(encoded, wire))
+        return Delta(name, values, rows, wire, (encoded,), delta.num_steps)
+
+    def _take_deltas(self, *, rest: bool = False) -> list[Delta]:
+        """Return what this worker has to send; with ``rest``, all of it."""
+        deltas = []
+        num_steps = self._step - self._delta_step
+        self._delta_step = self._step
+        for name, replica in self._rows.items():
+            ids, values, offsets = replica.take_rest() if rest else replica.take_delta()
+            deltas.append(Delta(name, values, Rows(ids, offsets), num_steps=num_steps))
+        for block in self._blocks:
+            dense = self._dense[block.name]
+            take = dense.take_rest if rest else dense.take_delta
+            values, cur = take(block.values())
+            block.install(cur)
+            deltas.append(Delta(block.name, values, num_steps=num_steps))
+        if self._in_place is not None:
+            with self._job.times.during("push"):
+                powers = self._powers(step=self._step).fields(dense=True, num_steps=num_steps)
+                self._in_place.exchange(powers, step=self._step, rest=rest)
+        return deltas
+
+    def _no_deltas(self) -> list[Delta]:
+        """Return an exchange that only listens; what moves in place is heard at once."""
+        if self._in_place is not None:
+            self._in_place.listen()
+        listening = [self._listening(name) for name in self._rows]
+        if self._job.pservers.divides:
+            return listening  # and what nothing is sent of is pulled
+        return listening + [
+            Delta(block.name, np.zeros(block.size, np.float32)) for block in self._blocks
+        ]
+
+    def _listening(self, name: str, wire: WireDtype = "float32") -> Delta:
+        dim = self._rows[name].store.spec.dim
+        offsets = np.zeros(self._job.placement.num_shards + 1, np.int64)
+        rows = Rows(np.empty(0, np.int64), offsets)
+        nothing = np.empty((0, dim), np.float32)
+        return Delta(name, nothing, rows, wire, (encode_rows(nothing, wire),))
+
+    def _max_rows(self, name: str) -> int:
+        """Rows of a table in one message."""
+        dim = self._rows[name].store.spec.dim
+        return max(1, _MESSAGE_VALUES // (dim * len(self._rows)))
+
+    def _send(self, deltas: list[Delta]) -> None:
+        self._flying = self._job.communicator.submit(self._exchange(deltas, self._step))
+
+    def _exchange_now(self, deltas: list[Delta]) -> None:
+        self._send(deltas)
+        self.wait_exchanged()
+
+    async def _exchange(self, deltas: list[Delta], step: int) -> Heard:
+        """Push differences, then collect everything that others changed.
+
+        Rows are heard only when all of this worker's differences are added: a row that
+        came earlier would lack what is still to be sent of it. What a pserver answers
+        before isn't acknowledged, so it is told again.
+        """
+        heard = Heard(step=step)
+        while True:
+            now, later = divided(deltas, self._max_rows)
+            more = await self._exchange_once(now, step, heard, listens=not later)
+            sending = {delta.table for delta in later}
+            listening = (self._rows.keys() if later else more) - sending
+            wires = {delta.table: delta.wire for delta in now}
+            deltas = later + [self._listening(n, wires[n]) for n in sorted(listening)]
+            if not deltas:
+                break
+        unheard = [block for block in self._blocks if block.name not in heard.dense]
+        if unheard:
+            pulled = await fetch_dense(self._job, unheard)
+            heard.dense |= {b.name: v for b, v in zip(unheard, pulled, strict=True)}
+        return heard
+
+    async def _exchange_once(
+        self, deltas: list[Delta], step: int, heard: Heard, *, listens: bool
+    ) -> set[str]:
+        """Send one message to each pserver; return the tables that have more to tell."""
+        self._sequence += 1
+        writes = [self._write(delta) for delta in deltas]
+        num_steps = max((delta.num_steps for delta in deltas), default=0)
+        part_fields = partial(self._part_fields, step=step, num_steps=num_steps)
+        fields = {**self._job.author.fields(), "step": max(step - 1, 0)}
+        if not listens:
+            fields["continues"] = True
+        messages = write_messages(
+            writes,
+            self._job.placement,
+            fields,
+            values_name="deltas",
+            part_fields=partial(part_fields, listens=listens),
+        )
+        answers = await self._job.pservers.change("exchange", messages)
+        for block in self._blocks:
+            for index, write in enumerate(writes):
+                if write.table == block.name:
+                    heard.dense[block.name] = await fetch_exchanged(
+                        self._job, block, answers, index, wire=write.wire
+                    )
+        return self._collect(writes, answers, heard, listens=listens)
+
+    def _write(self, delta: Delta) -> Write:
+        encoded: Sequence[Encoded] | None = None
+        if delta.wire != "float32":
+            encoded = delta.encoded
+            if delta.rows is not None:
+                placement = self._job.placement
+                parts = [delta.rows.of(placement, s)[0] for s in range(placement.num_servers)]
+                encoded = [delta.encoded[0].part(part) for part in parts]
+        return Write(
+            table=delta.table,
+            sequence=self._sequence,
+            values=delta.values,
+            rows=delta.rows,
+            wire=delta.wire,
+            encoded=encoded,
+        )
+
+    def _collect(
+        self, writes: list[Write], answers: list[Message], heard: Heard, *, listens: bool
+    ) -> set[str]:
+        """Add the answers' rows to ``heard``; return the tables that have more to tell.
+
+        Without ``listens`` rows are left with the pservers.
+        """
+        heard.slowest = slowest_of(answers)
+        more: set[str] = set()
+        for index, write in enumerate(writes):
+            if write.rows is None or not listens:
+                continue
+            rows = [decoded_part(answer, index, write.wire) for answer in answers]
+            for server, answer in enumerate(answers):
+                facts = answer.fields["parts"][index]
+                self._acks[server, write.table] = int(facts["batch"])
+                ids = heard_ids(answer, index)
+                heard.rows.setdefault(write.table, []).append((ids, rows[server]))
+                if facts["more"]:
+                    more.add(write.table)
+        return more
+
+    def _part_fields(
+        self, server: int, write: Write, *, listens: bool, step: int, num_steps: int
+    ) -> dict[str, float]:
+        """Say what was heard, what may be told (little if nobody listens), how to divide."""
+        is_dense, powers = write.rows is None, self._powers(step=step)
+        return {
+            "ack": self._acks.get((server, write.table), 0),
+            "max_rows": self._max_rows(write.table) if listens and not is_dense else 1,
+            **powers.fields(dense=is_dense, num_steps=num_steps),
+        }

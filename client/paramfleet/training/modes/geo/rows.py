@@ -1,0 +1,31 @@
+"""GEO's rows, taken as the pservers hold them."""
+
+from paramfleet.tables.replica import RowReplica
+from paramfleet.training.job import Job
+from paramfleet.transport.requests import Read, ReadPlan, Rows
+from paramfleet_shared.tables.partition import partition
+
+__all__ = ["pull_anew"]
+
+
+def pull_anew(job: Job, replica: RowReplica, *, max_rows: int) -> None:
+    """Take every row anew: what was heard and added before was rounded.
+
+    Args:
+        job: The worker's connections.
+        replica: The rows.
+        max_rows: Of one message.
+
+    Raises:
+        FleetError: if a pserver didn't answer, or the job failed.
+    """
+    spec, placement = replica.store.spec, job.placement
+    ids = replica.store.ids().copy()
+    for start in range(0, len(ids), max_rows):
+        some, _, offsets = partition(ids[start : start + max_rows], placement.num_shards)
+        read = Read(table=spec.name, rows=Rows(some, offsets), dim=spec.dim)
+        plan = ReadPlan([read], placement)
+        answers = job.communicator.wait(
+            job.pservers.pull(plan, rank=job.author.rank, min_step=0)
+        )
+        replica.install(some, plan.join(answers)[0])

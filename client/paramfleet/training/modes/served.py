@@ -1,0 +1,309 @@
+"""What sync and async share: the pservers run the optimizer.
+
+Both pull the rows of a batch and push one gradient a row. They differ in what a
+step waits for: in sync for every worker's push of the same step, in async for
+nothing but room in a bounded queue.
+"""
+
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from paramfleet.config.strategy import TrainingMode
+from paramfleet.tables.row_store import spec_of
+from paramfleet.tables.rules import RuleChangedError, server_rule
+from paramfleet.tables.sparse import SparseTable, nothing_pending
+from paramfleet.training.job import Job, agree_on_dense, declare, pull_dense, slowest_of
+from paramfleet.training.modes.ahead import Ahead, Found, Wanted, When
+from paramfleet.training.modes.base import ModelTables, check_gradients, learning_rate
+from paramfleet.training.modes.outgoing import Outgoing
+from paramfleet.training.modes.sender import StepGradients, TableGradient
+from paramfleet.transport.requests import Read, ReadPlan, Rows, Write, write_messages
+from paramfleet_shared.errors.served import (
+    KnownIdsGoneError,
+    PulledIdsGoneError,
+    StepIncompleteError,
+)
+from paramfleet_shared.net.wire.message import Message
+from paramfleet_shared.tables.encoding import WireDtype
+
+__all__ = ["ServedMode"]
+
+_NO_RULES = frozenset({"params", "lr", "initial_lr"})
+"""What a group has beside the options of its rule."""
+
+
+def _options_of(group: dict[str, Any]) -> dict[str, Any]:
+    """Return a copy of the options that a rule is made of."""
+    return {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in group.items()
+        if name not in _NO_RULES
+    }
+
+
+class ServedMode:
+    """Pull on demand; collect gradients; describe tables to the servers."""
+
+    def __init__(
+        self,
+        job: Job,
+        mode: TrainingMode,
+        optimizer: torch.optim.Optimizer,
+        tables: ModelTables,
+    ) -> None:
+        self._job = job
+        self._mode = mode
+        self._tables = tables
+        self._step = 0
+        self._sequence = 0
+        shards = job.placement.num_shards
+        self._specs = [
+            spec_of(table, rule=server_rule(optimizer, group, sparse=True), num_shards=shards)
+            for table, group in tables.sparse
+        ] + [
+            block.spec(server_rule(optimizer, group, sparse=False), num_shards=shards)
+            for block, group in tables.dense
+        ]
+        self._optimizer = optimizer
+        groups = [group for _, group in (*tables.sparse, *tables.dense)]
+        self._groups = list({id(group): group for group in groups}.values())
+        self._checked: list[dict[str, Any]] = []
+        """Options of the optimizer's groups, as they were found in order."""
+        self._noted = -1
+        self._blocks = [block for block, _ in tables.dense]
+        self._wire = mode.wire_dtype
+        self._outgoing = Outgoing(
+            self._specs,
+            job.placement,
+            mode.wire_dtype,
+            rank=job.author.rank,
+            incarnation=job.author.incarnation,
+        )
+        self.ahead = Ahead(
+            placement=job.placement,
+            read=self._read,
+            pull=lambda plan, step: job.communicator.submit(self._pull_ahead(plan, step)),
+            step=lambda: self._step,
+            when=self._when,
+        )
+        """Where rows of batches to come are asked for."""
+
+    def start(self) -> None:
+        """Declare the tables, and start from worker 0's dense parameters."""
+        self._step = declare(self._job, self._specs, self._mode)
+        for table, _ in self._tables.sparse:
+            table.bind(self)
+        agree_on_dense(self._job, self._blocks)
+
+    @property
+    def num_shards(self) -> int:
+        """Return the shards of every table of the job."""
+        return self._job.placement.num_shards
+
+    @property
+    def by_id(self) -> bool:
+        """Return whether ids are sorted inside their shard: narrow jobs pack them."""
+        return self._wire != "float32"
+
+    def lookup(
+        self,
+        table: SparseTable,
+        ids_U: NDArray[np.int64],
+        offsets: NDArray[np.int64],
+        *,
+        create: bool,
+    ) -> NDArray[np.float32]:
+        """Pull rows, as ``RowSource`` promises."""
+        with self._job.times.during("pull"):
+            found = self.ahead.take(table, ids_U, create=create)
+            if found is None:
+                (rows,), answers = self._find([Wanted(table, Rows(ids_U, offsets), create)])
+                found = rows, answers
+        rows, answers = found
+        if create:
+            self._note(answers)
+        return rows
+
+    def expect(self, wanted: Sequence[Wanted]) -> None:
+        """Pull the rows of all lookups of the forward that begins, by one request.
+
+        Raises:
+            FleetError: if the request failed.
+        """
+        with self._job.times.during("pull"):
+            self.ahead.begin_forward(wanted, self._find(wanted))
+
+    def _find(self, wanted: Sequence[Wanted]) -> Found:
+        """Pull rows of the step in progress, and wait for them."""
+        plan = ReadPlan([self._read(each) for each in wanted], self._job.placement)
+        pulling = self._pull(plan, self._min_step())
+        answers = self._wait(pulling, meanwhile=partial(self._find_rests, plan))
+        return plan.join(answers), answers
+
+    def _wait(
+        self, work: Coroutine[Any, Any, list[Message]], *, meanwhile: Callable[[], None]
+    ) -> list[Message]:
+        """Wait for a request, in the training thread."""
+        return self._job.communicator.wait(work, meanwhile=meanwhile)
+
+    def _find_rests(self, plan: ReadPlan) -> None:
+        for read in plan.reads:
+            self._outgoing.find_rest(read)
+
+    def flush(self) -> None:
+        """A push is with the servers when ``step`` returns."""
+
+    def reload(self, *, workers: int) -> None:
+        """Rows are pulled anyway; take the dense parameters."""
+        del workers  # the states are the servers'
+        self.ahead.forget()
+        self._job.communicator.wait(self._forget_rest())
+        self.refresh()
+
+    def finish(self) -> None:
+        """Push what waits, leave so that workers with more data go on, and wait for them."""
+        self.depart()
+        self._job.wait_for_the_end("fleet.finish")
+        self.refresh()
+
+    def depart(self) -> None:
+        """Push what waits, and leave."""
+        self.ahead.forget()
+        self.flush()
+        fields = {**self._job.author.fields(), "step": self._step}
+        self._job.communicator.wait(self._job.pservers.call_all("leave", fields))
+
+    def adjust(self, mode: TrainingMode) -> None:
+        """Keep to another ``max_staleness`` from the next step on."""
+        self._mode = mode
+
+    def refresh(self, *, wire: WireDtype = "float32") -> None:
+        """Install the pservers' dense parameters."""
+        min_step = self._min_step()
+        self._install(pull_dense(self._job, self._blocks, min_step=min_step, wire=wire))
+
+    def _read(self, wanted: Wanted) -> Read:
+        """Describe one table's part of a pull."""
+        table, rows, create = wanted
+        if create:
+            return self._outgoing.read(table.name, rows)
+        # Nothing will be pushed of rows that are only looked at.
+        return Read(table=table.name, rows=rows, dim=table.dim)
+
+    async def _pull(self, plan: ReadPlan, min_step: int) -> list[Message]:
+        """Pull, and once more with all ids if a pserver lacks those that aren't sent."""
+        try:
+            answers = await self._ask(plan, min_step)
+        except (PulledIdsGoneError, KnownIdsGoneError) as gone:
+            self._outgoing.note_gone(gone, plan)
+            return await self._ask(plan.with_ids(), min_step)
+        self._outgoing.confirm(plan)
+        return answers
+
+    async def _ask(self, plan: ReadPlan, min_step: int) -> list[Message]:
+        """Pull; wait for a step that an operator holds up.
+
+        Raises:
+            StepIncompleteError: if nobody does.
+        """
+        rank = self._job.author.rank
+        while True:
+            try:
+                return await self._job.pservers.pull(plan, rank=rank, min_step=min_step)
+            except StepIncompleteError:
+                if not self._job.communicator.session.life.orders.paused:
+                    raise
+
+    async def _pull_ahead(self, plan: ReadPlan, step: int) -> list[Message]:
+        """Pull rows of a batch that begins after ``step`` steps."""
+        return await self._pull(plan, step)
+
+    def _install(self, values: list[NDArray[np.float32]]) -> None:
+        for block, flat in zip(self._blocks, values, strict=True):
+            block.install(flat)
+
+    async def _forget_rest(self) -> None:
+        self._outgoing.forget()
+
+    def _min_step(self) -> int:
+        """Steps that must be applied before a pull is answered."""
+        return 0
+
+    def _when(self) -> When:
+        """When rows of batches to come are asked for."""
+        return "step"
+
+    def _note(self, answers: Sequence[Message]) -> None:
+        """Take one sample of the staleness in each step."""
+        if self._noted < self._step:
+            self._noted = self._step
+            self._job.staleness.note(step=self._step, slowest=slowest_of(answers))
+
+    def check_rules(self) -> None:
+        """Refuse options that changed since the servers were told; the lr may.
+
+        Raises:
+            RuleChangedError: naming the table.
+        """
+        options = [_options_of(group) for group in self._groups]
+        if options == self._checked:  # most steps: what was looked at before
+            return
+        groups = [(True, group) for _, group in self._tables.sparse]
+        groups += [(False, group) for _, group in self._tables.dense]
+        for spec, (sparse, group) in zip(self._specs, groups, strict=True):
+            rule = server_rule(self._optimizer, group, sparse=sparse)
+            if rule != spec.optimizer:
+                raise RuleChangedError(table=spec.name, have=str(spec.optimizer), got=str(rule))
+        self._checked = options
+
+    def _gradients(self, *, examples: int, dense: bool = True) -> StepGradients:
+        """Return what this step pushes.
+
+        Args:
+            examples: Of the step.
+            dense: Whether a copy of the dense gradients is part of it.
+
+        Raises:
+            GradientError: if a gradient isn't finite.
+            RuleChangedError: if an option but the lr changed.
+        """
+        check_gradients(self._tables, step=self._step)
+        self.check_rules()
+        parts = []
+        for table, group in self._tables.sparse:
+            ids, grads, offsets = table.pending() or nothing_pending(table.dim, self.num_shards)
+            rows, lr = Rows(ids, offsets), learning_rate(group)
+            parts.append(TableGradient(name=table.name, rows=rows, grads=grads, lr=lr))
+        for block, group in self._tables.dense if dense else ():
+            grads, lr = block.gradients(), learning_rate(group)
+            parts.append(TableGradient(name=block.name, rows=None, grads=grads, lr=lr))
+        return StepGradients(step=self._step, examples=examples, parts=tuple(parts))
+
+    def _writes(self, gradients: StepGradients) -> list[Write]:
+        """Return what a step pushes; each call is a new push with a new identity."""
+        self._sequence += 1
+        return [self._outgoing.write(part, sequence=self._sequence) for part in gradients.parts]
+
+    async def _push(self, gradients: StepGradients, writes: list[Write]) -> None:
+        """Push, and once more with all ids if a pserver doesn't keep those of a pull."""
+        change = self._job.pservers.change
+        try:
+            await change("push", self._push_messages(gradients, writes))
+        except PulledIdsGoneError as gone:
+            self._outgoing.note_gone(gone)
+            writes = [replace(write, pulled=None) for write in writes]
+            await change("push", self._push_messages(gradients, writes))
+
+    def _push_messages(self, gradients: StepGradients, writes: list[Write]) -> list[Message]:
+        fields = {
+            **self._job.author.fields(),
+            "step": gradients.step,
+            "weight": float(gradients.examples),
+        }
+        return write_messages(writes, self._job.placement, fields, values_name="grads")

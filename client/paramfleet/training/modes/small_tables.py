@@ -1,0 +1,157 @@
+"""Small tables of sync: their rows come with every step, and no forward asks for them.
+
+Rows of the step in progress change for nobody before it is whole. So those that came with the
+step before are what a pull would answer, until this worker takes its next step. A batch to come
+isn't known then, but all ids of the batches so far are: where these stay few, the answer of a
+step holds the rows of all of them. A forward that looks up none but these needs no request.
+
+Sans-io, and used from the training thread.
+
+Shape legend: U = unique ids of a lookup, K = known ids of a table, D = row width.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paramfleet.tables.sparse import SparseTable
+from paramfleet.training.modes.ahead import Found, Wanted
+from paramfleet.transport.requests import Read, ReadPlan, Rows
+from paramfleet_shared.discovery.placement import Placement
+from paramfleet_shared.net.wire.message import Message
+from paramfleet_shared.tables.partition import partition
+from paramfleet_shared.tables.rowstore import SlotIndex
+
+__all__ = ["MAX_BYTES", "SmallTables"]
+
+MAX_BYTES = 64 << 10
+"""What all ids and rows together may take in a step: less time than one more request does."""
+
+_TABLE_BYTES = 256
+"""What a table counts for beside its rows: its names, bounds and lengths."""
+
+
+class _Known:
+    """The ids of one table that batches had, and their rows if they have come."""
+
+    def __init__(self, table: SparseTable) -> None:
+        self.table = table
+        self.row_bytes = 8 + 4 * table.dim
+        self._index = SlotIndex(max_rows=MAX_BYTES // self.row_bytes, table=table.name)
+        self.rows: NDArray[np.float32] | None = None
+        """float32 [K, D], in the order in which the ids came."""
+
+    def num_new(self, ids_U: NDArray[np.int64]) -> int:
+        """Return how many of these aren't known."""
+        return int(np.count_nonzero(self._index.find(ids_U, create=False) < 0))
+
+    def add(self, ids_U: NDArray[np.int64]) -> None:
+        """Know these, too; the rows that have come are no longer all."""
+        self._index.find(ids_U, create=True)
+        self.rows = None
+
+    def take(self, ids_U: NDArray[np.int64]) -> NDArray[np.float32] | None:
+        """Return copies of the rows of ids [U, D]; None if one isn't here."""
+        if self.rows is None:
+            return None
+        slots = self._index.find(ids_U, create=False)
+        return None if (slots < 0).any() else self.rows.take(slots, axis=0)
+
+    def read(self, num_shards: int) -> Read:
+        """Return what asks for the rows; none are made by it, since training has made them."""
+        parted = partition(self._index.ids(), num_shards)
+        order = np.empty_like(parted.inverse)
+        order[parted.inverse] = np.arange(len(order))
+        rows = Rows(parted.ids, parted.offsets)
+        return Read(table=self.table.name, rows=rows, dim=self.table.dim, order=order)
+
+
+class SmallTables:
+    """The rows that come with a step.
+
+    Args:
+        dense: What every step reads beside them.
+        placement: Who hosts what.
+        max_bytes: What they may take; 0 for none. Once they would take more, none come any
+            more: a forward would have to ask for others anyway.
+    """
+
+    def __init__(
+        self, dense: ReadPlan, placement: Placement, *, max_bytes: int = MAX_BYTES
+    ) -> None:
+        self._dense = dense
+        self._placement = placement
+        self._left_bytes = max_bytes
+        self._known: dict[str, _Known] = {}
+        self._plan: ReadPlan | None = dense
+        self._answers: list[Message] = []
+        self._step = -1
+
+    def learn(self, wanted: Sequence[Wanted]) -> None:
+        """Have the rows that a forward trains come with the steps from now on."""
+        for table, rows, create in wanted:
+            if not create or self._left_bytes <= 0:
+                continue
+            known = self._known.get(table.name)
+            if known is None:
+                known = self._known[table.name] = _Known(table)
+                self._left_bytes -= _TABLE_BYTES
+                self._plan = None
+            num_new = known.num_new(rows.ids_U)
+            self._left_bytes -= num_new * known.row_bytes
+            if self._left_bytes <= 0:
+                self._known.clear()
+                self._plan = self._dense
+            elif num_new:
+                known.add(rows.ids_U)
+                self._plan = None
+
+    def covers(self, wanted: Sequence[Wanted]) -> bool:
+        """Return whether ``plan`` asks for all these rows."""
+        return all(
+            (known := self._known.get(table.name)) is not None and not known.num_new(rows.ids_U)
+            for table, rows, _ in wanted
+        )
+
+    @property
+    def plan(self) -> ReadPlan:
+        """Return what a step reads, dense tables first; the same until something is learnt."""
+        if self._plan is None:
+            shards = self._placement.num_shards
+            rows = [known.read(shards) for known in self._known.values()]
+            self._plan = ReadPlan([*self._dense.reads, *rows], self._placement)
+        return self._plan
+
+    def arrived(
+        self, found: Sequence[NDArray[np.float32]], answers: list[Message], *, step: int
+    ) -> None:
+        """Note the rows that ``plan`` asked for beside the dense tables.
+
+        Args:
+            found: float32 [K, D] of each table.
+            answers: That they came in.
+            step: How many steps are in them.
+        """
+        for known, rows in zip(self._known.values(), found, strict=True):
+            known.rows = rows
+        # Not their tensors: a body that holds dense values as well would stay until the next.
+        self._answers = [Message(fields=answer.fields) for answer in answers]
+        self._step = step
+
+    def take(self, wanted: Sequence[Wanted], *, step: int) -> Found | None:
+        """Return rows; None if some of them aren't here, or they are of another step."""
+        if step != self._step:
+            return None
+        found = []
+        for table, rows, _ in wanted:
+            known = self._known.get(table.name)
+            taken = None if known is None else known.take(rows.ids_U)
+            if taken is None:
+                return None
+            found.append(taken)
+        return found, self._answers
+
+    def forget(self) -> None:
+        """Drop the rows: they are of before."""
+        self._step = -1

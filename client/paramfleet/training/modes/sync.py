@@ -1,0 +1,192 @@
+"""sync: a step is one step of the whole job, run by the pservers.
+
+A step is one request to each pserver: it pushes the gradients, and is answered with the new
+dense values, and the rows of the next batch if that is known, once every worker's push is
+applied.
+"""
+
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+from typing_extensions import override
+
+from paramfleet.config.errors import CallOrderError
+from paramfleet.model_state.batch_norm import share_statistics
+from paramfleet.training.job import dense_plan, fetch_dense
+from paramfleet.training.modes.ahead import Found, Wanted
+from paramfleet.training.modes.sender import StepGradients
+from paramfleet.training.modes.served import ServedMode
+from paramfleet.training.modes.small_tables import MAX_BYTES, SmallTables
+from paramfleet.training.step_totals import StepTotals
+from paramfleet.transport.requests import ReadPlan, Write
+from paramfleet_shared.errors.served import (
+    KnownIdsGoneError,
+    PulledIdsGoneError,
+    StepIncompleteError,
+)
+from paramfleet_shared.net.wire.message import Message
+
+__all__ = ["SyncMode"]
+
+log = logging.getLogger(__name__)
+
+
+class SyncMode(ServedMode):
+    """Every step is one step of the whole job: equal to one process with the whole batch."""
+
+    _totals: StepTotals | None = None
+
+    @override
+    def start(self) -> None:
+        """Start as every served mode; from now on this thread makes its small calls itself.
+
+        Workers share batch statistics if that is asked for.
+
+        Raises:
+            CallOrderError: if it is, and there is no model.
+            StrategyError: if one of the model's layers can't.
+        """
+        if self._mode.sync_batch_norm and self._job.worker_num > 1:
+            self._share_statistics()
+        super().start()
+        self._dense = dense_plan(self._job, self._blocks, wire=self._wire)
+        # Narrow rows are named by their pull when they are pushed, so each forward has its own.
+        max_bytes = MAX_BYTES if self._wire == "float32" else 0
+        self._small = SmallTables(self._dense, self._job.placement, max_bytes=max_bytes)
+        self._job.communicator.wait(self._open_direct())
+
+    @override
+    def _find(self, wanted: Sequence[Wanted]) -> Found:
+        """Take rows that came with the last step, if all did; else pull them."""
+        found = self._small.take(wanted, step=self._step)
+        if found is None:
+            found = super()._find(wanted)
+            self._small.learn(wanted)
+        return found
+
+    @override
+    def reload(self, *, workers: int) -> None:
+        """Take the servers' values as they are now."""
+        self._small.forget()
+        super().reload(workers=workers)
+
+    @override
+    def depart(self) -> None:
+        """Push what waits, and leave; what the model computes from now on is its own."""
+        self._small.forget()
+        super().depart()
+        if self._totals is not None:
+            self._totals.is_over = True
+
+    async def _open_direct(self) -> None:
+        self._job.communicator.wakes(await self._job.pservers.open_direct())
+
+    @override
+    def _wait(
+        self,
+        work: Coroutine[Any, Any, list[Message]],
+        *,
+        meanwhile: Callable[[], None] = lambda: None,
+    ) -> list[Message]:
+        """Wait for a request, and make it in this thread where that can be."""
+        return self._job.communicator.wait_here(work, meanwhile=meanwhile)
+
+    def step(self, *, examples: int) -> None:
+        """Push, wait until every worker's push is applied, and take the new dense values."""
+        if self._totals is not None:
+            self._totals.end_step(examples=examples)
+        gradients = self._gradients(examples=examples)
+        writes = self._writes(gradients)
+        if self._job.pservers.divides:
+            self._step_in_pieces(gradients, writes)
+            return
+        step, job = self._step + 1, self._job
+        due, known = self.ahead.due(step=step), []
+        if all(self._small.covers(asked.wanted) for asked in due):
+            due, known = [], due
+        plan = self._small.plan
+        if due:
+            rows = (read for asked in due for read in asked.plan.reads)
+            plan = ReadPlan([*self._dense.reads, *rows], job.placement)
+        with job.times.during("push"):
+            answers = self._wait(self._take_step(gradients, writes, plan))
+            found = plan.join(answers)
+        self._step = step
+        place = len(self._blocks)
+        if not due:
+            self._small.arrived(found[place:], answers, step=step)
+            for asked in known:
+                taken = self._small.take(asked.wanted, step=step)
+                assert taken is not None, "the plan asked for all its rows"
+                asked.arrived(*taken)
+        for asked in due:
+            stop = place + len(asked.plan.reads)
+            asked.arrived(found[place:stop], answers)
+            self._small.learn(asked.wanted)
+            place = stop
+        self._install(found[: len(self._blocks)])
+
+    def _step_in_pieces(self, gradients: StepGradients, writes: list[Write]) -> None:
+        """Step dense tables that are larger than one request carries."""
+        step, job = self._step + 1, self._job
+        with job.times.during("push"):
+            job.communicator.wait(self._push_alone(gradients, writes))
+            del gradients, writes  # gigabytes, and as many are about to come
+            self.ahead.send_next(step=step)
+            fetch = fetch_dense(
+                job, self._blocks, min_step=step, wire=self._wire, ask=self._pull
+            )
+            values = job.communicator.wait(fetch)
+        self._step = step
+        self._install(values)
+
+    async def _take_step(
+        self, gradients: StepGradients, writes: list[Write], plan: ReadPlan
+    ) -> list[Message]:
+        """Push, and pull what the step makes of the tables.
+
+        That takes two requests after all if a pserver lacks ids that weren't sent, or an
+        operator holds another worker up: a push that was kept is taken once.
+
+        Raises:
+            StepIncompleteError: if another worker's push didn't come in time.
+        """
+        job, times = self._job, self._job.times
+        pushes = self._push_messages(gradients, writes)
+        times.switch("barrier")  # what of it wasn't one is known in the end
+        began = times.seconds("barrier")
+        try:
+            answers, waited_s = await job.pservers.step(plan.behind(pushes))
+        except (PulledIdsGoneError, KnownIdsGoneError):
+            pass
+        except StepIncompleteError:
+            if not job.communicator.session.life.orders.paused:
+                raise
+        else:
+            took_s = times.seconds("barrier") - began
+            times.move(max(0.0, took_s - waited_s), "barrier", "push")
+            self._outgoing.confirm(plan)
+            return answers
+        await self._push(gradients, writes)
+        return await self._pull(plan, gradients.step + 1)
+
+    async def _push_alone(self, gradients: StepGradients, writes: list[Write]) -> None:
+        """Push; what the training thread waits for after that is the others' pushes."""
+        await self._push(gradients, writes)
+        self._job.times.switch("barrier")
+
+    def _min_step(self) -> int:
+        return self._step
+
+    def _share_statistics(self) -> None:
+        model = self._job.agreement.model
+        if model is None:
+            remedy = "give the model to fleet.distributed_model(): sync_batch_norm needs it"
+            raise CallOrderError(function="init_worker", remedy=remedy)
+        examples = self._job.examples
+        self._totals = StepTotals(
+            self._job, step=lambda: self._step, weight=lambda: examples.seen
+        )
+        if not share_statistics(model, self._totals):
+            log.warning("worker.no_batch_norm", extra={"reason": "the model has no BatchNorm"})

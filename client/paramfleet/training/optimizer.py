@@ -1,0 +1,329 @@
+"""The optimizer that training code holds: torch's, stepping through a mode.
+
+It is a ``torch.optim.Optimizer`` over the same parameter groups, so that
+learning-rate schedulers, ``clip_grad_norm_`` and ``zero_grad`` work on it. What a
+step does is the mode's business.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, overload
+
+import torch
+from typing_extensions import override
+
+from paramfleet.config.strategy import TrainingMode
+from paramfleet.tables.row_store import RowStore
+from paramfleet.tables.rules import check_options
+from paramfleet.telemetry.step_times import StepTimes
+from paramfleet.training.forwards import Expecting
+from paramfleet.training.job import Staleness
+from paramfleet.training.localsgd.alone import localsgd_alone
+from paramfleet.training.localsgd.core.ledger import Ledger
+from paramfleet.training.modes.ahead import Ahead
+from paramfleet.training.modes.base import LearningRateError, Mode, collect_tables
+from paramfleet.training.modes.local import LocalMode
+from paramfleet_shared.errors import ContractError
+from paramfleet_shared.system.gc_tuning import freeze
+from paramfleet_shared.tables.spec import TableSpec
+from paramfleet_shared.values.bounds import MAX_LEARNING_RATE, MAX_WEIGHT
+
+__all__ = [
+    "DistributedOptimizer",
+    "ExamplesError",
+    "NotStartedError",
+    "TrainingFinishedError",
+]
+
+
+class NotStartedError(ContractError):
+    """A step was taken before the worker had joined the tables."""
+
+    code = "contract.not_started"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "this worker has no tables yet: call fleet.init_worker() before training"
+        )
+
+
+class ExamplesError(ContractError):
+    """A step was to count for a number of examples that no mean can use."""
+
+    code = "contract.examples"
+
+    def __init__(self, *, examples: float) -> None:
+        super().__init__(
+            f"step(examples={examples}): must be from 0 to {MAX_WEIGHT:g}; nothing was changed",
+            examples=examples,
+        )
+        self.examples = examples
+
+
+class TrainingFinishedError(ContractError):
+    """A step was taken after this worker had finished its training."""
+
+    code = "contract.training_finished"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "this worker has finished its training: take every step before "
+            "fleet.finish_training() and fleet.stop_worker()"
+        )
+
+
+class DistributedOptimizer(torch.optim.Optimizer):
+    """Made by ``fleet.distributed_optimizer``.
+
+    Args:
+        inner: The torch optimizer over the model's parameters.
+        mode: The mode the strategy chose; ``local`` trains in this process.
+        count_examples: Returns, and forgets, how many examples were forwarded since
+            the last call.
+        times: Where this worker's time goes.
+        between_steps: Called after each step.
+
+    Raises:
+        OptimizerOptionError: if an option is a number that no training can use.
+    """
+
+    def __init__(
+        self,
+        inner: torch.optim.Optimizer,
+        mode: TrainingMode,
+        count_examples: Callable[[], int],
+        times: StepTimes,
+        between_steps: Callable[[], None] = lambda: None,
+    ) -> None:
+        check_options(inner)
+        super().__init__(inner.param_groups, inner.defaults)
+        self.inner = inner
+        self.mode = mode
+        self.tables = collect_tables(inner)
+        self.num_steps = 0
+        """Steps taken by this worker."""
+        self.times = times
+        self.last_loss: torch.Tensor | None = None
+        """What ``minimize`` was given last, without its graph."""
+        self.step_loss: torch.Tensor | float | None = None
+        """Loss of the step in progress, if the script said it."""
+        self._count_examples = count_examples
+        self._mode: Mode | None = None
+        self._is_finished = False
+        self._staleness = Staleness()
+        self._between_steps = between_steps
+        if mode.name == "local":
+            self._mode = self._local()
+            times.begin()
+
+    def bind(self, mode: Mode, staleness: Staleness) -> None:
+        """Step through ``mode`` from now on."""
+        self._mode = mode
+        self.tables = getattr(mode, "tables", self.tables)
+        self._staleness = staleness
+        self._is_finished = False
+        freeze()
+        self.times.begin()
+
+    def finish(self) -> None:
+        """End the training of this worker, as ``fleet.finish_training`` promises."""
+        self.running.finish()
+        self.times.end()
+        self._is_finished = True
+
+    def depart(self) -> None:
+        """End the training of this worker; the others go on."""
+        self.running.depart()
+        self.times.end()
+        self._is_finished = True
+
+    def adjust(self, name: str, value: Any) -> None:
+        """Change a setting between two steps.
+
+        Args:
+            name: ``lr``, of every parameter group, or ``k_steps`` or ``max_staleness``.
+            value: What it is to be.
+
+        Raises:
+            LearningRateError: if it is none that can be used; nothing was changed.
+        """
+        if name == "lr":
+            rate = float(value)
+            if not 0 <= rate <= MAX_LEARNING_RATE:
+                raise LearningRateError(table="every table", step=self.num_steps, rate=rate)
+            for group in self.param_groups:
+                group["lr"] = rate
+            return
+        self.mode = replace(self.mode, **{name: value})
+        self.running.adjust(self.mode)
+
+    def go_on_from(self, steps: int) -> None:
+        """Count from the steps that a checkpoint's model has taken."""
+        self.num_steps = steps
+        fresh = getattr(self._mode, "fresh", None)
+        if fresh is not None:
+            fresh.go_on_from(steps)
+
+    @property
+    def started(self) -> bool:
+        """Whether it can step: always alone, else after ``fleet.init_worker``."""
+        return self._mode is not None
+
+    @property
+    def running(self) -> Mode:
+        """The mode that steps.
+
+        Raises:
+            NotStartedError: before ``fleet.init_worker``.
+        """
+        if self._mode is None:
+            raise NotStartedError
+        return self._mode
+
+    @overload
+    def step(
+        self,
+        closure: None = None,
+        *,
+        examples: int | None = None,
+        loss: torch.Tensor | float | None = None,
+    ) -> None: ...
+    @overload
+    def step(
+        self,
+        closure: Callable[[], float],
+        *,
+        examples: int | None = None,
+        loss: torch.Tensor | float | None = None,
+    ) -> float: ...
+    @override
+    def step(
+        self,
+        closure: Callable[[], float] | None = None,
+        *,
+        examples: int | None = None,
+        loss: torch.Tensor | float | None = None,
+    ) -> float | None:
+        """Take one step with the gradients that ``backward`` left.
+
+        Args:
+            closure: Computes the loss and its gradients, as in torch.
+            examples: Examples in this worker's batch: sync weighs the workers' gradients by
+                it. If not given, the first dimension of the first tensor that the model was
+                called with since the last step; say it where that isn't the batch.
+            loss: Of the batch, which adaptive LocalSGD asks for. A closure returns it.
+
+        Raises:
+            NotStartedError: before ``fleet.init_worker``.
+            ExamplesError: if ``examples`` is no weight that a mean can use.
+            TrainingFinishedError: after ``fleet.finish_training``.
+            GradientError: if a gradient is NaN, infinite or too large; nothing was changed.
+            LearningRateError: if a learning rate can't be used; nothing was changed.
+            FleetError: if the job failed or a peer didn't answer in time.
+        """
+        if self._is_finished:
+            raise TrainingFinishedError
+        if examples is not None and not 0 <= examples <= MAX_WEIGHT:
+            raise ExamplesError(examples=examples)
+        returned = None
+        if closure is not None:
+            with torch.enable_grad():
+                returned = closure()
+        self.step_loss = returned if loss is None else loss
+        seen = self._count_examples()
+        count = seen if examples is None else examples
+        self.times.forward()
+        self.running.step(examples=count)
+        self.num_steps += 1
+        self.times.end_step(examples=count)
+        self._between_steps()
+        return returned
+
+    def minimize(self, loss: torch.Tensor, *, examples: int | None = None) -> None:
+        """Run ``loss.backward()``, ``step(examples=examples)`` and ``zero_grad()``."""
+        loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        self.last_loss = loss.detach()
+        self.step(examples=examples, loss=self.last_loss)
+        self.zero_grad()
+
+    @override
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the gradients; the rows of the last batch are let go in any case."""
+        for table, _ in self.tables.sparse:
+            table.weight.grad = None  # first: its numbers may still be on their way
+        super().zero_grad(set_to_none=set_to_none)
+
+    def wait_exchanged(self) -> None:
+        """GEO, LocalSGD: wait for exchanges in flight, and take in what they brought."""
+        wait = getattr(self.running, "wait_exchanged", None)
+        if wait is not None:
+            wait()
+
+    def staleness_p99(self) -> float:
+        """Return the 99th percentile of this worker's lead over the slowest, in batches."""
+        return self._staleness.percentile(99)
+
+    @property
+    def staleness(self) -> int:
+        """This worker's newest lead over the slowest push it had seen, in batches."""
+        return self._staleness.last
+
+    @property
+    def staleness_counts(self) -> dict[str, int]:
+        """How many samples of ``staleness`` there are, by powers of two."""
+        return self._staleness.counts()
+
+    @property
+    def ahead(self) -> Ahead | None:
+        """Where the mode takes requests for rows to come; None where none travel."""
+        return getattr(self._mode, "ahead", None)
+
+    @property
+    def serving(self) -> Expecting | None:
+        """The mode, if its lookups pull rows; None where none travel."""
+        mode: Any = self._mode
+        return mode if self.ahead is not None else None
+
+    @property
+    def ledger(self) -> Ledger | None:
+        """What LocalSGD's exchanges cost so far; None in other modes."""
+        return getattr(self._mode, "ledger", None)
+
+    @property
+    def own_states(self) -> Sequence[TableSpec]:
+        """Tables whose states are each worker's own, and that a checkpoint can hold."""
+        states = getattr(self._mode, "states", None)
+        return () if states is None else states.specs()
+
+    @property
+    def prefetch_misses(self) -> int:
+        """Lookups under ``fleet.prefetch`` whose rows were not at hand."""
+        return 0 if self.ahead is None else self.ahead.num_misses
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        """Return the inner optimizer's state; ``fleet.save_*`` saves what servers keep."""
+        return self.inner.state_dict()
+
+    @override
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore what ``state_dict`` returned."""
+        self.inner.load_state_dict(state_dict)
+        self.param_groups = self.inner.param_groups
+
+    @override
+    def __repr__(self) -> str:
+        return f"DistributedOptimizer({self.mode.name}, {self.inner!r})"
+
+    def _local(self) -> LocalMode:
+        stores = []
+        for table, _ in self.tables.sparse:
+            store = RowStore.of(table)
+            table.bind(store)
+            stores.append(store)
+        apart = None
+        if self.mode.apart is not None:
+            apart = localsgd_alone(self.inner, self.mode.apart, self.tables)
+        return LocalMode(
+            self.inner, self.tables, stores, apart=apart, loss=lambda: self.step_loss
+        )

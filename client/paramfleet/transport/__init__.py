@@ -1,0 +1,1 @@
+"""Requests of a worker to all pservers of its job, and their answers."""

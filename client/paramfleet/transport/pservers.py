@@ -1,0 +1,341 @@
+"""The pservers of a job, as one: every operation goes to all of them at once."""
+
+import asyncio
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from itertools import count
+from typing import Any, TypeVar
+
+from numpy.typing import NDArray
+
+from paramfleet.config.dense_limits import DenseLimits
+from paramfleet.telemetry.traffic import OF_TABLES, Traffic
+from paramfleet.transport.direct import Direct, Outcome
+from paramfleet.transport.requests import ReadPlan
+from paramfleet.transport.staging import Ahead
+from paramfleet_shared.checkpoint.cuts import PushesHeldError
+from paramfleet_shared.discovery.placement import Placement
+from paramfleet_shared.errors import served as served_errors  # noqa: F401 - known by their codes
+from paramfleet_shared.errors.tables import StagedGoneError
+from paramfleet_shared.net.http2.stream import Held
+from paramfleet_shared.net.rpc.connection.direct import Waker
+from paramfleet_shared.net.rpc.tasks import hop, is_here
+from paramfleet_shared.net.rpc.tracing import Tracing, open_channel
+from paramfleet_shared.net.secret import JobSecret
+from paramfleet_shared.net.tls import Tls
+from paramfleet_shared.net.wire.message import Message
+from paramfleet_shared.system.clock import Clock
+
+__all__ = ["PIECES_AT_ONCE", "PServers", "both", "ends_of"]
+
+T = TypeVar("T")
+
+PIECES_AT_ONCE = 2
+"""Pieces of dense tables that are on their way at once, to or from each pserver."""
+
+
+async def both(first: Coroutine[None, None, None], second: Coroutine[None, None, T]) -> T:
+    """Run two coroutines at once, and return what the second returns.
+
+    Raises:
+        Exception: the first that one raises; the other is cancelled.
+    """
+    try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(first)
+            task = group.create_task(second)
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    return task.result()
+
+
+async def ends_of(works: Iterator[Coroutine[None, None, None]], *, at_once: int) -> None:
+    """Run coroutines, so many at once, and wait for the end of all.
+
+    Cancellation, and an error of one, cancel the others.
+
+    Raises:
+        Exception: the first that one raises.
+    """
+
+    async def work_off() -> None:
+        for work in works:
+            await work
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(at_once):
+                group.create_task(work_off())
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+
+
+def _answers_of(outcomes: Sequence[Outcome | BaseException]) -> list[Message]:
+    """Return answers, or raise the first error among them."""
+    answers = []
+    for outcome in outcomes:
+        if isinstance(outcome, BaseException):
+            raise outcome
+        assert outcome is not None, "everybody was asked"
+        answers.append(outcome)
+    return answers
+
+
+class PServers:
+    """One channel a pserver.
+
+    The loop that makes it owns it. Cancellation: a call that was sent may have
+    had its effect.
+
+    Args:
+        placement: Endpoints and shards.
+        clock: For deadlines.
+        call_timeout_s: Deadline of a call that waits for nobody.
+        step_timeout_s: Deadline of a call that waits for other workers.
+        tls: This worker's certificate; None speaks without.
+        secret: What both ends prove to know; None asks for nothing.
+        tracing: Make a span of each call; None makes none.
+    """
+
+    def __init__(  # noqa: PLR0913 (all but the first by keyword)
+        self,
+        placement: Placement,
+        *,
+        clock: Clock,
+        call_timeout_s: float,
+        step_timeout_s: float,
+        tls: Tls | None = None,
+        secret: JobSecret | None = None,
+        tracing: Tracing | None = None,
+    ) -> None:
+        self._clock = clock
+        self._now = clock.monotonic
+        self._direct: Direct | None = None
+        self.dense = DenseLimits()
+        """How much of dense tables travels in one request."""
+        self.divides = False
+        """Whether the job's dense tables are larger than one request carries."""
+        self._numbers = count(1)
+        self._going_ahead = asyncio.Lock()
+        self.placement = placement
+        self.call_timeout_s = call_timeout_s
+        self.step_timeout_s = step_timeout_s
+        self.traffic = Traffic(self._num_held)
+        self._channels = [
+            open_channel(
+                endpoint,
+                tracing=tracing,
+                peer=f"pserver {index}",
+                clock=clock,
+                count=self.traffic.count,
+                tls=tls and tls.expects("pserver"),
+                secret=secret,
+            )
+            for index, endpoint in enumerate(placement.endpoints)
+        ]
+
+    async def call(
+        self,
+        op: str,
+        messages: Sequence[Message],
+        *,
+        timeout_s: float | None = None,
+        waits: bool = False,
+    ) -> list[Message]:
+        """Send one message to each pserver; return their answers in the same order.
+
+        Every operation of a pserver may be repeated (pushes carry an identity), so
+        a lost answer is asked for again until the deadline.
+
+        Args:
+            op: The operation.
+            messages: One for each pserver.
+            timeout_s: None takes ``call_timeout_s``.
+            waits: Whether it waits for other workers: then its time says nothing of the way.
+
+        Raises:
+            FleetError: the first error of a pserver, once all have answered or failed.
+        """
+        if self.divides:
+            ahead = Ahead(op, messages, self.dense, self._numbers)
+            if ahead:
+                return await self._call_after(ahead, op, timeout_s)
+        began = self._now()
+        answers = await self._call(op, messages, timeout_s)
+        if op in OF_TABLES:
+            if not waits:
+                self.traffic.count_time(op, self._now() - began)
+            self.traffic.count_tables(messages, answers)
+        return answers
+
+    async def _call_after(
+        self, ahead: Ahead, op: str, timeout_s: float | None
+    ) -> list[Message]:
+        """Send what is too large in pieces, then the messages that name it.
+
+        One call at a time: a pserver keeps no more of a worker.
+        """
+        began, answers = self._now(), None
+        async with self._going_ahead:
+            for is_last in (False, False, True):
+                await ends_of(self._send_pieces(ahead), at_once=PIECES_AT_ONCE)
+                answers = await self._call_naming(ahead, op, timeout_s, insists=is_last)
+                if answers is not None:
+                    break
+        assert answers is not None, "the last one insisted"
+        if op in OF_TABLES:
+            self.traffic.count_time(op, self._now() - began)
+            self.traffic.count_tables(ahead.messages(), answers)
+        return answers
+
+    async def _call_naming(
+        self, ahead: Ahead, op: str, timeout_s: float | None, *, insists: bool
+    ) -> list[Message] | None:
+        """Return the answers; None if a pserver lacks the pieces, as when it was asked twice.
+
+        Raises:
+            StagedGoneError: in that case, if the call insists.
+        """
+        try:
+            return await self._call(op, ahead.messages(), timeout_s)
+        except StagedGoneError:
+            if insists:
+                raise
+            return None
+
+    def _send_pieces(self, ahead: Ahead) -> Iterator[Coroutine[None, None, None]]:
+        for table, messages in ahead.pieces():
+            yield self._send_piece(table, messages)
+
+    async def _send_piece(self, table: str, messages: list[Message]) -> None:
+        await self._call("stage", messages, None)
+        self.traffic.count_pieces(table, messages)
+
+    async def _call(
+        self, op: str, messages: Sequence[Message], timeout_s: float | None
+    ) -> list[Message]:
+        limit_s = self.call_timeout_s if timeout_s is None else timeout_s
+        if is_here():
+            return await self._call_from_here(op, messages, limit_s)
+        if len(self._channels) == 1:  # needs no task of its own
+            return [await self._channels[0].call(op, messages[0], timeout_s=limit_s)]
+        return _answers_of(
+            await asyncio.gather(
+                *(
+                    channel.call(op, message, timeout_s=limit_s)
+                    for channel, message in zip(self._channels, messages, strict=True)
+                ),
+                return_exceptions=True,
+            )
+        )
+
+    async def _call_from_here(
+        self, op: str, messages: Sequence[Message], limit_s: float
+    ) -> list[Message]:
+        """Call by the thread that waits, and by the event loop what doesn't come back."""
+        direct, began = self._direct, self._now()
+        outcomes: list[Outcome | BaseException] = [None] * len(messages)
+        if direct is not None:
+            outcomes[:] = direct.call(op, messages, limit_s)
+        missing = [index for index, outcome in enumerate(outcomes) if outcome is None]
+        if not missing:
+            return _answers_of(outcomes)
+        await hop()
+        left_s = max(0.001, limit_s - (self._now() - began))
+        found = await asyncio.gather(
+            *(
+                self._channels[index].call(
+                    op, messages[index], timeout_s=left_s, sent_before=direct is not None
+                )
+                for index in missing
+            ),
+            return_exceptions=True,
+        )
+        for index, outcome in zip(missing, found, strict=True):
+            outcomes[index] = outcome
+        answers = _answers_of(outcomes)
+        if direct is not None and direct.is_due:
+            await direct.open()
+        return answers
+
+    async def open_direct(self) -> Waker:
+        """Let threads that wait for calls make them; return what ends their waits."""
+        self._direct = direct = Direct(self._channels, self._clock)
+        await direct.open()
+        return direct.waker
+
+    async def change(self, op: str, messages: Sequence[Message]) -> list[Message]:
+        """Call an operation that changes tables; repeat it while a checkpoint holds it up.
+
+        Raises:
+            PushesHeldError: if it was held up for longer than any checkpoint may take.
+            FleetError: as ``call``.
+        """
+        began = self._now()
+        while True:
+            try:
+                return await self.call(op, messages)
+            except PushesHeldError:
+                if self._now() - began > 2 * self.step_timeout_s:
+                    raise
+
+    async def pull(self, plan: ReadPlan, *, rank: int, min_step: int) -> list[Message]:
+        """Ask every pserver for its part of a plan.
+
+        Args:
+            plan: What to read.
+            rank: Who asks.
+            min_step: Steps that must be applied before; 0 waits for no other worker.
+        """
+        timeout_s = self.step_timeout_s if min_step else self.call_timeout_s
+        messages = plan.messages(rank=rank, min_step=min_step)
+        return await self.call("pull", messages, timeout_s=timeout_s, waits=min_step > 0)
+
+    async def step(self, messages: Sequence[Message]) -> tuple[list[Message], float]:
+        """Push a step of sync to every pserver, and pull what it has made of the tables.
+
+        Returns:
+            The answers, and how many seconds of the call were spent waiting for other workers.
+        """
+        began = self._now()
+        answers = await self.call("step", messages, timeout_s=self.step_timeout_s, waits=True)
+        took = self._now() - began
+        waited = min(took, max(float(answer.fields["waited_s"]) for answer in answers))
+        self.traffic.count_time("step", took - waited)
+        return answers, waited
+
+    async def call_all(
+        self, op: str, fields: dict[str, Any], *, timeout_s: float | None = None
+    ) -> list[Message]:
+        """Send the same fields to every pserver."""
+        message = Message(fields=fields, tensors={})
+        return await self.call(op, [message] * len(self._channels), timeout_s=timeout_s)
+
+    async def call_one(
+        self,
+        server: int,
+        op: str,
+        fields: dict[str, Any],
+        *,
+        timeout_s: float,
+        tensors: Mapping[str, NDArray[Any]] | None = None,
+    ) -> Message:
+        """Send fields, and tensors if there are any, to one pserver."""
+        message = Message(fields=fields, tensors=tensors or {})
+        return await self._channels[server].call(op, message, timeout_s=timeout_s)
+
+    async def total(self, message: Message) -> Message:
+        """Have the first pserver add up the workers' parts of a sum, and wait for all."""
+        channel = self._channels[0]
+        return await channel.call("total", message, timeout_s=self.step_timeout_s)
+
+    def _num_held(self) -> Held:
+        held = [channel.num_held for channel in self._channels]
+        return Held(sum(each.receiving for each in held), sum(each.sending for each in held))
+
+    async def close(self) -> None:
+        """Close every channel."""
+        if self._direct is not None:
+            self._direct.close()
+            self._direct = None
+        for channel in self._channels:
+            await channel.close()

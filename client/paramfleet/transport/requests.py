@@ -1,0 +1,380 @@
+"""From whole tables to one message a pserver, and back. Sans-io.
+
+Rows travel sorted by shard, as ``partition`` leaves them; a pserver hosts a contiguous
+block of shards, so its part of a request is a slice, and its answer a slice of the
+rows. Every write goes to every pserver, with or without rows, so that each of them can
+count this worker's steps.
+
+Numbers travel as float32, or narrower where a read or a write says so; then ids are
+sorted inside their shard and travel as packed differences where that is smaller.
+
+Shape legend: U = unique ids, D = row width, S = shards, P = values of a dense table.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paramfleet.transport.known_ids import Named
+from paramfleet_shared.discovery.placement import Placement, range_of_shard
+from paramfleet_shared.net.wire.message import Message
+from paramfleet_shared.tables.encoding import (
+    Encoded,
+    WireDtype,
+    are_sorted_within_shards,
+    decode_rows,
+    pack_ids,
+    sort_within_shards,
+    stored_dtype,
+)
+from paramfleet_shared.tables.rowstore import check_array, scatter_rows
+
+__all__ = [
+    "Author",
+    "Read",
+    "ReadPlan",
+    "Rows",
+    "Write",
+    "decoded_part",
+    "dense_slice",
+    "write_messages",
+]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Author:
+    """Who writes: with a table and a sequence it identifies a push."""
+
+    rank: int
+    incarnation: int
+
+    def fields(self) -> dict[str, Any]:
+        """Return the header's part."""
+        return {"rank": self.rank, "incarnation": self.incarnation}
+
+
+class Rows(NamedTuple):
+    """Which rows of a sparse table: each id once, sorted by shard."""
+
+    ids_U: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+    """int64 [S + 1]: the shards' bounds in ``ids_U``."""
+
+    def of(self, placement: Placement, server: int) -> tuple[slice, NDArray[np.int64]]:
+        """Return a pserver's part of the ids, and its shards' bounds within it."""
+        shards = placement.shards_of(server)
+        bounds = self.offsets[shards.start : shards.stop + 1]
+        return slice(int(bounds[0]), int(bounds[-1])), bounds - bounds[0]
+
+    def sorted(self) -> tuple["Rows", NDArray[np.int64] | None]:
+        """Return the rows sorted by id inside each shard, and where each of them stood.
+
+        Of rows that are sorted already, themselves and None.
+        """
+        if are_sorted_within_shards(self.ids_U, self.offsets):
+            return self, None
+        order = sort_within_shards(self.ids_U, self.offsets)
+        return Rows(self.ids_U[order], self.offsets), order
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Read:
+    """What to pull of one table: ``rows`` of it, or a whole dense table of ``size``."""
+
+    table: str
+    rows: Rows | None = None
+    dim: int = 0
+    size: int = 0
+    create: bool = False
+    wire: WireDtype = "float32"
+    """How the answer travels."""
+    piece: slice | None = None
+    """Of a dense table: which values of each pserver's range, as far as it has them; None
+    for all."""
+    order: NDArray[np.int64] | None = None
+    """Where each of ``rows`` was asked for, int64 [U], if they were sorted inside their
+    shard since; None if they stand as they were asked for."""
+    keep: int | None = None
+    """By which number a push will name the ids; None if none will."""
+    as_pulled: tuple[str, int] | None = None
+    """Another table's pull of the same rows, by its ``keep``: their ids don't travel again."""
+    named: Named | None = None
+    """The same rows by the numbers that the pservers know them by."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Write:
+    """What to push of one table: a gradient (or difference) per row, or a dense one."""
+
+    table: str
+    sequence: int
+    values: NDArray[np.float32]
+    """float32 [U, D] in the order of ``rows``, or [P] for a dense table."""
+    rows: Rows | None = None
+    lr: float = 0.0
+    wire: WireDtype = "float32"
+    """How it travels."""
+    encoded: Sequence[Encoded] | None = None
+    """What travels instead of ``values`` if that isn't float32: one for each pserver. The
+    rows are sorted inside their shard then."""
+    pulled: int | None = None
+    """The pull that had the same rows, so that their ids needn't travel again."""
+
+
+def dense_slice(size: int, placement: Placement, server: int) -> slice:
+    """Return the part of a dense table of ``size`` values that a pserver hosts."""
+    shards = placement.shards_of(server)
+    start, _ = range_of_shard(size, placement.num_shards, shards.start)
+    _, stop = range_of_shard(size, placement.num_shards, shards.stop - 1)
+    return slice(start, stop)
+
+
+_Part = tuple[list[dict[str, Any]], dict[str, NDArray[Any]]]
+"""A pserver's part of a pull: the parts of tables, and their tensors by name."""
+
+
+class ReadPlan:
+    """One pull over several tables: its messages, and how the answers go together."""
+
+    def __init__(self, reads: Sequence[Read], placement: Placement) -> None:
+        self._placement = placement
+        self.reads: list[Read] = []
+        """What is pulled, as it travels."""
+        for read in reads:
+            rows, order = read.rows, read.order
+            if rows is not None and order is None and read.wire != "float32":
+                rows, order = rows.sorted()
+            moved = rows is not read.rows
+            self.reads.append(replace(read, rows=rows, order=order) if moved else read)
+        self._behind: list[_Part] = []
+        """The pservers' parts behind a write: a step's reads may be those of the last."""
+
+    def messages(self, *, rank: int, min_step: int) -> list[Message]:
+        """Return one message a pserver.
+
+        Args:
+            rank: Who asks.
+            min_step: Sync: the pserver answers once this many steps are applied.
+        """
+        return [
+            Message(
+                fields={"rank": rank, "min_version": min_step, "parts": parts}, tensors=tensors
+            )
+            for parts, tensors in map(self._part, self._servers)
+        ]
+
+    def with_ids(self) -> "ReadPlan":
+        """Return the same plan, with the ids of every part."""
+        reads = [replace(read, as_pulled=None, named=None) for read in self.reads]
+        return ReadPlan(reads, self._placement)
+
+    def behind(self, writes: Sequence[Message]) -> list[Message]:
+        """Return one message a pserver that writes, and reads what has become of it."""
+        if not self._behind:
+            for parts, tensors in map(self._part, self._servers):
+                of_pull = {f"pull.{name}": tensor for name, tensor in tensors.items()}
+                self._behind.append((parts, of_pull))
+        return [
+            Message(
+                fields={**write.fields, "pull": parts}, tensors={**write.tensors, **tensors}
+            )
+            for write, (parts, tensors) in zip(writes, self._behind, strict=True)
+        ]
+
+    def named(self) -> list[tuple[str, Named]]:
+        """Return by which numbers rows are asked for, with their tables."""
+        return [(read.table, read.named) for read in self.reads if read.named is not None]
+
+    def join(self, answers: Sequence[Message]) -> list[NDArray[np.float32]]:
+        """Return each read's rows [U, D] in the order asked, or dense values [P].
+
+        Of one pserver they are the answer's own tensors.
+
+        Raises:
+            RowShapeError: if an answer isn't what was asked for.
+        """
+        return [
+            self._join_part(
+                read, [decoded_part(answer, index, read.wire) for answer in answers]
+            )
+            for index, read in enumerate(self.reads)
+        ]
+
+    def put(self, answers: Sequence[Message], into: Mapping[str, NDArray[np.float32]]) -> None:
+        """Put the values of pieces of dense tables in their places.
+
+        Args:
+            answers: One of each pserver.
+            into: By table float32 [P].
+
+        Raises:
+            RowShapeError: if an answer isn't what was asked for.
+        """
+        for index, read in enumerate(self.reads):
+            for server, answer in enumerate(answers):
+                piece = self._piece_of(read, server)
+                start = dense_slice(read.size, self._placement, server).start
+                values = into[read.table][start + piece.start : start + piece.stop]
+                encoded = _encoded_part(answer, index)
+                expected = np.dtype(stored_dtype(read.wire)).type
+                check_array(encoded.rows, expected, values.shape, table=read.table)
+                decode_rows(encoded, read.wire, out=values)
+
+    def _piece_of(self, read: Read, server: int) -> slice:
+        """Return which values of a pserver's range are read."""
+        where = dense_slice(read.size, self._placement, server)
+        length = where.stop - where.start
+        piece = slice(0, length) if read.piece is None else read.piece
+        return slice(min(piece.start, length), min(piece.stop, length))
+
+    @property
+    def _servers(self) -> range:
+        return range(self._placement.num_servers)
+
+    def _part(self, server: int) -> _Part:
+        """Return what one pserver is asked for."""
+        parts: list[dict[str, Any]] = []
+        tensors: dict[str, NDArray[Any]] = {}
+        for index, read in enumerate(self.reads):
+            about = {"table": read.table, "create": read.create, **_wire_field(read.wire)}
+            if read.rows is not None:
+                if read.as_pulled is not None:
+                    of, pull = read.as_pulled
+                    about |= {"ids": "pulled", "of": of, "pulled": pull}
+                elif read.named is not None:
+                    _, offsets = read.rows.of(self._placement, server)
+                    about |= _put_named(tensors, index, read.named, server, offsets)
+                else:
+                    part, offsets = read.rows.of(self._placement, server)
+                    ids, pack = read.rows.ids_U[part], read.wire != "float32"
+                    about |= _put_ids(tensors, index, ids, offsets, pack=pack)
+                if read.keep is not None:
+                    about["keep"] = read.keep
+            elif read.piece is not None:
+                where = self._piece_of(read, server)
+                about |= {"start": where.start, "stop": where.stop}
+            parts.append(about)
+        return parts, tensors
+
+    @staticmethod
+    def _join_part(read: Read, parts: list[NDArray[np.float32]]) -> NDArray[np.float32]:
+        whole = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        shape = (read.size,) if read.rows is None else (len(read.rows.ids_U), read.dim)
+        check_array(whole, np.float32, shape, table=read.table)
+        if read.order is None:
+            return whole
+        asked = np.empty_like(whole)
+        scatter_rows(asked, read.order, whole)
+        return asked
+
+
+def write_messages(
+    writes: Sequence[Write],
+    placement: Placement,
+    fields: Mapping[str, Any],
+    *,
+    values_name: str,
+    part_fields: Callable[[int, Write], Mapping[str, Any]] = lambda _server, _write: {},
+) -> list[Message]:
+    """Return one message a pserver for a push or an exchange.
+
+    Args:
+        writes: Tables and what is written to each.
+        placement: Who hosts what.
+        fields: The header besides ``parts``.
+        values_name: ``grads`` or ``deltas``, as the operation calls them.
+        part_fields: More about one part of one pserver's message.
+    """
+    messages = []
+    sames = [_same_rows(writes, index) for index in range(len(writes))]
+    for server in range(placement.num_servers):
+        parts: list[dict[str, Any]] = []
+        tensors: dict[str, NDArray[Any]] = {}
+        for index, write in enumerate(writes):
+            about: dict[str, Any] = {"table": write.table, "sequence": write.sequence}
+            about |= {"lr": write.lr, **_wire_field(write.wire)}
+            if write.rows is None:
+                part = dense_slice(len(write.values), placement, server)
+            else:
+                part, offsets = write.rows.of(placement, server)
+                about["unique"] = True
+                if write.pulled is not None:
+                    about |= {"ids": "pulled", "pulled": write.pulled}
+                elif sames[index] is not None:
+                    about |= {"ids": "same", "as": sames[index]}
+                else:
+                    ids, pack = write.rows.ids_U[part], write.wire != "float32"
+                    about |= _put_ids(tensors, index, ids, offsets, pack=pack)
+            encoded = Encoded(write.values[part])
+            if write.encoded is not None:
+                encoded = write.encoded[server]
+            tensors[f"{index}.{values_name}"] = encoded.rows
+            if encoded.scales is not None:
+                tensors[f"{index}.scales"] = encoded.scales
+            parts.append({**about, **part_fields(server, write)})
+        messages.append(Message(fields={**fields, "parts": parts}, tensors=tensors))
+    return messages
+
+
+def decoded_part(answer: Message, index: int, wire: WireDtype) -> NDArray[np.float32]:
+    """Return the rows [n, D] or values [n] of part ``index`` of an answer."""
+    return decode_rows(_encoded_part(answer, index), wire)
+
+
+def _encoded_part(answer: Message, index: int) -> Encoded:
+    return Encoded(answer.tensors[f"{index}.rows"], answer.tensors.get(f"{index}.scales"))
+
+
+def _same_rows(writes: Sequence[Write], index: int) -> int | None:
+    """Return an earlier write of the same rows whose ids travel: they needn't twice."""
+    rows = writes[index].rows
+    if rows is None or writes[index].wire == "float32" or not len(rows.ids_U):
+        return None
+    for other, write in enumerate(writes[:index]):
+        if write.rows is None or write.pulled is not None or write.wire == "float32":
+            continue
+        if _are_same(write.rows, rows):
+            return other
+    return None
+
+
+def _are_same(one: Rows, other: Rows) -> bool:
+    return np.array_equal(one.ids_U, other.ids_U) and np.array_equal(one.offsets, other.offsets)
+
+
+def _wire_field(wire: WireDtype) -> dict[str, str]:
+    return {} if wire == "float32" else {"wire": wire}
+
+
+def _put_ids(
+    tensors: dict[str, NDArray[Any]],
+    index: int,
+    ids: NDArray[np.int64],
+    offsets: NDArray[np.int64],
+    *,
+    pack: bool,
+) -> dict[str, str]:
+    """Add the ids of a part, packed if that is smaller; return the part's fields for it."""
+    packed = pack_ids(ids, offsets) if pack else None
+    tensors[f"{index}.ids"] = ids if packed is None else packed
+    tensors[f"{index}.offsets"] = offsets
+    return {} if packed is None else {"ids": "delta"}
+
+
+def _put_named(
+    tensors: dict[str, NDArray[Any]],
+    index: int,
+    named: Named,
+    server: int,
+    offsets: NDArray[np.int64],
+) -> dict[str, Any]:
+    """Add the rows of a part, by numbers where they have some; return its fields for it."""
+    numbers, known, others, base = named.parts[server]
+    packed, packed_others = pack_ids(numbers, known), pack_ids(others, offsets - known)
+    tensors[f"{index}.numbers"] = numbers if packed is None else packed
+    tensors[f"{index}.ids"] = others if packed_others is None else packed_others
+    tensors[f"{index}.known"], tensors[f"{index}.offsets"] = known, offsets
+    return {"ids": "known", "book": named.book} | ({} if base is None else {"base": base})

@@ -1,0 +1,1 @@
+"""The operations of the data plane, and who may ask for them."""

@@ -1,0 +1,155 @@
+"""What becomes of a request that changes tables, and of a pull.
+
+A change is judged, and has room for its new rows, before it is executed as a command.
+"""
+
+import asyncio
+from functools import partial
+from typing import Any
+
+from paramfleet_pserver.api.admission import Hold, admit, claim, creating
+from paramfleet_pserver.api.reading import reading
+from paramfleet_pserver.commands.machine import Outcome
+from paramfleet_pserver.commands.records import Contribute, Create, Exchange, NewRows, Update
+from paramfleet_pserver.commands.taking import PartReply
+from paramfleet_pserver.requests.checked import ExchangeRequest, PullRequest, PushRequest
+from paramfleet_pserver.tables.owners import Owners
+from paramfleet_pserver.waiting.holding import Holding
+from paramfleet_pserver.waiting.training import Training
+from paramfleet_shared.net.rpc.server import Request
+from paramfleet_shared.net.wire.message import Message
+
+__all__ = ["answer_pull", "apply_exchange", "apply_push", "keep_push", "take_step"]
+
+
+async def keep_push(training: Training, owners: Owners, push: PushRequest) -> list[bool]:
+    """Keep the gradients of a step of sync until it is whole; returns which parts are new.
+
+    Raises:
+        CapacityError: if there is no room for their new rows; nothing is kept.
+        TableMemoryError: if there is no memory for them; nothing is kept.
+    """
+    command = Contribute(push)
+    claims = await admit(partial(training.machine.judge, command), owners)
+    return training.execute(command, claims=claims).fresh
+
+
+async def take_step(
+    training: Training, owners: Owners, push: PushRequest, pull: PullRequest, request: Request
+) -> Message:
+    """Keep the gradients of a step of sync, and read when it is applied.
+
+    Cancellation: what is kept is applied all the same.
+
+    Raises:
+        StepIncompleteError: if the request's deadline comes first.
+    """
+    steps = training.steps
+    assert steps is not None, "only in sync"
+    fresh = await keep_push(training, owners, push)
+    waited_s = await steps.wait(push.step + 1, deadline=request.deadline)
+    facts = {"duplicate": [not each for each in fresh], "waited_s": waited_s}
+    return await answer_pull(training, owners, pull, alone=request.is_alone, **facts)
+
+
+async def answer_pull(
+    training: Training, owners: Owners, pull: PullRequest, *, alone: bool, **facts: Any
+) -> Message:
+    """Read what a pull asks for, as the tables are now.
+
+    Args:
+        training: Whose tables they are.
+        owners: Who reads them.
+        pull: What is asked for.
+        alone: Whether nobody else waits for this server.
+        facts: More fields of the answer.
+
+    Raises:
+        CapacityError: if there is no room for the rows that it would create; none is.
+        TableMemoryError: if there is no memory for them; none is created.
+    """
+    new = creating(pull)
+    claims = await claim([table.wanted_by(rows) for table, rows in new], owners)
+    versions = [part.table.version for part in pull.parts]
+    jobs, tensors = reading(pull)
+    if new:
+        command = Create(tuple(NewRows(table, rows.ids, rows.offsets) for table, rows in new))
+        end = training.execute(command, claims=claims, reads=jobs, alone=alone).applied
+    else:
+        end = owners.start(jobs, alone=alone)
+    await asyncio.shield(end)
+    slowest = training.slowest_but(pull.rank)
+    return Message(fields={"versions": versions, "slowest": slowest, **facts}, tensors=tensors)
+
+
+async def apply_push(
+    training: Training, owners: Owners, push: PushRequest, holding: Holding, request: Request
+) -> list[bool]:
+    """Apply the gradients of a step of async; returns which parts are new.
+
+    Args:
+        training: Whose tables they are.
+        owners: Who works on them.
+        push: What is pushed.
+        holding: What may keep it back, and is informed whether more of the step will come.
+        request: What it came with.
+
+    Cancellation: what was begun is applied all the same.
+
+    Raises:
+        CapacityError: if there is no room for its new rows; nothing is changed.
+        TableMemoryError: if there is no memory for them; nothing is changed.
+    """
+    command = Update(push)
+    hold = Hold(holding, push.parts, request.deadline)
+    claims = await admit(partial(training.machine.judge, command), owners, hold)
+    outcome = training.execute(command, claims=claims, alone=request.is_alone)
+    _note(holding, push, outcome)
+    await asyncio.shield(outcome.applied)
+    if not all(outcome.fresh):
+        await owners.settle()  # the original may still be on its way
+    return outcome.fresh
+
+
+async def apply_exchange(
+    training: Training,
+    owners: Owners,
+    exchange: ExchangeRequest,
+    holding: Holding,
+    request: Request,
+) -> tuple[list[PartReply], list[float]]:
+    """Add differences, or let optimizers take them.
+
+    Args:
+        training: Whose tables they are.
+        owners: Who works on them.
+        exchange: What is exchanged.
+        holding: What may keep it back, and is informed whether more of the exchange will come.
+        request: What it came with.
+
+    Returns:
+        What the worker is to hear of each table, and what the others said of their losses.
+
+    Cancellation: what was begun is applied all the same.
+
+    Raises:
+        CapacityError: if there is no room for its new rows; nothing is changed.
+        TableMemoryError: if there is no memory for them; nothing is changed.
+    """
+    command = Exchange(exchange)
+    hold = Hold(holding, exchange.parts, request.deadline)
+    claims = await admit(partial(training.machine.judge, command), owners, hold)
+    outcome = training.execute(command, claims=claims)
+    _note(holding, exchange, outcome)
+    losses = training.hear_loss(exchange.rank, exchange.loss)
+    await asyncio.shield(outcome.applied)
+    if not all(outcome.fresh):
+        await owners.settle()  # the original may still be on its way
+    assert outcome.taken is not None, "of an exchange"
+    return await outcome.taken.read(), losses
+
+
+def _note(holding: Holding, change: PushRequest | ExchangeRequest, outcome: Outcome) -> None:
+    """Let a hold know whether more of a change will come."""
+    if any(outcome.fresh) or not change.parts:
+        holding.note(change.rank, change.incarnation, continues=change.continues)

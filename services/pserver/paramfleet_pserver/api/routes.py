@@ -1,0 +1,374 @@
+"""The operations of the data plane: one method each, from a message to a message.
+
+A request is taken apart and judged first; nothing has changed when it is refused. What
+changes the tables then happens without an ``await`` between the last check and the
+first effect, and goes on to its end even when the caller's time is over.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Set as AbstractSet
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from paramfleet_pserver.api.access import IssuedIncarnations
+from paramfleet_pserver.api.answers import telling
+from paramfleet_pserver.api.pushing import (
+    answer_pull,
+    apply_exchange,
+    apply_push,
+    keep_push,
+    take_step,
+)
+from paramfleet_pserver.api.reading import pull_of_step, read_packed
+from paramfleet_pserver.checkpoint.routes import Checkpointing
+from paramfleet_pserver.commands.geo import check_rule
+from paramfleet_pserver.commands.records import Assign, Join, Leave, Limit, Lose, Make
+from paramfleet_pserver.commands.terms import Terms
+from paramfleet_pserver.requests.checked import (
+    DeclareRequest,
+    declare_request,
+    exchange_request,
+    pull_request,
+    push_request,
+)
+from paramfleet_pserver.requests.dense_requests import assign_request, stage_request
+from paramfleet_pserver.requests.fields import Fields
+from paramfleet_pserver.requests.finite import check_change, check_values
+from paramfleet_pserver.requests.staging import Staging
+from paramfleet_pserver.requests.total_requests import total_request
+from paramfleet_pserver.tables.owners import Job, Owners
+from paramfleet_pserver.tables.table import SparseTable, Table
+from paramfleet_pserver.tables.table_store import TableStore
+from paramfleet_pserver.waiting.training import Training
+from paramfleet_shared.discovery.orders import Orders
+from paramfleet_shared.errors import FleetError
+from paramfleet_shared.errors.served import (
+    ElasticModeError,
+    OperationModeError,
+    TablesNotDeclaredError,
+)
+from paramfleet_shared.files.folders import CheckpointDirs
+from paramfleet_shared.net.rpc.server import Request
+from paramfleet_shared.net.rpc.tasks import begun
+from paramfleet_shared.net.wire.message import Message
+from paramfleet_shared.system.clock import Clock
+from paramfleet_shared.tables.spec import TableSpec
+from paramfleet_shared.tables.warm import warm
+from paramfleet_shared.values.ids import Rank, Step
+
+__all__ = ["OPERATIONS", "Routes"]
+
+OPERATIONS = (
+    "declare", "pull", "stage", "push", "step", "exchange", "assign", "leave", "wait_turn",
+    "hold", "save", "load", "status", "total", "answer", "states",
+)  # fmt: skip
+"""Methods of ``Routes``, by the names they have on the wire."""
+
+ANY_MODE = frozenset({"sync", "async", "geo", "localsgd"})
+
+COMPILING_ROWS = 1 << 30
+"""What a job counts for that must never run on the event loop."""
+
+
+class Routes:
+    """The operations on one server's tables. Used from one event loop.
+
+    Args:
+        store: The tables.
+        owners: Who works on them.
+        server: This server's index.
+        clock: By whose time deadlines are meant.
+        elastic: Whether the job's workers come and go.
+        dirs: Where requests may have checkpoints saved and loaded; if not given, below the
+            working folder.
+        issued: Incarnations that workers may act under; None lets them act under any.
+    """
+
+    def __init__(  # noqa: PLR0913 (all but the first by keyword)
+        self,
+        store: TableStore,
+        *,
+        owners: Owners,
+        server: int,
+        clock: Clock,
+        elastic: bool = False,
+        dirs: CheckpointDirs | None = None,
+        issued: IssuedIncarnations | None = None,
+    ) -> None:
+        self._store = store
+        self._issued = issued
+        self._elastic = elastic
+        self._lost: dict[Rank, int] = {}
+        self._owners = owners
+        self._clock = clock
+        self._checkpoints = Checkpointing(
+            store, owners, server=server, clock=clock, dirs=dirs or CheckpointDirs.of("")
+        )
+        self._holding = self._checkpoints.holding
+        self._training: Training | None = None
+        self._failure: FleetError | None = None
+        self._staging = Staging(store.check_memory)
+        self._making = asyncio.Lock()
+        """Held while tables are made, which takes a while: others would make them, too."""
+
+    def handle(self, operation: str, request: Request) -> Message | Awaitable[Message]:
+        """Serve one of ``OPERATIONS``, at once if nothing has to be waited for."""
+        handler: Callable[[Request], Coroutine[Any, Any, Message]] = getattr(self, operation)
+        if self._issued is not None and not self._issued.lets(operation, request):
+            return self._issued.admitted(operation, request, handler)
+        return begun(handler(request))
+
+    def fail(self, error: FleetError) -> None:
+        """The job failed: answer every request that waits with its error."""
+        self._failure = error
+        self._holding.fail(error)
+        self._checkpoints.asking.fail(error)
+        if self._training is not None:
+            self._training.fail(error)
+
+    @property
+    def held_s(self) -> float:
+        """Return for how many seconds in all pushes were held for checkpoints."""
+        return self._holding.held_s
+
+    def lose(self, rank: Rank, incarnation: int) -> bool:
+        """Go on without a worker, now and in a training that is to begin.
+
+        Returns:
+            False if nothing changes.
+        """
+        self._lost[rank] = incarnation
+        if self._training is None:
+            return False
+        if not self._training.execute(Lose(rank, incarnation)).is_changed:
+            return False
+        self._forget(rank)
+        self._checkpoints.asking.leave(rank)
+        return True
+
+    def obey(self, orders: Orders) -> None:
+        """Keep to the settings that an operator changed."""
+        if self._training is not None and "max_staleness" in orders.settings:
+            self._training.execute(Limit(orders.settings["max_staleness"]))
+
+    def facts(self) -> dict[str, Any]:
+        """Return what an operator may ask, in plain values."""
+        training = self._training
+        return {
+            "tables": [table.facts() for table in self._store],
+            **(training.facts() if training is not None else {"mode": None, "members": []}),
+        }
+
+    async def count_rows(self) -> None:
+        """Count by shard what rows have been made since the last time."""
+        for table in self._store:
+            while isinstance(table, SparseTable) and (jobs := table.count_jobs()):
+                await self._owners.run(jobs)
+
+    async def declare(self, request: Request) -> Message:
+        """Make the tables that are missing; may be repeated."""
+        declared = declare_request(request.message)
+        async with self._making:
+            if self._training is None:
+                await self._checkpoints.fit(declared.specs, apart=declared.mode == "geo")
+            built = await self._build(declared)
+            if self._training is None:
+                self._training = self._begin(Terms.of(declared))
+            training = self._training
+            step = training.execute(Join(declared.rank, declared.incarnation)).step
+            self._checkpoints.asking.join(declared.rank)
+            if built:
+                specs = tuple(table.spec for table in built)
+                training.execute(Make(specs, tuple(built)))
+        if training.geo is not None:
+            await training.announce(training.geo.news_of_load())
+            await training.announce(training.geo.news_of_all(declared.rank))
+        loaded = [s.name for s in declared.specs if self._store.find(s.name).is_loaded]
+        created = [table.spec.name for table in built]
+        folder = self._checkpoints.loaded_from
+        digest = self._checkpoints.loaded_digest
+        about = {"created": created, "loaded": loaded, "folder": folder, "manifest": digest}
+        return Message(fields={**about, "step": step})
+
+    async def pull(self, request: Request) -> Message:
+        """Read rows; in sync not before the version asked for is reached."""
+        training = self._trained("pull")
+        rank = Fields(request.message.fields, where="pull").integer("rank")
+        training.check_rank(Rank(rank))  # before anything is kept for it
+        pull = await read_packed(pull_request, request.message, self._store)
+        if training.steps is not None:
+            await training.steps.wait(pull.min_version, deadline=request.deadline)
+        return await answer_pull(training, self._owners, pull, alone=request.is_alone)
+
+    async def stage(self, request: Request) -> Message:
+        """Keep a piece of a dense table's numbers for the request that will name it."""
+        training = self._trained("stage")
+        piece = stage_request(request.message, self._store)
+        training.check_rank(piece.rank)
+        training.fence(piece.rank, piece.incarnation)
+        await self._staging.put(piece)
+        return Message()
+
+    async def push(self, request: Request) -> Message:
+        """Apply gradients (async), or keep them until their step is whole (sync)."""
+        training = self._trained("push", {"sync", "async"})
+        read = partial(push_request, pieces=training.steps is None)
+        push = await read_packed(read, self._staging.fill(request.message), self._store)
+        await check_change(push)
+        if training.steps is not None:
+            fresh = await keep_push(training, self._owners, push)
+        else:
+            fresh = await apply_push(training, self._owners, push, self._holding, request)
+        return Message(
+            fields={
+                "versions": [part.table.version for part in push.parts],
+                "slowest": training.slowest_but(push.rank),
+                "duplicate": [not each for each in fresh],
+            }
+        )
+
+    async def step(self, request: Request) -> Message:
+        """Keep gradients as ``push``, and read what their step has made of the tables."""
+        training = self._trained("step", {"sync"})
+        push = await read_packed(push_request, request.message, self._store)
+        pull = await read_packed(pull_request, pull_of_step(request.message), self._store)
+        await check_change(push)
+        return await take_step(training, self._owners, push, pull, request)
+
+    async def exchange(self, request: Request) -> Message:
+        """Add differences, or let optimizers take them; answer with what the others changed."""
+        training = self._trained("exchange", {"geo", "localsgd"})
+        exchange = await read_packed(
+            exchange_request, self._staging.fill(request.message), self._store
+        )
+        await check_change(exchange)
+        replies, losses = await apply_exchange(
+            training, self._owners, exchange, self._holding, request
+        )
+        parts, tensors = telling(replies)
+        return Message(
+            fields={
+                "parts": parts,
+                "slowest": training.slowest_but(exchange.rank),
+                "workers": training.num_members,
+                "losses": losses,
+            },
+            tensors=tensors,
+        )
+
+    async def assign(self, request: Request) -> Message:
+        """Overwrite the range of a dense table, unless it holds more than first values."""
+        training = self._trained("assign")
+        assign = assign_request(self._staging.fill(request.message), self._store)
+        await check_values(assign)
+        outcome = training.execute(Assign(assign))
+        del assign  # gigabytes: they are let go where the job is done, not by the event loop
+        await asyncio.shield(outcome.applied)
+        return Message(fields={"assigned": outcome.is_changed})
+
+    async def leave(self, request: Request) -> Message:
+        """Take a worker out of a step and all after; may be repeated."""
+        training = self._trained("leave")
+        fields = Fields(request.message.fields, where="leave")
+        rank = Rank(fields.integer("rank"))
+        incarnation, step = fields.integer("incarnation"), Step(fields.integer("step"))
+        training.execute(Leave(rank, incarnation, step))
+        self._forget(rank)
+        return Message()
+
+    async def wait_turn(self, request: Request) -> Message:
+        """Answer when a worker may begin a step."""
+        training = self._trained("wait_turn")
+        fields = Fields(request.message.fields, where="wait_turn")
+        rank, step = Rank(fields.integer("rank")), Step(fields.integer("step"))
+        training.fence(rank, fields.integer("incarnation"))
+        await training.wait_turn(rank, step, deadline=request.deadline)
+        return Message(fields={"slowest": training.slowest_but(rank)})
+
+    async def total(self, request: Request) -> Message:
+        """Answer with the sum over a step's workers, once it is whole; may be repeated."""
+        training = self._trained("total", {"sync"})
+        part = total_request(request.message)
+        training.fence(part.rank, part.incarnation)
+        assert training.steps is not None, "the mode is sync"
+        return Message(tensors={"sum": await training.steps.total(part, request.deadline)})
+
+    async def hold(self, request: Request) -> Message:
+        """Keep pushes back for a checkpoint; may be repeated."""
+        return await self._checkpoints.hold(request, self._trained("hold"))
+
+    async def save(self, request: Request) -> Message:
+        """Write this server's part of a checkpoint."""
+        return await self._checkpoints.save(request, self._training)
+
+    async def answer(self, request: Request) -> Message:
+        """Take what a worker was asked for, and answer with the next question."""
+        return await self._checkpoints.answer(request, self._trained("answer"))
+
+    async def states(self, request: Request) -> Message:
+        """Answer with saved optimizer states, for workers that have their own."""
+        return await self._checkpoints.states(request, self._trained("states", {"geo"}))
+
+    async def load(self, request: Request) -> Message:
+        """Take this server's part of a checkpoint into the tables."""
+        async with self._making:
+            return await self._checkpoints.load(request, self._training)
+
+    async def load_from(self, directory: Path) -> dict[str, int]:
+        """Take this server's part of a checkpoint; returns the rows of each table."""
+        async with self._making:
+            loaded = await self._checkpoints.load_from(directory, self._training)
+        return {table.spec.name: table.num_rows for table in loaded.tables}
+
+    async def status(self, request: Request) -> Message:
+        """Answer what an operator may ask."""
+        del request
+        return Message(fields=self.facts())
+
+    def _forget(self, rank: Rank) -> None:
+        """Keep nothing of a worker's any more."""
+        self._staging.forget(rank)
+        self._store.forget(rank)
+
+    def _trained(self, operation: str, modes: AbstractSet[str] = ANY_MODE) -> Training:
+        if self._training is None:
+            raise TablesNotDeclaredError(operation=operation)
+        mode = self._training.terms.mode
+        if mode not in modes:
+            raise OperationModeError(operation=operation, mode=mode)
+        return self._training
+
+    async def _build(self, declared: DeclareRequest) -> list[Table]:
+        """Return the tables that are missing, made beside the event loop."""
+        new = self._check_declared(declared)
+        for spec in new:
+            await self._owners.run([Job(0, COMPILING_ROWS, partial(warm, spec))])
+        return [await asyncio.to_thread(self._store.build, spec) for spec in new]
+
+    def _begin(self, terms: Terms) -> Training:
+        """Return a training, and apply to it what is known of the job already."""
+        training = Training(
+            terms,
+            elastic=self._elastic,
+            store=self._store,
+            owners=self._owners,
+            clock=self._clock,
+        )
+        for rank, incarnation in self._lost.items():
+            training.execute(Lose(rank, incarnation))
+        if self._failure is not None:
+            training.fail(self._failure)
+        return training
+
+    def _check_declared(self, declared: DeclareRequest) -> list[TableSpec]:
+        if self._elastic and declared.mode == "sync":
+            raise ElasticModeError(mode=declared.mode)
+        if self._training is not None:
+            self._training.terms.check_same(Terms.of(declared), elastic=self._elastic)
+        for spec in declared.specs:
+            check_rule(spec, declared.mode)
+        new = self._store.check(declared.specs)
+        self._store.check_limits(new)
+        return new

@@ -1,0 +1,1 @@
+"""Saving, loading and gathering the state of tables."""

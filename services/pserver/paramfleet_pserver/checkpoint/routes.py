@@ -1,0 +1,356 @@
+"""The operations of the data plane that are about checkpoints: ``hold``, ``save``, ``load``.
+
+A save is of this server's part. What makes the parts of all servers one cut is a hold, which
+keeps pushes back from before the save until this server's part is written; in sync nothing is
+held, because no step is whole while worker 0 saves, and the answer says which step that was.
+"""
+
+import asyncio
+import logging
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paramfleet_pserver.checkpoint.gathering import GONE, SILENT, Gathering, rules_of
+from paramfleet_pserver.checkpoint.saved_states import SavedStates
+from paramfleet_pserver.checkpoint.storage import (
+    Loaded,
+    load_tables,
+    save_tables,
+    trained_otherwise,
+)
+from paramfleet_pserver.commands.records import Load
+from paramfleet_pserver.core.holding import Source
+from paramfleet_pserver.requests.fields import Fields
+from paramfleet_pserver.tables.owners import Owners
+from paramfleet_pserver.tables.table_store import TableStore
+from paramfleet_pserver.waiting.asking import Asking
+from paramfleet_pserver.waiting.holding import Holding
+from paramfleet_pserver.waiting.training import Training
+from paramfleet_shared.checkpoint.manifest import SavedTable
+from paramfleet_shared.errors.served import FencedError
+from paramfleet_shared.files.folders import CheckpointDirs
+from paramfleet_shared.net.rpc.server import Request
+from paramfleet_shared.net.wire.message import MalformedMessageError, Message
+from paramfleet_shared.system.clock import Clock
+from paramfleet_shared.tables.spec import TableSpec
+from paramfleet_shared.values.ids import Rank
+
+__all__ = ["Checkpointing"]
+
+MAX_HOLD_S = 60.0
+"""Most seconds that pushes are held for a save that doesn't begin."""
+
+_MAX_NAME = 64
+
+log = logging.getLogger(__name__)
+
+
+class Checkpointing:
+    """Saves and loads one server's tables, and holds pushes meanwhile.
+
+    Args:
+        store: The tables.
+        owners: Who works on them.
+        server: This server's index.
+        clock: For how long pushes are held.
+        dirs: Where requests may have checkpoints saved and loaded.
+    """
+
+    def __init__(
+        self,
+        store: TableStore,
+        owners: Owners,
+        *,
+        server: int,
+        clock: Clock,
+        dirs: CheckpointDirs,
+    ) -> None:
+        self._store = store
+        self._owners = owners
+        self._server = server
+        self._dirs = dirs
+        self.holding = Holding(clock)
+        """What pushes ask."""
+        self.asking = Asking(clock)
+        """What workers are asked."""
+        self.saved_states = SavedStates()
+        """Of the checkpoint that was loaded last."""
+        self.loaded_from = ""
+        """Folder that was loaded last, with its links resolved; empty for none."""
+        self.loaded_digest = ""
+        """SHA-256 of the manifest that was loaded last; empty for none."""
+
+    async def hold(self, request: Request, training: Training) -> Message:
+        """Hold pushes, and answer which ones were applied; ``for_s`` 0 lets them go on.
+
+        May be repeated: then it names what other servers have applied, which is let through.
+
+        Raises:
+            MalformedMessageError: if a field is wrong.
+            FencedError: if this isn't the incarnation of the worker that declared last.
+        """
+        fields = Fields(request.message.fields, where="hold")
+        rank, incarnation = fields.integer("rank"), fields.integer("incarnation")
+        current = training.identities.incarnation(rank)
+        if incarnation != current:  # a hold makes no incarnation known
+            raise FencedError(worker=rank, incarnation=incarnation, current=current)
+        name, for_s = _name_of(request.message.fields.get("cut")), fields.number("for_s")
+        if not name or not 0 <= for_s <= MAX_HOLD_S:
+            rule = f"needs a name, and a number of seconds from 0 to {MAX_HOLD_S:g}"
+            raise MalformedMessageError(where="hold", rule=rule)
+        targets = _targets_of(request.message.fields.get("targets"))
+        if for_s:
+            self.holding.hold(name, for_s=for_s, targets=targets)
+        else:
+            self.holding.end(name)
+        return Message(
+            fields={
+                "taken": [
+                    [*each[:-1], list(each.later)] for each in training.identities.taken()
+                ],
+                "unfinished": [list(each) for each in self.holding.unfinished()],
+                "incarnations": [
+                    list(each) for each in training.identities.incarnations().items()
+                ],
+            }
+        )
+
+    async def save(self, request: Request, training: Training | None) -> Message:
+        """Write this server's part of a checkpoint; ends the hold that it names.
+
+        Where it names ``states``, GEO's workers are asked for theirs while it is written.
+
+        ``held`` says whether that was in force from its beginning until the last row was
+        copied; ``steps`` is how many steps of sync were applied before and after.
+        """
+        fields = Fields(request.message.fields, where="save")
+        name = _name_of(request.message.fields.get("cut", ""))
+        held = self.holding.begin_save(name)
+        paused_s = 0.0
+        try:
+            directory = await asyncio.to_thread(self._dirs.require, fields.text("dirname"))
+            positions, without = await self._positions(request.message, training)
+            gathering = self._gathering(request.message, training)
+            steps = [_steps_of(training)]
+            versions = {table.spec.name: table.num_updates for table in self._store}
+            specs = [table.spec for table in self._store]
+            files = await save_tables(
+                self._store,
+                self._owners,
+                directory,
+                server=self._server,
+                gathering=gathering,
+            )
+            steps.append(_steps_of(training))
+        finally:
+            paused_s = self.holding.end(name)
+        if held:
+            log.info("pserver.pushes_held", extra={"seconds": round(paused_s, 3)})
+        return Message(
+            fields={
+                "files": [file.to_wire() for file in files],
+                "tables": [
+                    SavedTable(
+                        spec=gathering.spec(spec),
+                        version=gathering.version(spec, versions[spec.name]),
+                    ).to_wire()
+                    for spec in specs
+                ],
+                "gathered": gathering.outcome.to_wire(),
+                "without": without,
+                "held": held,
+                "paused_s": paused_s,
+                "steps": steps,
+            },
+            tensors=positions,
+        )
+
+    async def _positions(
+        self, message: Message, training: Training | None
+    ) -> tuple[dict[str, NDArray[Any]], list[list[Any]]]:
+        """Return the workers' positions in their data, and whose are missing, and why.
+
+        The first server asks for all.
+        """
+        asked = message.fields.get("positions")
+        if training is None or self._server or asked is None:
+            return {}, []
+        step = Fields(asked, where="save positions").optional_integer("step")
+        workers = _workers_of(training)
+        gone = self.asking.gone
+        there = [rank for rank in workers if rank not in gone]
+        question = Message(fields={"about": "positions", "step": step})
+        answers = await self.asking.ask(there, question)
+        found: dict[str, NDArray[Any]] = {}
+        without: list[list[Any]] = [[rank, GONE] for rank in workers if rank in gone]
+        for rank in there:
+            answer = answers.get(rank)
+            packed = None if answer is None else answer.tensors.get("positions")
+            if packed is not None and packed.dtype == np.uint8:
+                found[f"positions.{rank}"] = packed
+            else:
+                lack = None if answer is None else answer.fields.get("lack")
+                without.append([rank, lack if type(lack) is str else SILENT])
+        return found, without
+
+    def _gathering(self, message: Message, training: Training | None) -> Gathering:
+        """Return what gathers the workers' states; nothing if none are asked for."""
+        rules = rules_of(message)
+        if training is None or training.terms.mode != "geo" or not rules:
+            return Gathering(self.asking, [], {})
+        return Gathering(self.asking, _workers_of(training), rules)
+
+    async def answer(self, request: Request, training: Training) -> Message:
+        """Take a worker's answer, and wait for the next question.
+
+        With ``ends`` it leaves. When the first one does, which saves, all others may go.
+
+        Raises:
+            FencedError: if a newer incarnation of the worker is known.
+        """
+        fields = Fields(request.message.fields, where="answer")
+        rank = Rank(fields.integer("rank"))
+        training.check_rank(rank)
+        training.fence(rank, fields.integer("incarnation"))
+        if fields.flag("ends"):
+            self.asking.leave(rank)
+        question = await self.asking.serve(
+            rank, fields.integer("to"), request.message, deadline=request.deadline
+        )
+        if question is None:
+            return Message(fields={"number": 0, "ends": self.asking.is_over(rank)})
+        asked = question.message
+        about = {**asked.fields, "number": question.number, "ends": False}
+        return Message(fields=about, tensors=asked.tensors)
+
+    async def states(self, request: Request, training: Training) -> Message:
+        """Answer with states of the checkpoint that was loaded last, or with what there are."""
+        fields = Fields(request.message.fields, where="states")
+        training.check_rank(Rank(fields.integer("rank")))
+        file = fields.optional_integer("file")
+        if file is None:
+            return await self.saved_states.listed()
+        return await self.saved_states.read(file, fields.integer("row"))
+
+    async def load(self, request: Request, training: Training | None) -> Message:
+        """Take this server's part of a checkpoint into the tables."""
+        fields = Fields(request.message.fields, where="load")
+        directory = await asyncio.to_thread(self._dirs.require, fields.text("dirname"))
+        digest = fields.text("manifest") if "manifest" in request.message.fields else ""
+        loaded = await self.load_from(
+            directory,
+            training,
+            digest=digest,
+            not_negative=frozenset(fields.texts("not_negative")),
+        )
+        return Message(
+            fields={
+                "rows": {table.spec.name: table.num_rows for table in loaded.tables},
+                "left_out": [list(each) for each in loaded.left_out],
+            }
+        )
+
+    async def load_from(
+        self,
+        directory: Path,
+        training: Training | None,
+        *,
+        digest: str = "",
+        not_negative: Collection[str] = (),
+    ) -> Loaded:
+        """Take this server's part of a checkpoint: any, or that of a manifest's SHA-256.
+
+        A negative id of the tables ``not_negative`` is refused.
+        """
+        directory = await asyncio.to_thread(directory.resolve)  # a link may move meanwhile
+        apart = training is not None and training.terms.mode == "geo"
+        loaded = await load_tables(
+            self._store,
+            self._owners,
+            directory,
+            digest=digest,
+            apart=apart,
+            not_negative=not_negative,
+        )
+        if training is None:
+            self._store.put(loaded.tables)
+        else:
+            training.execute(Load(tuple(loaded.tables)))
+        self.loaded_from, self.loaded_digest = str(directory), loaded.digest
+        self.saved_states.begin(directory, loaded.digest)
+        if training is not None and training.geo is not None:
+            await training.announce(training.geo.news_of_load())
+        _log_left_out(loaded)
+        return loaded
+
+    async def fit(self, specs: Iterable[TableSpec], *, apart: bool) -> None:
+        """Turn what was loaded before the workers said how they train it into that.
+
+        Called before the first declaration takes effect, when all tables are loaded ones.
+
+        Args:
+            specs: The tables, as the workers declare them.
+            apart: Whether each worker has optimizer states of its own.
+
+        Raises:
+            TableMismatchError: if a table can't take the rows that were loaded.
+            TableMemoryError: if there is no memory for one, beside what is in use.
+        """
+        known = {table.spec.name: table for table in self._store}
+        other = [s for s in specs if s.name in known and known[s.name].spec != s]
+        for spec in other:
+            spec.check_same_rows(known[spec.name].spec)
+        turned = [
+            await trained_otherwise(
+                known[spec.name], spec, self._store, self._owners, apart=apart
+            )
+            for spec in other
+        ]
+        for loaded in turned:
+            self._store.replace(loaded.tables)
+            _log_left_out(loaded)
+
+
+def _log_left_out(loaded: Loaded) -> None:
+    for table, saved, rule in loaded.left_out:
+        log.warning(
+            "pserver.states_left_out", extra={"table": table, "saved": saved, "rule": rule}
+        )
+
+
+def _workers_of(training: Training) -> list[Rank]:
+    """Return all workers that have taken part, in rank order."""
+    return [Rank(rank) for rank in sorted(training.identities.incarnations())]
+
+
+def _steps_of(training: Training | None) -> int | None:
+    """Return the steps of sync that are applied; None in other modes."""
+    return None if training is None or training.steps is None else training.steps.version
+
+
+def _name_of(name: Any) -> str:
+    if type(name) is not str or len(name) > _MAX_NAME:
+        rule = f"must be a string of at most {_MAX_NAME} characters"
+        raise MalformedMessageError(where="field 'cut'", rule=rule)
+    return name
+
+
+def _targets_of(wire: Any) -> Mapping[Source, int]:
+    """Read ``[[worker, incarnation, table, sequence], ...]``.
+
+    Raises:
+        MalformedMessageError: if it is anything else.
+    """
+    targets: dict[Source, int] = {}
+    for each in wire if type(wire) is list else [None]:
+        match each:
+            case [int(worker), int(incarnation), str(table), int(sequence)]:
+                targets[worker, incarnation, table] = sequence
+            case _:
+                rule = "must be a list of [worker, incarnation, table, sequence]"
+                raise MalformedMessageError(where="hold field 'targets'", rule=rule)
+    return targets

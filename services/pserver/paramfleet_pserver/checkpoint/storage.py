@@ -1,0 +1,386 @@
+"""Saving the tables to a folder and loading them from one.
+
+A save writes this server's rows and ranges, a chunk at a time, into a folder that the
+workers rename when all servers are done; the manifest is theirs too. Rows are copied
+on their owners' threads and written on a storage thread, so that training goes on;
+for one consistent cut, save between steps.
+
+A load reads the files of any number of servers and keeps the rows of its own shards.
+Tables are built beside those in use and take their place when all is read: a load
+that fails has no effect.
+"""
+
+import asyncio
+import hashlib
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paramfleet_pserver.checkpoint.gathering import Gathering
+from paramfleet_pserver.tables.blocks import Block
+from paramfleet_pserver.tables.owners import Job, Owners
+from paramfleet_pserver.tables.parts import SparsePart
+from paramfleet_pserver.tables.table import DenseTable, SparseTable, Table
+from paramfleet_pserver.tables.table_store import TableStore
+from paramfleet_shared.checkpoint.manifest import (
+    MANIFEST,
+    FilePart,
+    ManifestError,
+    SavedFile,
+    StatesLeftOut,
+    read_manifest,
+    read_part,
+    sync_directory,
+    write_part,
+)
+from paramfleet_shared.checkpoint.saved_ids import check_not_negative, refuse_doubled
+from paramfleet_shared.tables.encoding import Encoded
+from paramfleet_shared.tables.routing import route
+from paramfleet_shared.tables.spec import TableSpec
+from paramfleet_shared.tables.states import have_other_states, states_for
+
+__all__ = ["Loaded", "load_tables", "plan_chunks", "save_tables", "trained_otherwise"]
+
+CHUNK_ROWS = 1_000_000
+"""Most rows of one file."""
+
+CHUNK_BYTES = 128 << 20
+"""Most bytes of one file, and of memory that a save takes, about twice."""
+
+
+class Loaded(NamedTuple):
+    """What was read from a checkpoint."""
+
+    tables: list[Table]
+    left_out: list[StatesLeftOut]
+    digest: str = ""
+    """SHA-256 of the manifest; empty if nothing was read."""
+
+
+class Segment(NamedTuple):
+    """Neighbouring rows of one block."""
+
+    block: int
+    start: int
+    num_rows: int
+
+
+def plan_chunks(num_rows: Iterable[int], chunk_rows: int) -> list[list[Segment]]:
+    """Divide the rows of each block into files of at most ``chunk_rows``.
+
+    Returns:
+        For each file the segments it holds; no file is empty.
+    """
+    chunks: list[list[Segment]] = []
+    room = 0
+    for block, rows in enumerate(num_rows):
+        start = 0
+        while start < rows:
+            if room == 0:
+                chunks.append([])
+                room = chunk_rows
+            count = min(room, rows - start)
+            chunks[-1].append(Segment(block, start, count))
+            start += count
+            room -= count
+    return chunks
+
+
+async def save_tables(
+    store: TableStore,
+    owners: Owners,
+    directory: Path,
+    *,
+    server: int,
+    gathering: Gathering,
+) -> list[SavedFile]:
+    """Write every table's part of this server.
+
+    Args:
+        store: The tables.
+        owners: Who copies the rows.
+        directory: Where to; made if it is missing.
+        server: This server's index, part of the files' names.
+        gathering: Adds the states that workers hold.
+
+    Raises:
+        CheckpointWriteError: if the system refuses; files may be left behind.
+    """
+    files: list[SavedFile] = []
+    for table in list(store):
+        stem = f"{_stem(table.spec.name)}.server{server}"
+        spec = gathering.spec(table.spec)
+        if isinstance(table, SparseTable):
+            counts = [block.rows.num_rows for block in table.blocks]
+            for number, chunk in enumerate(plan_chunks(counts, _chunk_rows(spec))):
+                part = await gathering.with_states(spec, await _export(table, chunk, owners))
+                name = f"{stem}.{number:05d}.safetensors"
+                files.append(await _write(directory, name, spec, part))
+        elif isinstance(table, DenseTable):
+            parts = _parts_of(table, spec)
+            for number, where in enumerate(parts):
+                copied = await _copy_values(table, where, owners)
+                part = await gathering.with_states(spec, copied)
+                name = f"{stem}.{number:05d}" if len(parts) > 1 else stem
+                files.append(await _write(directory, f"{name}.safetensors", spec, part))
+    await asyncio.to_thread(sync_directory, directory)
+    return files
+
+
+async def load_tables(
+    store: TableStore,
+    owners: Owners,
+    directory: Path,
+    *,
+    digest: str = "",
+    apart: bool = False,
+    not_negative: Collection[str] = (),
+) -> Loaded:
+    """Read this server's part of a checkpoint into new tables, not yet in the store.
+
+    A table that another optimizer trains now takes the values, and its states begin anew.
+
+    Args:
+        store: Whose tables say which optimizer trains.
+        owners: Who puts the rows in place.
+        directory: The checkpoint's folder.
+        digest: SHA-256 of its manifest; empty if any will do.
+        apart: Whether each worker has states of its own: it takes the saved ones itself.
+        not_negative: Tables that take no negative ids.
+
+    Raises:
+        ManifestError: if the folder is no readable checkpoint, is another, or lacks values.
+        TableLimitError: if there are too many tables, or one is too wide.
+        TableMemoryError: if there is no memory for one, beside what is in use.
+        CheckpointDamagedError: if a file is not what was saved, or has an id that another one
+            has, or that the table doesn't take.
+        TableMismatchError: if a table has another shape, or other first values, than the
+            one of its name.
+    """
+    manifest = await asyncio.to_thread(read_manifest, directory, digest=digest)
+    saved = manifest.tables
+    known = {table.spec.name: table.spec for table in store}
+    specs = [_wanted(table.spec, known, store.num_shards) for table in saved]
+    store.check_limits(specs, anew=True)
+    loaded = Loaded([], [], manifest.digest)
+    for each, spec in zip(saved, specs, strict=True):
+        table = await asyncio.to_thread(store.build, spec)
+        table.is_loaded = True
+        if not apart and have_other_states(each.spec.optimizer, spec.optimizer):
+            rules = each.spec.optimizer.rule, spec.optimizer.rule
+            loaded.left_out.append(StatesLeftOut(spec.name, *rules))
+        else:
+            table.num_updates = each.version
+        files = [file for file in manifest.files if file.table == each.spec.name]
+        if isinstance(table, SparseTable):
+            for file in files:
+                part = await asyncio.to_thread(_read, directory, file, each.spec, spec)
+                assert part.ids is not None, "a sparse file has ids"
+                if spec.name in not_negative:
+                    check_not_negative(directory, file, part.ids)
+                doubled = await _take_rows(table, part, store, owners)
+                if doubled:
+                    refuse_doubled(directory, file, min(doubled))
+        else:
+            await _take_range(table, each.spec, files, directory, owners)
+        loaded.tables.append(table)
+    return loaded
+
+
+async def trained_otherwise(
+    table: Table, spec: TableSpec, store: TableStore, owners: Owners, *, apart: bool
+) -> Loaded:
+    """Return a loaded table as another optimizer trains it, not yet in the store.
+
+    Nothing is read again: rows are copied, some at a time, from the table as it was saved.
+
+    Args:
+        table: It, which nobody has trained yet.
+        spec: How it is declared; its shape and first values are those.
+        store: Where it is.
+        owners: Who copies the rows.
+        apart: Whether each worker has states of its own.
+
+    Raises:
+        TableLimitError: if it is too wide.
+        TableMemoryError: if there is no memory for it, beside what is in use.
+    """
+    store.check_limits([spec], anew=True)
+    saved, left_out = table.spec, []
+    fresh = await asyncio.to_thread(store.build, spec)
+    fresh.is_loaded = True
+    if not apart and have_other_states(saved.optimizer, spec.optimizer):
+        left_out.append(StatesLeftOut(spec.name, saved.optimizer.rule, spec.optimizer.rule))
+    else:
+        fresh.num_updates = table.num_updates
+    if isinstance(table, SparseTable) and isinstance(fresh, SparseTable):
+        chunk_rows = _chunk_rows(saved)
+        for old, new in zip(table.blocks, fresh.blocks, strict=True):
+            for start in range(0, old.rows.num_rows, chunk_rows):
+                copy = partial(_copy_rows, old, new, start, chunk_rows)
+                await owners.run([Job(old.owner, chunk_rows, copy)])
+    elif isinstance(table, DenseTable) and isinstance(fresh, DenseTable):
+        for where in _parts_of(table, saved):
+            part = await _copy_values(table, where, owners)
+            states = states_for(spec.optimizer, saved.optimizer, part.values, part.states)
+            put = partial(fresh.range.assign_part, where.start, part.values, states)
+            await owners.run([fresh.job(put, num_values=part.num_rows)])
+    return Loaded([fresh], left_out)
+
+
+def _copy_rows(old: Block, new: Block, start: int, count: int) -> None:
+    ids, values, states = old.rows.export(start, count)
+    rules = new.rows.spec.optimizer, old.rows.spec.optimizer
+    new.rows.assign(ids, values, states_for(*rules, values, states))
+
+
+def _chunk_rows(spec: TableSpec) -> int:
+    """Return how many rows of a table go into one file."""
+    row_bytes = 8 + 4 * (spec.dim + spec.optimizer.state_width(spec.dim))
+    return max(1, min(CHUNK_ROWS, CHUNK_BYTES // row_bytes))
+
+
+def _wanted(saved: TableSpec, known: Mapping[str, TableSpec], num_shards: int) -> TableSpec:
+    """Return how a saved table is to be kept here.
+
+    Raises:
+        TableMismatchError: if the table of its name can't take its rows.
+    """
+    here = known.get(saved.name)
+    if here is None:  # nobody has said yet how it is trained
+        return replace(saved, num_shards=num_shards)
+    here.check_same_rows(saved)
+    return here
+
+
+def _read(directory: Path, file: SavedFile, saved: TableSpec, spec: TableSpec) -> FilePart:
+    """Read a file, with the states that its values have here."""
+    part = read_part(directory, file, saved)
+    states = states_for(spec.optimizer, saved.optimizer, part.values, part.states)
+    return replace(part, states=states)
+
+
+def _stem(table: str) -> str:
+    """Return a file name's beginning: readable, harmless, and different for each table."""
+    digest = hashlib.sha256(table.encode()).hexdigest()[:16]
+    return f"{re.sub(r'[^A-Za-z0-9_-]+', '_', table)[:60]}-{digest}"
+
+
+async def _export(table: SparseTable, chunk: list[Segment], owners: Owners) -> FilePart:
+    found: dict[int, tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.float32]]] = {}
+
+    def copy(segment: Segment) -> None:
+        rows = table.blocks[segment.block].rows
+        found[segment.block] = rows.export(segment.start, segment.num_rows)
+
+    await owners.run(
+        Job(table.blocks[segment.block].owner, segment.num_rows, partial(copy, segment))
+        for segment in chunk
+    )
+    pieces = [found[segment.block] for segment in chunk]
+    return await asyncio.to_thread(_joined, pieces)
+
+
+def _joined(
+    pieces: list[tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.float32]]],
+) -> FilePart:
+    ids, values, states = zip(*pieces, strict=True)
+    return FilePart(
+        ids=np.concatenate(ids), values=np.concatenate(values), states=np.concatenate(states)
+    )
+
+
+def _parts_of(table: DenseTable, spec: TableSpec) -> list[slice]:
+    """Return which values of a range go into each file, as it is described there."""
+    most = CHUNK_BYTES // (4 * (1 + spec.optimizer.num_state_columns))
+    starts = range(0, table.num_rows, most)
+    return [slice(start, min(start + most, table.num_rows)) for start in starts]
+
+
+async def _copy_values(table: DenseTable, where: slice, owners: Owners) -> FilePart:
+    found: list[FilePart] = []
+
+    def copy() -> None:
+        held = table.range
+        values, states = held.values[where].copy(), held.states[:, where].copy()
+        found.append(FilePart(values=values, states=states, start=table.start + where.start))
+
+    await owners.run([table.job(copy, num_values=where.stop - where.start)])
+    return found[0]
+
+
+async def _write(directory: Path, name: str, spec: TableSpec, part: FilePart) -> SavedFile:
+    return await asyncio.to_thread(write_part, directory, name, spec, part)
+
+
+async def _take_rows(
+    table: SparseTable, part: FilePart, store: TableStore, owners: Owners
+) -> list[int]:
+    """Put those of a file's rows that belong to this server into its shards.
+
+    Returns:
+        Ids that had a row already, which another file brought.
+    """
+    assert part.ids is not None, "a sparse file has ids"
+    doubled: list[int] = []
+    routed = await asyncio.to_thread(route, part.ids, store.num_shards)
+
+    def assign(block: Block, where: slice) -> None:
+        ids, rows, before = routed.ids[where], routed.positions[where], block.rows.num_rows
+        block.rows.assign(ids, part.values[rows], part.states[rows])
+        if block.rows.num_rows - before != len(ids):
+            doubled.extend(ids[block.rows.find(ids) < before].tolist())
+
+    offsets = routed.offsets[store.shards.start :]
+    bounds = SparsePart(routed.ids, offsets, Encoded(part.values))
+    jobs = []
+    for block in table.blocks:
+        where = bounds.within(block.shards)
+        if count := where.stop - where.start:
+            jobs.append(Job(block.owner, count, partial(assign, block, where)))
+    await owners.run(jobs)
+    return doubled
+
+
+async def _take_range(
+    table: DenseTable,
+    saved: TableSpec,
+    files: list[SavedFile],
+    directory: Path,
+    owners: Owners,
+) -> None:
+    """Gather a dense table's range from all files.
+
+    Raises:
+        ManifestError: if the files leave a part of the range open.
+    """
+    given: list[tuple[int, int]] = []
+    for file in files:
+        part = await asyncio.to_thread(_read, directory, file, saved, table.spec)
+        first = max(part.start, table.start)
+        last = min(part.start + part.num_rows, table.stop)
+        if first < last:
+            source = slice(first - part.start, last - part.start)
+            values, states = part.values[source], part.states[:, source]
+            put = partial(table.range.assign_part, first - table.start, values, states)
+            await owners.run([table.job(put, num_values=last - first)])
+            given.append((first, last))
+    lacking = _num_lacking(given, table.start, table.stop)
+    if lacking:
+        rule = f"the files of table {table.spec.name!r} lack {lacking} values"
+        raise ManifestError(path=str(directory / MANIFEST), rule=rule)
+
+
+def _num_lacking(given: list[tuple[int, int]], start: int, stop: int) -> int:
+    """Return how many of the values [start, stop) are in none of some ranges of them."""
+    lacking = 0
+    for first, last in sorted(given):
+        lacking += max(0, first - start)
+        start = max(start, last)
+    return lacking + stop - start

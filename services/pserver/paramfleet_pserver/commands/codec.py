@@ -1,0 +1,305 @@
+"""Commands as bytes, and back: messages whose fields begin with the command's kind."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from numpy.typing import NDArray
+
+from paramfleet_pserver.commands.records import (
+    Announce,
+    Announced,
+    Assign,
+    Command,
+    Contribute,
+    Create,
+    Exchange,
+    Fence,
+    Join,
+    Leave,
+    Limit,
+    Load,
+    Lose,
+    Make,
+    NewRows,
+    Update,
+)
+from paramfleet_pserver.requests.checked import (
+    ExchangePart,
+    ExchangeRequest,
+    PushPart,
+    PushRequest,
+    exchange_request,
+    push_request,
+    spec_of,
+)
+from paramfleet_pserver.requests.dense_requests import assign_request
+from paramfleet_pserver.requests.fields import Fields
+from paramfleet_pserver.requests.table_codec import describe_table, read_table
+from paramfleet_pserver.requests.tensors import PartIds
+from paramfleet_pserver.tables.parts import SparsePart
+from paramfleet_pserver.tables.table import SparseTable
+from paramfleet_pserver.tables.table_store import TableStore
+from paramfleet_shared.net.wire.message import MalformedMessageError, Message, decode, encode
+from paramfleet_shared.values.ids import Rank, Step
+
+__all__ = ["command_of", "from_bytes", "message_of", "to_bytes"]
+
+
+def to_bytes(command: Command) -> bytes:
+    """Return a command as one message."""
+    return b"".join(encode(message_of(command)))
+
+
+def from_bytes(body: bytes | bytearray | memoryview, store: TableStore) -> Command:
+    """Read a command; its tensors are views of ``body``.
+
+    Raises:
+        MalformedMessageError: if it isn't one.
+        UnknownTableError: if a table isn't there.
+        RowShapeError: if a tensor's dtype or shape is wrong.
+    """
+    return command_of(decode(body), store)
+
+
+def message_of(command: Command) -> Message:
+    """Return a command as plain values and tensors, which are views of its own."""
+    fields, tensors = _DESCRIBED[type(command)](command)
+    kind = _KINDS[type(command)]
+    return Message(fields={"kind": kind, **fields}, tensors=tensors)
+
+
+def command_of(message: Message, store: TableStore) -> Command:
+    """Read a command, as ``from_bytes`` does.
+
+    Raises:
+        MalformedMessageError: if it isn't one.
+    """
+    kind = message.fields.get("kind")
+    read = _READERS.get(kind) if isinstance(kind, str) else None
+    if read is None:
+        rule = f"must be one of {', '.join(_READERS)}"
+        raise MalformedMessageError(where="command field 'kind'", rule=rule)
+    return read(message, store)
+
+
+_Described = tuple[dict[str, Any], dict[str, NDArray[Any]]]
+
+
+def _describe_create(command: Create) -> _Described:
+    parts = [{"table": each.table.spec.name} for each in command.rows]
+    tensors: dict[str, NDArray[Any]] = {}
+    for index, each in enumerate(command.rows):
+        tensors |= {f"{index}.ids": each.ids, f"{index}.offsets": each.offsets}
+    return {"parts": parts}, tensors
+
+
+def _describe_push(command: Update | Contribute) -> _Described:
+    push = command.push
+    tensors: dict[str, NDArray[Any]] = {}
+    parts = [
+        {**_describe_part(index, part, "grads", tensors), "lr": part.lr}
+        for index, part in enumerate(push.parts)
+    ]
+    return {**_describe_head(push), "weight": push.weight, "parts": parts}, tensors
+
+
+def _describe_exchange(command: Exchange) -> _Described:
+    exchange = command.exchange
+    tensors: dict[str, NDArray[Any]] = {}
+    parts = [
+        {
+            **_describe_part(index, part, "deltas", tensors),
+            "ack": part.ack,
+            "max_rows": part.max_rows,
+            "lr": part.lr,
+            "answer_wire": part.answer_wire,
+            "quiet": part.quiet,
+            "damping": part.damping,
+            "guarded_steps": part.guarded_steps,
+        }
+        for index, part in enumerate(exchange.parts)
+    ]
+    return {**_describe_head(exchange), "parts": parts}, tensors
+
+
+def _describe_head(change: PushRequest | ExchangeRequest) -> dict[str, Any]:
+    return {
+        "rank": change.rank,
+        "incarnation": change.incarnation,
+        "step": change.step,
+        "continues": change.continues,
+    }
+
+
+def _describe_part(
+    index: int, part: PushPart | ExchangePart, what: str, tensors: dict[str, NDArray[Any]]
+) -> dict[str, Any]:
+    """Return what a part says of itself, and put its tensors beside those of the others."""
+    content = part.content
+    about: dict[str, Any] = {
+        "table": part.table.spec.name,
+        "sequence": part.identity.sequence,
+        "wire": content.wire,
+    }
+    tensors[f"{index}.{what}"] = content.numbers.rows
+    if content.numbers.scales is not None:
+        tensors[f"{index}.scales"] = content.numbers.scales
+    if isinstance(content, SparsePart):
+        tensors |= {f"{index}.ids": content.ids, f"{index}.offsets": content.offsets}
+        about["unique"] = content.unique
+    elif content.piece is not None:
+        where, piece = content.where, content.piece
+        about |= {"start": where.start, "stop": where.stop}
+        about |= {"update": piece.first, "square": piece.square}
+    return about
+
+
+def _describe_assign(command: Assign) -> _Described:
+    assign = command.assign
+    about: dict[str, Any] = {"rank": assign.rank, "incarnation": assign.incarnation}
+    about |= {"table": assign.table.spec.name, "only_if_new": assign.only_if_new}
+    return about, {"rows": assign.values}
+
+
+def _describe_member(command: Fence | Join | Leave | Lose) -> _Described:
+    about = {"rank": command.rank, "incarnation": command.incarnation}
+    return (about | {"step": command.step} if isinstance(command, Leave) else about), {}
+
+
+def _describe_limit(command: Limit) -> _Described:
+    return {"max_staleness": command.max_staleness}, {}
+
+
+def _describe_load(command: Load) -> _Described:
+    described = [describe_table(table, index) for index, table in enumerate(command.tables)]
+    tensors = {name: tensor for _, of_table in described for name, tensor in of_table.items()}
+    return {"tables": [about for about, _ in described]}, tensors
+
+
+def _describe_make(command: Make) -> _Described:
+    return {"tables": [spec.to_wire() for spec in command.specs]}, {}
+
+
+def _describe_announce(command: Announce) -> _Described:
+    about = {"table": command.table.spec.name, "block": command.block, "rank": command.rank}
+    return about | {"start": command.start, "stop": command.stop}, {}
+
+
+def _describe_announced(command: Announced) -> _Described:
+    if command.table is None:
+        return {"rank": command.rank}, {}
+    return {"rank": command.rank, "table": command.table.spec.name}, {}
+
+
+def _read_create(message: Message, store: TableStore) -> Create:
+    reader = PartIds(message)
+    rows = []
+    for index, about in enumerate(Fields(message.fields, where="create").parts("parts")):
+        table = _sparse(store, Fields(about, where=f"create part {index}"))
+        rows.append(NewRows(table, *reader.read(index, table, packed=False)))
+    return Create(tuple(rows))
+
+
+def _read_announce(message: Message, store: TableStore) -> Announce:
+    fields = Fields(message.fields, where="announce")
+    table, block = _sparse(store, fields), fields.integer("block")
+    if block >= len(table.blocks):
+        rule = f"must be below {len(table.blocks)}: as many owners are here"
+        raise MalformedMessageError(where="announce field 'block'", rule=rule)
+    rank = fields.optional_integer("rank")
+    start, stop = fields.integer("start"), fields.integer("stop")
+    return Announce(table, block, start, stop, None if rank is None else Rank(rank))
+
+
+def _read_announced(message: Message, store: TableStore) -> Announced:
+    fields = Fields(message.fields, where="announced")
+    rank = fields.optional_integer("rank")
+    table = _sparse(store, fields) if "table" in message.fields else None
+    return Announced(None if rank is None else Rank(rank), table)
+
+
+def _sparse(store: TableStore, fields: Fields) -> SparseTable:
+    table = store.find(fields.text("table"))
+    if not isinstance(table, SparseTable):
+        raise MalformedMessageError(where="field 'table'", rule="must name a sparse table")
+    return table
+
+
+def _read_member(
+    message: Message, kind: type[Fence] | type[Join] | type[Lose]
+) -> Fence | Join | Lose:
+    fields = Fields(message.fields, where="command")
+    return kind(Rank(fields.integer("rank")), fields.integer("incarnation"))
+
+
+def _read_leave(message: Message, _store: TableStore) -> Leave:
+    fields = Fields(message.fields, where="leave")
+    rank, incarnation = Rank(fields.integer("rank")), fields.integer("incarnation")
+    return Leave(rank, incarnation, Step(fields.integer("step")))
+
+
+def _read_limit(message: Message, _store: TableStore) -> Limit:
+    return Limit(Fields(message.fields, where="limit").optional_integer("max_staleness"))
+
+
+def _read_load(message: Message, store: TableStore) -> Load:
+    tables = Fields(message.fields, where="load").parts("tables")
+    wheres = (Fields(about, where=f"load table {i}") for i, about in enumerate(tables))
+    return Load(tuple(read_table(message, about, i, store) for i, about in enumerate(wheres)))
+
+
+def _read_make(message: Message, _store: TableStore) -> Make:
+    tables = Fields(message.fields, where="make").parts("tables")
+    return Make(tuple(spec_of(wire) for wire in tables))
+
+
+_KINDS: Mapping[type, str] = {
+    Create: "create",
+    Update: "update",
+    Contribute: "contribute",
+    Exchange: "exchange",
+    Assign: "assign",
+    Fence: "fence",
+    Join: "join",
+    Leave: "leave",
+    Lose: "lose",
+    Limit: "limit",
+    Load: "load",
+    Make: "make",
+    Announce: "announce",
+    Announced: "announced",
+}
+
+_DESCRIBED: Mapping[type, Callable[[Any], _Described]] = {
+    Create: _describe_create,
+    Update: _describe_push,
+    Contribute: _describe_push,
+    Exchange: _describe_exchange,
+    Assign: _describe_assign,
+    Fence: _describe_member,
+    Join: _describe_member,
+    Leave: _describe_member,
+    Lose: _describe_member,
+    Limit: _describe_limit,
+    Load: _describe_load,
+    Make: _describe_make,
+    Announce: _describe_announce,
+    Announced: _describe_announced,
+}
+
+_READERS: Mapping[str, Callable[[Message, TableStore], Command]] = {
+    "create": _read_create,
+    "update": lambda message, store: Update(push_request(message, store, pieces=True)),
+    "contribute": lambda message, store: Contribute(push_request(message, store)),
+    "exchange": lambda message, store: Exchange(exchange_request(message, store)),
+    "assign": lambda message, store: Assign(assign_request(message, store)),
+    "fence": lambda message, _: _read_member(message, Fence),
+    "join": lambda message, _: _read_member(message, Join),
+    "leave": _read_leave,
+    "lose": lambda message, _: _read_member(message, Lose),
+    "limit": _read_limit,
+    "load": _read_load,
+    "make": _read_make,
+    "announce": _read_announce,
+    "announced": _read_announced,
+}

@@ -1,0 +1,289 @@
+"""Exchanges: a worker adds its differences and hears what the others changed.
+
+In LocalSGD a dense table's optimizer takes the differences instead, each worker's divided by
+the number of workers there are.
+
+The order that loses nothing: differences are added, then their rows are noted for the
+other workers, then this worker's waiting rows are taken, then they are read. A reader
+between the steps reads a newer row than it had to and hears of it again. What was begun
+ends even if the request's deadline cuts its answer off.
+
+A difference may be divided by how many workers share what it changes, to a power that its
+worker names. A dense table is shared by all; a row by those that changed it at the same time,
+so that progress of one worker alone is added whole. The worker receives its own rows, too,
+where less was added than it sent, or where the table rounds what it keeps.
+
+Each block of a table has a recorder, which lives on the block's owner thread and counts
+rows as the block does. All of a table make their replies together, so that one number
+acknowledges them.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+from paramfleet_pserver.commands.records import Announce, Announced
+from paramfleet_pserver.commands.taking import Taken, TakingRows
+from paramfleet_pserver.core.geo_recorder import GeoRecorder
+from paramfleet_pserver.core.pacing import Pace, RateGuard
+from paramfleet_pserver.core.sharers import Sharers
+from paramfleet_pserver.requests.checked import ExchangePart, ExchangeRequest, Mode
+from paramfleet_pserver.tables.blocks import Block
+from paramfleet_pserver.tables.owners import Job, Owners
+from paramfleet_pserver.tables.parts import DensePart, Guarded, SparsePart, square_of
+from paramfleet_pserver.tables.table import DenseTable, SparseTable, Table
+from paramfleet_pserver.tables.table_store import TableStore
+from paramfleet_shared.errors.served import GeoRuleError
+from paramfleet_shared.tables.spec import TableSpec
+from paramfleet_shared.values.ids import Rank, Step
+
+__all__ = ["GeoExchange", "check_rule"]
+
+ANNOUNCED_ROWS = 1 << 18
+"""Rows of a table that are announced at a time."""
+
+
+def check_rule(spec: TableSpec, mode: Mode) -> None:
+    """Pass if a table can be served in a mode.
+
+    Raises:
+        GeoRuleError: if workers run its optimizer, and its own is another than ``sum``.
+    """
+    adds_up = mode == "geo" or (mode == "localsgd" and spec.kind == "sparse")
+    if adds_up and not spec.optimizer.record.adds:
+        raise GeoRuleError(table=spec.name, rule=spec.optimizer.rule)
+
+
+class GeoExchange:
+    """The recorders of a job's sparse tables.
+
+    Args:
+        num_workers: Workers that take part from the start.
+        store: The tables.
+        owners: Who works on them.
+    """
+
+    def __init__(self, *, num_workers: int, store: TableStore, owners: Owners) -> None:
+        self._ranks = {Rank(rank) for rank in range(num_workers)}
+        self._unannounced: set[Rank] = set()
+        self._store = store
+        self._owners = owners
+        self._recorders: dict[str, tuple[_Recorded, ...]] = {}
+        self._announced: dict[str, tuple[Block, ...]] = {}
+
+    def jobs(
+        self, request: ExchangeRequest, parts: Sequence[ExchangePart], *, share: float = 1.0
+    ) -> list[Job]:
+        """Add these parts' differences, and note them for the other workers.
+
+        Args:
+            request: What the parts are of.
+            parts: Those not taken before.
+            share: What the differences of dense tables are multiplied by.
+        """
+        jobs: list[Job] = []
+        for part in parts:
+            table = part.table
+            content = part.content
+            if isinstance(table, DenseTable) and isinstance(content, DensePart):
+                content = table.resolved(content, part.identity)
+            number = table.number_of(content)
+            if isinstance(table, DenseTable) and self._is_guarded(part):
+                pace, num_steps = Pace(len(self._ranks), part.damping), part.guarded_steps
+                jobs += table.guarded_jobs(
+                    content, lr=part.lr, step=number, pace=pace, num_steps=num_steps
+                )
+                continue
+            if isinstance(content, DensePart):
+                content = content._replace(scale=share * self._weight(part.damping))
+            elif part.damping or self._is_guarded(part):
+                content = content._replace(weights=np.ones(len(content.ids), np.float32))
+                jobs += self._weigh_jobs(part, content, request)
+            jobs += table.update_jobs([content], lr=part.lr, step=number)
+            if isinstance(content, SparsePart):
+                jobs += self._record_jobs(table, content, request.rank)
+        return jobs
+
+    def take(self, request: ExchangeRequest) -> Taken:
+        """Return what takes the rows that wait for a worker, table by table.
+
+        Its jobs are to run after those that add the request's differences.
+        """
+        taken = Taken(self._store, self._owners, request)
+        for part in request.parts:
+            if not isinstance(part.table, SparseTable):
+                continue
+            max_rows = max(1, part.max_rows // len(part.table.blocks))
+            taken.blocks[part.table.spec.name] = [
+                TakingRows(block, recorder, request.rank, part.ack, max_rows)
+                for block, recorder, *_ in self._recorded(part.table)
+            ]
+        return taken
+
+    def news_of_load(self) -> Iterator[Announce | Announced]:
+        """Yield what lets every worker hear of every row that came from a checkpoint.
+
+        What was executed once isn't yielded again, and what was left out is made up for.
+        """
+        for table in self._store:
+            if isinstance(table, SparseTable) and table.is_loaded:
+                blocks = table.blocks
+                if self._announced.get(table.spec.name) is not blocks:
+                    yield from _all_rows(table, None)
+                    if table.blocks is blocks:
+                        yield Announced(table=table)
+
+    def news_of_all(self, rank: Rank) -> Iterator[Announce | Announced]:
+        """Yield what lets a worker that joined hear of every row that there is already.
+
+        What was left out is made up for, and a row that waits already does so once.
+        """
+        if rank not in self._unannounced:
+            return
+        for table in self._store:
+            if isinstance(table, SparseTable):
+                yield from _all_rows(table, rank)
+        yield Announced(rank)
+
+    def announced(self, announced: Announced) -> None:
+        """Note that all rows that there were wait."""
+        if announced.rank is not None:
+            self._unannounced.discard(announced.rank)
+        if announced.table is not None:
+            self._announced[announced.table.spec.name] = announced.table.blocks
+
+    def announce(self, announce: Announce) -> list[Job]:
+        """Let rows wait for a worker, or for all."""
+        block, recorder, *_ = self._recorded(announce.table)[announce.block]
+        rows = np.arange(announce.start, announce.stop)
+        if announce.rank is None:
+            act = partial(recorder.record, rows, writer=None)
+        else:
+            act = partial(recorder.announce, announce.rank, rows)
+        return [Job(block.owner, len(rows), act)]
+
+    def join(self, rank: Rank) -> None:
+        """Note for a worker what others change from now on; ``news_of_all`` is the rest."""
+        self._ranks.add(rank)
+        self._unannounced.add(rank)
+        for recorded in self._recorders.values():
+            for each in recorded:
+                self._owners.post(Job(each.block.owner, 0, partial(each.join, rank)))
+
+    def leave(self, rank: Rank) -> None:
+        """Keep nothing for a worker any more."""
+        self._ranks.discard(rank)
+        for recorded in self._recorders.values():
+            for each in recorded:
+                self._owners.post(Job(each.block.owner, 0, partial(each.leave, rank)))
+
+    def _is_guarded(self, part: ExchangePart) -> bool:
+        return part.guarded_steps > 0 and len(self._ranks) > 1
+
+    def _weight(self, damping: float) -> float:
+        """Return what a difference of a dense table is multiplied by."""
+        return float(max(1, len(self._ranks)) ** -damping)
+
+    def _weigh_jobs(
+        self, part: ExchangePart, content: SparsePart, request: ExchangeRequest
+    ) -> list[Job]:
+        """Weigh rows by their sharers; to run before the jobs that add to them."""
+        assert isinstance(part.table, SparseTable), "its content is"
+        jobs = []
+        for recorded in self._recorded(part.table):
+            some = content.part(content.within(recorded.block.shards))
+            act = partial(
+                recorded.weigh,
+                some,
+                writer=request.rank,
+                step=request.step,
+                pace=Pace(max(1, len(self._ranks)), part.damping),
+                guarded_steps=part.guarded_steps if self._is_guarded(part) else 0,
+            )
+            jobs.append(Job(recorded.block.owner, len(some.ids), act))
+        return jobs
+
+    def _record_jobs(self, table: Table, part: SparsePart, writer: Rank) -> list[Job]:
+        """Note rows; to run after the jobs that add to them, in one go with them."""
+        assert isinstance(table, SparseTable), "the part is"
+        jobs = []
+        for recorded in self._recorded(table):
+            some = part.part(part.within(recorded.block.shards))
+            if count := len(some.ids):
+                act = partial(recorded.record, some, writer=writer)
+                jobs.append(Job(recorded.block.owner, count, act))
+        return jobs
+
+    def _recorded(self, table: SparseTable) -> tuple["_Recorded", ...]:
+        """Return a table's blocks with their recorders, new ones after a load."""
+        name = table.spec.name
+        former = self._recorders.get(name, ())
+        if not former or former[0].block is not table.blocks[0]:
+            last = max((each.recorder.last_batch for each in former), default=0)
+            recorders = [GeoRecorder(num_workers=0, last_batch=last) for _ in table.blocks]
+            self._recorders[name] = tuple(
+                _Recorded(block, recorder, Sharers(), guard)
+                for block, recorder, guard in zip(
+                    table.blocks, recorders, table.guards, strict=True
+                )
+            )
+            for recorded in self._recorders[name]:
+                for rank in sorted(self._ranks):
+                    recorded.join(rank)
+        return self._recorders[name]
+
+
+class _Recorded(NamedTuple):
+    """A block, what each worker hasn't seen of it, and who changes the same rows of it."""
+
+    block: Block
+    recorder: GeoRecorder
+    sharers: Sharers
+    guard: RateGuard
+
+    def join(self, rank: Rank) -> None:
+        self.recorder.join(rank)
+        self.sharers.join(rank)
+        self._count_bytes()
+
+    def leave(self, rank: Rank) -> None:
+        self.recorder.leave(rank)
+        self.sharers.leave(rank)
+        self._count_bytes()
+
+    def _count_bytes(self) -> None:
+        """Let new rows of the block need memory for what is kept of them here, too."""
+        beside = self.recorder.row_bytes + self.sharers.row_bytes
+        self.block.rows.count_beside(beside)
+
+    def weigh(
+        self, part: SparsePart, *, writer: Rank, step: Step, pace: Pace, guarded_steps: float
+    ) -> None:
+        """Set the weights of rows that are about to change, and end the writer's period."""
+        assert part.weights is not None, "they are to be set"
+        counts = self.sharers.count(self.block.rows.find(part.ids), writer=writer, step=step)
+        self._count_bytes()
+        scale, power = 1.0, pace.power
+        if guarded_steps and len(part.ids):
+            guarded = Guarded(self.guard, pace, guarded_steps)
+            scale, power = guarded.stride(square_of(part))
+        part.weights[:] = np.float32(scale) / counts.astype(np.float32) ** np.float32(power)
+
+    def record(self, part: SparsePart, *, writer: Rank) -> None:
+        """Note rows that changed; the writer hears of those that aren't what it holds."""
+        rows = self.block.rows.find(part.ids)
+        is_rounded = self.block.rows.spec.storage != "float32"
+        self.recorder.record(rows, writer=None if is_rounded else writer)
+        if part.weights is not None:
+            self.recorder.announce(writer, rows[part.weights < 1.0])
+            self.sharers.note(rows, writer=writer)
+
+
+def _all_rows(table: SparseTable, rank: Rank | None) -> Iterator[Announce]:
+    """Yield a table's rows, some at a time: their owners have others to serve."""
+    for index, block in enumerate(table.blocks):
+        for start in range(0, block.rows.num_rows, ANNOUNCED_ROWS):
+            stop = min(start + ANNOUNCED_ROWS, block.rows.num_rows)
+            yield Announce(table, index, start, stop, rank)

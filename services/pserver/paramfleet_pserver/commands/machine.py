@@ -1,0 +1,376 @@
+"""The state of a pserver's training, and what commands make of it.
+
+Commands are executed in one order, that of the calls on the event loop: what needs no table is
+done by then, and the shards' owners are handed their parts in the same order. So the state is
+a function of the commands. Nothing here reads a clock, waits or does I/O, and nothing else
+changes this state.
+
+A command that is refused has changed nothing: everything that can refuse it comes first.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from paramfleet_pserver.commands.applying import StepApplier
+from paramfleet_pserver.commands.geo import GeoExchange
+from paramfleet_pserver.commands.records import (
+    Announce,
+    Announced,
+    Assign,
+    Command,
+    Contribute,
+    Create,
+    Exchange,
+    Fence,
+    Join,
+    Leave,
+    Limit,
+    Load,
+    Lose,
+    Make,
+    Update,
+)
+from paramfleet_pserver.commands.taking import Taken
+from paramfleet_pserver.commands.terms import Terms
+from paramfleet_pserver.core.identities import IdentityWindow
+from paramfleet_pserver.core.pacing import pace_of
+from paramfleet_pserver.core.staleness import Release, StalenessGate
+from paramfleet_pserver.requests.checked import (
+    ExchangePart,
+    ExchangeRequest,
+    PushPart,
+    PushRequest,
+)
+from paramfleet_pserver.tables.capacity import Claims
+from paramfleet_pserver.tables.owners import Job, Owners, when_done
+from paramfleet_pserver.tables.parts import DensePart, is_counted
+from paramfleet_pserver.tables.table import DenseTable
+from paramfleet_pserver.tables.table_store import TableStore
+from paramfleet_shared.errors.served import UnknownWorkerError
+from paramfleet_shared.values.ids import Rank, Step
+
+__all__ = ["Machine", "Outcome"]
+
+FIRST_STEP = Step(0)
+
+
+@dataclass(kw_only=True, slots=True)
+class Outcome:
+    """What has become of a command."""
+
+    applied: asyncio.Future[None]
+    """Done when the owners have carried it out; it must not be cancelled."""
+    fresh: list[bool] = field(default_factory=list)
+    """Which parts of a change weren't taken before."""
+    released: tuple[Release, ...] = ()
+    """Steps that may begin now."""
+    is_changed: bool = True
+    """Whether it made a difference."""
+    is_gone: bool = False
+    """Whether the worker it names, or its former self, takes part no more."""
+    step: Step = FIRST_STEP
+    """The steps that a worker who joins counts as having taken."""
+    taken: Taken | None = None
+    """What a worker is sent in return for an exchange."""
+
+
+class Machine:
+    """The training state of one pserver. Used from one event loop.
+
+    All workers take part from the start; in an elastic job each from its ``Join`` on.
+
+    Args:
+        terms: What was declared.
+        elastic: Whether workers come and go.
+        store: The tables.
+        owners: Who works on them.
+    """
+
+    def __init__(
+        self, terms: Terms, *, elastic: bool, store: TableStore, owners: Owners
+    ) -> None:
+        self.terms = terms
+        self.store = store
+        self.max_staleness = terms.max_staleness
+        """What holds now; an operator may have changed what was declared."""
+        self.identities = IdentityWindow()
+        lead = None if terms.mode == "sync" else terms.max_staleness  # sync has its own barrier
+        self.gate = StalenessGate(max_lead_steps=lead)
+        self.lives: dict[Rank, int] = {}
+        """In an elastic job, the incarnation of each worker that has joined."""
+        self.steps: StepApplier | None = None
+        self.geo: GeoExchange | None = None
+        self._elastic = elastic
+        self._owners = owners
+        num_workers = 0 if elastic else terms.worker_num
+        for rank in range(num_workers):
+            self.gate.join(Rank(rank))
+        if terms.mode == "sync":
+            self.steps = StepApplier(num_workers=terms.worker_num, store=store, owners=owners)
+        elif terms.mode in {"geo", "localsgd"}:
+            self.geo = GeoExchange(num_workers=num_workers, store=store, owners=owners)
+
+    @property
+    def num_members(self) -> int:
+        """Return how many workers take part now."""
+        return len(self.gate.committed())
+
+    def check_rank(self, rank: Rank) -> None:
+        """Refuse a worker that the job can't have.
+
+        Raises:
+            UnknownWorkerError: naming it.
+        """
+        unknown = rank not in self.lives if self._elastic else rank >= self.terms.worker_num
+        if unknown:
+            raise UnknownWorkerError(rank=rank)
+
+    def judge(
+        self, command: Update | Contribute | Exchange
+    ) -> Sequence[PushPart] | Sequence[ExchangePart]:
+        """Return the parts of a change that it would apply, and change nothing.
+
+        Raises:
+            FencedError: if a newer incarnation of the worker is known.
+            SequenceExpiredError: if a sequence is from before a gap that was given up.
+            UnknownWorkerError: if the worker takes no part.
+            ParkedStepError: if its step may not begin yet.
+            FleetError: why a step of sync takes no push; see ``StepReservoir.check``.
+        """
+        match command:
+            case Contribute(push):
+                if not self._is_new(push):
+                    return ()
+                assert self.steps is not None, "only in sync"
+                self.steps.reservoir.check(push.rank, push.step, push.weight)
+                return push.parts
+            case Update(push):
+                new = [part for part in push.parts if self.identities.is_fresh(part.identity)]
+                self.gate.check(push.rank, push.step)
+                return new
+            case Exchange(exchange):
+                parts = exchange.parts
+                added = [part for part in parts if self.identities.is_fresh(part.identity)]
+                self.gate.check(exchange.rank, exchange.step)
+                return added
+
+    def execute(
+        self,
+        command: Command,
+        *,
+        claims: Claims | None = None,
+        reads: Sequence[Job] | None = None,
+        alone: bool = False,
+    ) -> Outcome:
+        """Change the state, or refuse to and change nothing.
+
+        Args:
+            command: The next one in the order.
+            claims: Room for the rows that it creates; it is given back when they are there.
+            reads: Of ``Create``: jobs that read the rows as they create them.
+            alone: Whether nobody else waits for the event loop.
+
+        Raises:
+            FleetError: as ``judge`` does, or why a worker isn't admitted.
+        """
+        held = Claims() if claims is None else claims
+        match command:
+            case Update(push):
+                outcome = self._update(push, held, alone=alone)
+            case Contribute(push):
+                outcome = self._contribute(push, held)
+            case Exchange(exchange):
+                outcome = self._exchange(exchange, held)
+            case Create():
+                outcome = self._create(command, reads, held, alone=alone)
+            case Assign():
+                outcome = self._assign(command)
+            case Announce():
+                assert self.geo is not None, "only in GEO and LocalSGD"
+                outcome = Outcome(applied=self._owners.start(self.geo.announce(command)))
+            case Announced():
+                assert self.geo is not None, "only in GEO and LocalSGD"
+                self.geo.announced(command)
+                outcome = self._done()
+            case Make():
+                outcome = self._make(command)
+            case Load(tables):
+                self.store.put(tables)
+                outcome = self._done()
+            case _:
+                outcome = self._admit(command)
+        return outcome
+
+    def _admit(self, command: Fence | Join | Leave | Lose | Limit) -> Outcome:
+        """Execute what changes no row."""
+        match command:
+            case Fence(rank, incarnation):
+                self.identities.fence(rank, incarnation)
+                return self._done()
+            case Join():
+                return self._join(command)
+            case Leave(rank, incarnation, step):
+                self.identities.expect(rank, incarnation)
+                if self.steps is not None:
+                    self.steps.leave(rank, step)
+                self.identities.fence(rank, incarnation)
+                return self._done(released=self._forget(rank), is_gone=True)
+            case Lose(rank, incarnation):
+                return self._lose(rank, incarnation)
+            case Limit(max_staleness):
+                return self._limit(max_staleness)
+
+    def _lose(self, rank: Rank, incarnation: int) -> Outcome:
+        if self.identities.incarnation(rank) > incarnation:
+            return self._done(is_changed=False)
+        self.identities.fence(rank, incarnation + 1)
+        return self._done(released=self._forget(rank), is_gone=True)
+
+    def _limit(self, max_staleness: int | None) -> Outcome:
+        if self.terms.mode != "async" or max_staleness == self.max_staleness:
+            return self._done(is_changed=False)
+        self.max_staleness = max_staleness
+        return self._done(released=self.gate.limit(max_staleness))
+
+    def _update(self, push: PushRequest, claims: Claims, *, alone: bool) -> Outcome:
+        fresh = self._fresh(push)
+        self.gate.check(push.rank, push.step)
+        new = [part for part, is_fresh in zip(push.parts, fresh, strict=True) if is_fresh]
+        jobs: list[Job] = []
+        for part in new:
+            self.identities.record(part.identity)
+            jobs += self._jobs(part)
+        applied = self._owners.start(jobs, alone=alone)
+        when_done(applied, partial(_count, new, claims))
+        released = () if push.continues else self._commit(push.rank, push.step)
+        return Outcome(applied=applied, fresh=fresh, released=released)
+
+    def _jobs(self, part: PushPart) -> list[Job]:
+        """Return the update that a part is."""
+        table, content = part.table, part.content
+        if isinstance(table, DenseTable) and isinstance(content, DensePart):
+            content = table.resolved(content, part.identity)
+        step = table.number_of(content)
+        if self.terms.async_rate == "full":
+            return table.update_jobs([content], lr=part.lr, step=step)
+        workers = max(1, self.num_members)
+        pace = pace_of(table.spec.optimizer, update=step, workers=workers)
+        return table.paced_jobs(content, lr=part.lr, step=step, pace=pace)
+
+    def _contribute(self, push: PushRequest, claims: Claims) -> Outcome:
+        steps = self.steps
+        assert steps is not None, "only in sync"
+        fresh = self._fresh(push)
+        if not self._is_new(push):
+            claims.release()
+            return self._done(fresh=fresh, is_changed=False)
+        steps.reservoir.check(push.rank, push.step, push.weight)
+        for part in push.parts:
+            self.identities.record(part.identity)
+        released = self._commit(push.rank, push.step)
+        steps.keep(push, claims)
+        return self._done(fresh=fresh, released=released)
+
+    def _exchange(self, exchange: ExchangeRequest, claims: Claims) -> Outcome:
+        geo = self.geo
+        assert geo is not None, "only in GEO and LocalSGD"
+        fresh = self._fresh(exchange)
+        self.gate.check(exchange.rank, exchange.step)
+        new = [part for part, is_fresh in zip(exchange.parts, fresh, strict=True) if is_fresh]
+        for part in new:
+            self.identities.record(part.identity)
+        share = 1.0 / self.num_members if self.terms.mode == "localsgd" else 1.0
+        jobs = geo.jobs(exchange, new, share=share)
+        taken = geo.take(exchange)
+        applied = self._owners.start([*jobs, *taken.jobs()])
+        when_done(applied, partial(_count, new, claims))
+        released = self._commit(exchange.rank, exchange.step)
+        return Outcome(applied=applied, fresh=fresh, released=released, taken=taken)
+
+    def _create(
+        self, command: Create, reads: Sequence[Job] | None, claims: Claims, *, alone: bool
+    ) -> Outcome:
+        if reads is None:
+            reads = [
+                job
+                for rows in command.rows
+                for job in rows.table.create_jobs(rows.ids, rows.offsets)
+            ]
+        applied = self._owners.start(reads, alone=alone)
+        when_done(applied, lambda _: claims.release())
+        return Outcome(applied=applied)
+
+    def _make(self, command: Make) -> Outcome:
+        new = self.store.check(command.specs)
+        built = command.built or tuple(self.store.build(spec) for spec in new)
+        for table in built:
+            table.version = self.steps.version if self.steps is not None else 0
+        self.store.put(built)
+        return self._done(is_changed=bool(built))
+
+    def _assign(self, command: Assign) -> Outcome:
+        assign = command.assign
+        table = assign.table
+        self.identities.fence(assign.rank, assign.incarnation)
+        if assign.only_if_new and (table.is_loaded or table.is_assigned or table.num_updates):
+            return self._done(is_changed=False)
+        table.is_assigned = True
+        return Outcome(applied=self._owners.start([table.assign_job(assign.values)]))
+
+    def _join(self, command: Join) -> Outcome:
+        rank, incarnation = command.rank, command.incarnation
+        self.identities.fence(rank, incarnation)
+        if not self._elastic:
+            return self._done()
+        released: tuple[Release, ...] = ()
+        is_gone = self.lives.get(rank) != incarnation
+        if is_gone:
+            released = self._take_out(rank)
+            self.lives[rank] = incarnation
+            if self.geo is not None:
+                self.geo.join(rank)
+        return self._done(released=released, is_gone=is_gone, step=self.gate.join(rank))
+
+    def _forget(self, rank: Rank) -> tuple[Release, ...]:
+        """Count a worker as one that takes no part, and keep nothing of its updates."""
+        for table in self.store:
+            if isinstance(table, DenseTable):
+                table.forget(rank)
+        return self._take_out(rank)
+
+    def _take_out(self, rank: Rank) -> tuple[Release, ...]:
+        """Count a worker as one that takes no part."""
+        if self.geo is not None:
+            self.geo.leave(rank)
+        return self.gate.leave(rank)
+
+    def _commit(self, rank: Rank, step: Step) -> tuple[Release, ...]:
+        """Note that a worker has finished a step; a worker that left is no error."""
+        return self.gate.commit(rank, step) if rank in self.gate.committed() else ()
+
+    def _fresh(self, change: PushRequest | ExchangeRequest) -> list[bool]:
+        return [self.identities.is_fresh(part.identity) for part in change.parts]
+
+    def _is_new(self, push: PushRequest) -> bool:
+        """Return whether a push of sync wasn't kept before."""
+        if push.parts:
+            return any(self._fresh(push))
+        assert self.steps is not None, "only in sync"
+        return not self.steps.reservoir.holds(push.rank, push.step)
+
+    def _done(self, **facts: object) -> Outcome:
+        """Return the outcome of a command that the owners have nothing to do for."""
+        return replace(Outcome(applied=self._owners.start(())), **facts)  # type: ignore[arg-type]
+
+
+def _count(
+    parts: Sequence[PushPart] | Sequence[ExchangePart],
+    claims: Claims,
+    applied: asyncio.Future[None],
+) -> None:
+    claims.release()
+    if applied.exception() is None:
+        for part in parts:
+            part.table.version += is_counted(part.content)

@@ -1,0 +1,181 @@
+"""What changes a pserver's training: each change is a value, and bytes.
+
+A command holds all that decides its outcome, beside the state that it meets: two servers in the
+same state that execute the same commands in the same order come to the same state. So it names
+no cache of the server that took the request: ids that a request names by an earlier pull, by
+numbers or by another part are written out, and numbers that came ahead in pieces are in it.
+Numbers stay as they travelled.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paramfleet_pserver.requests.checked import ExchangeRequest, PushRequest
+from paramfleet_pserver.requests.dense_requests import AssignRequest
+from paramfleet_pserver.tables.table import SparseTable, Table
+from paramfleet_shared.tables.spec import TableSpec
+from paramfleet_shared.values.ids import Rank, Step
+
+__all__ = [
+    "Announce",
+    "Announced",
+    "Assign",
+    "Command",
+    "Contribute",
+    "Create",
+    "Exchange",
+    "Fence",
+    "Join",
+    "Leave",
+    "Limit",
+    "Load",
+    "Lose",
+    "Make",
+    "NewRows",
+    "Update",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class NewRows:
+    """Ids of one table, of which those that are unknown become rows."""
+
+    table: SparseTable
+    ids: NDArray[np.int64]
+    """Sorted by shard. [n]"""
+    offsets: NDArray[np.int64]
+    """Bounds of this server's shards in ``ids``. [shards + 1]"""
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """A pull makes rows."""
+
+    rows: tuple[NewRows, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """A push of async is applied."""
+
+    push: PushRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Contribute:
+    """A push of sync is kept until its step is whole."""
+
+    push: PushRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """Differences are added, and what the worker is sent in return is taken."""
+
+    exchange: ExchangeRequest
+    """Its loss isn't part of the command: it changes nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assign:
+    """A worker gives a dense table's values."""
+
+    assign: AssignRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """A worker's newer incarnation is known; what its former self sends is refused."""
+
+    rank: Rank
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """A worker's incarnation takes part."""
+
+    rank: Rank
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """A worker takes part in no step from ``step`` on."""
+
+    rank: Rank
+    incarnation: int
+    step: Step
+
+
+@dataclass(frozen=True, slots=True)
+class Lose:
+    """A worker's incarnation is gone."""
+
+    rank: Rank
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """An operator allows another lead over the slowest."""
+
+    max_staleness: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Announce:
+    """Rows of a block wait for a worker that joined, or, after a load, for all."""
+
+    table: SparseTable
+    block: int
+    start: int
+    stop: int
+    """Rows [start, stop) of the block."""
+    rank: Rank | None
+    """None for every worker."""
+
+
+@dataclass(frozen=True, slots=True)
+class Announced:
+    """All rows that there were wait: for a worker that joined, or those of a loaded table."""
+
+    rank: Rank | None = None
+    table: SparseTable | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Make:
+    """Tables begin, without rows or with first values."""
+
+    specs: tuple[TableSpec, ...]
+    built: tuple[Table, ...] = ()
+    """The same as they were made beforehand, which takes a while; not part of the bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """The rows and the age of tables are replaced by those of a checkpoint."""
+
+    tables: tuple[Table, ...]
+    """Nobody else changes them."""
+
+
+Command = (
+    Create
+    | Update
+    | Contribute
+    | Exchange
+    | Assign
+    | Fence
+    | Join
+    | Leave
+    | Lose
+    | Limit
+    | Load
+    | Make
+    | Announce
+    | Announced
+)

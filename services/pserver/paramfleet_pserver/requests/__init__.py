@@ -1,0 +1,1 @@
+"""Requests as checked facts: judged before any effect."""

@@ -1,0 +1,76 @@
+"""What a push or an exchange must keep for the tables to stay finite; see ``bounds``.
+
+Looked at before anything is changed.
+"""
+
+import asyncio
+
+from paramfleet_pserver.core.reservoir import check_weight
+from paramfleet_pserver.requests.checked import ExchangeRequest, PushRequest
+from paramfleet_pserver.requests.dense_requests import AssignRequest
+from paramfleet_pserver.tables.parts import DensePart, SparsePart
+from paramfleet_shared.errors.served import (
+    LearningRateRefusedError,
+    NonFiniteGradientError,
+    NonFiniteValuesError,
+)
+from paramfleet_shared.tables.encoding import Encoded, is_finite, num_nonfinite
+from paramfleet_shared.values.bounds import GRADIENT_LOG2, MAX_LEARNING_RATE
+
+__all__ = ["check_change", "check_values"]
+
+INLINE_VALUES = 1 << 19
+"""Floats that are looked through on the event loop: some 50 microseconds."""
+
+
+async def check_change(request: PushRequest | ExchangeRequest) -> None:
+    """Look at the weight, the learning rates and the numbers of every part.
+
+    Raises:
+        BadWeightError: if no mean can use the weight.
+        LearningRateRefusedError: if a rate is negative or too large.
+        NonFiniteGradientError: if a number is NaN, infinite or too large.
+    """
+    rank, step = request.rank, request.step
+    if isinstance(request, PushRequest):
+        check_weight(rank, step, request.weight)
+    for part in request.parts:
+        if not 0 <= part.lr <= MAX_LEARNING_RATE:
+            name = part.table.spec.name
+            raise LearningRateRefusedError(table=name, rank=rank, rate=part.lr)
+    for part in request.parts:
+        numbers, log2 = part.content.numbers, _log2_of(part.content)
+        if not await _is_finite(numbers, log2):
+            raise NonFiniteGradientError(
+                table=part.table.spec.name,
+                rank=rank,
+                step=step,
+                count=num_nonfinite(numbers, log2=log2),
+                limit=2.0**log2,
+            )
+
+
+async def check_values(request: AssignRequest) -> None:
+    """Look at first values.
+
+    Raises:
+        NonFiniteValuesError: if one is NaN or infinite.
+    """
+    values = Encoded(request.values)
+    if not await _is_finite(values, 128):
+        raise NonFiniteValuesError(
+            table=request.table.spec.name, rank=request.rank, count=num_nonfinite(values)
+        )
+
+
+async def _is_finite(numbers: Encoded, log2: int) -> bool:
+    if numbers.rows.size <= INLINE_VALUES:
+        return is_finite(numbers, log2=log2)
+    return await asyncio.to_thread(is_finite, numbers, log2=log2)
+
+
+def _log2_of(content: SparsePart | DensePart) -> int:
+    """Return below which power of 2 numbers must be: those of one id are added up first."""
+    if isinstance(content, SparsePart) and not content.unique:
+        return GRADIENT_LOG2 - max(0, len(content.ids) - 1).bit_length()
+    return GRADIENT_LOG2

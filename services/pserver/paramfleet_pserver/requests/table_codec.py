@@ -1,0 +1,74 @@
+"""Whole tables as plain values and tensors, and back: what a load puts in their place."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paramfleet_pserver.requests.checked import spec_of
+from paramfleet_pserver.requests.fields import Fields
+from paramfleet_pserver.requests.tensors import tensor_of
+from paramfleet_pserver.tables.table import DenseTable, SparseTable, Table
+from paramfleet_pserver.tables.table_store import TableStore
+from paramfleet_shared.net.wire.message import Message
+from paramfleet_shared.tables.routing import route
+
+__all__ = ["describe_table", "read_table"]
+
+_DENSE = ("values", "states")
+_SPARSE = ("ids", "values", "states")
+
+
+def describe_table(table: Table, index: int) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """Return a table that nobody trains, and its tensors by name.
+
+    Args:
+        table: It.
+        index: Which it is of the message's tables.
+    """
+    about = {"spec": table.spec.to_wire(), "updates": table.num_updates}
+    if isinstance(table, DenseTable):
+        dense = table.range
+        return about, {f"{index}.values": dense.values, f"{index}.states": dense.states}
+    assert isinstance(table, SparseTable), "a table is sparse or dense"
+    blocks = [block.rows.export(0, block.rows.num_rows) for block in table.blocks]
+    columns = zip(_SPARSE, zip(*blocks, strict=True), strict=True)
+    return about, {f"{index}.{name}": np.concatenate(column) for name, column in columns}
+
+
+def read_table(message: Message, about: Fields, index: int, store: TableStore) -> Table:
+    """Return a table as ``describe_table`` described it; rows come in the same order.
+
+    Raises:
+        MalformedMessageError: if a field or a tensor is missing, or of a wrong type.
+        TableSpecError: if the table is described wrongly.
+        RowShapeError: if a tensor has another dtype or shape.
+    """
+    table = store.build(spec_of(about.map("spec")))
+    table.num_updates, table.is_loaded = about.integer("updates"), True
+    if isinstance(table, DenseTable):
+        shapes = (table.range.values.shape, table.range.states.shape)
+        table.range.assign(
+            *(
+                tensor_of(message, f"{index}.{name}", table, dtype="float32", shape=shape)
+                for name, shape in zip(_DENSE, shapes, strict=True)
+            )
+        )
+        return table
+    width = table.spec.optimizer.state_width(table.spec.dim)
+    ids = tensor_of(message, f"{index}.ids", table, dtype="int64", shape=(None,))
+    shapes_of_rows = ((len(ids), table.spec.dim), (len(ids), width))
+    values, states = (
+        tensor_of(message, f"{index}.{name}", table, dtype="float32", shape=shape)
+        for name, shape in zip(_DENSE, shapes_of_rows, strict=True)
+    )
+    routed = route(ids, store.num_shards)
+    for block in table.blocks:
+        first = store.shards.start
+        start, stop = (
+            int(routed.offsets[first + shard])
+            for shard in (block.shards.start, block.shards.stop)
+        )
+        own = np.sort(routed.positions[start:stop])
+        block.rows.assign(ids[own], values[own], states[own])
+    return table

@@ -1,0 +1,174 @@
+"""Tensors of a request as parts of tables: shapes, dtypes and lengths are judged here."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paramfleet_pserver.tables.table import SparseTable, Table
+from paramfleet_shared.net.wire.limits import DEFAULT_LIMITS
+from paramfleet_shared.net.wire.message import MalformedMessageError, Message
+from paramfleet_shared.tables.encoding import (
+    Encoded,
+    WireDtype,
+    are_bounds,
+    scale_shape,
+    stored_dtype,
+    unpack_ids,
+)
+from paramfleet_shared.tables.rowstore import RowShapeError
+
+__all__ = ["MAX_PACKED_IDS", "PartIds", "change_of", "tensor_of"]
+
+MAX_PACKED_IDS = DEFAULT_LIMITS.max_body_bytes // 8
+"""Packed ids of a request may stand for so many: as many as a body can hold plain."""
+
+
+def tensor_of(
+    message: Message, name: str, table: Table, *, dtype: str, shape: tuple[int | None, ...]
+) -> NDArray[Any]:
+    """Return a tensor of a known dtype and shape (None: any length).
+
+    Raises:
+        MalformedMessageError: if there is none of that name.
+        RowShapeError: if it has another dtype or shape.
+    """
+    array = message.tensors.get(name)
+    if array is None:
+        raise MalformedMessageError(where=f"tensor {name!r}", rule="is missing")
+    have = array.shape
+    fits = len(shape) == len(have)
+    for want, length in zip(shape, have, strict=False):
+        fits &= want is None or want == length
+    if array.dtype != dtype or not fits:
+        wanted = ", ".join("any" if length is None else str(length) for length in shape)
+        raise RowShapeError(
+            table=table.spec.name,
+            expected=f"{name} {dtype} [{wanted}]",
+            got=f"{array.dtype} [{', '.join(map(str, array.shape))}]",
+        )
+    return array
+
+
+def change_of(
+    message: Message, name: str, table: Table, *, wire: WireDtype, shape: tuple[int, ...]
+) -> Encoded:
+    """Return the gradients or differences of a part, as they travelled.
+
+    Args:
+        message: The request.
+        name: The tensor's name, ``<part>.<what>``; scales are ``<part>.scales``.
+        table: Whose part it is.
+        wire: How the numbers travelled.
+        shape: Rows [n, D] or values [P].
+
+    Raises:
+        MalformedMessageError: if a tensor is missing.
+        RowShapeError: if one has another dtype or shape.
+    """
+    rows = tensor_of(message, name, table, dtype=stored_dtype(wire), shape=shape)
+    if wire != "int8":
+        return Encoded(rows)
+    scales = f"{name.partition('.')[0]}.scales"
+    bits = tensor_of(message, scales, table, dtype="uint8", shape=scale_shape(shape))
+    return Encoded(rows, bits)
+
+
+class PartIds:
+    """The ids of a request's parts. What is packed is bounded over all of them.
+
+    Args:
+        message: The request.
+        max_packed: Ids that all packed tensors together may stand for.
+    """
+
+    def __init__(self, message: Message, *, max_packed: int = MAX_PACKED_IDS) -> None:
+        self._message = message
+        self._max_packed = max_packed
+        self._num_packed = 0
+
+    def read(
+        self, index: int, table: SparseTable, *, packed: bool
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the ids of a part, int64 [n], and the bounds of this server's shards.
+
+        Args:
+            index: Which part; each is read once.
+            table: Whose part it is.
+            packed: Whether the ids travelled as ``pack_ids`` packs them.
+
+        Raises:
+            MalformedMessageError: if a tensor is missing, the bounds don't rise from 0 to
+                the number of ids, or packed ids aren't what they should be or too many.
+            RowShapeError: if a tensor has another dtype or shape.
+        """
+        offsets = self._bounds(f"{index}.offsets", table)
+        return self._ids(f"{index}.ids", table, offsets, packed=packed), offsets
+
+    def read_known(
+        self, index: int, table: SparseTable, *, rank: int, book: int, base: int | None
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the ids of a part, some of which travelled as numbers, as ``read`` does.
+
+        Args:
+            index: Which part; each is read once.
+            table: Whose part it is.
+            rank: Whose numbers they are.
+            book: In which of the worker's books.
+            base: The number that the first of the others gets; None for none.
+
+        Raises:
+            KnownIdsGoneError: if the numbers aren't known here.
+            MalformedMessageError: as ``read``.
+            RowShapeError: as ``read``.
+        """
+        offsets = self._bounds(f"{index}.offsets", table)
+        known = self._bounds(f"{index}.known", table)
+        name = f"{index}.numbers"
+        numbers = self._ids(name, table, known, packed=self._is_packed(name))
+        name = f"{index}.ids"
+        others = self._ids(name, table, offsets - known, packed=self._is_packed(name))
+        named = table.known.read(rank, book, numbers, others, base)
+        ids = np.empty(len(named) + len(others), np.int64)
+        places = zip(offsets[:-1].tolist(), offsets[1:].tolist(), known.tolist(), strict=False)
+        for shard, (start, stop, first) in enumerate(places):
+            middle = start + int(known[shard + 1]) - first
+            ids[start:middle] = named[first : known[shard + 1]]
+            ids[middle:stop] = others[start - first : stop - known[shard + 1]]
+        return ids, offsets
+
+    def _is_packed(self, name: str) -> bool:
+        found = self._message.tensors.get(name)
+        return found is not None and found.dtype == np.uint8
+
+    def _bounds(self, name: str, table: SparseTable) -> NDArray[np.int64]:
+        bounds = (table.blocks[-1].shards.stop + 1,)
+        return tensor_of(self._message, name, table, dtype="int64", shape=bounds)
+
+    def _ids(
+        self, name: str, table: SparseTable, offsets: NDArray[np.int64], *, packed: bool
+    ) -> NDArray[np.int64]:
+        """Return ids, or numbers, that these bounds are of.
+
+        Raises:
+            MalformedMessageError: as ``read``.
+        """
+        dtype = "uint8" if packed else "int64"
+        found = tensor_of(self._message, name, table, dtype=dtype, shape=(None,))
+        num = int(offsets[-1]) if packed else len(found)
+        room = self._max_packed - self._num_packed if packed else num
+        if not are_bounds(offsets, num) or num > room:
+            rule = f"(at most {room} here)" if packed else f"({num})"
+            raise MalformedMessageError(
+                where=f"bounds of tensor {name!r}",
+                rule=f"must rise from 0 to the number of ids {rule}",
+            )
+        if not packed:
+            return found
+        self._num_packed += num
+        ids = unpack_ids(found, offsets)
+        if ids is None:
+            raise MalformedMessageError(
+                where=f"tensor {name!r}", rule=f"must be {num} packed ids"
+            )
+        return ids

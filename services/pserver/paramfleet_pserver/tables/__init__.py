@@ -1,0 +1,1 @@
+"""Tables, their shards, and the threads that own them."""

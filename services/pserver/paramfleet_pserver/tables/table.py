@@ -1,0 +1,397 @@
+"""One table on this server: its shards, and who owns them.
+
+Nothing here waits: a table says which jobs an operation takes, one for each owner, and
+the caller hands them over.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from typing_extensions import override
+
+from paramfleet_pserver.core.pacing import Pace, RateGuard, guard_facts, is_guarded
+from paramfleet_pserver.core.pulled import PulledIds
+from paramfleet_pserver.tables.blocks import make_blocks
+from paramfleet_pserver.tables.capacity import TableCapacity, Wanted
+from paramfleet_pserver.tables.known_ids import KnownIds
+from paramfleet_pserver.tables.owners import Job
+from paramfleet_pserver.tables.parts import (
+    DensePart,
+    Guarded,
+    SparsePart,
+    Update,
+    is_counted,
+    pull_rows,
+    push_guarded_rows,
+    push_guarded_values,
+    push_rows,
+    push_values,
+    read_values,
+)
+from paramfleet_pserver.tables.shard_loads import COUNTED_ROWS, RowCounter, ShardUse, busiest
+from paramfleet_shared.discovery.placement import range_of_shard
+from paramfleet_shared.net.wire.identity import PushIdentity
+from paramfleet_shared.tables.dense import DenseRange
+from paramfleet_shared.tables.encoding import Encoded, WireDtype
+from paramfleet_shared.tables.spec import TableSpec
+
+__all__ = ["DenseTable", "SparseTable", "Table"]
+
+VALUES_PER_ROW = 64
+"""Dense values that cost about as much as one sparse row: what a cache miss streams."""
+TIER = "memory"
+"""Where a table's rows live: there is no other place as yet that holds any."""
+
+
+class Table(ABC):
+    """What sparse and dense tables have in common.
+
+    Args:
+        spec: The table.
+        hosted: This server's shards, by the numbers they have in the job.
+    """
+
+    def __init__(self, spec: TableSpec, hosted: range) -> None:
+        self.spec = spec
+        self.hosted = hosted
+        self.use = ShardUse(len(hosted))
+        self.version = 0
+        """Pushes (sync: steps) applied in this job."""
+        self.num_updates = 0
+        """Pushes or steps begun in all, those before a checkpoint included."""
+        self.num_pulls = 0
+        self.num_pushes = 0
+        self.is_loaded = False
+        """Whether the rows came from a checkpoint."""
+        self.is_assigned = False
+        """Whether a worker gave the values."""
+        self.guards: Sequence[RateGuard] = ()
+        """Of the table's parts, each with one owner."""
+
+    @property
+    @abstractmethod
+    def num_rows(self) -> int:
+        """Return the rows (dense: values) that this server holds."""
+
+    @property
+    @abstractmethod
+    def num_bytes(self) -> int:
+        """Return the memory they take."""
+
+    @abstractmethod
+    def update_jobs(
+        self, parts: "Sequence[SparsePart | DensePart]", *, lr: float, step: int
+    ) -> list[Job]:
+        """Apply one update made of workers' parts, in this order.
+
+        Args:
+            parts: Of the table's kind; at least one.
+            lr: Learning rate.
+            step: The update's number, from 1.
+        """
+
+    def paced_jobs(
+        self, part: "SparsePart | DensePart", *, lr: float, step: int, pace: Pace
+    ) -> list[Job]:
+        """Apply one update made of one worker's part, as far as the pace lets it.
+
+        Args:
+            part: Of the table's kind.
+            lr: Learning rate.
+            step: The update's number, from 1.
+            pace: Of the update.
+        """
+        if pace.workers == 1 or not is_guarded(self.spec.optimizer):
+            return self.update_jobs([part], lr=lr * pace.share, step=step)
+        return self.guarded_jobs(part, lr=lr, step=step, pace=pace)
+
+    @abstractmethod
+    def guarded_jobs(
+        self, part: "SparsePart | DensePart", *, lr: float, step: int, pace: Pace
+    ) -> list[Job]:
+        """Apply one update as ``paced_jobs`` does, with a look at its gradients."""
+
+    @abstractmethod
+    def busiest_shards(self) -> list[dict[str, Any]]:
+        """Return the shards here that are used most, the busiest first."""
+
+    def adopt(self, other: "Table") -> None:
+        """Take the rows and the age of a table of the same spec, as after a load."""
+        self.num_updates = other.num_updates
+        self.is_loaded = other.is_loaded
+
+    def next_update(self) -> int:
+        """Count an update, and return its number from 1."""
+        self.num_updates += 1
+        return self.num_updates
+
+    def number_of(self, part: "SparsePart | DensePart") -> int:
+        """Return the number of the update that a part makes; its pieces have one together."""
+        if not isinstance(part, DensePart) or part.update is None:
+            return self.next_update()
+        if not part.update.number:
+            part.update.number = self.next_update()
+        return part.update.number
+
+    def facts(self) -> dict[str, Any]:
+        """Return what an operator may ask."""
+        return {
+            "name": self.spec.name,
+            "kind": self.spec.kind,
+            "rows": self.num_rows,
+            "bytes": self.num_bytes,
+            "pulls": self.num_pulls,
+            "pushes": self.num_pushes,
+            "version": self.version,
+            **guard_facts(self.guards),
+            "tier": TIER,
+            "shards": self.busiest_shards(),
+        }
+
+
+class SparseTable(Table):
+    """This server's shards of a sparse table.
+
+    Args:
+        spec: The table.
+        hosted: This server's shards, by the numbers they have in the job.
+        shards: For each owner the shards it owns, counted from this server's first.
+        check_memory: Refuses a table's bytes that there is no memory for, given how they are
+            computed; any thread calls it.
+    """
+
+    def __init__(
+        self,
+        spec: TableSpec,
+        hosted: range,
+        shards: Sequence[range],
+        *,
+        check_memory: Callable[[str, str, int], None],
+    ) -> None:
+        super().__init__(spec, hosted)
+        self.pulled = PulledIds(spec.name)
+        self.known = KnownIds(spec.name)
+        self.blocks = make_blocks(spec, shards, check_memory)
+        self._capacity = TableCapacity(self.blocks)
+        self._counters = self._new_counters()
+        self.guards = [RateGuard() for _ in self.blocks]
+
+    @property
+    @override
+    def num_rows(self) -> int:
+        return sum(block.rows.num_rows for block in self.blocks)
+
+    @property
+    @override
+    def num_bytes(self) -> int:
+        return sum(block.rows.num_bytes for block in self.blocks)
+
+    @override
+    def adopt(self, other: Table) -> None:
+        super().adopt(other)
+        assert isinstance(other, SparseTable), "of one spec"
+        self.blocks = other.blocks
+        self.guards = [RateGuard() for _ in self.blocks]
+        self._counters = self._new_counters()
+        self._capacity.replace(self.blocks)
+
+    def wanted_by(self, part: SparsePart) -> Wanted:
+        """Return what room a part may need that creates rows."""
+        return Wanted(self._capacity, part)
+
+    @override
+    def busiest_shards(self) -> list[dict[str, Any]]:
+        rows = np.concatenate([counter.rows for counter in self._counters])
+        sizes = [
+            counter.rows * (block.rows.num_bytes / max(1, block.rows.num_rows))
+            for block, counter in zip(self.blocks, self._counters, strict=True)
+        ]
+        return busiest(
+            self.hosted.start, rows, np.concatenate(sizes).astype(np.int64), self.use
+        )
+
+    def count_jobs(self) -> list[Job]:
+        """Count new rows by shard, some at a time; there is none left where no job is."""
+        jobs = []
+        for (owner, _, rows), counter in zip(self.blocks, self._counters, strict=True):
+            if fresh := rows.num_rows - counter.num_counted:
+                count = partial(counter.count, rows)
+                jobs.append(Job(owner, min(fresh, COUNTED_ROWS), count))
+        return jobs
+
+    def pull_jobs(self, part: SparsePart, *, create: bool) -> list[Job]:
+        """Read rows into ``part.rows``, as they are to travel.
+
+        With ``create``, unknown ids become rows.
+        """
+        self.use.pull(part.offsets)
+        jobs = []
+        for owner, shards, rows in self.blocks:
+            where = part.within(shards)
+            if count := where.stop - where.start:
+                read = partial(pull_rows, rows, part.part(where), create=create)
+                jobs.append(Job(owner, count, read))
+        return jobs
+
+    def create_jobs(self, ids: NDArray[np.int64], offsets: NDArray[np.int64]) -> list[Job]:
+        """Make rows of those ids, sorted by shard, that are unknown; see ``SparsePart``."""
+        part = SparsePart(ids, offsets, Encoded(np.empty((len(ids), 0), np.float32)))
+        return [
+            Job(block.owner, len(own), partial(block.rows.create, own))
+            for block in self.blocks
+            if len(own := part.ids[part.within(block.shards)])
+        ]
+
+    @override
+    def update_jobs(
+        self, parts: Sequence[SparsePart | DensePart], *, lr: float, step: int
+    ) -> list[Job]:
+        self.num_pushes += len(parts)
+        for part in parts:
+            assert isinstance(part, SparsePart), "the request's reader sees to it"
+            self.use.push(part.offsets)
+        jobs = []
+        for owner, shards, rows in self.blocks:
+            mine = []
+            for part in parts:
+                assert isinstance(part, SparsePart), "as above"
+                where = part.within(shards)
+                if where.stop > where.start:
+                    mine.append(part.part(where))
+            if mine:
+                count = sum(len(part.ids) for part in mine)
+                jobs.append(Job(owner, count, partial(push_rows, rows, mine, lr, step)))
+        return jobs
+
+    @override
+    def guarded_jobs(
+        self, part: SparsePart | DensePart, *, lr: float, step: int, pace: Pace
+    ) -> list[Job]:
+        assert isinstance(part, SparsePart), "the request's reader sees to it"
+        self.num_pushes += 1
+        self.use.push(part.offsets)
+        jobs = []
+        for (owner, shards, rows), guard in zip(self.blocks, self.guards, strict=True):
+            mine = part.part(part.within(shards))
+            if count := len(mine.ids):
+                guarded = Guarded(guard, pace)
+                act = partial(push_guarded_rows, rows, mine, lr, step, guarded)
+                jobs.append(Job(owner, count, act))
+        return jobs
+
+    def _new_counters(self) -> tuple[RowCounter, ...]:
+        first, num_shards = self.hosted.start, self.spec.num_shards
+        return tuple(
+            RowCounter(range(first + own.start, first + own.stop), num_shards)
+            for _, own, _ in self.blocks
+        )
+
+
+class DenseTable(Table):
+    """This server's range of a dense table.
+
+    Args:
+        spec: The table.
+        hosted: This server's shards, by the numbers they have in the job; together a range.
+        owner: Its owner.
+    """
+
+    def __init__(self, spec: TableSpec, hosted: range, *, owner: int) -> None:
+        super().__init__(spec, hosted)
+        bounds = [range_of_shard(spec.size, spec.num_shards, shard) for shard in hosted]
+        start, stop = bounds[0][0], bounds[-1][1]
+        self._lengths = np.array([last - first for first, last in bounds], np.int64)
+        self.start = start
+        self.stop = stop
+        self.owner = owner
+        self.range = DenseRange(spec, start, stop)
+        self.guards = (RateGuard(),)
+        self._updates: dict[int, Update] = {}
+        """The latest of each worker that came in pieces."""
+
+    def resolved(self, part: DensePart, identity: PushIdentity) -> DensePart:
+        """Return a part that is about to be applied with what it is a piece of."""
+        if part.piece is None:
+            return part
+        source, square = (identity.incarnation, part.piece.first), part.piece.square
+        known = self._updates.get(identity.worker)
+        if known is None or known.source < source:
+            known = self._updates[identity.worker] = Update(source, square)
+        same = known if known.source == source else Update(source, square)
+        return part._replace(update=same)
+
+    def forget(self, rank: int) -> None:
+        """Keep nothing of a worker that left."""
+        self._updates.pop(rank, None)
+
+    @property
+    @override
+    def num_rows(self) -> int:
+        return self.stop - self.start
+
+    @property
+    @override
+    def num_bytes(self) -> int:
+        return self.range.num_bytes
+
+    def pull_job(self, out: Encoded, wire: WireDtype, where: slice) -> Job:
+        """Copy some of the range's values to ``out``, as they are to travel."""
+
+        def copy() -> None:
+            read_values(self.range, where, wire, out)
+
+        return self.job(copy, num_values=where.stop - where.start)
+
+    @override
+    def update_jobs(
+        self, parts: Sequence[SparsePart | DensePart], *, lr: float, step: int
+    ) -> list[Job]:
+        dense = [part for part in parts if isinstance(part, DensePart)]
+        self.num_pushes += sum(map(is_counted, dense))
+        num = len(dense[0].values.rows)
+        return [self.job(partial(push_values, self.range, dense, lr, step), num_values=num)]
+
+    @override
+    def guarded_jobs(
+        self,
+        part: SparsePart | DensePart,
+        *,
+        lr: float,
+        step: int,
+        pace: Pace,
+        num_steps: float = 1.0,
+    ) -> list[Job]:
+        assert isinstance(part, DensePart), "the request's reader sees to it"
+        self.num_pushes += is_counted(part)
+        guarded = Guarded(self.guards[0], pace, num_steps)
+        act = partial(push_guarded_values, self.range, part, lr, step, guarded)
+        return [self.job(act, num_values=len(part.values.rows))]
+
+    def assign_job(self, values: NDArray[np.float32]) -> Job:
+        """Overwrite the range's values, and let the new ones go where that is done."""
+        given = [values]
+        return self.job(lambda: self.range.assign(given.pop()))
+
+    def job(self, act: Callable[[], None], *, num_values: int | None = None) -> Job:
+        """Return work on so many of the range's values, or on all, for its owner."""
+        num = self.num_rows if num_values is None else num_values
+        return Job(self.owner, num // VALUES_PER_ROW, act)
+
+    @override
+    def adopt(self, other: Table) -> None:
+        super().adopt(other)
+        assert isinstance(other, DenseTable), "their specs are the same"
+        self.range = other.range
+        self.guards = (RateGuard(),)
+
+    @override
+    def busiest_shards(self) -> list[dict[str, Any]]:
+        lengths, use = self._lengths, ShardUse(len(self.hosted))
+        use.pulled += self.num_pulls * lengths  # a request is for the whole range
+        use.pushed += self.num_pushes * lengths
+        sizes = lengths * self.num_bytes // max(1, self.num_rows)
+        return busiest(self.hosted.start, lengths, sizes, use)

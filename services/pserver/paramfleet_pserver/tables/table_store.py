@@ -1,0 +1,153 @@
+"""The tables of this server, by name."""
+
+from collections.abc import Callable, Iterable, Iterator
+
+from paramfleet_pserver.core.limits import TableLimits, check_bytes, check_tables
+from paramfleet_pserver.tables.table import DenseTable, SparseTable, Table
+from paramfleet_shared.discovery.placement import range_of_shard
+from paramfleet_shared.errors.served import UnknownTableError
+from paramfleet_shared.system.memory import machine_memory
+from paramfleet_shared.tables.spec import TableMismatchError, TableSpec
+from paramfleet_shared.values.amounts import Memory
+from paramfleet_shared.values.ids import Rank
+
+__all__ = ["TableStore"]
+
+DEFAULT_LIMITS = TableLimits()
+
+
+class TableStore:
+    """All tables by name, and the shards of this server.
+
+    Args:
+        shards: The shards this server hosts, of every table.
+        num_shards: Shards of every table of the job.
+        num_owners: Owner threads; each owns a block of the shards.
+        limits: What tables are taken.
+        memory: Returns what memory there is; any thread may ask.
+    """
+
+    def __init__(
+        self,
+        *,
+        shards: range,
+        num_shards: int,
+        num_owners: int,
+        limits: TableLimits = DEFAULT_LIMITS,
+        memory: Callable[[], Memory] = machine_memory,
+    ) -> None:
+        self._limits = limits
+        self._memory = memory
+        self.shards = shards
+        self.num_shards = num_shards
+        num_owners = min(num_owners, len(shards))
+        self._owned = [
+            range(i * len(shards) // num_owners, (i + 1) * len(shards) // num_owners)
+            for i in range(num_owners)
+        ]
+        self._tables: dict[str, Table] = {}
+
+    def __iter__(self) -> Iterator[Table]:
+        return iter(tuple(self._tables.values()))  # others may come between two of them
+
+    def forget(self, rank: Rank) -> None:
+        """Keep no ids of a worker's pulls any more."""
+        for table in self:
+            if isinstance(table, SparseTable):
+                table.pulled.forget(rank)
+                table.known.forget(rank)
+
+    def find(self, name: str) -> Table:
+        """Return a table.
+
+        Raises:
+            UnknownTableError: if there is none of that name.
+        """
+        table = self._tables.get(name)
+        if table is None:
+            raise UnknownTableError(table=name)
+        return table
+
+    def check(self, specs: Iterable[TableSpec]) -> list[TableSpec]:
+        """Compare specs with the tables there are, and change nothing.
+
+        Returns:
+            Those that are new.
+
+        Raises:
+            TableMismatchError: if one differs from the table of its name, or from
+                the job in the number of shards.
+        """
+        new: dict[str, TableSpec] = {}
+        for spec in specs:
+            if spec.num_shards != self.num_shards:
+                raise TableMismatchError(
+                    table=spec.name,
+                    field="num_shards",
+                    have=self.num_shards,
+                    got=spec.num_shards,
+                )
+            known = new.get(spec.name)
+            if spec.name in self._tables:
+                known = self._tables[spec.name].spec
+            if known is not None:
+                known.check_same(spec)
+            else:
+                new[spec.name] = spec
+        return list(new.values())
+
+    def check_limits(self, specs: Iterable[TableSpec], *, anew: bool = False) -> None:
+        """Refuse new tables that this server can't hold, and change nothing.
+
+        Args:
+            specs: The tables, each of another name.
+            anew: Whether those of a name that is there are built a second time.
+
+        Raises:
+            TableLimitError: if there are too many, or one is too wide.
+            TableMemoryError: if there is no memory for them, with the arithmetic.
+        """
+        known = self._tables.keys()
+        new = [spec for spec in specs if anew or spec.name not in known]
+        check_tables(
+            [(spec, self._num_values(spec)) for spec in new],
+            num_tables=len(known - {spec.name for spec in new}),
+            limits=self._limits,
+            memory=self._memory(),
+        )
+
+    def check_memory(self, table: str, arithmetic: str, num_bytes: int) -> None:
+        """Refuse bytes that there is no memory for; any thread may ask.
+
+        Raises:
+            TableMemoryError: with the arithmetic.
+        """
+        check_bytes(table, arithmetic, num_bytes, limits=self._limits, memory=self._memory())
+
+    def build(self, spec: TableSpec) -> SparseTable | DenseTable:
+        """Return a new table with this server's shards, not yet in the store.
+
+        All memory of a dense one is written to: build it on a thread that nobody waits for.
+        """
+        if spec.kind == "sparse":
+            owned = self._owned
+            return SparseTable(spec, self.shards, owned, check_memory=self.check_memory)
+        return DenseTable(spec, self.shards, owner=len(self._tables) % len(self._owned))
+
+    def _num_values(self, spec: TableSpec) -> int:
+        """Return how many values of a dense table this server holds."""
+        first, last = self.shards.start, self.shards.stop - 1
+        start, _ = range_of_shard(spec.size, self.num_shards, first)
+        _, stop = range_of_shard(spec.size, self.num_shards, last)
+        return stop - start
+
+    def replace(self, tables: Iterable[Table]) -> None:
+        """Put tables into the place of those of their names, which nobody uses as yet."""
+        self._tables.update({table.spec.name: table for table in tables})
+
+    def put(self, tables: Iterable[Table]) -> None:
+        """Add tables; one of a name that is there gives its rows to the one there."""
+        for table in tables:
+            there = self._tables.setdefault(table.spec.name, table)
+            if there is not table:
+                there.adopt(table)

@@ -1,0 +1,1 @@
+"""Requests that wait: for a step, for a worker, for a checkpoint."""

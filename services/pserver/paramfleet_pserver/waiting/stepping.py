@@ -1,0 +1,133 @@
+"""Requests that wait for a step of synchronous training: pulls, and sums over its workers.
+
+A push is answered when it is kept. When its step is applied the pulls that waited for it go on.
+"""
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from typing_extensions import override
+
+from paramfleet_pserver.commands.applying import StepApplier, StepListener
+from paramfleet_pserver.core.totals import StepTotals
+from paramfleet_pserver.requests.total_requests import TotalRequest
+from paramfleet_pserver.waiting.waiters import Parking
+from paramfleet_shared.errors import FleetError
+from paramfleet_shared.errors.served import StepIncompleteError, TotalIncompleteError
+from paramfleet_shared.system.clock import Clock
+from paramfleet_shared.values.ids import Rank
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+__all__ = ["SyncWaits"]
+
+
+class SyncWaits(StepListener):
+    """Who waits for steps of sync.
+
+    Args:
+        steps: Which are waited for.
+        clock: By whose time deadlines are meant.
+    """
+
+    def __init__(self, steps: StepApplier, *, clock: Clock) -> None:
+        self._steps = steps
+        self._reservoir = steps.reservoir
+        self._clock = clock
+        self._parking: Parking[int] = Parking(clock=clock)
+        self._totals = StepTotals()
+        self._awaiting_totals: Parking[str] = Parking(clock=clock)
+        steps.listener = self
+
+    @property
+    def version(self) -> int:
+        """Return how many steps are applied."""
+        return self._steps.version
+
+    @override
+    def step_begun(self) -> None:
+        self._awaiting_totals.wake(self._totals.settle(()))
+        self._totals.clear()  # all have pushed the step, so all had its sums
+
+    @override
+    def step_applied(self, version: int) -> None:
+        self._parking.wake([v for v in self._parking.awaited() if v <= version])
+
+    @override
+    def step_failed(self, error: FleetError) -> None:
+        self._parking.fail(error)
+
+    def settle(self) -> None:
+        """Add up the sums that wait for nobody any more: a worker has pushed, or left."""
+        self._awaiting_totals.wake(self._totals.settle(self._reservoir.missing()))
+
+    async def total(self, part: TotalRequest, deadline: float | None) -> "NDArray[np.float64]":
+        """Add a worker's part to a sum, and return it when nobody's is missing, float64 [n].
+
+        Missing are the parts of those who take part in the step and have not pushed it: who
+        has, or has left before, adds nothing more.
+
+        Raises:
+            NotAMemberError: if the worker takes no part in the step.
+            StepPassedError: if the worker has pushed the step, or it was applied.
+            StepTooEarlyError: if an earlier step is in progress.
+            TotalMismatchError: if another worker's part has another length.
+            TotalsTooLargeError: if a step has more sums than are kept.
+            TotalIncompleteError: if the deadline comes first.
+        """
+        name = part.name
+        self._reservoir.check_in_progress(part.rank, part.step)
+        self._totals.add(name, part.rank, part.values)
+        self.settle()
+        if not self._totals.is_whole(name):
+            late = partial(self._total_late, part)
+            await self._awaiting_totals.wait(name, deadline=deadline, late=late)
+        return self._totals.of(name)
+
+    async def wait(self, version: int, *, deadline: float | None) -> float:
+        """Wait until ``version`` steps are applied; return for how many seconds.
+
+        Raises:
+            StepIncompleteError: if the deadline comes first.
+        """
+        if self.version >= version:
+            return 0.0
+        began = self._clock.monotonic()
+        late = partial(self._late, version)
+        await self._parking.wait(version, deadline=deadline, late=late)
+        return self._clock.monotonic() - began
+
+    def fail(self, error: FleetError) -> None:
+        """Fail every request that waits, and all that will."""
+        self._parking.fail(error)
+        self._awaiting_totals.fail(error)
+
+    def missing(self) -> tuple[Rank, ...]:
+        """Return the workers that the step in progress waits for."""
+        return self._reservoir.missing()
+
+    def num_waiting(self) -> int:
+        """Return how many versions pulls wait for."""
+        return len(self._parking.awaited())
+
+    def num_sums(self) -> int:
+        """Return for how many sums over the workers requests wait."""
+        return len(self._awaiting_totals.awaited())
+
+    def _total_late(self, part: TotalRequest, waited_s: float) -> FleetError:
+        return TotalIncompleteError(
+            name=part.name,
+            step=part.step,
+            missing=list[int](self._totals.missing(part.name, self._reservoir.missing())),
+            waited_s=waited_s,
+        )
+
+    def _late(self, version: int, waited_s: float) -> FleetError:
+        return StepIncompleteError(
+            version=version,
+            step=self._reservoir.next_step,
+            missing=list(self._reservoir.missing()),
+            waited_s=waited_s,
+        )

@@ -1,0 +1,163 @@
+"""A training for those who wait for it: the state machine, and requests parked beside it."""
+
+import asyncio
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+
+from paramfleet_pserver.commands.geo import GeoExchange
+from paramfleet_pserver.commands.machine import Machine, Outcome
+from paramfleet_pserver.commands.records import (
+    Announce,
+    Announced,
+    Command,
+    Contribute,
+    Fence,
+    Join,
+    Leave,
+    Lose,
+)
+from paramfleet_pserver.commands.terms import Terms
+from paramfleet_pserver.core.identities import IdentityWindow
+from paramfleet_pserver.core.staleness import Release
+from paramfleet_pserver.tables.capacity import Claims
+from paramfleet_pserver.tables.owners import Job, Owners
+from paramfleet_pserver.tables.table_store import TableStore
+from paramfleet_pserver.waiting.stepping import SyncWaits
+from paramfleet_pserver.waiting.waiters import Parking
+from paramfleet_shared.errors import FleetError
+from paramfleet_shared.errors.served import TurnTimeoutError
+from paramfleet_shared.system.clock import Clock
+from paramfleet_shared.values.ids import Rank, Step
+
+__all__ = ["Training"]
+
+
+class Training:
+    """A job between its first declaration and its end.
+
+    Args:
+        terms: What was declared.
+        elastic: Whether workers come and go.
+        store: The tables.
+        owners: Who works on them.
+        clock: By whose time deadlines are meant.
+    """
+
+    def __init__(
+        self, terms: Terms, *, elastic: bool, store: TableStore, owners: Owners, clock: Clock
+    ) -> None:
+        self.machine = Machine(terms, elastic=elastic, store=store, owners=owners)
+        self._turns: Parking[tuple[Rank, Step]] = Parking(clock=clock)
+        self._losses: dict[Rank, float] = {}
+        steps = self.machine.steps
+        self.steps = None if steps is None else SyncWaits(steps, clock=clock)
+
+    @property
+    def terms(self) -> Terms:
+        """Return what was declared."""
+        return self.machine.terms
+
+    @property
+    def identities(self) -> IdentityWindow:
+        """Return which changes were taken, to be read alone."""
+        return self.machine.identities
+
+    @property
+    def geo(self) -> GeoExchange | None:
+        """Return what GEO and LocalSGD note for each worker."""
+        return self.machine.geo
+
+    @property
+    def num_members(self) -> int:
+        """Return how many workers take part now."""
+        return self.machine.num_members
+
+    def check_rank(self, rank: Rank) -> None:
+        """Refuse a worker that the job can't have. Raises as ``Machine.check_rank`` does."""
+        self.machine.check_rank(rank)
+
+    def execute(
+        self,
+        command: Command,
+        *,
+        claims: Claims | None = None,
+        reads: list[Job] | None = None,
+        alone: bool = False,
+    ) -> Outcome:
+        """Execute a command as ``Machine.execute`` does, and wake who waited for it."""
+        outcome = self.machine.execute(command, claims=claims, reads=reads, alone=alone)
+        if self.steps is not None and isinstance(command, Contribute | Leave):
+            self.steps.settle()
+        if outcome.is_gone and isinstance(command, Leave | Lose | Join):
+            self._losses.pop(command.rank, None)
+        if outcome.released:
+            self._wake(outcome.released)
+        return outcome
+
+    def fence(self, rank: Rank, incarnation: int) -> None:
+        """Admit a worker's incarnation.
+
+        Raises:
+            FencedError: if a newer one is known.
+        """
+        if self.identities.incarnation(rank) != incarnation:
+            self.execute(Fence(rank, incarnation))
+
+    async def announce(self, news: Iterable[Announce | Announced]) -> None:
+        """Let rows wait for workers, some at a time: others go on between them."""
+        for each in news:
+            await asyncio.shield(self.execute(each).applied)
+
+    def hear_loss(self, rank: Rank, loss: float | None) -> list[float]:
+        """Note what a worker says of its loss; return what the others said last."""
+        if loss is not None:
+            self._losses[rank] = loss
+        return [said for other, said in self._losses.items() if other != rank]
+
+    def slowest_but(self, rank: Rank) -> Step | None:
+        """Return the least steps committed by any other worker; None when alone."""
+        return self.machine.gate.slowest_but(rank)
+
+    async def wait_turn(self, rank: Rank, step: Step, *, deadline: float | None) -> None:
+        """Wait until a worker may begin a step.
+
+        Raises:
+            UnknownWorkerError: if the worker left or never was one.
+            TurnTimeoutError: if the deadline comes first.
+        """
+        gate = self.machine.gate
+        if gate.begin(rank, step):
+            return
+        try:
+            late = partial(self._late, rank, step)
+            await self._turns.wait((rank, step), deadline=deadline, late=late)
+        finally:
+            if (rank, step) not in self._turns.awaited():
+                gate.withdraw(rank, step)
+
+    def fail(self, error: FleetError) -> None:
+        """Fail every request that waits, and all that will."""
+        self._turns.fail(error)
+        if self.steps is not None:
+            self.steps.fail(error)
+
+    def facts(self) -> dict[str, Any]:
+        """Return what an operator may ask."""
+        committed = self.machine.gate.committed()
+        return {
+            "mode": self.terms.mode,
+            "max_staleness": self.machine.max_staleness,
+            "members": [{"rank": rank, "steps": committed[rank]} for rank in sorted(committed)],
+            "parked": self.machine.gate.statistics().parked,
+            "waiting_for": list(self.steps.missing()) if self.steps is not None else [],
+            "waiting_pulls": self.steps.num_waiting() if self.steps is not None else 0,
+            "waiting_sums": self.steps.num_sums() if self.steps is not None else 0,
+        }
+
+    def _wake(self, releases: tuple[Release, ...]) -> None:
+        self._turns.wake([(release.rank, release.step) for release in releases])
+
+    def _late(self, rank: Rank, step: Step, waited_s: float) -> FleetError:
+        slowest = self.machine.gate.slowest_but(rank)
+        return TurnTimeoutError(rank=rank, step=step, slowest=slowest or 0, waited_s=waited_s)

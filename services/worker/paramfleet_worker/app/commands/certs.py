@@ -1,0 +1,151 @@
+"""``paramfleet certs``: the commands."""
+
+import hashlib
+import secrets
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+
+from paramfleet_shared.discovery.redis.access_list import REDIS_USERS, access_list
+from paramfleet_shared.errors import ContractError
+from paramfleet_shared.files.job_folder import write_private
+from paramfleet_shared.net.tls import MemberName
+from paramfleet_shared.settings.cli import BoundedGroup, echo
+from paramfleet_shared.settings.config import JobSettings
+from paramfleet_worker.process.certificates import (
+    AUTHORITY_DAYS,
+    DAYS,
+    ROLES,
+    Authority,
+)
+
+__all__ = ["certs"]
+
+FOLDER = click.option(
+    "--dir",
+    "folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    required=True,
+    help="The authority's folder.",
+)
+JOB = click.option("--job", default="default", envvar="PARAMFLEET_JOB", help="The job's name.")
+HOST = click.option(
+    "--host", "hosts", multiple=True, metavar="NAME", help="A host name or IP; may be repeated."
+)
+POSITIVE = click.FloatRange(min=0, min_open=True)
+
+
+@click.group(cls=BoundedGroup)
+def certs() -> None:
+    """Make and show the certificates of a job's roles."""
+
+
+@certs.command()
+@FOLDER
+@JOB
+@HOST
+@click.option(
+    "--role", "roles", multiple=True, type=click.Choice(ROLES), help="Issue these, too."
+)
+@click.option("--days", type=POSITIVE, default=DAYS, help="Days of a role's certificate.")
+def init(
+    folder: Path, job: str, hosts: tuple[str, ...], roles: tuple[str, ...], days: float
+) -> None:
+    """Make an authority, and with --role certificates; what is there and lasts is kept."""
+    JobSettings(job=job)  # is it a name?
+
+    def run() -> None:
+        authority = Authority(folder)
+        _say("authority", made=authority.init(job, days=AUTHORITY_DAYS))
+        for role in roles:
+            name = MemberName(job, role)
+            _say(role, made=authority.issue(name, hosts=hosts, days=days))
+
+    _told(run)
+
+
+@certs.command()
+@FOLDER
+@JOB
+@HOST
+@click.option("--role", required=True, type=click.Choice(ROLES))
+@click.option("--days", type=POSITIVE, default=DAYS, help="Days it is valid.")
+def issue(folder: Path, job: str, hosts: tuple[str, ...], role: str, days: float) -> None:
+    """Make a role's certificate, unless there is one that says the same and lasts."""
+    JobSettings(job=job)
+    name = MemberName(job, role)
+    _told(lambda: _say(role, made=Authority(folder).issue(name, hosts=hosts, days=days)))
+
+
+@certs.command()
+@FOLDER
+@click.option("--days", type=POSITIVE, default=DAYS, help="Days they are valid.")
+def renew(folder: Path, days: float) -> None:
+    """Make every role's certificate anew; processes take it for their next connections."""
+
+    def run() -> None:
+        for role in Authority(folder).renew(days=days):
+            _say(role, made=True)
+
+    _told(run)
+
+
+@certs.command()
+@FOLDER
+def show(folder: Path) -> None:
+    """Show what the certificates of a folder say; keys aren't read."""
+
+    def run() -> None:
+        now = datetime.now(UTC)
+        for fact in Authority(folder).show():
+            hosts = ", ".join(fact.hosts) or "no hosts"
+            left = (fact.not_after - now).days
+            ends = f"until {fact.not_after.date()} ({left} days)"
+            echo(f"{fact.role:12} job {fact.job or '-'}  {ends}  {hosts}")
+            echo(f"{'':12} {fact.path}  sha256 {fact.fingerprint}")
+
+    _told(run)
+
+
+@certs.command("redis-acl")
+@FOLDER
+@JOB
+def redis_acl(folder: Path, job: str) -> None:
+    """Make passwords and an access list for Redis; passwords that are there are kept.
+
+    Writes redis.acl, for ``redis-server --aclfile``, and redis.<user>.password for each of
+    the users coordinator, pserver and worker: PARAMFLEET_REDIS_PASSWORD_FILE.
+    """
+    JobSettings(job=job)
+
+    def run() -> None:
+        digests = {}
+        for user in REDIS_USERS:
+            path = folder / f"redis.{user}.password"
+            is_new = not path.exists()
+            if is_new:
+                folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+                write_private(path, secrets.token_urlsafe(32).encode())
+            digests[user] = hashlib.sha256(path.read_bytes().strip()).hexdigest()
+            _say(f"{user}'s password", made=is_new)
+        write_private(folder / "redis.acl", access_list(job, digests).encode())
+
+    _told(run)
+
+
+def _say(what: str, *, made: bool) -> None:
+    echo(f"{what}: {'made' if made else 'kept'}", err=True)
+
+
+def _told(run: Callable[[], object]) -> None:
+    """Run a command; an error is told in one line.
+
+    Raises:
+        ClickException: for any error that has a sentence.
+    """
+    try:
+        run()
+    except (ContractError, OSError) as error:
+        raise click.ClickException(str(error)) from error

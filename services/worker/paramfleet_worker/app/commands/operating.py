@@ -1,0 +1,310 @@
+"""``paramfleet status|top|...``: a running job in a terminal."""
+
+import asyncio
+import json
+import shutil
+import ssl
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from paramfleet_shared.discovery.errors import NoCoordinatorError
+from paramfleet_shared.errors import FleetError
+from paramfleet_shared.settings.cli import BoundedCommand, echo
+from paramfleet_shared.settings.config import read_environment
+from paramfleet_shared.system.clock import SystemClock
+from paramfleet_shared.values.texts import printable, shown
+from paramfleet_worker.app.finding import Found, NoJobError, find_job, running_jobs
+from paramfleet_worker.app.operating import (
+    Operator,
+    context_of,
+    find_url,
+    read_audit,
+    read_token,
+)
+from paramfleet_worker.core.board import (
+    AUDIT_COLUMNS,
+    BARRIER_COLUMNS,
+    SHARD_COLUMNS,
+    TABLE_COLUMNS,
+    WORKER_COLUMNS,
+    board,
+    rows_of,
+)
+
+__all__ = ["COMMANDS"]
+
+_CLEAR = "\x1b[H\x1b[2J"
+_TOP_PERIOD_S = 1.0
+_CHECKPOINT_POLL_S = 0.2
+_PLAIN_WIDTH = 200
+_NOT_CONSISTENT = 3
+"""Exit status: the checkpoint is written, but not as of one moment."""
+
+Run = Callable[[Operator, dict[str, Any]], None]
+
+
+def _status(operator: Operator, options: dict[str, Any]) -> None:
+    """Show the whole job once."""
+    status = operator.get("status")
+    _show(status, board(status, width=_PLAIN_WIDTH), options)
+
+
+def _top(operator: Operator, options: dict[str, Any]) -> None:
+    """Show the job live, until Ctrl-C or its end."""
+    clock = SystemClock()
+    while True:
+        status = operator.get("status")
+        if options["json"]:
+            echo(json.dumps(status))
+        else:
+            width, height = _size()
+            lines = board(status, width=width)[: height - 1]
+            clear = "" if options["once"] else _CLEAR
+            click.echo(clear + _printable(lines))
+        if options["once"] or status["state"] in {"finished", "failed"}:
+            return
+        asyncio.run(clock.sleep(_TOP_PERIOD_S))
+
+
+def _tables(operator: Operator, options: dict[str, Any]) -> None:
+    """Show the tables over all pservers, and the shards that are used most."""
+    tables = operator.get("tables")
+    shards = [{"table": t["name"], **shard} for t in tables for shard in t["shards"]]
+    top = ["", "the shards used most: rows read and changed", *rows_of(shards, SHARD_COLUMNS)]
+    _show(tables, [*rows_of(tables, TABLE_COLUMNS), *top], options)
+
+
+def _workers(operator: Operator, options: dict[str, Any]) -> None:
+    """Show the workers, and why they lag."""
+    _list(operator.get("workers"), WORKER_COLUMNS, options)
+
+
+def _barriers(operator: Operator, options: dict[str, Any]) -> None:
+    """Show who stands at which barrier, and whom it waits for."""
+    _list(operator.get("barriers"), BARRIER_COLUMNS, options)
+
+
+def _audit(operator: Operator, options: dict[str, Any]) -> None:
+    """Show who changed what; after the job's end, too, from its registry."""
+    _list(operator.get("audit"), AUDIT_COLUMNS, options)
+
+
+def _audit_of_registry(options: dict[str, Any]) -> None:
+    """Show what the registry keeps of a job that has no coordinator."""
+    echo("the coordinator is gone; this is what the registry keeps", err=True)
+    _list(read_audit(_find(options).settings), AUDIT_COLUMNS, options)
+
+
+def _pause(operator: Operator, options: dict[str, Any]) -> None:
+    """Let the workers take no further step."""
+    _show(operator.post("pause"), ["paused"], options)
+
+
+def _resume(operator: Operator, options: dict[str, Any]) -> None:
+    """Let the workers go on."""
+    _show(operator.post("resume"), ["resumed"], options)
+
+
+def _page(operator: Operator, options: dict[str, Any]) -> None:
+    """Print a link that opens the job's page in a browser, once and within ten minutes."""
+    code = operator.post("codes")["code"]
+    link = f"{operator.url.rstrip('/')}/#code={code}"
+    _show({"url": link}, [link], options)
+
+
+def _end(operator: Operator, options: dict[str, Any]) -> None:
+    """Finish the training now, in good order."""
+    _show(operator.post("end"), ["the job ends"], options)
+
+
+def _drain(operator: Operator, options: dict[str, Any]) -> None:
+    """Let the worker of RANK leave while the others go on; in async and geo."""
+    rank = options["rank"]
+    _show(operator.post(f"workers/{rank}/drain"), [f"worker {rank} leaves"], options)
+
+
+def _set(operator: Operator, options: dict[str, Any]) -> None:
+    """Change settings of the running job: lr, k_steps (geo), max_staleness (async).
+
+    Raises:
+        UsageError: if one isn't NAME=VALUE.
+    """
+    wanted = {}
+    for word in options["settings"]:
+        name, is_pair, text = word.partition("=")
+        if not is_pair:
+            wrong = f"{shown(word)}: say NAME=VALUE, as k_steps=8"
+            raise click.UsageError(wrong)
+        wanted[name.replace("-", "_")] = _value_of(text)
+    answer = operator.post("settings", wanted)
+    before = answer["before"]
+    lines = [f"{name} = {json.dumps(value)}, was {json.dumps(before[name])}"
+             for name, value in answer["settings"].items()]  # fmt: skip
+    _show(answer, lines, options)
+
+
+def _checkpoint(operator: Operator, options: dict[str, Any]) -> None:
+    """Have a checkpoint written, and wait until it is.
+
+    Ends with 1 if it could not be written, with 3 if it is written but not a consistent cut.
+
+    Raises:
+        ClickException: if it could not be written.
+        Exit: with 3.
+    """
+    clock = SystemClock()
+    name = options["name"]
+    asked = operator.post("checkpoint", {"name": name} if name else {})
+    deadline = clock.monotonic() + options["timeout"]
+    while True:
+        done = operator.get("status")["checkpoint"]
+        if done is not None and done["number"] >= asked["number"]:
+            break
+        if clock.monotonic() >= deadline:
+            waited = f"the checkpoint {asked['dirname']} isn't written as yet"
+            raise click.ClickException(waited)
+        asyncio.run(clock.sleep(_CHECKPOINT_POLL_S))
+    if done["error"]:
+        raise click.ClickException(str(done["error"]))
+    paused = f"pushes waited {done['paused_s']} s"
+    _show(done, [f"{done['dirname']}, in {done['seconds']} s; {paused}"], options)
+    if not done["consistent"]:
+        echo(f"not a consistent cut: {done['reason']}", err=True)
+        raise click.exceptions.Exit(_NOT_CONSISTENT)
+
+
+def _value_of(text: str) -> Any:
+    """Return a value as JSON has it; ``none`` is null."""
+    if text.lower() == "none":
+        return None
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _list(items: list[dict[str, Any]], columns: tuple[str, ...], options: Any) -> None:
+    _show(items, rows_of(items, columns), options)
+
+
+def _show(answer: Any, lines: list[str], options: dict[str, Any]) -> None:
+    click.echo(json.dumps(answer) if options["json"] else _printable(lines))
+
+
+def _printable(lines: list[str]) -> str:
+    return "\n".join(printable(line, lines=False) for line in lines)
+
+
+def _size() -> tuple[int, int]:
+    """Return columns and lines of the terminal; plenty where there is none."""
+    if not sys.stdout.isatty():
+        return _PLAIN_WIDTH, 1 << 16
+    found = shutil.get_terminal_size()
+    return found.columns, found.lines
+
+
+def _operator_of(options: dict[str, Any]) -> Operator:
+    """Return who asks whom, as the options, the settings and the job's folder say.
+
+    With ``tls_dir`` set, its admin.crt and admin.key say who asks, and a token as well.
+
+    Raises:
+        NoJobError: if none of them says where the job is.
+    """
+    found = _find(options)
+    context: ssl.SSLContext | None
+    ca = options["ca"]
+    if ca is not None:
+        context = ssl.create_default_context(cafile=str(ca))
+        if options["cert"] is not None:
+            context.load_cert_chain(options["cert"], options["key"])
+    else:
+        context = context_of(found.settings)
+    if not found.url and not found.names_registry:
+        raise NoJobError(job=options["job"] or "", running=running_jobs(found.settings))
+    url = found.url or find_url(found.settings, scheme="http" if context is None else "https")
+    token = read_token(options["token"], options["token_file"]) or found.token
+    return Operator(url=url, token=token, tls=context)
+
+
+def _find(options: dict[str, Any]) -> Found:
+    given = {name: options[name] for name in ("job", "redis")}
+    return find_job(given, read_environment(), url=options["url"] or "")
+
+
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+def _command(
+    name: str,
+    run: Run,
+    *more: click.Parameter,
+    otherwise: Callable[[dict[str, Any]], None] | None = None,
+) -> click.Command:
+    """Return a command that asks a coordinator; without one it does what is said otherwise."""
+
+    def ask(options: dict[str, Any]) -> None:
+        try:
+            operator = _operator_of(options)
+        except NoCoordinatorError:
+            if otherwise is None:
+                raise
+            otherwise(options)
+        else:
+            run(operator, options)
+
+    def callback(**options: Any) -> None:
+        try:
+            ask(options)
+        except FleetError as error:
+            echo(f"paramfleet {name}: {error}", err=True)
+            sys.exit(1)
+        except KeyboardInterrupt:
+            sys.exit(130)
+
+    where = [
+        click.Option(["--url"], help="The coordinator's admin address; else the job's "
+                     "folder or registry says it.", envvar="PARAMFLEET_ADMIN_URL"),
+        click.Option(["--job"], help="The job's name; else the only one that you run here."),
+        click.Option(["--redis"], help="The job's registry."),
+        click.Option(["--token"], envvar="PARAMFLEET_ADMIN_TOKEN", help="Says who asks; else "
+                     "your job's token, or that of PARAMFLEET_SECRET_FILE."),
+        click.Option(["--token-file"], type=_FILE, envvar="PARAMFLEET_ADMIN_TOKEN_FILE",
+                     help="File of the token."),
+        click.Option(["--ca"], type=_FILE, help="The authority's certificate; asks by https."),
+        click.Option(["--cert"], type=_FILE, help="One's own certificate."),
+        click.Option(["--key"], type=_FILE, help="Its key."),
+        click.Option(["--json"], is_flag=True, help="Answer with JSON."),
+    ]  # fmt: skip
+    return BoundedCommand(name, params=[*more, *where], callback=callback, help=run.__doc__)
+
+
+COMMANDS = (
+    _command("status", _status),
+    _command("top", _top, click.Option(["--once"], is_flag=True, help="Show it once.")),
+    _command("tables", _tables),
+    _command("workers", _workers),
+    _command("barriers", _barriers),
+    _command("audit", _audit, otherwise=_audit_of_registry),
+    _command("page", _page),
+    _command("pause", _pause),
+    _command("resume", _resume),
+    _command(
+        "checkpoint",
+        _checkpoint,
+        click.Option(["--name"], help="Its folder's name; by its number if not given."),
+        click.Option(["--timeout"], type=float, default=600.0, help="Seconds to wait for it."),
+    ),
+    _command(
+        "set",
+        _set,
+        click.Argument(["settings"], nargs=-1, required=True, metavar="NAME=VALUE..."),
+    ),
+    _command("drain", _drain, click.Argument(["rank"], type=click.IntRange(min=0))),
+    _command("end", _end),
+)
+"""The commands, for the group of all."""

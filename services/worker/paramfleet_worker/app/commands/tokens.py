@@ -1,0 +1,104 @@
+"""``paramfleet tokens``: makes, lists and revokes the tokens of admin addresses."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import cast, get_args
+
+import click
+
+from paramfleet_shared.errors import ContractError
+from paramfleet_shared.files.job_folder import write_private
+from paramfleet_shared.net.tokens import TokenRole, new_token, read_tokens
+from paramfleet_shared.settings.cli import BoundedGroup, echo
+
+__all__ = ["tokens"]
+
+FILE = click.option(
+    "--file",
+    "path",
+    type=click.Path(dir_okay=False, path_type=Path),
+    envvar="PARAMFLEET_TOKENS_FILE",
+    required=True,
+    help="The file of hashes: the setting tokens_file.",
+)
+
+
+@click.group(cls=BoundedGroup)
+def tokens() -> None:
+    """Make, list and revoke the tokens that admin addresses accept."""
+
+
+@tokens.command()
+@FILE
+@click.option("--role", required=True, type=click.Choice(get_args(TokenRole)))
+@click.option("--name", default="", help="What the audit calls it; empty is the role.")
+@click.option(
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write it to this file, of mode 0600, rather than to standard output.",
+)
+def new(path: Path, role: str, name: str, output: Path | None) -> None:
+    """Make a token and print it; it is shown this once, and only its hash is kept.
+
+    With --output, one that is there already is kept.
+    """
+
+    def run() -> None:
+        kept = read_tokens(path) if path.exists() else []
+        label = name or role
+        if output is not None and output.exists() and label in [each.name for each in kept]:
+            echo(f"{label}: kept", err=True)
+            return
+        if label in [each.name for each in kept] or len(label.split()) != 1:
+            problem = f"{label!r}: names are one word, and each is used once"
+            raise click.ClickException(problem)
+        token, entry = new_token(cast("TokenRole", role), label)
+        lines = "".join(each.to_line() for each in (*kept, entry))
+        write_private(path, lines.encode())
+        if output is None:
+            echo(token)
+        else:
+            write_private(output, token.encode())
+
+    _told(run)
+
+
+@tokens.command("list")
+@FILE
+def list_(path: Path) -> None:
+    """List names and roles."""
+
+    def run() -> None:
+        for entry in read_tokens(path):
+            echo(f"{entry.role:8} {entry.name}")
+
+    _told(run)
+
+
+@tokens.command()
+@FILE
+@click.argument("name")
+def revoke(path: Path, name: str) -> None:
+    """Take a token away; running processes no longer accept it."""
+
+    def run() -> None:
+        kept = read_tokens(path)
+        left = [each for each in kept if each.name != name]
+        if len(left) == len(kept):
+            problem = f"there is no token named {name!r}"
+            raise click.ClickException(problem)
+        write_private(path, "".join(each.to_line() for each in left).encode())
+
+    _told(run)
+
+
+def _told(run: Callable[[], None]) -> None:
+    """Run a command; an error is told in one line.
+
+    Raises:
+        ClickException: for any error that has a sentence.
+    """
+    try:
+        run()
+    except (ContractError, OSError) as error:
+        raise click.ClickException(str(error)) from error

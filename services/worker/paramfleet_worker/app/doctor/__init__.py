@@ -1,0 +1,1 @@
+"""``paramfleet doctor``: facts of a machine and a job, and what follows from them."""

@@ -1,0 +1,1 @@
+"""``paramfleet launch``: the processes of a job, planned, prepared and started."""

@@ -1,0 +1,245 @@
+"""``paramfleet launch`` of a collective job: torch's elastic agent starts the workers.
+
+The agent, which also watches them, is torchrun's own. Ours are the options, the lines of the
+workers, and how the end is told.
+"""
+
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch.distributed import DistError
+from torch.distributed.elastic.multiprocessing.api import LogsDest, LogsSpecs, SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
+from torch.distributed.elastic.rendezvous import RendezvousError
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+from typing_extensions import override
+
+from paramfleet.training.collective.errors import PeersLostError
+from paramfleet.training.localsgd.lost_ranks import SynchronizationLostError
+from paramfleet_shared.errors import UnavailableError
+from paramfleet_shared.system.processes.keeping import tied
+from paramfleet_worker.app.launch.planning import NotMyJobError
+from paramfleet_worker.config import LaunchSettings
+from paramfleet_worker.core.environment import runtime_environment
+from paramfleet_worker.core.events import ProcessName, describe_exit
+from paramfleet_worker.core.topology import Host
+from paramfleet_worker.process.addresses import hosts_of_this_machine
+from paramfleet_worker.process.console import Console
+from paramfleet_worker.process.streams import Streams
+
+__all__ = ["MachinesMissingError", "launch_collective"]
+
+TAIL_LINES = 20
+
+LAST_OUTPUT_WITHIN_S = 0.3
+"""How long the output of a process that ended may take to come through its pipe."""
+
+STOP_WITHIN_S = 2
+"""From SIGTERM to SIGKILL, of workers that outlive the first one's failure."""
+
+MISSED = (PeersLostError.__name__, SynchronizationLostError.__name__)
+"""What a worker raises that misses another one."""
+
+MEET_WITHIN_S = 120
+"""How long the machines of a job wait for each other."""
+
+
+class MachinesMissingError(UnavailableError):
+    """The machines of a collective job didn't find each other."""
+
+    code = "unavailable.machines_missing"
+
+    def __init__(self, *, endpoint: str, machines: int, waited_s: float, reason: str) -> None:
+        super().__init__(
+            f"rendezvous of {machines} machines at {endpoint}: gave up after {waited_s:.0f} s: "
+            f"{reason}; start the same command on each of them",
+            endpoint=endpoint,
+            machines=machines,
+            waited_s=waited_s,
+            reason=reason,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Plan:
+    """This machine's part."""
+
+    num_workers: int
+    """Workers here, and on every other machine."""
+    machine: int
+    """Position among the machines."""
+    machines: tuple[str, ...]
+    """Their addresses; one name if the job is here alone."""
+    port: int
+    """Of the rendezvous address on the first of several."""
+
+    @property
+    def names(self) -> list[ProcessName]:
+        """The workers here, by rank."""
+        first = self.machine * self.num_workers
+        return [ProcessName("worker", first + local) for local in range(self.num_workers)]
+
+    @property
+    def endpoint(self) -> str:
+        """Where the machines meet; port 0 is a free one."""
+        return f"{self.machines[0]}:{self.port if len(self.machines) > 1 else 0}"
+
+
+class _Pipes(LogsSpecs):
+    """Tells torch's agent where the workers' output goes."""
+
+    def __init__(self, streams: Streams, names: Sequence[ProcessName], folder: str) -> None:
+        super().__init__(log_dir=folder)
+        self._streams = streams
+        self._names = names
+        self._folder = folder
+
+    @property
+    @override
+    def root_log_dir(self) -> str:
+        return self._folder
+
+    @override
+    def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
+        paths = {local: self._streams.paths_of(self._names[local]) for local in envs}
+        errors = {local: str(Path(self._folder) / f"error{local}.json") for local in envs}
+        return LogsDest(
+            stdouts={local: out for local, (out, _) in paths.items()},
+            stderrs={local: err for local, (_, err) in paths.items()},
+            error_files=errors,
+        )
+
+
+def launch_collective(
+    settings: LaunchSettings,
+    script: tuple[str, ...],
+    environment: Mapping[str, str],
+    console: Console,
+) -> int:
+    """Start this machine's workers and stay until they have ended.
+
+    Args:
+        settings: What the user asked for.
+        script: The training script and its arguments.
+        environment: What the workers inherit.
+        console: Where their lines are shown.
+
+    Returns:
+        0 if every worker ended with 0, else how the first one that didn't ended.
+
+    Raises:
+        NotMyJobError: if ``--ips`` doesn't name this machine.
+        MachinesMissingError: if the other machines don't come in time.
+        OSError: if a log can't be written.
+    """
+    plan = _plan(settings, pod_ip=environment.get("POD_IP", ""))
+    settings.log_dir.mkdir(parents=True, exist_ok=True)
+    os.environ.update(_additions(settings, plan, environment))  # noqa: TID251 -- the agent hands its own on
+    streams = Streams(plan.names, settings.log_dir, console)
+    total = plan.num_workers * len(plan.machines)
+    console.say(f"collective job: {total} workers; logs in {settings.log_dir.absolute()}")
+    # torch's agent starts each worker in a session of its own
+    program, *words = tied([sys.executable, *script])
+    with tempfile.TemporaryDirectory(prefix="paramfleet-") as folder:
+        config = _config(plan, _Pipes(streams, plan.names, folder))
+        try:
+            elastic_launch(config, program)(*words)
+        except ChildFailedError as error:
+            streams.drain(LAST_OUTPUT_WITHIN_S)
+            return _tell(streams, console, error.failures)
+        except SignalException as error:
+            number = int(error.sigval)
+            console.say(f"stopped by {signal.Signals(number).name}")
+            return 128 + number
+        except (DistError, RendezvousError) as error:
+            raise MachinesMissingError(
+                endpoint=plan.endpoint,
+                machines=len(plan.machines),
+                waited_s=MEET_WITHIN_S,
+                reason=str(error).partition("\n")[0],
+            ) from error
+        finally:
+            streams.drain(LAST_OUTPUT_WITHIN_S)
+    return 0
+
+
+def _plan(settings: LaunchSettings, *, pod_ip: str) -> _Plan:
+    """Work out this machine's part.
+
+    Raises:
+        NotMyJobError: if ``--ips`` doesn't name this machine.
+    """
+    gpus = settings.gpus.split(",") if settings.gpus else []
+    count = settings.nproc_per_node or len(gpus) or 1
+    machines = tuple(each.strip() for each in settings.ips.split(",") if each.strip())
+    if not machines:
+        machines, mine = ("127.0.0.1",), 0
+    else:
+        own = settings.host_ip or pod_ip
+        hosts = [Host(each) for each in machines]
+        found = hosts_of_this_machine(hosts, own=Host(own) if own else None)
+        if not found:
+            raise NotMyJobError(hosts=machines, own=own)
+        mine = min(hosts.index(host) for host in found)
+    return _Plan(num_workers=count, machine=mine, machines=machines, port=settings.master_port)
+
+
+def _additions(
+    settings: LaunchSettings, plan: _Plan, inherited: Mapping[str, str]
+) -> dict[str, str]:
+    """Return what the workers' environment has beside the agent's."""
+    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count()
+    added = runtime_environment(
+        inherited, num_cores=cores or 1, num_local_roles=plan.num_workers
+    )
+    added["PARAMFLEET_LOG_DIR"] = str(settings.log_dir.absolute())
+    added["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] = str(STOP_WITHIN_S)
+    if len(plan.machines) > 1:
+        added["POD_IP"] = plan.machines[plan.machine]
+    if settings.gpus:
+        added["CUDA_VISIBLE_DEVICES"] = settings.gpus.replace(" ", "")
+    return added
+
+
+def _config(plan: _Plan, pipes: _Pipes) -> LaunchConfig:
+    """Return what torch's agent is told; nobody is started a second time."""
+    several = len(plan.machines) > 1
+    configs = {"rank": plan.machine, "timeout": MEET_WITHIN_S} if several else {}
+    return LaunchConfig(
+        min_nodes=len(plan.machines),
+        max_nodes=len(plan.machines),
+        nproc_per_node=plan.num_workers,
+        logs_specs=pipes,
+        run_id="paramfleet",
+        rdzv_backend="static" if several else "c10d",
+        rdzv_endpoint=plan.endpoint,
+        rdzv_configs=configs,
+        max_restarts=0,
+    )
+
+
+def _tell(streams: Streams, console: Console, failures: Mapping[int, ProcessFailure]) -> int:
+    """Say which worker failed, and show its last lines; return the exit code.
+
+    The first to end isn't always to blame: those who missed another say so in their last
+    lines, and torch's agent stops the rest by SIGTERM.
+    """
+
+    def blame(rank: int) -> tuple[bool, bool, int]:
+        failure = failures[rank]
+        last = "\n".join(streams.tail(ProcessName("worker", rank), 1))
+        missed = any(error in last for error in MISSED)
+        return missed, failure.exitcode == -signal.SIGTERM, failure.timestamp
+
+    rank = min(failures, key=blame)
+    name, code = ProcessName("worker", rank), failures[rank].exitcode
+    console.say(f"the job failed: {name.label} {describe_exit(code)}")
+    console.say(f"the last lines of {streams.log_of(name)}:")
+    for line in streams.tail(name, TAIL_LINES):
+        console.say(f"    {line}")
+    return code if code > 0 else 128 - code

@@ -1,0 +1,339 @@
+"""The launcher at work: starts the processes of a plan and carries out the supervisor's word.
+
+Order of start: the signal handlers, the keeper, the tables' kernels where this machine
+lacks them, Redis and its first answer, then coordinator, pservers and workers at once;
+they find each other in any order. Order of the end: every process but Redis, Redis, the
+keeper. ``Launcher.run`` returns when all that it started has ended.
+"""
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from paramfleet_shared.discovery.errors import NoRedisError, OtherLaunchError
+from paramfleet_shared.discovery.redis.openness import look_for_openness
+from paramfleet_shared.discovery.redis.serving import find_redis_server, require_access_lists
+from paramfleet_shared.discovery.registry import field_of
+from paramfleet_shared.settings.config import without_password
+from paramfleet_shared.system.clock import Clock
+from paramfleet_shared.system.open_files import raise_open_files
+from paramfleet_shared.system.processes.keeping import Keeper
+from paramfleet_worker.app.launch.naming import job_settings_of
+from paramfleet_worker.app.launch.own_redis import OwnRedis
+from paramfleet_worker.app.launch.page_link import tell_page
+from paramfleet_worker.app.launch.planning import COORDINATOR, REDIS
+from paramfleet_worker.app.launch.preparing import PreparedLaunch
+from paramfleet_worker.core.events import (
+    Consult,
+    Event,
+    Exited,
+    Finish,
+    Interrupted,
+    Lose,
+    MembersLeft,
+    ProcessName,
+    RecordRead,
+    Report,
+    Signal,
+    Tick,
+    WatchMembers,
+)
+from paramfleet_worker.core.supervisor import Supervisor
+from paramfleet_worker.process.child import Child
+from paramfleet_worker.process.console import Console
+from paramfleet_worker.storage import JobRecords
+
+if TYPE_CHECKING:
+    from paramfleet_worker.process.ray_child import RayChild
+
+__all__ = ["Launcher"]
+
+TAIL_LINES = 20
+
+LAST_OUTPUT_WITHIN_S = 0.3
+"""How long the output of a process that ended may take to come through its pipe."""
+
+REDIS_READY_WITHIN_S = 10.0
+
+COMPILE_POLL_S = 0.05
+"""Seconds between two looks at whether the kernels are compiled."""
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Launcher:
+    """One run of ``paramfleet launch``. Belongs to the main thread's event loop.
+
+    Args:
+        prepared: What to start, and what it needs.
+        console: Where their lines are shown.
+        clock: Measures the time limits of the end.
+    """
+
+    def __init__(
+        self,
+        prepared: PreparedLaunch,
+        *,
+        console: Console,
+        clock: Clock,
+    ) -> None:
+        plan = prepared.plan
+        self._prepared = prepared
+        self._plan = plan
+        self._environment = prepared.environment
+        self._console = console
+        self._clock = clock
+        self._children: dict[ProcessName, Child | RayChild] = {}
+        self._events: asyncio.Queue[Event] = asyncio.Queue()
+        self._verdict = ""
+        self._lease = job_settings_of(prepared.environment)
+        self._records = JobRecords(
+            prepared.job,
+            writer=field_of(plan.names[0].role, plan.names[0].index),
+            clock=clock,
+            launch=plan.facts.launch,
+            lease_ttl_s=self._lease.lease_ttl_s,
+        )
+
+    async def run(self) -> int:
+        """Start everything and stay until all has ended.
+
+        Returns:
+            The exit code: 0 only if every process ended with 0.
+
+        Raises:
+            NoRedisServerError: if Redis must be started and there is no ``redis-server``.
+            OldRedisServerError: if the one there is has no access lists.
+            OtherLaunchError: if another launch runs the job.
+            OSError: if a log can't be written or a process can't be started.
+        """
+        raise_open_files()  # Redis and the members inherit it
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(self._signals())
+            for line in self._prepared.lines:
+                self._console.say(line)
+            keeper = Keeper()
+            stack.callback(keeper.close)
+            stack.callback(self._close)
+            try:
+                await self._compile()
+                if await self._start_redis(keeper):
+                    await self._records.note_past()
+                    await self._take_name()
+                    self._start_members(keeper)
+                supervisor = Supervisor(
+                    self._children,
+                    registry=REDIS if self._plan.redis is not None else None,
+                    alone=self._plan.alone,
+                    elastic=self._plan.elastic,
+                )
+                return await self._supervise(supervisor)
+            finally:
+                await self._records.withdraw()
+                await self._records.close()
+
+    # -- the start
+
+    async def _take_name(self) -> None:
+        """Take the job's name for this launch before anything is started that could use it.
+
+        A Redis that isn't there yet, as on another machine, has no other launch in it.
+
+        Raises:
+            OtherLaunchError: if another launch runs the job.
+        """
+        with contextlib.suppress(NoRedisError):
+            await self._records.begin()
+
+    async def _compile(self) -> None:
+        """Compile the kernels once, where every member would; an interrupt ends it."""
+        from paramfleet_shared.tables.readiness import (  # noqa: PLC0415 -- slow
+            COMPILING,
+            compiling,
+            is_cold,
+        )
+
+        if not is_cold():
+            return
+        self._console.say(COMPILING)
+        with compiling() as process:
+            while self._events.empty() and process.poll() is None:
+                await self._clock.sleep(COMPILE_POLL_S)
+
+    async def _start_redis(self, keeper: Keeper) -> bool:
+        """Start our Redis, if it is ours, and wait for its answer.
+
+        Returns:
+            False if it ended, or an interrupt came, instead.
+        """
+        if self._plan.redis is None:
+            openness = await look_for_openness(self._prepared.job)
+            for warning in openness.warnings():
+                self._console.say(f"warning: {warning}")
+            return self._events.empty()
+        program = find_redis_server()
+        require_access_lists(program)
+        redis = OwnRedis(self._prepared)
+        self._start(REDIS, redis.command(program), self._environment, keeper)
+        started = self._clock.monotonic()
+        while self._events.empty() and not await redis.is_ready():
+            if self._clock.monotonic() - started > REDIS_READY_WITHIN_S:
+                self._children[REDIS].send(signal.SIGKILL)
+            await self._clock.sleep(0.01)
+        return self._events.empty()
+
+    def _start_members(self, keeper: Keeper) -> None:
+        topology, facts = self._plan.facts.topology, self._plan.facts
+        self._console.say(
+            f"job {facts.job}: {len(topology.workers)} workers, {len(topology.servers)} "
+            f"pservers, coordinator {topology.coordinator.text}, Redis "
+            f"{without_password(facts.redis)}; logs in {facts.log_dir}"
+        )
+        for name in self._plan.names:
+            environment = self._plan.environment_of(name, self._environment)
+            if name == ProcessName("worker", 0):
+                environment |= self._console.terminal_environment()
+            command = self._plan.command_of(name, self._environment)
+            self._start(name, command, environment, keeper)
+
+    def _start(
+        self,
+        name: ProcessName,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        keeper: Keeper,
+    ) -> None:
+        self._children[name] = Child(
+            name,
+            command,
+            environment=environment,
+            log=self._plan.log_of(name),
+            console=self._console,
+            keeper=keeper,
+        )
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        stops = [
+            number for number in STOP_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN
+        ]
+        for number in stops:
+            loop.add_signal_handler(number, self._events.put_nowait, Interrupted(number))
+        loop.add_signal_handler(signal.SIGCHLD, self._reap)
+        try:
+            yield
+        finally:
+            for number in (*stops, signal.SIGCHLD):
+                loop.remove_signal_handler(number)
+
+    def _reap(self) -> None:
+        """Tell of every process that has ended since the last time."""
+        for name, child in self._children.items():
+            if not child.ended and (code := child.poll()) is not None:
+                self._events.put_nowait(Exited(name, code))
+
+    # -- the middle and the end
+
+    async def _supervise(self, supervisor: Supervisor) -> int:
+        async with asyncio.TaskGroup() as group:
+            questions = {group.create_task(self._vouch(supervisor))}
+            coordinator = self._children.get(COORDINATOR)
+            if coordinator is not None:
+                prepared = self._prepared
+                told = tell_page(
+                    self._records, prepared.folder, prepared.job, self._console, coordinator
+                )
+                questions.add(group.create_task(told))
+            code = None
+            while code is None:
+                event = await self._next_event(supervisor.next_tick())
+                for action in supervisor.handle(event, self._clock.monotonic()):
+                    match action:
+                        case Finish():
+                            code = action.code
+                        case Consult() | WatchMembers():
+                            questions.add(group.create_task(self._ask(action)))
+                        case Lose():
+                            how = f"{action.name.label} {action.how}"
+                            self._console.say(f"{how}; the job goes on without it")
+                            questions.add(group.create_task(self._tell_lost(action)))
+                        case Report() | Signal():
+                            await self._carry_out(action, supervisor)
+            for question in questions:
+                question.cancel()
+        await self._last_words()
+        return code
+
+    async def _vouch(self, supervisor: Supervisor) -> None:
+        """Say again and again which processes are alive, until it is cancelled."""
+        said = ""
+        while True:
+            alive = {
+                field_of(name.role, name.index): self._children[name].pid
+                for name in supervisor.alive
+            }
+            other = await self._records.vouch(alive)
+            if other and other != said:
+                error = OtherLaunchError(job=self._plan.facts.job, holder=other)
+                self._console.say(str(error))
+            said = other or said
+            await self._clock.sleep(self._lease.lease_renew_s)
+
+    async def _next_event(self, due: float | None) -> Event:
+        wait_s = None if due is None else max(0.0, due - self._clock.monotonic())
+        try:
+            async with asyncio.timeout(wait_s):
+                return await self._events.get()
+        except TimeoutError:
+            return Tick()
+
+    async def _ask(self, question: Consult | WatchMembers) -> None:
+        """Carry a question to the registry, and its answer back."""
+        if isinstance(question, Consult):
+            silent_s = self._records.silent_s
+            if silent_s >= self._lease.lease_ttl_s:  # nobody to ask
+                self._events.put_nowait(RecordRead(None, silent_s))
+                return
+            record = await self._records.failure_or(question.name, question.reason)
+            self._events.put_nowait(RecordRead(record))
+        else:
+            await self._records.wait_members_left()
+            self._events.put_nowait(MembersLeft())
+
+    async def _tell_lost(self, lost: Lose) -> None:
+        await self._records.lose(lost.name, self._children[lost.name].pid, lost.how)
+
+    async def _carry_out(self, action: Report | Signal, supervisor: Supervisor) -> None:
+        match action:
+            case Signal():
+                for name in action.names:
+                    self._children[name].send(action.signal)
+            case Report():
+                await self._report(action, num_alive=len(supervisor.alive))
+
+    async def _report(self, cause: Report, *, num_alive: int) -> None:
+        where = "" if cause.local or cause.name == REDIS else " on another machine"
+        self._verdict = f"the job failed: {cause.name.label}{where} {cause.how}"
+        stopping = f"; stopping the other {num_alive} processes" if num_alive else ""
+        self._console.say(self._verdict + stopping)
+        if not cause.local:
+            return
+        child = self._children[cause.name]
+        if child.ended:
+            await child.drained(LAST_OUTPUT_WITHIN_S)
+        self._console.say(f"the last lines of {child.log}:")
+        for line in child.tail(TAIL_LINES):
+            self._console.say(f"    {line}")
+
+    async def _last_words(self) -> None:
+        for child in self._children.values():
+            await child.drained(LAST_OUTPUT_WITHIN_S)
+        if self._verdict:
+            self._console.say(self._verdict)
+
+    def _close(self) -> None:
+        for child in self._children.values():
+            child.close()

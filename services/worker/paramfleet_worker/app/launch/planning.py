@@ -1,0 +1,264 @@
+"""From settings to a plan: which processes this machine starts, and how."""
+
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from paramfleet_coordinator.config import CoordinatorSettings
+from paramfleet_shared.errors import ContractError
+from paramfleet_shared.settings.config import resolve
+from paramfleet_worker.app.launch.naming import launch_of
+from paramfleet_worker.config import LaunchSettings
+from paramfleet_worker.core.environment import JobFacts, role_environment, runtime_environment
+from paramfleet_worker.core.events import ProcessName
+from paramfleet_worker.core.topology import (
+    FIRST_WORKER_PORT,
+    Endpoint,
+    Host,
+    RedisAddress,
+    Topology,
+    TopologyError,
+    parse_endpoint,
+    parse_endpoints,
+    parse_redis,
+    roles_of,
+)
+from paramfleet_worker.process.addresses import hosts_of_this_machine, is_listening
+from paramfleet_worker.process.ports import PortReservations
+
+__all__ = [
+    "COORDINATOR",
+    "LOG_NAMES",
+    "LOOPBACK",
+    "REDIS",
+    "LaunchPlan",
+    "NotMyJobError",
+    "plan_launch",
+    "redis_to_start",
+]
+
+LOOPBACK = Host("127.0.0.1")
+
+REDIS = ProcessName("redis", 0)
+
+COORDINATOR = ProcessName("coordinator", 0)
+
+LOG_NAMES = {
+    "redis": "redislog",
+    "coordinator": "coordinatorlog",
+    "pserver": "serverlog",
+    "worker": "workerlog",
+}
+
+
+class NotMyJobError(ContractError):
+    """None of the job's addresses is this machine."""
+
+    code = "contract.not_my_job"
+
+    def __init__(self, *, hosts: Sequence[str], own: str) -> None:
+        known = f"this machine is {own}" if own else "no interface of this machine has them"
+        super().__init__(
+            "no coordinator, pserver or worker of the job runs here: its hosts are "
+            f"{', '.join(hosts)}, and {known}; say which one this machine is with --host_ip "
+            "or POD_IP",
+            hosts=hosts,
+            own=own,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LaunchPlan:
+    """What one launcher starts."""
+
+    facts: JobFacts
+    names: tuple[ProcessName, ...]
+    """Coordinator, pservers and workers, in the order of their start."""
+    redis: RedisAddress | None
+    """The Redis to start first; None: it runs already, or on another machine, or the address of
+    ``facts`` is empty and it gets a Unix socket."""
+    script: tuple[str, ...]
+    """The training script and its arguments."""
+    elastic: bool = False
+    """Whether the job goes on without workers that die."""
+    checkpoint_dirs: str = ""
+    """The folders of checkpoints that were given."""
+
+    @property
+    def alone(self) -> bool:
+        """Tell whether no other machine takes part."""
+        topology = self.facts.topology
+        return len(self.names) == 1 + len(topology.servers) + len(topology.workers)
+
+    @property
+    def folder_name(self) -> str:
+        """Return the name of the job's folder here.
+
+        It is the job's where its coordinator is. Others have their address in it, too, so that
+        one machine can have several parts of a job.
+        """
+        if ProcessName("coordinator", 0) in self.names:
+            return self.facts.job
+        host = self.facts.topology.endpoint_of(self.names[0]).host
+        return f"{self.facts.job}@{re.sub('[^A-Za-z0-9.-]', '_', host)}"
+
+    @staticmethod
+    def own_redis(socket: str) -> RedisAddress:
+        """Return the address of a Redis on a Unix socket."""
+        return RedisAddress(host=LOOPBACK, port=0, password="", socket=socket)
+
+    def log_of(self, name: ProcessName) -> Path:
+        """Return the file that gets a process's output."""
+        return Path(self.facts.log_dir) / f"{LOG_NAMES[name.role]}.{name.index}"
+
+    def command_of(self, name: ProcessName, inherited: Mapping[str, str]) -> list[str]:
+        """Return the command of a coordinator, pserver or worker.
+
+        Raises:
+            SettingError: if the coordinator's settings in the environment are wrong.
+            UnknownSettingError: if nothing reads one.
+        """
+        if name.role != "coordinator":
+            return [sys.executable, *self.script]
+        topology = self.facts.topology
+        servers = len(topology.servers)
+        too_few = servers > CoordinatorSettings().num_shards
+        more_shards = too_few and not _sets_shards(inherited)
+        return [
+            sys.executable,
+            "-m",
+            "paramfleet_coordinator",
+            f"--worker-num={len(topology.workers)}",
+            f"--server-num={servers}",
+            f"--port={topology.coordinator.port}",
+            *([f"--num-shards={servers}"] if more_shards else []),
+            *(["--elastic"] if self.elastic else []),
+        ]
+
+    def environment_of(self, name: ProcessName, inherited: Mapping[str, str]) -> dict[str, str]:
+        """Return the whole environment of a coordinator, pserver or worker."""
+        roles = sum(other.role in {"worker", "pserver"} for other in self.names)
+        cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count()
+        runtime = runtime_environment(inherited, num_cores=cores or 1, num_local_roles=roles)
+        dirs = _checkpoint_dirs(self.checkpoint_dirs, inherited)
+        more = {"PARAMFLEET_CHECKPOINT_DIRS": dirs} if dirs else {}
+        return {**inherited, **runtime, **role_environment(name, self.facts), **more}
+
+
+def plan_launch(
+    settings: LaunchSettings,
+    *,
+    script: tuple[str, ...],
+    pod_ip: str,
+    reservations: PortReservations,
+) -> LaunchPlan:
+    """Work out this machine's part.
+
+    Args:
+        settings: What the user asked for.
+        script: The training script and its arguments.
+        pod_ip: ``POD_IP`` of the environment; empty if there is none.
+        reservations: Holds the ports this plan picks; close it after the launch.
+
+    Raises:
+        TopologyError: if the addresses don't describe a job.
+        NotMyJobError: if no process of the job belongs to this machine.
+    """
+    if settings.several_machines:
+        topology = _named_topology(settings)
+        own = settings.host_ip or pod_ip
+    else:
+        topology = _local_topology(settings, reservations)
+        own = ""
+    url = settings.redis
+    address = parse_redis(url) if url else None
+    hosts = topology.hosts | ({address.host} if address is not None else set())
+    mine = hosts_of_this_machine(hosts, own=Host(own) if own else None)
+    names = roles_of(topology, mine)
+    redis = redis_to_start(address, mine)
+    if not names:
+        raise NotMyJobError(hosts=sorted(topology.hosts), own=own)
+    facts = JobFacts(
+        job=settings.job,
+        redis=url,
+        topology=topology,
+        log_dir=str(settings.log_dir.absolute()),
+        launch=launch_of(settings),
+    )
+    return LaunchPlan(
+        facts=facts,
+        names=names,
+        redis=redis,
+        script=script,
+        elastic=settings.elastic,
+        checkpoint_dirs=settings.checkpoint_dirs,
+    )
+
+
+def _checkpoint_dirs(given: str, inherited: Mapping[str, str]) -> str:
+    """Return the setting of that name for every process; empty leaves it at its default.
+
+    Where an operator's checkpoints go is a folder of whoever launches, as the working folder.
+    """
+    given = given or inherited.get("PARAMFLEET_CHECKPOINT_DIRS", "")
+    names = [name for name in given.split(os.pathsep) if name]
+    own = inherited.get("PARAMFLEET_COORDINATOR__CHECKPOINT_DIR", "")
+    if names:
+        names.append(own or CoordinatorSettings().checkpoint_dir)
+    elif own:
+        names = [".", own]
+    return os.pathsep.join(str(Path(name).expanduser().absolute()) for name in names)
+
+
+def _sets_shards(environment: Mapping[str, str]) -> bool:
+    """Tell whether the user has chosen the number of shards for the coordinator.
+
+    Raises:
+        SettingError: if its settings are wrong.
+        UnknownSettingError: if nothing reads one.
+    """
+    file = environment.get("PARAMFLEET_CONFIG")
+    resolved = resolve(
+        CoordinatorSettings,
+        section="coordinator",
+        arguments={"worker_num": 1, "server_num": 1},
+        environment=environment,
+        file=Path(file) if file else None,
+    )
+    return resolved.origins["num_shards"] != "default"
+
+
+def _local_topology(settings: LaunchSettings, reservations: PortReservations) -> Topology:
+    return Topology(
+        servers=tuple(reservations.reserve(LOOPBACK) for _ in range(settings.server_num or 1)),
+        workers=tuple(reservations.reserve(LOOPBACK) for _ in range(settings.worker_num or 1)),
+        coordinator=reservations.reserve(LOOPBACK),
+    )
+
+
+def _named_topology(settings: LaunchSettings) -> Topology:
+    topology = Topology(
+        servers=parse_endpoints(settings.servers, option="--servers", first_port=None),
+        workers=parse_endpoints(
+            settings.workers, option="--workers", first_port=FIRST_WORKER_PORT
+        ),
+        coordinator=parse_endpoint(settings.coordinator, option="--coordinator"),
+    )
+    for option, number, endpoints in (
+        ("--server_num", settings.server_num, topology.servers),
+        ("--worker_num", settings.worker_num, topology.workers),
+    ):
+        if number not in {None, len(endpoints)}:
+            rule = f"the list of addresses has {len(endpoints)}; leave the number out"
+            raise TopologyError(option=option, value=str(number), rule=rule)
+    return topology
+
+
+def redis_to_start(address: RedisAddress | None, mine: frozenset[Host]) -> RedisAddress | None:
+    """Return the Redis that this machine must start: its own, if none listens there yet."""
+    if address is None or address.host not in mine:
+        return None
+    return None if is_listening(Endpoint(address.host, address.port)) else address

@@ -1,0 +1,208 @@
+"""What a launcher has before it starts anything: the job's folder, its secret, its warnings."""
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from urllib.parse import quote, urlsplit
+
+from paramfleet_shared.discovery.redis.config import MAX_SOCKET_BYTES
+from paramfleet_shared.discovery.redis.serving import private_folder
+from paramfleet_shared.discovery.redis.store import derived_password
+from paramfleet_shared.errors import ContractError
+from paramfleet_shared.files.job_folder import JobFacts, JobFolder, runtime_dir, write_private
+from paramfleet_shared.net.secret import new_secret, open_warnings, secret_of
+from paramfleet_shared.settings.config import JobSettings, Resolved
+from paramfleet_shared.settings.security import SecuritySettings
+from paramfleet_worker.app.launch.planning import LaunchPlan
+from paramfleet_worker.config import LaunchSettings
+from paramfleet_worker.process.admin_token import admin_environment, prepare_admin_token
+
+__all__ = ["OpenRedisError", "PreparedLaunch", "prepared_launch"]
+
+
+class OpenRedisError(ContractError):
+    """A Redis would be started that takes commands from whoever reaches it."""
+
+    code = "contract.open_redis"
+
+    def __init__(self, *, where: str) -> None:
+        super().__init__(
+            f"the Redis to start at {where} would take commands from whoever reaches it: give "
+            "every machine the same password in PARAMFLEET_REDIS_PASSWORD_FILE, or the same "
+            "secret in PARAMFLEET_SECRET_FILE (`paramfleet secret FILE` makes one)",
+            where=where,
+        )
+        self.where = where
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PreparedLaunch:
+    """A plan, and what it needs on this machine."""
+
+    plan: LaunchPlan
+    job: JobSettings
+    """As the job's processes have them: its registry and what protects it."""
+    folder: JobFolder
+    """Held until the launch ends."""
+    environment: Mapping[str, str]
+    """What the processes inherit."""
+    lines: tuple[str, ...]
+    """What its console says first: the settings that are given, and what they leave open."""
+
+    @property
+    def redis_password(self) -> str:
+        """Return what a Redis that this launcher starts asks for; empty on a Unix socket."""
+        address = self.plan.redis
+        if address is None or address.socket:
+            return ""
+        return address.password or self.job.redis_password or derived_password(self.job)
+
+
+@contextmanager
+def prepared_launch(
+    resolved: Resolved[LaunchSettings], plan: LaunchPlan, environment: Mapping[str, str]
+) -> Iterator[PreparedLaunch]:
+    """Have the job's folder, with its secret in it, until this ends.
+
+    Args:
+        resolved: What the user asked for.
+        plan: What to start.
+        environment: This process's.
+
+    Raises:
+        JobRunsError: if a job of this name runs here already.
+        UnsafeFolderError: if somebody else could read its folder.
+        OpenJobError: if several machines would have neither certificates nor a secret.
+        OpenRedisError: if a Redis would be started that asks for no password.
+        OSError: if a file can't be written.
+    """
+    settings = resolved.value
+    own = dict(environment) | _given(resolved)
+    if settings.several_machines:
+        secret_of(settings.job_settings(plan.facts.redis))
+    with ExitStack() as stack:
+        folder = JobFolder.claim(runtime_dir(settings.runtime_dir), plan.folder_name)
+        stack.callback(folder.close)
+        if not plan.facts.redis:
+            plan = _on_socket(plan, _socket_of(folder, stack))
+        job = settings.job_settings(plan.facts.redis)
+        if _needs_secret(settings, plan):
+            job = replace(job, secret=new_secret())
+            write_private(folder.secret_file, job.secret.encode() + b"\n")
+            own["PARAMFLEET_SECRET_FILE"] = str(folder.secret_file)
+        if settings.on == "ray":
+            own |= _as_text(job)
+        elif plan.alone:
+            prepare_admin_token(folder)
+            own |= admin_environment(folder, job)
+        secret_of(job)
+        given = resolved.lines(given=True)
+        found = open_warnings(resolved.origins, job, environment)
+        warnings = [f"warning: {each}" for each in found]
+        plan = _with_own_logs(plan, stack)
+        prepared = PreparedLaunch(
+            plan=plan, job=job, folder=folder, environment=own, lines=(*given, *warnings)
+        )
+        _require_closed(prepared)
+        _write_facts(prepared)
+        yield prepared
+
+
+def _require_closed(prepared: PreparedLaunch) -> None:
+    """Look whether the Redis to start lets in the job alone.
+
+    Raises:
+        OpenRedisError: if it would let in everybody, and nobody said that this is wanted.
+    """
+    address = prepared.plan.redis
+    if address is None or address.socket or prepared.redis_password or prepared.job.insecure:
+        return
+    raise OpenRedisError(where=f"{address.host} port {address.port}")
+
+
+def _given(resolved: Resolved[LaunchSettings]) -> dict[str, str]:
+    """Return what the command line says of the job's protection, as its processes read it."""
+    given = {}
+    for field in fields(SecuritySettings):
+        if resolved.origins[field.name] == "argument":
+            value = getattr(resolved.value, field.name)
+            text = str(value).lower() if isinstance(value, bool) else str(value)
+            given[f"PARAMFLEET_{field.name.upper()}"] = text
+    return given
+
+
+def _needs_secret(settings: LaunchSettings, plan: LaunchPlan) -> bool:
+    """Tell whether this launcher makes the job's secret: on one machine, where none is given.
+
+    Certificates stand for it, but not with a Redis on a port, whose password comes of it.
+    """
+    if settings.secret or settings.insecure or settings.several_machines:
+        return False
+    if not settings.tls_dir and not settings.tls_cert:
+        return True
+    address = plan.redis
+    has_port = address is not None and not address.socket and not address.password
+    return has_port and not settings.redis_password
+
+
+def _as_text(job: JobSettings) -> dict[str, str]:
+    """Return secrets as variables themselves: their files may not be there on other nodes."""
+    known = {"PARAMFLEET_SECRET": job.secret, "PARAMFLEET_REDIS_PASSWORD": job.redis_password}
+    return {name: text for name, text in known.items() if text}
+
+
+def _on_socket(plan: LaunchPlan, socket: Path) -> LaunchPlan:
+    """Return the plan with a Redis of its own on a Unix socket."""
+    facts = replace(plan.facts, redis=f"unix://{quote(str(socket))}?db=0")
+    return replace(plan, facts=facts, redis=plan.own_redis(str(socket)))
+
+
+def _socket_of(folder: JobFolder, stack: ExitStack) -> Path:
+    """Return where the job's Redis listens: in its folder, if the address isn't too long."""
+    socket = folder.redis_socket
+    if len(bytes(socket)) <= MAX_SOCKET_BYTES:
+        return socket
+    short = private_folder()
+    stack.callback(shutil.rmtree, short, ignore_errors=True)
+    return short / socket.name
+
+
+def _with_own_logs(plan: LaunchPlan, stack: ExitStack) -> LaunchPlan:
+    """Have a folder of logs that no other launch writes to while this one lasts.
+
+    Where one does, it is a folder beside, with the job's name.
+
+    Raises:
+        OSError: if it can't be made.
+    """
+    for name in (plan.facts.log_dir, f"{plan.facts.log_dir}-{plan.facts.job}"):
+        Path(name).mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        stack.callback(os.close, lock)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            continue
+        except OSError:  # a file system without locks
+            break
+        break
+    return replace(plan, facts=replace(plan.facts, log_dir=name))
+
+
+def _write_facts(prepared: PreparedLaunch) -> None:
+    parts = urlsplit(prepared.plan.facts.redis)
+    url = prepared.plan.facts.redis
+    if parts.netloc:
+        url = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+    facts = JobFacts(
+        job=prepared.job.job,
+        launch=prepared.plan.facts.launch,
+        redis=url,
+        pid=os.getpid(),
+        tls_dir=prepared.job.tls_dir,
+    )
+    prepared.folder.write_facts(facts)

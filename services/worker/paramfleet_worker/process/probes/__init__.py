@@ -1,0 +1,1 @@
+"""What a machine, its network, the registry and the files of a job answer."""

@@ -1,0 +1,1 @@
+"""The files of a checkpoint: manifest, ids, rows, the state of the model."""

@@ -1,0 +1,397 @@
+"""The files of a checkpoint, and the manifest that names them.
+
+A checkpoint is a folder: safetensors files, each with a part of one table, and
+``manifest.json``, which names each with its length and SHA-256. A file of a sparse
+table holds ``ids`` int64 [n], ``values`` float32 [n, D] and ``states`` float32
+[n, W], the rule's columns beside each other; one of a dense table holds ``values`` [n] and
+``states`` [S, n], and in its metadata the range ``start`` and ``stop``. One more file holds
+the model's buffers (``saved_module``). Nothing in a file is ever evaluated.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paramfleet_shared.checkpoint.cuts import Cut
+from paramfleet_shared.checkpoint.gathered import GatheredStates
+from paramfleet_shared.checkpoint.saved_module import SavedModule, check_file_name
+from paramfleet_shared.errors import (
+    ContractError,
+    FleetError,
+    IntegrityError,
+    UnavailableError,
+)
+from paramfleet_shared.files.documents import read_content, read_document, whole
+from paramfleet_shared.files.regular_files import write_regular
+from paramfleet_shared.files.tensorfile import Written, read_tensors, write_tensors
+from paramfleet_shared.tables.spec import TableSpec
+from paramfleet_shared.tables.states import check_rows
+
+__all__ = [
+    "FORMAT", "MANIFEST", "VERSION", "CheckpointDamagedError", "CheckpointWriteError",
+    "FilePart", "Manifest", "ManifestError", "SavedFile", "SavedTable", "StatesLeftOut",
+    "read_arrays", "read_manifest", "read_part", "sync_directory", "write_arrays",
+    "write_manifest", "write_part",
+]  # fmt: skip
+
+FORMAT = "paramfleet-checkpoint"
+VERSION = 1
+MANIFEST = "manifest.json"
+
+
+class ManifestError(ContractError):
+    """A folder is no checkpoint that this version can read."""
+
+    code = "contract.manifest"
+
+    def __init__(self, *, path: str, rule: str) -> None:
+        super().__init__(f"{path}: {rule}", path=path, rule=rule)
+        self.path = path
+        self.rule = rule
+
+
+class CheckpointDamagedError(IntegrityError):
+    """A file of a checkpoint is not what was saved."""
+
+    code = "integrity.checkpoint_damaged"
+
+    def __init__(self, *, path: str, reason: str) -> None:
+        super().__init__(f"{path}: {reason}; use another checkpoint", path=path, reason=reason)
+        self.path = path
+        self.reason = reason
+
+
+class CheckpointWriteError(UnavailableError):
+    """A file of a checkpoint could not be written."""
+
+    code = "unavailable.checkpoint_write"
+
+    def __init__(self, *, path: str, reason: str) -> None:
+        super().__init__(f"{path}: {reason}", path=path, reason=reason)
+        self.path = path
+        self.reason = reason
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SavedFile:
+    """One file of a checkpoint, as the manifest names it."""
+
+    name: str
+    sha256: str
+    bytes: int
+    rows: int
+    table: str
+    kind: str
+
+    def to_wire(self) -> dict[str, Any]:
+        """Return plain values."""
+        return asdict(self)
+
+    @classmethod
+    def from_wire(cls, wire: Mapping[str, Any]) -> "SavedFile":
+        """Rebuild what ``to_wire`` returned.
+
+        Raises:
+            ValueError: if the name is none that a file is saved under, or a value is no
+                number.
+            KeyError: if a value is missing.
+        """
+        name = str(wire["name"])
+        check_file_name(name)
+        return cls(
+            name=name,
+            sha256=str(wire["sha256"]),
+            bytes=whole(wire["bytes"], "bytes"),
+            rows=whole(wire["rows"], "rows"),
+            table=str(wire["table"]),
+            kind=str(wire["kind"]),
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SavedTable:
+    """One table of a checkpoint."""
+
+    spec: TableSpec
+    version: int
+    """Pushes or steps applied when it was saved."""
+
+    def to_wire(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {**self.spec.to_wire(), "version": self.version}
+
+    @classmethod
+    def from_wire(cls, wire: Mapping[str, Any]) -> "SavedTable":
+        """Rebuild what ``to_wire`` returned.
+
+        Raises:
+            TableSpecError: if the table is described wrongly.
+            KeyError: if its version is missing.
+            ValueError: if that is no number of steps.
+        """
+        plain = dict(wire)
+        version = whole(plain.pop("version"), "version")
+        return cls(spec=TableSpec.from_wire(plain), version=version)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Manifest:
+    """What a checkpoint consists of."""
+
+    tables: tuple[SavedTable, ...]
+    files: tuple[SavedFile, ...]
+    cut: Cut | None = None
+    """Of what moment it is; None if it doesn't say."""
+    module: SavedModule | None = None
+    """The model's state beside its tables; None if it was saved without."""
+    progress: SavedModule | None = None
+    """What the script registered, such as a schedule, and the steps; None if it has nothing."""
+    gathered: GatheredStates | None = None
+    """Whose optimizer states are in it where each worker has its own; else None."""
+    digest: str = field(default="", compare=False)
+    """SHA-256 of the file it was read from; empty if it was not read."""
+
+
+class StatesLeftOut(NamedTuple):
+    """A table whose optimizer states in a checkpoint are another rule's."""
+
+    table: str
+    saved: str
+    """The rule that had trained it."""
+    rule: str
+    """The rule that trains it from now on, with new states."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FilePart:
+    """What one file holds of a table."""
+
+    values: NDArray[np.float32]
+    states: NDArray[np.float32]
+    ids: NDArray[np.int64] | None = None
+    """Of a sparse table."""
+    start: int = 0
+    """Of a dense table: the first value's place."""
+
+    @property
+    def num_rows(self) -> int:
+        """Return the rows (dense: values)."""
+        return len(self.values)
+
+
+def write_part(directory: Path, name: str, spec: TableSpec, part: FilePart) -> SavedFile:
+    """Write one file, and wait until it is on the disk.
+
+    Args:
+        directory: Made if it is missing.
+        name: The file's name.
+        spec: The table.
+        part: What the file will hold.
+
+    Raises:
+        CheckpointWriteError: if the system refuses.
+    """
+    tensors: dict[str, NDArray[Any]] = {"values": part.values, "states": part.states}
+    metadata = {"table": spec.name, "kind": spec.kind}
+    if part.ids is not None:
+        tensors["ids"] = part.ids
+    else:
+        metadata |= {"start": str(part.start), "stop": str(part.start + part.num_rows)}
+    written = write_arrays(directory, name, tensors, metadata)
+    return SavedFile(
+        name=name,
+        sha256=written.sha256,
+        bytes=written.num_bytes,
+        rows=part.num_rows,
+        table=spec.name,
+        kind=spec.kind,
+    )
+
+
+def write_arrays(
+    directory: Path,
+    name: str,
+    arrays: Mapping[str, NDArray[Any]],
+    metadata: Mapping[str, str],
+) -> Written:
+    """Write one file of arrays, and wait until it is on the disk.
+
+    Args:
+        directory: Made if it is missing.
+        name: The file's name.
+        arrays: Of the dtypes that ``tensorfile`` has, by name.
+        metadata: What the file says of itself.
+
+    Raises:
+        CheckpointWriteError: if the system refuses.
+    """
+    path = directory / name
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        return write_tensors(path, arrays, metadata)
+    except OSError as error:
+        raise CheckpointWriteError(path=str(path), reason=str(error)) from error
+
+
+def read_arrays(directory: Path, saved: SavedModule) -> dict[str, NDArray[Any]]:
+    """Read the file of a model's state, and prove that it is the one that was saved.
+
+    Raises:
+        CheckpointDamagedError: if it is missing, or its length or SHA-256 is another.
+    """
+    path = directory / saved.file
+    try:
+        return read_tensors(path, num_bytes=saved.bytes, sha256=saved.sha256).tensors
+    except (OSError, ValueError) as error:
+        raise CheckpointDamagedError(path=str(path), reason=str(error)) from error
+
+
+def sync_directory(directory: Path) -> None:
+    """Wait until a folder, made if it is missing, and its files' names are on the disk.
+
+    Raises:
+        CheckpointWriteError: if the system refuses.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(directory, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise CheckpointWriteError(path=str(directory), reason=str(error)) from error
+
+
+def write_manifest(directory: Path, manifest: Manifest) -> None:
+    """Write a checkpoint's manifest, when all its files are on the disk.
+
+    Raises:
+        CheckpointWriteError: if the system refuses.
+    """
+    document: dict[str, Any] = {
+        "format": FORMAT,
+        "version": VERSION,
+        "tables": [table.to_wire() for table in manifest.tables],
+        "files": [file.to_wire() for file in manifest.files],
+    }
+    more = {name: getattr(manifest, name) for name in ("cut", "module", "progress", "gathered")}
+    document |= {name: part.to_wire() for name, part in more.items() if part is not None}
+    try:
+        write_regular(directory / MANIFEST, json.dumps(document, indent=1).encode())
+    except OSError as error:
+        raise CheckpointWriteError(path=str(directory / MANIFEST), reason=str(error)) from error
+    sync_directory(directory)
+
+
+def read_manifest(directory: Path, *, digest: str = "") -> Manifest:
+    """Read a checkpoint's manifest; with ``digest``, only the one of this SHA-256.
+
+    Raises:
+        ManifestError: if there is none, it is another, or it breaks a rule of the format.
+    """
+    path = directory / MANIFEST
+    try:
+        content = read_content(path)
+        document = read_document(content)
+    except (OSError, ValueError) as error:
+        raise ManifestError(path=str(path), rule=f"can't be read: {error}") from error
+    found = hashlib.sha256(content).hexdigest()
+    if digest not in {"", found}:
+        rule = "was replaced by that of another checkpoint while it was loaded; load it again"
+        raise ManifestError(path=str(path), rule=rule)
+    stated = (document.get("format"), document.get("version")) if type(document) is dict else ()
+    if stated != (FORMAT, VERSION):
+        raise ManifestError(path=str(path), rule=f"must be {FORMAT} version {VERSION}")
+    try:
+        tables = tuple(SavedTable.from_wire(wire) for wire in document["tables"])
+        files = tuple(SavedFile.from_wire(wire) for wire in document["files"])
+        cut = Cut.from_wire(document["cut"]) if "cut" in document else None
+        module = SavedModule.from_wire(document["module"]) if "module" in document else None
+        wire = document.get("progress")
+        progress = None if wire is None else SavedModule.from_wire(wire)
+        saved = document.get("gathered")
+        gathered = None if saved is None else GatheredStates.from_wire(saved)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ManifestError(path=str(path), rule=f"is malformed: {error!r}") from error
+    except FleetError as error:
+        raise ManifestError(path=str(path), rule=str(error)) from error
+    if rule := _broken_rule(tables, files):
+        raise ManifestError(path=str(path), rule=rule)
+    return Manifest(
+        tables=tables,
+        files=files,
+        cut=cut,
+        module=module,
+        progress=progress,
+        gathered=gathered,
+        digest=found,
+    )
+
+
+def read_part(directory: Path, file: SavedFile, spec: TableSpec) -> FilePart:
+    """Read one file and prove that it is the one that was saved.
+
+    Raises:
+        CheckpointDamagedError: if it is missing, or its length, SHA-256 or contents
+            are not as the manifest says.
+    """
+    path = directory / file.name
+    try:
+        found = read_tensors(path, num_bytes=file.bytes, sha256=file.sha256)
+        return _checked_part(found.tensors, found.metadata, file, spec)
+    except OSError as error:
+        raise CheckpointDamagedError(path=str(path), reason=str(error)) from error
+    except (KeyError, ValueError) as error:
+        reason = str(error) if type(error) is ValueError else f"{error!r}"
+        raise CheckpointDamagedError(path=str(path), reason=reason) from error
+
+
+def _broken_rule(tables: Sequence[SavedTable], files: Sequence[SavedFile]) -> str:
+    """Return what is wrong with the lists of a manifest; empty if nothing is."""
+    known = {table.spec.name: table.spec.kind for table in tables}
+    if len(known) != len(tables):
+        return "names a table twice"
+    if len({file.name for file in files}) != len(files):
+        return "names a file twice"
+    for file in files:
+        if known.get(file.table) != file.kind:
+            return f"file {file.name!r} belongs to no {file.kind} table {file.table!r}"
+    return ""
+
+
+def _checked_part(
+    tensors: Mapping[str, NDArray[Any]],
+    metadata: Mapping[str, str],
+    file: SavedFile,
+    spec: TableSpec,
+) -> FilePart:
+    shapes: tuple[tuple[int, ...], tuple[int, ...]]
+    if spec.kind == "sparse":
+        part = FilePart(values=tensors["values"], states=tensors["states"], ids=tensors["ids"])
+        shapes = ((file.rows, spec.dim), (file.rows, spec.optimizer.state_width(spec.dim)))
+        if tensors["ids"].shape != (file.rows,) or tensors["ids"].dtype != np.int64:
+            raise ValueError("ids of another shape or dtype")
+        if len(np.unique(tensors["ids"])) != file.rows:
+            raise ValueError("an id is there twice")
+    else:
+        start, stop = int(metadata["start"]), int(metadata["stop"])
+        part = FilePart(values=tensors["values"], states=tensors["states"], start=start)
+        shapes = ((file.rows,), (spec.optimizer.num_state_columns, file.rows))
+        if not 0 <= start <= stop <= spec.size or stop - start != file.rows:
+            raise ValueError("a range outside the table")
+    if (part.values.shape, part.states.shape) != shapes:
+        raise ValueError("values or states of another shape")
+    if part.values.dtype != np.float32 or part.states.dtype != np.float32:
+        raise ValueError("values or states of another dtype")
+    wrong = check_rows(spec.optimizer, part.values, part.states)
+    if wrong is not None:
+        raise ValueError(wrong)
+    return part

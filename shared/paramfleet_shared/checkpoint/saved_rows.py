@@ -1,0 +1,83 @@
+"""The rows of one table of a checkpoint, whatever trained it, in a process without a job.
+
+Shape legend: n = rows, D = row width.
+"""
+
+import difflib
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paramfleet_shared.checkpoint.manifest import read_manifest, read_part
+from paramfleet_shared.checkpoint.saved_ids import check_each_once
+from paramfleet_shared.errors import ContractError
+
+__all__ = ["NoSuchTableError", "SavedRows", "load_rows"]
+
+
+class NoSuchTableError(ContractError):
+    """A checkpoint has no sparse table of this name."""
+
+    code = "contract.no_such_table"
+
+    def __init__(self, *, path: str, table: str, known: str, nearest: str) -> None:
+        hint = f"did you mean {nearest!r}?" if nearest else f"it has: {known}"
+        super().__init__(
+            f"{path} has no sparse table {table!r}; {hint}",
+            path=path,
+            table=table,
+            known=known,
+            nearest=nearest,
+        )
+
+
+class SavedRows(NamedTuple):
+    """A whole sparse table, without optimizer states."""
+
+    ids: NDArray[np.int64]
+    """int64 [n], sorted, each once."""
+    rows: NDArray[np.float32]
+    """float32 [n, D]: row i is that of ``ids[i]``."""
+
+
+def load_rows(dirname: str | os.PathLike[str], table: str) -> SavedRows:
+    """Return the rows of one sparse table of a checkpoint.
+
+    No job, server or ``fleet.init`` is needed, and it makes no difference which mode has
+    trained the table, or with how many servers. Each file is proven by its SHA-256. All rows
+    of the table are in memory then.
+
+    Args:
+        dirname: A folder that ``fleet.save_persistables`` or ``paramfleet train`` wrote.
+        table: The table's name: that of its module in the model, or the one it was given.
+
+    Raises:
+        ManifestError: if the folder isn't a checkpoint.
+        CheckpointDamagedError: if a file isn't what was saved, or has an id that another one
+            has.
+        NoSuchTableError: if it has no such table; it says which there are.
+    """
+    folder = Path(dirname)
+    manifest = read_manifest(folder)
+    specs = {saved.spec.name: saved.spec for saved in manifest.tables}
+    sparse = sorted(name for name, spec in specs.items() if spec.kind == "sparse")
+    if table not in sparse:
+        nearest = difflib.get_close_matches(table, sparse, n=1)
+        raise NoSuchTableError(
+            path=str(folder),
+            table=table,
+            known=", ".join(sparse) or "none",
+            nearest=next(iter(nearest), ""),
+        )
+    spec = specs[table]
+    files = [file for file in manifest.files if file.table == table]
+    parts = [read_part(folder, file, spec) for file in files]
+    found = [part.ids for part in parts if part.ids is not None]
+    check_each_once(folder, files, found)
+    ids = np.concatenate([np.empty(0, np.int64), *found])
+    rows = np.concatenate([np.empty((0, spec.dim), np.float32), *(p.values for p in parts)])
+    order = np.argsort(ids, kind="stable")
+    return SavedRows(ids[order], rows[order])

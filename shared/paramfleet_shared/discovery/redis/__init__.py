@@ -1,0 +1,1 @@
+"""Redis: the connection, the scripts, and a server of our own."""

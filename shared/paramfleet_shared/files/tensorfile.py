@@ -1,0 +1,185 @@
+"""safetensors files, written and read in pieces.
+
+The library builds a whole file in memory while it holds the interpreter up: 128 MiB of that
+delay every other thread, heartbeats among them. Here a file is copied, hashed and moved in
+pieces of ``PIECE_BYTES``, each without the interpreter's lock. The format is
+safetensors': u64 length of the header, the header (JSON), then the tensors' bytes.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from itertools import chain
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paramfleet_shared.files.documents import MAX_DOCUMENT_BYTES, read_document, whole
+from paramfleet_shared.files.regular_files import CREATE, open_regular
+from paramfleet_shared.values.texts import shown
+
+__all__ = ["TensorFile", "Written", "map_tensors", "read_tensors", "write_tensors"]
+
+PIECE_BYTES = 4 << 20
+
+_DTYPES: dict[str, np.dtype[Any]] = {
+    name: np.dtype(f"<{code}")
+    for name, code in {
+        "F64": "f8", "F32": "f4", "F16": "f2",
+        "I64": "i8", "I32": "i4", "I16": "i2", "I8": "i1", "U8": "u1",
+    }.items()
+}  # fmt: skip
+_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+_LENGTH_BYTES = 8
+_ALIGNMENT_BYTES = 8
+_MAX_DIMENSIONS = 32
+"""Of an array, in every version of numpy."""
+
+
+class Written(NamedTuple):
+    """What was written."""
+
+    num_bytes: int
+    sha256: str
+
+
+class TensorFile(NamedTuple):
+    """What a file holds."""
+
+    tensors: dict[str, NDArray[Any]]
+    metadata: dict[str, str]
+
+
+def write_tensors(
+    path: Path, tensors: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]
+) -> Written:
+    """Write a file, and wait until it is on the disk.
+
+    Args:
+        path: The file; replaced if it is there.
+        tensors: Arrays of floats, signed integers or bytes by name.
+        metadata: What the file says of itself.
+
+    Raises:
+        OSError: if the system refuses.
+    """
+    arrays = {name: np.asarray(array, order="C") for name, array in tensors.items()}
+    # As the library has them: the widest first, so that each starts at a multiple of its size.
+    names = sorted(arrays, key=lambda name: (-arrays[name].itemsize, name))
+    digest, num_bytes = hashlib.sha256(), 0
+    with os.fdopen(os.open(path, CREATE, 0o666), "wb") as file:
+        for piece in chain([_header(arrays, names, metadata)], _pieces(arrays, names)):
+            file.write(piece)
+            digest.update(piece)
+            num_bytes += len(piece)
+        file.flush()
+        os.fsync(file.fileno())
+    return Written(num_bytes, digest.hexdigest())
+
+
+def read_tensors(path: Path, *, num_bytes: int, sha256: str) -> TensorFile:
+    """Read a file and prove that it is the one that was written.
+
+    Raises:
+        OSError: if the system refuses.
+        ValueError: if it isn't a regular file, or length, SHA-256 or contents aren't as they
+            must be.
+    """
+    with open_regular(path) as file:
+        if os.fstat(file.fileno()).st_size != num_bytes:
+            raise ValueError("its length is another")
+        content = np.empty(num_bytes, np.uint8)
+        view, digest, position = content.data, hashlib.sha256(), 0
+        while count := file.readinto(view[position : position + PIECE_BYTES]):
+            digest.update(view[position : position + count])
+            position += count
+    if position != num_bytes or digest.hexdigest() != sha256:
+        raise ValueError("its SHA-256 is another")
+    return _parsed(content)
+
+
+def map_tensors(file: IO[bytes]) -> TensorFile:
+    """Map a file into memory; its tensors are read-only views, read when they are looked at.
+
+    They stay valid when the file is closed, renamed or removed.
+
+    Args:
+        file: Of the disk, open for reading.
+
+    Raises:
+        OSError: if the system refuses.
+        ValueError: if the contents aren't as they must be.
+    """
+    content: NDArray[np.uint8] = np.memmap(file, np.uint8, mode="r")
+    return _parsed(content)
+
+
+def _header(
+    arrays: Mapping[str, NDArray[Any]], names: list[str], metadata: Mapping[str, str]
+) -> memoryview:
+    described: dict[str, Any] = {"__metadata__": dict(metadata)}
+    position = 0
+    for name in names:
+        array = arrays[name]
+        end = position + array.nbytes
+        described[name] = {
+            "dtype": _NAMES[array.dtype],
+            "shape": list(array.shape),
+            "data_offsets": [position, end],
+        }
+        position = end
+    header = json.dumps(described, separators=(",", ":")).encode()
+    header += b" " * (-len(header) % _ALIGNMENT_BYTES)
+    return memoryview(len(header).to_bytes(_LENGTH_BYTES, "little") + header)
+
+
+def _pieces(arrays: Mapping[str, NDArray[Any]], names: list[str]) -> Iterator[memoryview]:
+    for name in names:
+        array = arrays[name]
+        view = array.data.cast("B") if array.nbytes else memoryview(b"")
+        for start in range(0, len(view), PIECE_BYTES):
+            yield view[start : start + PIECE_BYTES]
+
+
+def _parsed(content: NDArray[np.uint8]) -> TensorFile:
+    """Return the tensors of a file as views of it.
+
+    Raises:
+        ValueError: if it isn't one.
+    """
+    begin = _LENGTH_BYTES + int.from_bytes(content[:_LENGTH_BYTES].tobytes(), "little")
+    if not _LENGTH_BYTES <= begin <= len(content):
+        raise ValueError("its header is longer than the file")
+    described = read_document(content[_LENGTH_BYTES:begin][: MAX_DOCUMENT_BYTES + 1].tobytes())
+    if type(described) is not dict:
+        raise ValueError("its header is no map")
+    metadata = described.pop("__metadata__", {})
+    if type(metadata) is not dict or any(type(value) is not str for value in metadata.values()):
+        raise ValueError("its metadata is no map of texts")
+    tensors: dict[str, NDArray[Any]] = {}
+    for name, facts in described.items():
+        try:
+            dtype = _DTYPES[facts["dtype"]]
+            shape = [whole(length, "shape") for length in facts["shape"]]
+            first, stop = (
+                begin + whole(place, "data_offsets") for place in facts["data_offsets"]
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            problem = f"tensor {shown(name)} is described wrongly: {error!r}"
+            raise ValueError(problem) from error
+        if len(shape) > _MAX_DIMENSIONS:
+            problem = f"tensor {shown(name)} has more than {_MAX_DIMENSIONS} dimensions"
+            raise ValueError(problem)
+        count = int(np.prod(shape, dtype=object))
+        if not begin <= first <= stop <= len(content):
+            problem = f"tensor {shown(name)} lies outside the file"
+            raise ValueError(problem)
+        if stop - first != count * dtype.itemsize:
+            problem = f"tensor {shown(name)} has another length than its shape"
+            raise ValueError(problem)
+        array: NDArray[Any] = np.frombuffer(content, dtype, count, first)
+        tensors[name] = np.require(array, requirements="A").reshape(shape)
+    return TensorFile(tensors, metadata)

@@ -1,0 +1,1 @@
+"""The network: messages, HTTP/2, calls, TLS, and who may ask what."""

@@ -1,0 +1,1 @@
+"""What a peer may have of a connection: memory, frames, time."""

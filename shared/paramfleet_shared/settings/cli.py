@@ -1,0 +1,150 @@
+"""A command line from a settings class, the same for every service."""
+
+import contextlib
+import sys
+import typing
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import click
+from typing_extensions import override
+
+from paramfleet_shared.errors import ContractError, FleetError
+from paramfleet_shared.settings.config import (
+    Option,
+    Resolved,
+    options_of,
+    read_environment,
+    resolve,
+)
+from paramfleet_shared.values.texts import printable, shortened
+
+__all__ = ["BoundedCommand", "BoundedGroup", "click_type", "echo", "settings_command"]
+
+T = TypeVar("T")
+
+MAX_MESSAGE = 2000
+"""Characters of what is said about a command line."""
+
+
+def echo(text: str, *, err: bool = False) -> None:
+    """Write lines to standard output or error, with control characters escaped."""
+    click.echo(printable(text), err=err)
+
+
+class _Bounded(click.Command):
+    """A command whose errors repeat only the beginning of what it was given."""
+
+    @override
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        with _bounded():
+            return super().make_context(*args, **kwargs)
+
+    @override
+    def invoke(self, ctx: click.Context) -> Any:
+        with _bounded():
+            return super().invoke(ctx)
+
+
+class BoundedCommand(_Bounded):
+    """As ``click.Command``; its errors are bounded and hold no control characters."""
+
+
+class BoundedGroup(_Bounded, click.Group):
+    """As ``click.Group``; its errors are bounded and hold no control characters."""
+
+
+@contextlib.contextmanager
+def _bounded() -> Iterator[None]:
+    """Raise click's errors with a bounded text.
+
+    Raises:
+        UsageError: for one.
+        ClickException: for another.
+    """
+    try:
+        yield
+    except click.ClickException as error:
+        said = error.format_message()
+        text = shortened(printable(said), MAX_MESSAGE)
+        if text == said:
+            raise
+        if isinstance(error, click.UsageError):
+            raise click.UsageError(text, error.ctx) from None
+        raise click.ClickException(text) from None
+
+
+def settings_command(
+    cls: type[T],
+    *,
+    name: str,
+    section: str,
+    help: str,  # noqa: A002 (click's own word)
+    run: Callable[[Resolved[T]], int],
+) -> click.Command:
+    """Return a click command with one option per setting of ``cls`` and ``--config FILE``.
+
+    Secrets have none: everybody on the machine sees a command line.
+
+    Args:
+        cls: The settings class.
+        name: The command's name in its usage line.
+        section: The service's name in the environment and in the file.
+        help: The command's first sentences.
+        run: Gets the resolved settings; what it returns is the exit status. A
+            ``FleetError`` it raises is printed as one line and the status is 1.
+    """
+
+    def callback(config: Path | None, **arguments: Any) -> None:
+        try:
+            resolved = resolve(
+                cls,
+                section=section,
+                arguments=arguments,
+                environment=read_environment(),
+                file=config,
+            )
+        except ContractError as error:
+            raise click.UsageError(str(error)) from error
+        try:
+            status = run(resolved)
+        except FleetError as error:
+            echo(f"{name}: {error}", err=True)
+            status = 1
+        sys.exit(status)
+
+    file = click.Option(
+        ["--config"],
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        envvar="PARAMFLEET_CONFIG",
+        help="TOML file of settings.",
+    )
+    options = [_option(option) for option in options_of(cls) if not option.secret]
+    return BoundedCommand(name, params=[*options, file], callback=callback, help=help)
+
+
+def _option(option: Option) -> click.Option:
+    """Return the click option; it has no default, so that a given value is known as such."""
+    flag = "--" + option.name.replace("_", "-")
+    declared = [f"{flag}/--no-{flag[2:]}" if option.type is bool else flag]
+    if option.type is not bool and "_" in option.name:
+        declared.append("--" + option.name)  # as Fleet's own options are spelled
+    default = "required" if option.default is ... else f"default: {_shown(option.default)}"
+    return click.Option(
+        [*declared, option.name],
+        type=click_type(option.type),
+        default=None,
+        help=f"{option.help}  [{default}]",
+    )
+
+
+def _shown(default: Any) -> str:
+    return "none" if default in {None, ""} else str(default)
+
+
+def click_type(kind: Any) -> Any:
+    """Return what click takes for an option's type."""
+    if typing.get_origin(kind) is Literal:
+        return click.Choice([str(choice) for choice in typing.get_args(kind)])
+    return click.Path(path_type=Path) if kind is Path else kind

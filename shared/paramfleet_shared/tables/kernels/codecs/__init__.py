@@ -1,0 +1,1 @@
+"""Numbers and ids in fewer bytes, and back."""

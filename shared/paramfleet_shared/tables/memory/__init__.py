@@ -1,0 +1,1 @@
+"""Memory for tables: reserved at once, taken when it is used."""

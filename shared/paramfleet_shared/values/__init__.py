@@ -1,0 +1,1 @@
+"""Plain values and their texts: ids, amounts, bounds, versions."""

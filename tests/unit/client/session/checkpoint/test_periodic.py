@@ -1,0 +1,163 @@
+"""Checkpoints that the strategy asks for, by time, in one process."""
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import paramfleet as fleet
+from paramfleet.api.operator_commands import Conduct
+from paramfleet.config.roles import RoleMaker
+from paramfleet.config.strategy import DistributedStrategy, StrategyError
+from paramfleet.session.checkpoint.saving import Saving
+from paramfleet.session.session import Session
+from paramfleet_shared.checkpoint.manifest import read_manifest
+from paramfleet_shared.testing.clock import FakeClock
+
+
+class Training:
+    """One process that trains, a step a second."""
+
+    def __init__(self, **configs: Any) -> None:
+        self.clock = FakeClock()
+        self.session = session = Session()
+        saving = Saving(session, self.clock)
+        Conduct(session, saving, self.clock)
+        session.init(RoleMaker(distributed=False))
+        start = fleet.nn.constant(0.0)
+        model = torch.nn.Sequential(fleet.nn.Embedding(9, 2, name="p", initializer=start))
+        self.model = session.distributed_model(model)
+        strategy = DistributedStrategy()
+        strategy.checkpoint_configs = configs
+        inner = torch.optim.SGD(model.parameters(), lr=1.0)
+        self.optimizer = session.distributed_optimizer(inner, strategy)
+
+    def steps(self, count: int) -> None:
+        for _ in range(count):
+            self.clock.jump(1.0)
+            self.optimizer.minimize(-self.model(torch.arange(9)).sum())
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_every_so_often_a_whole_checkpoint_is_written_and_the_old_ones_go(
+    tmp_path: Path,
+) -> None:
+    training = Training(every_s=3, keep=2, dirname=str(tmp_path / "kept"))
+    training.steps(3)
+    assert not (tmp_path / "kept").exists()
+
+    training.steps(1)
+    assert names(tmp_path / "kept") == ["000001-step-4", "latest"]
+    training.steps(6)
+
+    assert names(tmp_path / "kept") == ["000002-step-7", "000003-step-10", "latest"]
+    assert os.readlink(tmp_path / "kept" / "latest") == "000003-step-10"  # noqa: PTH115 - as it is
+    manifest = read_manifest(tmp_path / "kept" / "latest")
+    assert manifest.cut is not None
+    assert manifest.cut.consistent
+    assert training.session.progress.facts()["periodic_checkpoint"]["error"] == ""
+
+
+def test_the_newest_can_be_loaded_by_its_pointer(tmp_path: Path) -> None:
+    training = Training(every_s=3, dirname=str(tmp_path))
+    training.steps(5)
+    at_4 = torch.full((9, 2), 4.0)
+
+    again = Training()
+    Saving(again.session).load_model(tmp_path / "latest")
+
+    assert torch.equal(again.model(torch.arange(9)), at_4)
+
+
+def test_a_later_run_goes_on_counting_and_clears_what_was_left_half_written(
+    tmp_path: Path,
+) -> None:
+    Training(every_s=1, keep=2, dirname=str(tmp_path)).steps(4)
+    (tmp_path / ".000004-step-9.0123abcd.partial").mkdir()
+    (tmp_path / ".of-somebody-else.partial").mkdir()
+
+    Training(every_s=1, keep=2, dirname=str(tmp_path)).steps(2)
+
+    assert names(tmp_path) == [
+        ".of-somebody-else.partial", "000003-step-4", "000004-step-2", "latest",
+    ]  # fmt: skip
+
+
+def test_a_full_disk_is_told_and_neither_ends_the_training_nor_removes_old_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    training = Training(every_s=1, keep=1, dirname=str(tmp_path))
+    training.steps(2)
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def refuse(_descriptor: int) -> None:
+        raise full
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", refuse)
+        training.steps(2)
+
+    assert "worker.checkpoint_failed" in caplog.text
+    done = training.session.progress.facts()["periodic_checkpoint"]
+    assert "No space left on device" in done["error"]
+    assert names(tmp_path) == ["000001-step-2", "latest"]
+    training.steps(1)
+    assert names(tmp_path) == ["000002-step-5", "latest"]
+
+
+def test_what_stands_in_the_pointer_s_place_is_told_and_old_ones_stay(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "latest").mkdir()
+    training = Training(every_s=1, keep=1, dirname=str(tmp_path))
+
+    training.steps(3)
+
+    assert names(tmp_path) == ["000001-step-2", "000002-step-3", "latest"]
+    assert "worker.checkpoint_pointer_failed" in caplog.text
+
+
+def test_without_the_keys_nothing_is_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Training().steps(100)
+
+    assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("configs", "rule"),
+    [
+        ({"every": 3}, "did you mean 'every_s'"),
+        ({"every_s": 0}, "must be above 0"),
+        ({"every_s": float("nan")}, "must be a finite number"),
+        ({"every_s": float("inf")}, "must be a finite number"),
+        ({"every_s": "3"}, "must be float"),
+        ({"every_s": 3, "keep": 0}, "must be at least 1"),
+        ({"every_s": 3, "keep": True}, "must be int"),
+        ({"every_s": 3, "dirname": ""}, "must not be empty"),
+        ({"every_s": 3, "dirname": "a\0b"}, "control characters"),
+        ({"keep": 4}, "has no effect without every_s"),
+        ({"dirname": "x"}, "has no effect without every_s"),
+    ],
+    ids=str,
+)
+def test_a_wrong_key_or_value_is_refused(configs: dict[str, Any], rule: str) -> None:
+    with pytest.raises(StrategyError, match=rule):
+        Training(**configs)
+
+
+def test_a_collective_job_has_no_servers_to_save_from() -> None:
+    strategy = DistributedStrategy()
+    strategy.checkpoint_configs["every_s"] = 60
+    strategy.a_sync = False
+
+    with pytest.raises(StrategyError, match="is_collective = True"):
+        strategy.resolve_collective()

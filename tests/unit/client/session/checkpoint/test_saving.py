@@ -1,0 +1,190 @@
+"""What a failing save leaves behind."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import paramfleet as fleet
+from paramfleet.config.errors import CallOrderError
+from paramfleet.config.roles import RoleMaker
+from paramfleet.session.checkpoint import whole_folders
+from paramfleet.session.checkpoint.saving import Saving
+from paramfleet.session.session import Session
+from paramfleet_shared.checkpoint.manifest import (
+    CheckpointDamagedError,
+    CheckpointWriteError,
+    ManifestError,
+    read_manifest,
+)
+from paramfleet_shared.files.folders import FolderNameError
+
+
+def trained(name: str, kind: Any = torch.optim.Adagrad) -> tuple[Session, Saving]:
+    session = Session()
+    session.init(RoleMaker(distributed=False))
+    model = session.distributed_model(
+        torch.nn.Sequential(fleet.nn.Embedding(9, 2, name=name), torch.nn.Linear(2, 1))
+    )
+    optimizer = session.distributed_optimizer(kind(model.parameters(), lr=0.1))
+    optimizer.minimize(model(torch.arange(9)).pow(2).sum())
+    return session, Saving(session)
+
+
+def test_a_name_that_cannot_be_taken_leaves_the_former_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, saving = trained("a")
+    saving.save_persistables(tmp_path / "kept")
+    before = sorted(path.name for path in (tmp_path / "kept").iterdir())
+    monkeypatch.setattr(whole_folders, "_renameat2", None)
+    rename, refusals = Path.rename, ["once: the way back must work"]
+
+    def refuse(self: Path, target: Path) -> Path:
+        if target.name == "kept" and refusals:
+            raise OSError(refusals.pop())
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", refuse)
+
+    with pytest.raises(CheckpointWriteError, match="once"):
+        saving.save_persistables(tmp_path / "kept")
+
+    assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == before
+    assert [path.name for path in tmp_path.iterdir()] == ["kept"]
+
+
+def test_saving_and_loading_alone_goes_on_where_it_was(tmp_path: Path) -> None:
+    session, saving = trained("b")
+    saving.save_persistables(tmp_path / "one")
+    assert session.model is not None
+    here = session.model(torch.arange(9)).detach()
+
+    other, loading = trained("b")
+    assert other.model is not None
+    other.optimizer.minimize(other.model(torch.arange(9)).sum())  # type: ignore[union-attr]  # made by trained()
+    loading.load_model(tmp_path / "one")
+
+    assert torch.equal(other.model(torch.arange(9)), here)
+
+
+@pytest.mark.parametrize(
+    "kind", [torch.optim.Adagrad, fleet.optim.RowwiseAdagrad, fleet.optim.FTRL]
+)
+def test_the_next_step_after_a_load_is_the_one_that_was_next(tmp_path: Path, kind: Any) -> None:
+    def step(session: Session) -> torch.Tensor:
+        assert session.optimizer is not None
+        assert session.model is not None
+        session.optimizer.minimize(session.model(torch.arange(9)).pow(2).sum())
+        found: torch.Tensor = session.model(torch.arange(9)).detach()
+        return found
+
+    session, saving = trained("d", kind)
+    step(session)
+    saving.save_persistables(tmp_path / "one")
+    expected = step(session)
+
+    other, loading = trained("d", kind)
+    loading.load_model(tmp_path / "one")
+
+    assert torch.equal(step(other), expected)
+
+
+def test_each_table_keeps_the_steps_that_its_optimizer_counts(tmp_path: Path) -> None:
+    session, saving = trained("steps")
+    saving.save_persistables(tmp_path / "one")
+    path = tmp_path / "one" / "manifest.json"
+    manifest = json.loads(path.read_text())
+    for table in manifest["tables"]:  # as GEO's: rows count the steps of all workers
+        table["version"] = {"sparse": 18, "dense": 9}[table["kind"]]
+    path.write_text(json.dumps(manifest))
+
+    saving.load_model(tmp_path / "one")
+    assert session.optimizer is not None
+    assert session.optimizer.num_steps == 1
+    saving.save_persistables(tmp_path / "two")
+
+    tables = read_manifest(tmp_path / "two").tables
+    assert {table.spec.kind: table.version for table in tables} == {"sparse": 18, "dense": 9}
+
+
+def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
+    trained("c")[1].save_persistables(tmp_path / "one")
+
+    with pytest.raises(ManifestError, match="doesn't have"):
+        trained("d")[1].load_model(tmp_path / "one")
+
+
+def test_saving_needs_a_model() -> None:
+    session = Session()
+    session.init(RoleMaker(distributed=False))
+
+    with pytest.raises(CallOrderError, match="save_persistables"):
+        Saving(session).save_persistables("never")
+    with pytest.raises(CallOrderError, match="distributed_model"):
+        Saving(session).save_inference_model("never")
+
+
+@pytest.mark.parametrize("name", ["", "a\0b", "x" * 300])
+def test_a_name_that_no_folder_can_have_is_refused_alone_too(name: str) -> None:
+    _, saving = trained("names")
+
+    for act in (saving.save_persistables, saving.load_model, saving.save_inference_model):
+        with pytest.raises(FolderNameError):
+            act(name)
+
+
+def test_what_is_saved_alone_is_a_consistent_cut(tmp_path: Path) -> None:
+    _, saving = trained("cut")
+
+    cut = saving.save_persistables(tmp_path / "one")
+
+    assert cut is not None
+    assert cut.consistent
+    assert read_manifest(tmp_path / "one").cut == cut
+
+
+def test_an_id_that_two_files_have_is_refused_and_nothing_changed(tmp_path: Path) -> None:
+    session, saving = trained("twice")
+    saving.save_persistables(tmp_path / "one")
+    path = tmp_path / "one" / "manifest.json"
+    manifest = json.loads(path.read_text())
+    (file,) = [each for each in manifest["files"] if each["kind"] == "sparse"]
+    shutil.copy(path.with_name(file["name"]), path.with_name("copy.safetensors"))
+    manifest["files"].append(file | {"name": "copy.safetensors"})
+    path.write_text(json.dumps(manifest))
+    assert session.model is not None
+    here = session.model(torch.arange(9)).detach()
+
+    with pytest.raises(CheckpointDamagedError, match=r"copy\.safetensors: id 0 of table"):
+        saving.load_model(tmp_path / "one")
+
+    assert torch.equal(session.model(torch.arange(9)), here)
+
+
+def test_a_negative_id_of_a_table_that_takes_none_is_refused_by_its_file(
+    tmp_path: Path,
+) -> None:
+    def made(*, negative_ids: bool) -> tuple[torch.nn.Module, Saving]:
+        session = Session()
+        session.init(RoleMaker(distributed=False))
+        rows = fleet.nn.Embedding(0, 2, name="hashed", negative_ids=negative_ids)
+        model = session.distributed_model(rows)
+        session.distributed_optimizer(torch.optim.Adagrad(model.parameters(), lr=0.1))
+        return model, Saving(session)
+
+    hashed, saving = made(negative_ids=True)
+    hashed(torch.tensor([-7, 3])).sum().backward()
+    saving._session.optimizer.step()  # type: ignore[union-attr]  # made() has made it
+    saving.save_persistables(tmp_path / "one")
+    (file,) = read_manifest(tmp_path / "one").files
+
+    with pytest.raises(CheckpointDamagedError, match="id -7 of table 'hashed'") as caught:
+        made(negative_ids=False)[1].load_model(tmp_path / "one")
+
+    assert caught.value.path == str(tmp_path / "one" / file.name)
+    assert "negative_ids=True" in str(caught.value)
+    assert made(negative_ids=True)[1].load_model(tmp_path / "one") == []

@@ -1,0 +1,59 @@
+"""Where collective workers synchronize, it is known who is missing."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from torch.distributed import HashStore  # type: ignore[attr-defined]  # documented, not marked
+
+from paramfleet.training.collective.errors import PeersLostError
+from paramfleet.training.collective.store_group import StoreGroup
+from paramfleet_shared.system.clock import SystemClock
+
+
+def store_group(store: HashStore, size: int, *, timeout_s: float = 10.0) -> list[StoreGroup]:
+    clock = SystemClock()
+    return [
+        StoreGroup(store, rank=rank, size=size, timeout_s=timeout_s, clock=clock)
+        for rank in range(size)
+    ]
+
+
+def test_everybody_gets_everybodys_in_the_order_of_ranks() -> None:
+    everyone = store_group(HashStore(), 3)
+
+    def gather(rank: int) -> list[list[bytes]]:
+        return [everyone[rank].gather("x", b"%d.%d" % (rank, number)) for number in range(4)]
+
+    with ThreadPoolExecutor(3) as pool:
+        found = list(pool.map(gather, range(3)))
+
+    assert found[0] == found[1] == found[2]
+    assert found[0] == [[b"%d.%d" % (rank, number) for rank in range(3)] for number in range(4)]
+
+
+def test_who_does_not_come_is_named() -> None:
+    first, *_ = store_group(HashStore(), 3, timeout_s=0.0)
+
+    with pytest.raises(
+        PeersLostError, match=r"meal with workers 1, 2 of 3.*not there"
+    ) as caught:
+        first.gather("meal", b"")
+
+    assert caught.value.peer == "workers 1, 2 of 3"
+    assert caught.value.facts["operation"] == "meal"
+
+
+def test_who_has_ended_is_not_waited_for() -> None:
+    first, second, _ = store_group(HashStore(), 3)
+    second.end("its script ended without stop_worker")
+
+    with pytest.raises(PeersLostError, match=r"with worker 1 of 3.*its script ended"):
+        first.gather("meal", b"")
+
+
+def test_who_comes_and_ends_is_not_missed() -> None:
+    first, second = store_group(HashStore(), 2)
+    second.leave("meal")
+    second.end("done")
+
+    assert first.gather("meal", b"") == [b"", b""]

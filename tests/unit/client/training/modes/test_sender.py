@@ -1,0 +1,188 @@
+"""async's way out: what is merged, what waits, what is refreshed."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from paramfleet.config.strategy import TrainingMode
+from paramfleet.training.modes.sender import Sender, StepGradients, TableGradient, merge
+from paramfleet.transport.communicator import Communicator
+from paramfleet.transport.requests import Rows
+from paramfleet_shared.errors import UnavailableError
+from paramfleet_shared.tables.partition import partition
+from paramfleet_shared.testing.patience import LATE_S
+
+
+def step(number: int, ids: list[int] | None = None, lr: float = 0.1) -> StepGradients:
+    unique, _, offsets = partition(np.array(ids or [number], np.int64), 4)
+    grads = np.ones((len(unique), 1), np.float32)
+    return StepGradients(
+        step=number,
+        examples=2,
+        parts=(
+            TableGradient(name="t", rows=Rows(unique, offsets), grads=grads, lr=lr),
+            TableGradient(name="d", rows=None, grads=np.full(3, number, np.float32), lr=lr),
+        ),
+    )
+
+
+def test_merging_sums_rows_and_dense_values() -> None:
+    merged = merge([step(1, [5, 7]), step(2, [7, 9])])
+
+    sparse, dense = merged.parts
+    assert sparse.rows is not None
+    again = partition(sparse.rows.ids_U, 4)
+    np.testing.assert_array_equal(sparse.rows.ids_U, again.ids, "still sorted by shard")
+    np.testing.assert_array_equal(sparse.rows.offsets, again.offsets)
+    found = dict(zip(sparse.rows.ids_U.tolist(), sparse.grads[:, 0].tolist(), strict=True))
+    assert found == {5: 1.0, 7: 2.0, 9: 1.0}
+    assert dense.grads.tolist() == [3, 3, 3]
+    assert (merged.step, merged.examples) == (2, 4)
+
+
+def test_one_step_is_passed_on_as_it_is() -> None:
+    only = step(4)
+
+    assert merge([only]) is only
+
+
+class Wire:
+    """Stands where the pservers are: holds pushes until they are let go."""
+
+    def __init__(self) -> None:
+        self.pushed: list[StepGradients] = []
+        self.refreshed = 0
+        self.free = asyncio.Event()
+        self.free.set()
+
+    async def push(self, gradients: StepGradients) -> None:
+        await self.free.wait()
+        self.pushed.append(gradients)
+
+    async def refresh(self) -> list[NDArray[np.float32]]:
+        self.refreshed += 1
+        return [np.full(3, self.refreshed, np.float32)]
+
+
+@pytest.fixture
+def communicator() -> Iterator[Communicator]:
+    made = Communicator()
+    made.start()
+    yield made
+    made.close()
+
+
+def started(
+    communicator: Communicator, wire: Wire, **settings: Any
+) -> tuple[Sender, Callable[[StepGradients], None]]:
+    sender = Sender(
+        mode=TrainingMode(name="async", **settings), push=wire.push, refresh=wire.refresh
+    )
+    communicator.wait(sender.start(communicator))
+    return sender, lambda gradients: communicator.wait(sender.put(gradients))
+
+
+def test_each_step_is_pushed_and_dense_values_come_back(communicator: Communicator) -> None:
+    wire = Wire()
+    sender, put = started(communicator, wire)
+
+    for number in range(5):
+        put(step(number))
+    communicator.wait(sender.drain())
+
+    assert [gradients.step for gradients in wire.pushed] == [0, 1, 2, 3, 4]
+    fresh = sender.take_fresh()
+    assert fresh is not None
+    assert sender.take_fresh() is None or wire.refreshed >= 4
+
+
+def test_waiting_steps_are_merged_up_to_the_width(communicator: Communicator) -> None:
+    wire = Wire()
+    wire.free.clear()
+    sender, put = started(communicator, wire, max_merge_var_num=3, send_wait_times=0)
+
+    for number in range(8):
+        put(step(number))
+    communicator.submit(_set(wire.free))
+    communicator.wait(sender.drain())
+
+    sizes = [gradients.examples // 2 for gradients in wire.pushed]
+    assert sum(sizes) == 8
+    assert max(sizes) == 3
+
+
+def test_steps_of_different_rates_are_never_merged(communicator: Communicator) -> None:
+    wire = Wire()
+    wire.free.clear()
+    sender, put = started(communicator, wire, max_merge_var_num=10, send_wait_times=0)
+
+    for number, lr in enumerate([0.1, 0.1, 0.1, 0.05, 0.05]):
+        put(step(number, lr=lr))
+    communicator.submit(_set(wire.free))
+    communicator.wait(sender.drain())
+
+    assert all(len(set(gradients.rates())) == 1 for gradients in wire.pushed)
+    assert sum(gradients.examples for gradients in wire.pushed) == 10
+    assert [g.parts[0].lr for g in wire.pushed] == sorted(
+        (g.parts[0].lr for g in wire.pushed), reverse=True
+    )
+
+
+def test_a_full_queue_holds_the_training_thread(communicator: Communicator) -> None:
+    wire = Wire()
+    wire.free.clear()
+    sender, put = started(communicator, wire, send_queue_size=2)
+
+    for number in range(3):  # one is with the wire, two wait
+        put(step(number))
+    fourth = communicator.submit(sender.put(step(3)))
+    for _ in range(5):  # turns of the loop in which it could have gone through
+        communicator.wait(asyncio.sleep(0))
+    assert not fourth.done()
+
+    communicator.submit(_set(wire.free))
+    fourth.result(timeout=LATE_S)
+    communicator.wait(sender.drain())
+    assert len(wire.pushed) == 4
+
+
+@pytest.mark.parametrize("independent", [False, True])
+def test_dense_values_are_refreshed_at_the_stated_cadence(
+    communicator: Communicator, independent: bool
+) -> None:
+    wire = Wire()
+    sender, put = started(
+        communicator,
+        wire,
+        min_send_grad_num_before_recv=3,
+        independent_recv_thread=independent,
+    )
+
+    for number in range(6):
+        put(step(number))
+        communicator.wait(sender.drain())
+        communicator.wait(asyncio.sleep(0))
+
+    assert wire.refreshed in {1, 2} if independent else wire.refreshed == 2
+
+
+def test_a_failed_push_fails_every_later_wait(communicator: Communicator) -> None:
+    async def broken(_: StepGradients) -> None:
+        raise UnavailableError("pserver 1 is gone")
+
+    sender = Sender(mode=TrainingMode(name="async"), push=broken, refresh=Wire().refresh)
+    communicator.wait(sender.start(communicator))
+    communicator.wait(sender.put(step(0)))
+
+    with pytest.raises(UnavailableError, match="pserver 1 is gone"):
+        communicator.wait(sender.drain())
+    with pytest.raises(UnavailableError, match="pserver 1 is gone"):
+        communicator.wait(sender.put(step(1)))
+
+
+async def _set(event: asyncio.Event) -> None:
+    event.set()

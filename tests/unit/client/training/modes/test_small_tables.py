@@ -1,0 +1,217 @@
+"""Which rows come with a step of sync, and that a forward takes those of its ids and step."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import paramfleet as fleet
+from paramfleet.tables.sparse import SparseTable
+from paramfleet.training.modes.ahead import Wanted
+from paramfleet.training.modes.small_tables import MAX_BYTES, SmallTables
+from paramfleet.transport.requests import Read, ReadPlan, Rows
+from paramfleet_shared.discovery.placement import Placement
+from paramfleet_shared.net.wire.message import Message
+from paramfleet_shared.tables.partition import partition
+
+PLACEMENT = Placement(endpoints=("h:1", "h:2"), num_shards=8)
+DENSE = ReadPlan([Read(table="dense", size=4)], PLACEMENT)
+DIM = 3
+
+
+def table_of(name: str) -> SparseTable:
+    return fleet.nn.Embedding(0, DIM, name=name).table
+
+
+def wanted(table: SparseTable, ids: list[int], *, create: bool = True) -> Wanted:
+    parted = partition(np.array(ids, np.int64), PLACEMENT.num_shards)
+    return Wanted(table, Rows(parted.ids, parted.offsets), create)
+
+
+def rows_of(ids: Any, step: int) -> NDArray[np.float32]:
+    return np.repeat(np.asarray(ids, np.float32)[:, None] + 1000 * step, DIM, axis=1)
+
+
+def answer(small: SmallTables, step: int) -> None:
+    """Answer a step's request: the row of id i is i + 1000 * step."""
+    plan = small.plan
+    answers = []
+    for message in plan.messages(rank=0, min_step=0):
+        tensors: dict[str, NDArray[Any]] = {"0.rows": np.zeros(2, np.float32)}
+        for index in range(1, len(plan.reads)):
+            assert message.fields["parts"][index]["create"] is False, "it changes nothing"
+            tensors[f"{index}.rows"] = rows_of(message.tensors[f"{index}.ids"], step)
+        answers.append(Message(fields={"slowest": step}, tensors=tensors))
+    small.arrived(plan.join(answers)[1:], answers, step=step)
+
+
+def taken(small: SmallTables, lookups: list[Wanted], step: int) -> bool:
+    """Take rows, which must be right; return whether there were any."""
+    found = small.take(lookups, step=step)
+    if found is None:
+        return False
+    for rows, lookup in zip(found[0], lookups, strict=True):
+        np.testing.assert_array_equal(rows, rows_of(lookup.rows.ids_U, step))
+    return True
+
+
+def test_ids_of_earlier_forwards_come_with_a_step_in_any_order() -> None:
+    small, wide, deep = SmallTables(DENSE, PLACEMENT), table_of("wide"), table_of("deep")
+    small.learn([wanted(wide, [5, 1, 9]), wanted(deep, [1, 2])])
+    small.learn([wanted(wide, [7, 1, 30])])
+
+    answer(small, 1)
+
+    assert taken(small, [wanted(deep, [2]), wanted(wide, [30, 9, 7, 5, 1])], 1)
+    assert taken(small, [wanted(wide, [9, 30])], 1), "as often as they are looked up"
+    assert taken(small, [wanted(wide, [9], create=False)], 1)
+    assert taken(small, [wanted(wide, [])], 1)
+
+
+def test_a_batch_is_covered_when_the_next_step_brings_all_its_rows() -> None:
+    small, wide, deep = SmallTables(DENSE, PLACEMENT), table_of("wide"), table_of("deep")
+    small.learn([wanted(wide, [5, 1, 9])])
+
+    assert small.covers([wanted(wide, [9, 1])])
+    assert small.covers([wanted(wide, [])])
+    assert not small.covers([wanted(wide, [9, 2])])
+    assert not small.covers([wanted(wide, [9]), wanted(deep, [9])])
+
+    answer(small, 1)
+    assert taken(small, [wanted(wide, [9, 1])], 1)
+
+
+def test_rows_are_the_callers_own() -> None:
+    small, table = SmallTables(DENSE, PLACEMENT), table_of("wide")
+    small.learn([wanted(table, [1, 2])])
+    answer(small, 1)
+
+    found = small.take([wanted(table, [1])], step=1)
+    assert found is not None
+    found[0][0][:] = -1
+
+    assert taken(small, [wanted(table, [1])], 1)
+
+
+def test_answers_are_kept_without_the_values_of_dense_tables() -> None:
+    small, table = SmallTables(DENSE, PLACEMENT), table_of("wide")
+    small.learn([wanted(table, [1, 2])])
+    answer(small, 1)
+
+    found = small.take([wanted(table, [1])], step=1)
+
+    assert found is not None
+    assert [(each.fields["slowest"], dict(each.tensors)) for each in found[1]] == [(1, {})] * 2
+
+
+@pytest.mark.parametrize("step", [0, 2])
+def test_rows_of_another_step_are_never_taken(step: int) -> None:
+    small, table = SmallTables(DENSE, PLACEMENT), table_of("wide")
+    small.learn([wanted(table, [1, 2])])
+    answer(small, 1)
+
+    assert not taken(small, [wanted(table, [1])], step)
+
+
+def test_one_id_that_is_not_here_has_all_pulled() -> None:
+    small, wide, deep = SmallTables(DENSE, PLACEMENT), table_of("wide"), table_of("deep")
+    small.learn([wanted(wide, [1, 2])])
+    answer(small, 1)
+
+    assert not taken(small, [wanted(wide, [1, 3])], 1)
+    assert not taken(small, [wanted(wide, [1]), wanted(deep, [1])], 1)
+
+
+def test_an_id_that_was_learnt_meanwhile_comes_with_the_next_step() -> None:
+    small, table = SmallTables(DENSE, PLACEMENT), table_of("wide")
+    small.learn([wanted(table, [1, 2])])
+    answer(small, 1)
+    small.learn([wanted(table, [1, 3])])
+
+    assert not taken(small, [wanted(table, [3])], 1)
+
+    answer(small, 2)
+    assert taken(small, [wanted(table, [3, 2, 1])], 2)
+
+
+def test_the_request_stays_the_same_while_nothing_is_learnt() -> None:
+    small, table = SmallTables(DENSE, PLACEMENT), table_of("wide")
+    assert small.plan is DENSE
+
+    small.learn([wanted(table, [1, 2])])
+    first = small.plan
+    small.learn([wanted(table, [2])])
+
+    assert small.plan is first
+    assert [read.table for read in first.reads] == ["dense", "wide"]
+
+
+def test_forwards_that_look_up_nothing_of_a_table_count_once() -> None:
+    small, wide, deep = SmallTables(DENSE, PLACEMENT), table_of("wide"), table_of("deep")
+    for _ in range(1000):
+        small.learn([wanted(wide, [1]), wanted(deep, [])])
+
+    answer(small, 1)
+
+    assert taken(small, [wanted(wide, [1]), wanted(deep, [])], 1)
+
+
+def test_what_is_only_looked_at_is_not_learnt() -> None:
+    small = SmallTables(DENSE, PLACEMENT)
+
+    small.learn([wanted(table_of("wide"), [1, 2], create=False)])
+
+    assert small.plan is DENSE
+
+
+def test_forgotten_rows_are_not_taken_but_come_again() -> None:
+    small, table = SmallTables(DENSE, PLACEMENT), table_of("wide")
+    small.learn([wanted(table, [1])])
+    answer(small, 1)
+
+    small.forget()
+
+    assert not taken(small, [wanted(table, [1])], 1)
+    answer(small, 2)
+    assert taken(small, [wanted(table, [1])], 2)
+
+
+def test_tables_that_grow_too_large_come_no_more() -> None:
+    small, few, many = SmallTables(DENSE, PLACEMENT), table_of("few"), table_of("many")
+    small.learn([wanted(few, [1, 2])])
+    answer(small, 1)
+
+    small.learn([wanted(many, list(range(MAX_BYTES // (8 + 4 * DIM))))])
+    small.learn([wanted(few, [3])])
+
+    assert small.plan is DENSE
+    assert not taken(small, [wanted(few, [1])], 1)
+    answer(small, 2)
+    assert not taken(small, [wanted(few, [1])], 2)
+
+
+def test_one_row_may_be_larger_than_all_that_comes() -> None:
+    small = SmallTables(DENSE, PLACEMENT)
+    table = fleet.nn.Embedding(0, MAX_BYTES, name="huge").table
+
+    small.learn([wanted(table, [1, 2])])
+
+    assert small.plan is DENSE
+
+
+def test_so_many_tables_come_with_no_step() -> None:
+    small = SmallTables(DENSE, PLACEMENT)
+
+    for number in range(300):
+        small.learn([wanted(table_of(f"table_{number}"), [1])])
+
+    assert small.plan is DENSE
+
+
+def test_none_come_where_nothing_may() -> None:
+    small = SmallTables(DENSE, PLACEMENT, max_bytes=0)
+
+    small.learn([wanted(table_of("wide"), [1])])
+
+    assert small.plan is DENSE

@@ -1,0 +1,90 @@
+"""A load names what checkpoint and model don't share."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import paramfleet as fleet
+from paramfleet.config.roles import RoleMaker
+from paramfleet.session.checkpoint.saving import Saving
+from paramfleet.session.session import Session
+
+
+def made(
+    inner: Callable[..., torch.optim.Optimizer] = torch.optim.Adagrad, **keys: Any
+) -> Saving:
+    session = Session()
+    session.init(RoleMaker(distributed=False))
+    model = session.distributed_model(
+        torch.nn.Sequential(fleet.nn.Embedding(9, 2, name="words"), torch.nn.Linear(2, 1))
+    )
+    optimizer = session.distributed_optimizer(inner(model.parameters(), lr=0.1, **keys))
+    optimizer.minimize(model(torch.arange(9)).pow(2).sum())
+    return Saving(session)
+
+
+def without(folder: Path, table: str) -> None:
+    """Take a table out of a checkpoint."""
+    path = folder / "manifest.json"
+    manifest = json.loads(path.read_text())
+    manifest["tables"] = [each for each in manifest["tables"] if each["name"] != table]
+    manifest["files"] = [each for each in manifest["files"] if each["table"] != table]
+    path.write_text(json.dumps(manifest))
+
+
+def warned(caplog: pytest.LogCaptureFixture, event: str) -> list[dict[str, Any]]:
+    return [vars(each) for each in caplog.records if each.getMessage() == event]
+
+
+@pytest.mark.parametrize("table", ["words", "dense_0"])
+def test_a_table_that_the_checkpoint_lacks_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, table: str
+) -> None:
+    made().save_persistables(tmp_path / "one")
+    without(tmp_path / "one", table)
+
+    lacking = made().load_model(tmp_path / "one")
+
+    assert lacking == [table]
+    (facts,) = warned(caplog, "worker.tables_not_in_checkpoint")
+    assert facts["missing"] == [table]
+    assert facts["folder"] == str(tmp_path / "one")
+    assert "name=" in facts["remedy"]
+
+
+def test_of_a_checkpoint_of_the_same_model_nothing_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    made().save_persistables(tmp_path / "one")
+
+    assert made().load_model(tmp_path / "one") == []
+
+    assert not [each for each in caplog.records if each.levelname == "WARNING"]
+
+
+@pytest.mark.parametrize(
+    ("inner", "keys", "anew"),
+    [
+        (torch.optim.RMSprop, {}, ["dense_0", "words"]),
+        (torch.optim.AdamW, {}, ["words"]),  # whose weight decay rows don't have
+        (torch.optim.AdamW, {"weight_decay": 0.0}, []),
+        (torch.optim.SGD, {}, []),
+        (torch.optim.SGD, {"weight_decay": 0.1}, []),
+        (torch.optim.Adam, {}, []),
+    ],
+)
+def test_states_that_no_checkpoint_has_are_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, inner: Any, keys: Any, anew: list[str]
+) -> None:
+    made(inner, **keys).save_persistables(tmp_path / "one")
+
+    made(inner, **keys).load_model(tmp_path / "one")
+
+    found = warned(caplog, "worker.states_begin_anew")
+    assert [(each["optimizer"], each["tables"]) for each in found] == (
+        [(inner.__name__, anew)] if anew else []
+    )

@@ -1,0 +1,128 @@
+"""Optimizers that torch doesn't have, against their papers."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from paramfleet.tables.rules import OptimizerNotServedError, server_rule
+from paramfleet.training import optim
+
+ROWS, DIM, STEPS, RATE = 12, 5, 60, 0.2
+
+pytestmark = pytest.mark.filterwarnings("ignore:Sparse invariant checks:UserWarning")
+
+
+def batches() -> list[tuple[np.ndarray, np.ndarray]]:
+    """Return each step's rows, and their gradients in float64."""
+    dice = np.random.default_rng(4)
+    return [
+        (dice.choice(ROWS, 4, replace=False), dice.standard_normal((4, DIM)))
+        for _ in range(STEPS)
+    ]
+
+
+def trained(optimizer: torch.optim.Optimizer, table: torch.nn.Parameter) -> np.ndarray:
+    for ids, grads in batches():
+        values = torch.from_numpy(grads.astype(np.float32))
+        table.grad = torch.sparse_coo_tensor(
+            torch.from_numpy(ids)[None], values, table.shape, check_invariants=True
+        )
+        optimizer.step()
+    found: np.ndarray = table.detach().numpy()
+    return found
+
+
+@pytest.mark.parametrize(("l1", "l2"), [(0.0, 0.0), (0.8, 0.0), (0.8, 0.3)])
+def test_ftrl_is_algorithm_1_of_the_paper(l1: float, l2: float) -> None:
+    beta = 0.7
+    table = torch.nn.Parameter(torch.zeros(ROWS, DIM))
+
+    found = trained(optim.FTRL([table], lr=RATE, beta=beta, l1=l1, l2=l2), table)
+
+    w, z, n = (np.zeros((ROWS, DIM)) for _ in range(3))
+    for ids, g in batches():
+        sigma = (np.sqrt(n[ids] + g * g) - np.sqrt(n[ids])) / RATE
+        z[ids] += g - sigma * w[ids]
+        n[ids] += g * g
+        beyond = z[ids] - np.sign(z[ids]) * l1
+        new = -beyond / ((beta + np.sqrt(n[ids])) / RATE + l2)
+        w[ids] = np.where(np.abs(z[ids]) <= l1, 0.0, new)
+    np.testing.assert_allclose(found, w, rtol=1e-4, atol=1e-6)
+    assert ((found == 0) == (np.abs(w) < 1e-7)).all()
+    assert (found == 0).any() == (l1 > 0)
+
+
+def test_ftrl_goes_on_from_first_values_and_from_another_rate() -> None:
+    table = torch.nn.Parameter(torch.full((3,), 0.5))
+    optimizer = optim.FTRL([table], lr=0.1, l1=0.1)
+
+    table.grad = torch.zeros(3)
+    optimizer.step()
+    torch.testing.assert_close(table.detach(), torch.full((3,), 0.5))
+    optimizer.param_groups[0]["lr"] = 0.001
+    optimizer.step()
+
+    torch.testing.assert_close(table.detach(), torch.full((3,), 0.5))
+
+
+def test_a_row_of_row_wise_adagrad_has_the_sum_of_mean_squares() -> None:
+    table = torch.nn.Parameter(torch.zeros(ROWS, DIM))
+    optimizer = optim.RowwiseAdagrad([table], lr=RATE, initial_accumulator_value=0.1, eps=1e-6)
+
+    found = trained(optimizer, table)
+
+    w, total = np.zeros((ROWS, DIM)), np.full((ROWS, 1), 0.1)
+    for ids, g in batches():
+        total[ids] += (g * g).mean(axis=1, keepdims=True)
+        w[ids] -= RATE / (np.sqrt(total[ids]) + 1e-6) * g
+    np.testing.assert_allclose(found, w, rtol=1e-4, atol=1e-6)
+    assert optimizer.state[table]["sum"].shape == (ROWS, 1)
+
+
+def test_a_closure_gives_the_loss() -> None:
+    value = torch.nn.Parameter(torch.ones(2))
+    optimizer = optim.FTRL([value], lr=0.5)
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = (value * value).sum()
+        loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        return loss.detach()
+
+    assert float(optimizer.step(closure)) == 2.0
+    assert float(value.detach().abs().max()) < 1.0
+
+
+@pytest.mark.parametrize("kind", [optim.FTRL, optim.RowwiseAdagrad])
+def test_an_option_that_there_is_not_is_refused(kind: Any) -> None:
+    groups = [{"params": [torch.nn.Parameter(torch.ones(2))], "weight_decay": 0.1}]
+    with pytest.raises(TypeError, match="has no option 'weight_decay'"):
+        kind(groups)
+
+
+@pytest.mark.parametrize("sparse", [True, False])
+def test_servers_run_them_by_their_constants(*, sparse: bool) -> None:
+    parameters = [torch.nn.Parameter(torch.ones(2))]
+    made: dict[str, torch.optim.Optimizer] = {
+        "ftrl": optim.FTRL(parameters, beta=2.0, l1=0.5, l2=0.25),
+        "rowwise_adagrad": optim.RowwiseAdagrad(parameters, eps=0.5),
+        "adamw": torch.optim.AdamW(parameters, weight_decay=0.0, eps=0.5),
+    }
+    rules = {
+        name: server_rule(optimizer, optimizer.param_groups[0], sparse=sparse)
+        for name, optimizer in made.items()
+    }
+    assert {name: rule.rule for name, rule in rules.items()} == {name: name for name in made}
+    assert rules["ftrl"].constants == {"beta": 2.0, "l1": 0.5, "l2": 0.25}
+    assert rules["rowwise_adagrad"].constants["eps"] == rules["adamw"].constants["eps"] == 0.5
+
+
+def test_rows_have_no_weight_decay_of_adamw() -> None:
+    optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.ones(2))], weight_decay=0.1)
+    group = optimizer.param_groups[0]
+
+    assert server_rule(optimizer, group, sparse=False).constants["weight_decay"] == 0.1
+    with pytest.raises(OptimizerNotServedError, match=r"weight_decay=0\.1 on rows"):
+        server_rule(optimizer, group, sparse=True)

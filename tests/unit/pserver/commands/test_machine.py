@@ -1,0 +1,479 @@
+"""Two machines that execute the same commands come to the same state, however far apart."""
+
+import asyncio
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from paramfleet_pserver.commands.codec import command_of, from_bytes, to_bytes
+from paramfleet_pserver.commands.geo import GeoExchange
+from paramfleet_pserver.commands.machine import Machine
+from paramfleet_pserver.commands.records import (
+    Command,
+    Fence,
+    Join,
+    Leave,
+    Limit,
+    Load,
+    Lose,
+    Make,
+    Update,
+)
+from paramfleet_pserver.commands.terms import Terms
+from paramfleet_pserver.requests.checked import Mode, push_request
+from paramfleet_pserver.tables.owners import Owners
+from paramfleet_pserver.tables.parts import SparsePart
+from paramfleet_pserver.tables.table import DenseTable, SparseTable
+from paramfleet_pserver.tables.table_store import TableStore
+from paramfleet_shared.errors import FleetError
+from paramfleet_shared.net.wire.message import MalformedMessageError, Message
+from paramfleet_shared.tables.encoding import WireDtype, encode_rows
+from paramfleet_shared.tables.routing import route
+from paramfleet_shared.tables.rules.catalog import RULES
+from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
+from paramfleet_shared.values.ids import Rank, Step
+
+SHARDS, DIM, SIZE, NUM_WORKERS, MOST_ROWS = 8, 3, 11, 3, 1 << 20
+WIRES: tuple[WireDtype, ...] = ("float32", "bfloat16", "int8")
+MODES: tuple[Mode, ...] = ("sync", "async", "geo", "localsgd")
+RULE_NAMES = sorted(RULES.keys() - {"sum"})
+EXAMPLES = 200
+
+
+@dataclass
+class Deed:
+    """What a worker does, before it has a sequence and numbers."""
+
+    kind: str
+    rank: int
+    step: int
+    ids: list[int]
+    seed: int
+    wire: WireDtype
+    tables: list[str]
+    repeats: bool
+    """Whether it carries the sequences of the worker's former change."""
+    continues: bool
+    damping: float
+    guarded: bool
+
+
+def deeds() -> st.SearchStrategy[list[Deed]]:
+    kinds = ["change"] * 8 + ["create", "assign", "leave", "lose", "fence", "limit", "join"]
+    deed = st.builds(
+        Deed,
+        kind=st.sampled_from(kinds),
+        rank=st.integers(0, NUM_WORKERS - 1),
+        step=st.integers(0, 6),
+        ids=st.lists(st.integers(0, 60), min_size=0, max_size=20),
+        seed=st.integers(0, 1000),
+        wire=st.sampled_from(WIRES),
+        tables=st.lists(
+            st.sampled_from(["rows", "half", "flat"]), min_size=0, max_size=3, unique=True
+        ),
+        repeats=st.booleans(),
+        continues=st.booleans(),
+        damping=st.sampled_from([0.0, 0.0, 0.5, 1.0]),
+        guarded=st.booleans(),
+    )
+    return st.lists(deed, min_size=1, max_size=25)
+
+
+class History:
+    """Makes commands of deeds, as a server does of requests."""
+
+    def __init__(self, mode: Mode, store: TableStore) -> None:
+        self._mode = mode
+        self._store = store
+        self._sequences: dict[tuple[int, str], int] = {}
+        self._incarnations = dict.fromkeys(range(NUM_WORKERS), 1)
+
+    def command(self, deed: Deed) -> Command:
+        rank, incarnation = Rank(deed.rank), self._incarnations[deed.rank]
+        if deed.kind in {"lose", "fence"}:
+            self._incarnations[deed.rank] += 1
+        plain: dict[str, Command] = {
+            "leave": Leave(rank, incarnation, Step(deed.step)),
+            "lose": Lose(rank, incarnation),
+            "fence": Fence(rank, incarnation + 1),
+            "join": Join(rank, incarnation),
+            "limit": Limit(deed.step if deed.continues else None),
+        }
+        if deed.kind in plain:
+            return plain[deed.kind]
+        made = {"create": self._create, "assign": self._assign, "change": self._change}
+        return command_of(made[deed.kind](deed), self._store)
+
+    def _create(self, deed: Deed) -> Message:
+        routed = route(np.array(deed.ids, np.int64), SHARDS)
+        tensors = {"0.ids": routed.ids, "0.offsets": routed.offsets}
+        return Message(fields={"kind": "create", "parts": [{"table": "half"}]}, tensors=tensors)
+
+    def _assign(self, deed: Deed) -> Message:
+        values = np.random.default_rng(deed.seed).normal(size=SIZE).astype(np.float32)
+        about: dict[str, Any] = {"rank": deed.rank}
+        about["incarnation"] = self._incarnations[deed.rank]
+        about |= {"kind": "assign", "table": "flat", "only_if_new": deed.continues}
+        return Message(fields=about, tensors={"rows": values})
+
+    def _change(self, deed: Deed) -> Message:
+        exchanges = self._mode in {"geo", "localsgd"}
+        kind = "exchange" if exchanges else "contribute" if self._mode == "sync" else "update"
+        random, tensors = np.random.default_rng(deed.seed), {}
+        ids = np.unique(np.array(deed.ids, np.int64)) if deed.guarded else np.array(deed.ids)
+        routed = route(ids.astype(np.int64), SHARDS)
+        parts: list[dict[str, Any]] = []
+        for index, table in enumerate(deed.tables):
+            key = deed.rank, table
+            last = self._sequences.get(key, 0)
+            self._sequences[key] = max(1, last) if deed.repeats else last + 1
+            about: dict[str, Any] = {"table": table, "sequence": self._sequences[key]}
+            shape = (SIZE,) if table == "flat" else (len(ids), DIM)
+            if table == "flat" and not deed.repeats and self._mode != "sync" and deed.guarded:
+                shape = (SIZE // 2,)
+                about |= {"start": 0, "stop": SIZE // 2, "square": 1.5}
+                about["update"] = self._sequences[key]
+            numbers = encode_rows(random.normal(size=shape).astype(np.float32), deed.wire)
+            tensors[f"{index}.{'deltas' if exchanges else 'grads'}"] = numbers.rows
+            if numbers.scales is not None:
+                tensors[f"{index}.scales"] = numbers.scales
+            if table != "flat":
+                tensors |= {f"{index}.ids": routed.ids, f"{index}.offsets": routed.offsets}
+                about["unique"] = deed.guarded
+            about |= {"lr": 0.1, "wire": deed.wire, "ack": deed.step, "max_rows": MOST_ROWS}
+            about |= {"damping": deed.damping, "guarded_steps": float(deed.guarded)}
+            parts.append(about)
+        fields = {"kind": kind, "rank": deed.rank, "step": deed.step, "weight": 1.0 + deed.step}
+        fields |= {"incarnation": self._incarnations[deed.rank], "parts": parts}
+        return Message(fields={**fields, "continues": deed.continues}, tensors=tensors)
+
+
+class Replica:
+    """A machine with its tables and owners."""
+
+    def __init__(self, mode: Mode, num_owners: int, *, rate: str, elastic: bool) -> None:
+        self.owners = Owners(num_owners)
+        self.store = TableStore(shards=range(SHARDS), num_shards=SHARDS, num_owners=num_owners)
+        terms = Terms(
+            mode=mode,
+            worker_num=NUM_WORKERS,
+            max_staleness=2,
+            async_rate=cast("Any", rate),
+            sync_batch_norm=False,
+        )
+        self.machine = Machine(terms, elastic=elastic, store=self.store, owners=self.owners)
+
+    async def execute(self, commands: Sequence[Command]) -> None:
+        for command in commands:
+            self.machine.execute(command)
+        await self.settle()
+
+    async def settle(self) -> None:
+        steps = self.machine.steps
+        await self.owners.settle()
+        while steps is not None and steps.is_applying:
+            await self.owners.settle()
+
+    async def digest(self, *, same_owners: bool) -> str:
+        await self.settle()
+        sha = hashlib.sha256()
+        for piece in state_of(self.machine, same_owners=same_owners):
+            sha.update(piece if isinstance(piece, bytes) else repr(piece).encode())
+        return sha.hexdigest()
+
+
+def specs_of(mode: Mode, storage: str, rule: str) -> tuple[TableSpec, ...]:
+    adds_up = mode in {"geo", "localsgd"}
+    sparse = OptimizerSpec(rule="sum" if adds_up else cast("Any", rule))
+    dense = OptimizerSpec(rule="sum" if mode == "geo" else cast("Any", rule))
+    return (
+        TableSpec(name="rows", kind="sparse", dim=DIM, optimizer=sparse, num_shards=SHARDS),
+        TableSpec(
+            name="half",
+            kind="sparse",
+            dim=DIM,
+            optimizer=sparse,
+            num_shards=SHARDS,
+            storage=cast("Any", storage),
+            rounding="stochastic" if storage != "float32" else "nearest",
+        ),
+        TableSpec(name="flat", kind="dense", size=SIZE, optimizer=dense, num_shards=SHARDS),
+    )
+
+
+def state_of(machine: Machine, *, same_owners: bool) -> Iterator[Any]:
+    """Yield all that decides what becomes of later commands, rows sorted by id.
+
+    What is kept by block is left out where the other machine has other blocks.
+    """
+    for table in sorted(machine.store, key=lambda table: table.spec.name):
+        yield table.spec.name, table.version, table.num_updates, table.is_loaded
+        yield table.is_assigned
+        if isinstance(table, DenseTable):
+            dense = table.range
+            yield dense.values.tobytes() + dense.states.tobytes()
+            yield dense.is_untouched, sorted(vars(table.guards[0]).items())
+            yield sorted(table._updates.items())
+        elif isinstance(table, SparseTable):
+            yield from _rows_of(table)
+            if same_owners:
+                yield [block.rows._num_pushes for block in table.blocks]
+                yield [sorted(vars(guard).items()) for guard in table.guards]
+    yield sorted(machine.identities.incarnations().items())
+    yield sorted(machine.identities.taken())
+    yield sorted(machine.gate.committed().items()), machine.max_staleness
+    yield sorted(machine.lives.items()), machine.num_members
+    if machine.steps is not None:
+        reservoir = machine.steps.reservoir
+        yield machine.steps.version, reservoir.next_step, reservoir.missing()
+        yield sorted(reservoir._members._left_at.items())
+        for step, pushed in sorted(reservoir._pushed.items()):
+            for rank, (weight, kept) in sorted(pushed.items()):
+                yield step, rank, weight, [part.identity for part in kept.parts]
+                for part in kept.parts:
+                    yield part.content.numbers.rows.tobytes()
+    if machine.geo is not None:
+        yield from _news_of(machine.geo, same_owners=same_owners)
+
+
+def _rows_of(table: SparseTable) -> Iterator[Any]:
+    exported = [block.rows.export(0, block.rows.num_rows) for block in table.blocks]
+    ids, values, states = (np.concatenate(each) for each in zip(*exported, strict=True))
+    order = np.argsort(ids)
+    yield ids[order].tobytes() + values[order].tobytes() + states[order].tobytes()
+
+
+def _news_of(geo: GeoExchange, *, same_owners: bool) -> Iterator[Any]:
+    """Yield what each worker has still to hear of, and who has changed rows lately."""
+    yield sorted(geo._ranks), sorted(geo._unannounced)
+    for name, blocks in sorted(geo._recorders.items()):
+        waiting: dict[Any, Any] = {}
+        for block, recorder, sharers, guard in blocks:
+            ids = block.rows.ids()
+            if same_owners:
+                yield sorted(vars(guard).items())
+            for rank, worker in recorder._workers.items():
+                rows = worker.queue[worker.first : worker.end]
+                about = waiting.setdefault(rank, (worker.batch, [], {}))
+                assert about[0] == worker.batch
+                about[1].extend(
+                    zip(ids[rows].tolist(), worker.marks[rows].tolist(), strict=True)
+                )
+                for batch, end in worker.sent.items():
+                    held = ids[worker.queue[worker.first : max(worker.first, end)]].tolist()
+                    about[2].setdefault(batch, []).extend(held)
+            for rank, of in sharers._workers.items():
+                changed = np.flatnonzero(of.periods)
+                seen = zip(
+                    ids[changed].tolist(),
+                    of.periods[changed].tolist(),
+                    of.changes[changed].tolist(),
+                    strict=True,
+                )
+                waiting.setdefault(("sharers", rank), []).extend(seen)
+                if same_owners:
+                    yield rank, of.step, of.ending, of.period
+        for key, about in sorted(waiting.items(), key=repr):
+            if isinstance(about, list):
+                yield name, key, sorted(about)
+            else:
+                batch, rows, sent = about
+                batches = sorted((number, sorted(held)) for number, held in sent.items())
+                yield name, key, batch, rows if same_owners else sorted(rows), batches
+
+
+def announce(machine: Machine, command: Command) -> list[bytes]:
+    """Let a worker that has joined hear of all rows; return the commands that do."""
+    if machine.geo is None or not isinstance(command, Join):
+        return []
+    news = list(machine.geo.news_of_all(command.rank))
+    for announce in news:
+        machine.execute(announce)
+    return [to_bytes(announce) for announce in news]
+
+
+async def replay(
+    mode: Mode,
+    storage: str,
+    rule: str,
+    history: list[Deed],
+    cut: int,
+    num_owners: int,
+    **of: Any,
+) -> list[bytes]:
+    """Return the commands that took effect, after a second machine has executed them."""
+    specs = Make(specs_of(mode, storage, rule))
+    one, other = Replica(mode, 2, **of), Replica(mode, num_owners, **of)
+    maker, sent = History(mode, one.store), [to_bytes(specs)]
+    one.machine.execute(specs)
+    same_owners = num_owners == 2
+    try:
+        digests = []
+        for number, deed in enumerate(history):
+            if number == cut:
+                digests.append((len(sent), await one.digest(same_owners=same_owners)))
+            command = maker.command(deed)
+            body = to_bytes(command)
+            before = None if number % 5 else await one.digest(same_owners=True)
+            try:
+                one.machine.execute(command)
+            except FleetError:
+                if before is not None:
+                    assert await one.digest(same_owners=True) == before, "it was refused"
+            else:
+                sent.append(body)
+                sent += announce(one.machine, command)
+        digests.append((len(sent), await one.digest(same_owners=same_owners)))
+        done = 0
+        for stop, digest in digests:
+            for body in sent[done:stop]:
+                other.machine.execute(from_bytes(bytearray(body), other.store))
+            done = stop
+            assert await other.digest(same_owners=same_owners) == digest
+    finally:
+        await one.owners.close()
+        await other.owners.close()
+    return sent
+
+
+@given(
+    mode=st.sampled_from(MODES),
+    storage=st.sampled_from(["float32", "float16", "bfloat16"]),
+    rule=st.sampled_from(RULE_NAMES),
+    rate=st.sampled_from(["full", "guarded"]),
+    elastic=st.booleans(),
+    history=deeds(),
+    cut=st.integers(0, 25),
+)
+@settings(max_examples=EXAMPLES)
+def test_a_second_machine_comes_to_the_same_state(
+    *,
+    mode: Mode,
+    storage: str,
+    rule: str,
+    rate: str,
+    elastic: bool,
+    history: list[Deed],
+    cut: int,
+) -> None:
+    of = {"rate": rate, "elastic": elastic and mode != "sync"}
+    if elastic:
+        joins = [replace(each, kind="join") for each in history[:3]]
+        history = [*joins, *history]
+
+    assert asyncio.run(replay(mode, storage, rule, history, cut, 2, **of))
+
+
+@given(
+    mode=st.sampled_from(MODES),
+    rule=st.sampled_from(RULE_NAMES),
+    history=deeds(),
+    cut=st.integers(0, 25),
+    num_owners=st.sampled_from([1, 3, 8]),
+)
+@settings(max_examples=EXAMPLES)
+def test_the_number_of_owners_makes_no_difference(
+    mode: Mode, rule: str, history: list[Deed], cut: int, num_owners: int
+) -> None:
+    """But for what is kept by block: rounding by chance, and guards of rates."""
+    for deed in history:
+        deed.guarded = False
+    of = {"rate": "full", "elastic": False}
+
+    assert asyncio.run(replay(mode, "float32", rule, history, cut, num_owners, **of))
+
+
+@pytest.mark.parametrize("rule", RULE_NAMES)
+async def test_what_is_loaded_is_the_same_on_a_second_machine(rule: str) -> None:
+    specs = specs_of("async", "bfloat16", rule)
+    deed = Deed(
+        "change", 0, 0, [*range(40)], 1, "float32", ["half", "flat"], False, False, 0.0, True
+    )
+    one, two, other = (Replica("async", num, rate="full", elastic=False) for num in (2, 2, 3))
+    for each in (one, two):
+        await each.execute([Make(specs)])
+    await one.execute([History("async", one.store).command(deed)])
+    load = to_bytes(Load(tuple(one.store)))
+
+    for each, num in ((two, 2), (other, 3)):
+        command = from_bytes(load, each.store)
+        assert to_bytes(command) == load or num != 2
+        await each.execute([command])
+
+    for each in (two, other):
+        again = Replica("async", 2, rate="full", elastic=False)
+        await again.execute([from_bytes(load, again.store)])
+        assert await again.digest(same_owners=False) == await each.digest(same_owners=False)
+        await again.owners.close()
+    for each in (one, two, other):
+        await each.owners.close()
+
+
+def test_ids_that_a_request_names_are_written_out() -> None:
+    """Another machine has kept no ids of a pull."""
+    stores = [
+        TableStore(shards=range(SHARDS), num_shards=SHARDS, num_owners=2) for _ in range(2)
+    ]
+    for store in stores:
+        store.put(store.build(spec) for spec in specs_of("async", "float32", "sgd"))
+    table, routed = stores[0].find("rows"), route(np.arange(9), SHARDS)
+    assert isinstance(table, SparseTable)
+    table.pulled.keep(1, 4, routed.ids, routed.offsets)
+    grads = np.ones((9, DIM), np.float32)
+    parts = [
+        {"table": "rows", "sequence": 1, "lr": 1.0, "ids": "pulled", "pulled": 4},
+        {"table": "half", "sequence": 1, "lr": 1.0, "ids": "same", "as": 0},
+    ]
+    fields = {"rank": 1, "incarnation": 1, "step": 0, "weight": 1.0, "parts": parts}
+    message = Message(fields=fields, tensors={"0.grads": grads, "1.grads": grads})
+
+    body = to_bytes(Update(push_request(message, stores[0])))
+    read = from_bytes(body, stores[1])
+
+    assert isinstance(read, Update)
+    for part in read.push.parts:
+        assert isinstance(part.content, SparsePart)
+        np.testing.assert_array_equal(part.content.ids, routed.ids)
+        np.testing.assert_array_equal(part.content.offsets, routed.offsets)
+
+
+@pytest.mark.parametrize(
+    ("fields", "rule"),
+    [
+        ({}, "must be one of create"),
+        ({"kind": "melt"}, "must be one of create"),
+        ({"kind": "create", "parts": [{"table": "flat"}]}, "must name a sparse table"),
+        (
+            {"kind": "announce", "table": "rows", "block": 2, "start": 0, "stop": 1},
+            "must be below 2: as many owners are here",
+        ),
+        ({"kind": "load", "tables": [{"spec": 1}]}, "must be a map"),
+    ],
+)
+def test_what_is_no_command_is_refused(fields: dict[str, Any], rule: str) -> None:
+    store = TableStore(shards=range(SHARDS), num_shards=SHARDS, num_owners=2)
+    store.put(store.build(spec) for spec in specs_of("async", "float32", "sgd"))
+
+    with pytest.raises(MalformedMessageError, match=rule):
+        command_of(Message(fields=fields), store)
+
+
+def test_a_command_is_the_same_bytes_when_it_is_read_again() -> None:
+    history = [
+        Deed(kind, 1, 2, [5, 3, 9], 7, wire, ["rows", "flat"], False, False, 0.5, True)
+        for kind in ("change", "create", "assign", "leave", "fence", "limit", "join", "lose")
+        for wire in WIRES
+    ]
+    for mode in MODES:
+        store = TableStore(shards=range(SHARDS), num_shards=SHARDS, num_owners=2)
+        store.put(store.build(spec) for spec in specs_of(mode, "float32", "sgd"))
+        maker = History(mode, store)
+        for deed in history:
+            body = to_bytes(maker.command(deed))
+            assert to_bytes(from_bytes(body, store)) == body

@@ -1,0 +1,141 @@
+"""One thread at a time works on what it owns, in the order asked."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from functools import partial
+
+import pytest
+
+from paramfleet_pserver.tables.owners import INLINE_ROWS, LONE_ROWS, Job, Owners, when_done
+from paramfleet_shared.errors import ContractError, UnavailableError
+
+LONG = INLINE_ROWS + 1
+
+
+@pytest.fixture
+async def owners() -> AsyncIterator[Owners]:
+    owners = Owners(2)
+    yield owners
+    await owners.close()
+
+
+async def test_a_long_job_runs_on_its_owners_thread_and_a_short_one_on_the_loop(
+    owners: Owners,
+) -> None:
+    ran: list[str] = []
+
+    def act() -> None:
+        ran.append(threading.current_thread().name)
+
+    await owners.run([Job(1, LONG, act)])
+    await owners.run([Job(1, 1, act)])
+
+    assert ran[0].startswith("owner-1")
+    assert ran[1] == threading.current_thread().name
+    assert len(owners) == 2
+
+
+async def test_a_short_job_does_not_overtake_a_long_one_of_its_owner(owners: Owners) -> None:
+    gate, ran = threading.Event(), []
+
+    def long() -> None:
+        gate.wait(5)
+        ran.append("long")
+
+    first = owners.start([Job(0, LONG, long)])
+    second = owners.start([Job(0, 1, partial(ran.append, "short"))])
+    await owners.run([Job(1, 1, partial(ran.append, "other owner"))])
+    gate.set()
+    await asyncio.wait([first, second])
+
+    assert ran == ["other owner", "long", "short"]
+
+
+async def test_jobs_of_one_owner_run_in_the_order_given(owners: Owners) -> None:
+    ran: list[int] = []
+
+    await owners.run(Job(0, LONG, partial(ran.append, n)) for n in range(5))
+
+    assert ran == list(range(5))
+
+
+async def test_no_jobs_are_done_at_once(owners: Owners) -> None:
+    assert owners.start([]).done()
+
+
+async def test_a_cancelled_waiter_does_not_stop_the_job(owners: Owners) -> None:
+    gate, ran = threading.Event(), threading.Event()
+
+    def act() -> None:
+        gate.wait(5)
+        ran.set()
+
+    async with asyncio.TaskGroup() as tasks:
+        waiting = tasks.create_task(owners.run([Job(0, LONG, act)]))
+        await asyncio.sleep(0)
+        waiting.cancel()
+    gate.set()
+    await owners.run([Job(0, LONG, lambda: None)])
+
+    assert waiting.cancelled()
+    assert ran.is_set()
+
+
+def broken(error: Exception) -> None:
+    raise error
+
+
+@pytest.mark.parametrize("rows", [1, LONG])
+async def test_a_failure_reaches_the_one_who_waits(owners: Owners, rows: int) -> None:
+    with pytest.raises(ContractError):
+        await owners.run([Job(0, rows, partial(broken, ContractError("full")))])
+
+
+async def test_of_several_failures_one_is_told_when_all_jobs_are_over(owners: Owners) -> None:
+    ran = threading.Event()
+
+    def slow() -> None:
+        ran.set()
+        raise UnavailableError("later")
+
+    with pytest.raises((ContractError, UnavailableError)):
+        await owners.run([Job(0, LONG, slow), Job(1, 1, partial(broken, ContractError("now")))])
+
+    assert ran.is_set()
+
+
+async def test_reactions_come_before_those_who_wait_go_on(owners: Owners) -> None:
+    order: list[str] = []
+
+    for rows in (1, LONG):
+        end = owners.start([Job(0, rows, lambda: None), Job(1, rows, lambda: None)])
+        when_done(end, lambda _: order.append("reaction"))
+        await asyncio.shield(end)
+        order.append("waiter")
+
+    assert order == ["reaction", "waiter"] * 2
+
+
+async def test_a_posted_job_runs(owners: Owners) -> None:
+    ran: list[int] = []
+
+    owners.post(Job(0, LONG, partial(ran.append, 1)))
+    await owners.run([Job(0, LONG, lambda: None)])
+
+    assert ran == [1]
+
+
+async def test_while_nobody_else_waits_longer_jobs_run_on_the_loop(owners: Owners) -> None:
+    ran: list[str] = []
+
+    def act() -> None:
+        ran.append(threading.current_thread().name)
+
+    await owners.run([Job(0, LONG, act)], alone=True)
+    await owners.run([Job(0, LONE_ROWS // 2, act), Job(1, LONE_ROWS // 2, act)], alone=True)
+    await owners.run([Job(0, LONE_ROWS + 1, act)], alone=True)
+
+    here = threading.current_thread().name
+    assert ran[:3] == [here] * 3
+    assert ran[3].startswith("owner-0")

@@ -1,0 +1,133 @@
+"""The folder of a running job: private, held by one launcher, found by its owner."""
+
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from paramfleet_shared.files.job_folder import (
+    JobFacts,
+    JobFolder,
+    JobRunsError,
+    UnsafeFolderError,
+    runtime_dir,
+    write_private,
+)
+from paramfleet_shared.system.processes.keeping import tied
+
+FACTS = JobFacts(job="flights", launch="ab12", redis="unix:///tmp/x.sock", pid=7)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return runtime_dir(str(tmp_path / "run"))
+
+
+def test_folder_and_files_are_for_their_owner_alone(root: Path) -> None:
+    folder = JobFolder.claim(root, "flights")
+    folder.write_facts(FACTS)
+    write_private(folder.secret_file, b"x")
+    modes = {stat.S_IMODE(path.stat().st_mode) for path in (root, folder.path)}
+    assert modes == {0o700}
+    files = {stat.S_IMODE(path.stat().st_mode) for path in folder.path.iterdir()}
+    assert files == {0o600}
+    folder.close()
+
+
+def test_a_second_claim_is_refused_by_name_and_changes_nothing(root: Path) -> None:
+    first = JobFolder.claim(root, "flights")
+    first.write_facts(FACTS)
+    with pytest.raises(JobRunsError, match=r"process 7, launch ab12"):
+        JobFolder.claim(root, "flights")
+    assert first.facts() == FACTS
+    other = JobFolder.claim(root, "census")
+    other.close()
+    first.close()
+
+
+def test_what_a_killed_launcher_left_is_cleared_away(root: Path) -> None:
+    code = (
+        "import os, sys; from pathlib import Path\n"
+        "from paramfleet_shared.files.job_folder import JobFolder\n"
+        "folder = JobFolder.claim(Path(sys.argv[1]), 'flights')\n"
+        "folder.secret_file.write_text('old'); os._exit(9)"
+    )
+    died = subprocess.run(tied([sys.executable, "-c", code, str(root)]), check=False)
+    assert died.returncode == 9
+    assert (root / "flights" / "secret").exists()
+    assert JobFolder.find(root, "flights") is None
+    folder = JobFolder.claim(root, "flights")
+    assert not folder.secret_file.exists()
+    folder.close()
+
+
+def test_the_command_line_finds_the_jobs_that_run(root: Path) -> None:
+    one, two = (JobFolder.claim(root, name) for name in ("flights", "census"))
+    one.write_facts(FACTS)
+    found = JobFolder.find(root, "flights")
+    assert found is not None
+    assert found.facts() == FACTS
+    assert [folder.path.name for folder in JobFolder.running(root)] == [
+        "flights"
+    ]  # no facts yet
+    one.close()
+    two.close()
+    assert JobFolder.find(root, "flights") is None
+    assert list(root.iterdir()) == []
+
+
+def test_a_long_job_name_leaves_room_for_a_sockets_address(root: Path) -> None:
+    folder = JobFolder.claim(root, "j" * 128)
+    assert len(folder.path.name) <= 48
+    other = JobFolder.claim(root, "j" * 127)
+    assert other.path != folder.path
+    folder.close()
+    other.close()
+
+
+def test_a_folder_that_others_may_read_is_refused(tmp_path: Path) -> None:
+    open_ = tmp_path / "open"
+    open_.mkdir()
+    open_.chmod(0o755)
+    with pytest.raises(UnsafeFolderError, match="mode 0755"):
+        runtime_dir(str(open_))
+
+
+def test_a_link_in_the_place_of_the_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir(mode=0o700)
+    (tmp_path / "link").symlink_to(tmp_path / "mine")
+    with pytest.raises(UnsafeFolderError, match="isn't a folder"):
+        runtime_dir(str(tmp_path / "link"))
+
+
+def test_a_folder_of_another_user_is_refused(tmp_path: Path) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.mkdir(mode=0o700)
+    try:
+        import os  # noqa: PLC0415 -- for this test alone
+
+        os.chown(theirs, 12345, -1)
+    except PermissionError:
+        pytest.skip("only root can give a folder away")
+    with pytest.raises(UnsafeFolderError, match="belongs to user 12345"):
+        runtime_dir(str(theirs))
+
+
+def test_a_private_file_is_replaced_whole_and_leaves_no_draft(tmp_path: Path) -> None:
+    file = tmp_path / "secret"
+    write_private(file, b"one")
+    write_private(file, b"two")
+    assert file.read_bytes() == b"two"
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_a_folder_whose_way_others_may_change_is_refused(tmp_path: Path) -> None:
+    open_ = tmp_path / "open"
+    open_.mkdir()
+    open_.chmod(0o777)
+    with pytest.raises(UnsafeFolderError, match=f"rename what is in {open_}"):
+        runtime_dir(str(open_ / "run"))
+    open_.chmod(0o1777)  # as the temporary folder: each renames what is his own
+    assert runtime_dir(str(open_ / "run")).is_dir()

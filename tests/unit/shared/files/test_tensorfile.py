@@ -1,0 +1,102 @@
+"""safetensors files, in pieces: the library reads them, and what isn't one is refused."""
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from safetensors.numpy import load_file, save
+
+from paramfleet_shared.files.tensorfile import PIECE_BYTES, read_tensors, write_tensors
+
+
+def tensors() -> dict[str, NDArray[Any]]:
+    """Return a tensor of several pieces, one without numbers, a number, and every dtype."""
+    numbers = np.random.default_rng(0)
+    return {
+        "values": numbers.standard_normal(PIECE_BYTES // 2 + 5, np.float32),
+        "states": np.empty((0, 3), np.float32),
+        "ids": numbers.integers(-(1 << 60), 1 << 60, 7),
+        "count": np.array(3),
+        **{code: np.arange(3).astype(code) for code in ("f8", "f2", "i4", "i2", "i1", "u1")},
+    }
+
+
+def test_what_was_written_is_read_by_the_library_and_by_us(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+
+    num_bytes, sha256 = write_tensors(path, tensors(), {"table": "t \u00e9"})
+
+    assert (num_bytes, sha256) == (
+        path.stat().st_size,
+        hashlib.sha256(path.read_bytes()).hexdigest(),
+    )
+    ours = read_tensors(path, num_bytes=num_bytes, sha256=sha256)
+    assert ours.metadata == {"table": "t \u00e9"}
+    for found in (load_file(path), ours.tensors):
+        assert found.keys() == tensors().keys()
+        for name, array in tensors().items():
+            np.testing.assert_array_equal(found[name], array, strict=True)
+            assert found[name].flags.aligned
+
+
+def test_a_file_of_the_library_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(save(tensors(), metadata={"start": "3"}))
+
+    found = read_tensors(
+        path,
+        num_bytes=path.stat().st_size,
+        sha256=hashlib.sha256(path.read_bytes()).hexdigest(),
+    )
+
+    assert found.metadata == {"start": "3"}
+    for name, array in tensors().items():
+        np.testing.assert_array_equal(found.tensors[name], array, strict=True)
+
+
+def with_header(header: bytes) -> bytes:
+    return len(header).to_bytes(8, "little") + header + bytes(8)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"1234567",
+        (1 << 60).to_bytes(8, "little") + b"{}",
+        (2).to_bytes(8, "little") + b"[]",
+        (2).to_bytes(8, "little") + b"{x",
+        b'\x41\0\0\0\0\0\0\0{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}}'.ljust(80),
+        b'\x41\0\0\0\0\0\0\0{"a":{"dtype":"F32","shape":[9],"data_offsets":[0,36]}}'.ljust(80),
+        b'\x41\0\0\0\0\0\0\0{"a":{"dtype":"F32","shape":[-1],"data_offsets":[4,0]}}'.ljust(80),
+        b'\x41\0\0\0\0\0\0\0{"a":{"dtype":"BF16","shape":[2],"data_offsets":[0,4]}}'.ljust(80),
+        b'\x41\0\0\0\0\0\0\0{"a":{"dtype":"F32","shape":2,"data_offsets":[0,8]}}'.ljust(81),
+        with_header(b"[" * 100_000),
+        with_header(b'{"__metadata__":5}'),
+        with_header(b'{"a":{"dtype":"F32","shape":[%s2],"data_offsets":[0,8]}}' % (b"1," * 99)),
+        with_header(b'{"__metadata__":["ab"]}'),
+        with_header(b'{"a":{"dtype":"F32","shape":[Infinity],"data_offsets":[0,8]}}'),
+        with_header(b'{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,1e400]}}'),
+        with_header(b'{"a":{"dtype":"F32","shape":[2.0],"data_offsets":[0,8]}}'),
+        with_header(b'{"a":{"dtype":"F32","shape":[1e3],"data_offsets":[0,8]}}'),
+    ],
+)
+def test_what_is_no_such_file_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(content)
+
+    with pytest.raises(ValueError, match=r"\w"):
+        read_tensors(path, num_bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
+
+
+def test_another_length_or_content_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    num_bytes, sha256 = write_tensors(path, tensors(), {})
+
+    with pytest.raises(ValueError, match="length"):
+        read_tensors(path, num_bytes=num_bytes + 1, sha256=sha256)
+    with pytest.raises(ValueError, match="SHA-256"):
+        read_tensors(path, num_bytes=num_bytes, sha256="0" * 64)
