@@ -48,19 +48,11 @@ class ExchangeLostError(IntegrityError):
     """A worker has not as many messages as were sent to it."""
 
     code = "integrity.exchange_lost"
-
-    def __init__(self, *, name: str, source: int, sent: int, received: int) -> None:
-        super().__init__(
-            f"exchange {name!r}: worker {source} sent {sent} messages and {received} came",
-            name=name,
-            source=source,
-            sent=sent,
-            received=received,
-        )
-        self.name = name
-        self.source = source
-        self.sent = sent
-        self.received = received
+    name: str
+    source: int
+    sent: int
+    received: int
+    sentence = "exchange {name!r}: worker {source} sent {sent} messages and {received} came"
 
 
 class Exchange:

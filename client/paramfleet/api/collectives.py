@@ -33,11 +33,10 @@ class UnknownModeError(ContractError):
     """A reduction or a group of processes that doesn't exist."""
 
     code = "contract.unknown_mode"
-
-    def __init__(self, *, name: str, value: str, known: str) -> None:
-        super().__init__(
-            f"{name}={value!r}: must be {known}", name=name, value=value, known=known
-        )
+    name: str
+    value: str
+    known: str
+    sentence = "{name}={value!r}: must be {known}"
 
 
 class Util:

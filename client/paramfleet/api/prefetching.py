@@ -34,9 +34,10 @@ class PrefetchError(ContractError):
     """``fleet.prefetch`` was given something that it can't use."""
 
     code = "contract.prefetch"
-
-    def __init__(self, *, option: str, value: str, rule: str) -> None:
-        super().__init__(f"{option} = {value}: {rule}", option=option, value=value, rule=rule)
+    option: str
+    value: str
+    rule: str
+    sentence = "{option} = {value}: {rule}"
 
 
 class Prefetcher(Generic[B]):

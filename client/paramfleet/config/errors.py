@@ -15,7 +15,6 @@ class CallOrderError(ContractError):
     """A ``fleet`` function was called before the one it needs, or in the wrong role."""
 
     code = "contract.call_order"
-
-    def __init__(self, *, function: str, remedy: str) -> None:
-        super().__init__(f"fleet.{function}(): {remedy}", function=function, remedy=remedy)
-        self.function = function
+    function: str
+    remedy: str
+    sentence = "fleet.{function}(): {remedy}"

@@ -8,6 +8,8 @@ import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from typing_extensions import override
+
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.net.rpc.endpoint import join_endpoint
 from paramfleet_shared.settings.config import read_environment
@@ -33,13 +35,14 @@ class RoleError(ContractError):
     """The role environment or a role maker's argument is missing or wrong."""
 
     code = "contract.role"
+    name: str
+    value: str | None
+    rule: str
 
-    def __init__(self, *, name: str, value: str | None, rule: str) -> None:
-        have = "is not set" if value is None else f"= {value!r}"
-        super().__init__(f"{name} {have}: {rule}", name=name, value=value, rule=rule)
-        self.name = name
-        self.value = value
-        self.rule = rule
+    @override
+    def describe(self) -> str:
+        have = "is not set" if self.value is None else f"= {self.value!r}"
+        return f"{self.name} {have}: {self.rule}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

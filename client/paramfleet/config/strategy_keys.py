@@ -44,12 +44,10 @@ class StrategyError(ContractError):
     """A strategy key is unknown, out of range, or has no effect with the others."""
 
     code = "contract.strategy"
-
-    def __init__(self, *, key: str, value: str, rule: str) -> None:
-        super().__init__(f"strategy {key} = {value}: {rule}", key=key, value=value, rule=rule)
-        self.key = key
-        self.value = value
-        self.rule = rule
+    key: str
+    value: str
+    rule: str
+    sentence = "strategy {key} = {value}: {rule}"
 
     @classmethod
     def of(cls, key: str, value: object, rule: str) -> "StrategyError":

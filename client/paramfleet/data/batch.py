@@ -19,14 +19,11 @@ class NotDenseError(ContractError):
     """A slot of any number of values was asked for as a matrix."""
 
     code = "contract.not_dense"
-
-    def __init__(self, *, slot: str) -> None:
-        super().__init__(
-            f"slot {slot} may have any number of values: declare it with dense=True and "
-            "its width, or take padded(width)",
-            slot=slot,
-        )
-        self.slot = slot
+    slot: str
+    sentence = (
+        "slot {slot} may have any number of values: declare it with dense=True and "
+        "its width, or take padded(width)"
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

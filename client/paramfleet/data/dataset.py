@@ -20,9 +20,7 @@ class NotInitializedError(ContractError):
     """A dataset was used before ``init``."""
 
     code = "contract.dataset_not_initialized"
-
-    def __init__(self) -> None:
-        super().__init__("call init(use_var=[...]) on the dataset first")
+    sentence = "call init(use_var=[...]) on the dataset first"
 
 
 class DatasetBase(torch.utils.data.IterableDataset[Batch]):

@@ -38,11 +38,9 @@ class BadSampleError(ContractError):
     """A reader yields something that is no sample, or not one like the others."""
 
     code = "contract.bad_sample"
-
-    def __init__(self, *, number: int, rule: str) -> None:
-        super().__init__(f"sample {number}: {rule}", number=number, rule=rule)
-        self.number = number
-        self.rule = rule
+    number: int
+    rule: str
+    sentence = "sample {number}: {rule}"
 
 
 class DataGenerator:

@@ -18,17 +18,10 @@ class OtherDataError(ContractError):
     """A saved position belongs to other files, or to another kind of dataset."""
 
     code = "contract.other_data"
-
-    def __init__(self, *, what: str, saved: Any, here: Any) -> None:
-        super().__init__(
-            f"the saved position is of other data: {what} was {saved!r} and is {here!r}",
-            what=what,
-            saved=saved,
-            here=here,
-        )
-        self.what = what
-        self.saved = saved
-        self.here = here
+    what: str
+    saved: Any
+    here: Any
+    sentence = "the saved position is of other data: {what} was {saved!r} and is {here!r}"
 
 
 class Progress:

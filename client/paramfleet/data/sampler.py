@@ -15,15 +15,9 @@ class TooFewSamplesError(ContractError):
     """There are more workers than samples, so that one would have nothing to train on."""
 
     code = "contract.too_few_samples"
-
-    def __init__(self, *, num_samples: int, num_workers: int) -> None:
-        super().__init__(
-            f"{num_samples} samples for {num_workers} workers: start fewer workers",
-            num_samples=num_samples,
-            num_workers=num_workers,
-        )
-        self.num_samples = num_samples
-        self.num_workers = num_workers
+    num_samples: int
+    num_workers: int
+    sentence = "{num_samples} samples for {num_workers} workers: start fewer workers"
 
 
 class DistributedSampler(torch.utils.data.DistributedSampler[Any]):

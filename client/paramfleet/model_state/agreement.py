@@ -49,17 +49,14 @@ class BufferTooLargeError(ContractError):
     """A buffer differs between workers, and is too large to be sent; nothing was changed."""
 
     code = "contract.buffer_too_large"
-
-    def __init__(self, *, buffer: str, size: int, limit: int) -> None:
-        super().__init__(
-            f"buffer {buffer!r} isn't the same in all workers, and its {size:,} bytes, beside "
-            f"smaller ones, are more than the {limit:,} that a worker sends: give all workers "
-            "the same values, or register it with persistent=False",
-            buffer=buffer,
-            size=size,
-            limit=limit,
-        )
-        self.buffer = buffer
+    buffer: str
+    size: int
+    limit: int
+    sentence = (
+        "buffer {buffer!r} isn't the same in all workers, and its {size:,} bytes, beside "
+        "smaller ones, are more than the {limit:,} that a worker sends: give all workers "
+        "the same values, or register it with persistent=False"
+    )
 
 
 class _Entry(NamedTuple):

@@ -35,17 +35,14 @@ class BufferMismatchError(ContractError):
     """A buffer has another shape or dtype somewhere else; nothing was changed."""
 
     code = "contract.buffer_mismatch"
-
-    def __init__(self, *, buffer: str, have: str, got: str, where: str) -> None:
-        super().__init__(
-            f"buffer {buffer!r} is {have} in this worker's model and {got} in {where}: "
-            "make the same model, or register the buffer with persistent=False",
-            buffer=buffer,
-            have=have,
-            got=got,
-            where=where,
-        )
-        self.buffer = buffer
+    buffer: str
+    have: str
+    got: str
+    where: str
+    sentence = (
+        "buffer {buffer!r} is {have} in this worker's model and {got} in {where}: "
+        "make the same model, or register the buffer with persistent=False"
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

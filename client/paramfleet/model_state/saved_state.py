@@ -54,15 +54,12 @@ class StateNumbersError(ContractError):
     """A model can't be exported: its answers would be NaN."""
 
     code = "contract.state_numbers"
-
-    def __init__(self, *, name: str, rule: str) -> None:
-        super().__init__(
-            f"{name!r} of the model {rule}, which no export may have: find the batch that did "
-            "it, or go on from a checkpoint of before",
-            name=name,
-            rule=rule,
-        )
-        self.name = name
+    name: str
+    rule: str
+    sentence = (
+        "{name!r} of the model {rule}, which no export may have: find the batch that did "
+        "it, or go on from a checkpoint of before"
+    )
 
 
 _FILE = "module.safetensors"

@@ -30,10 +30,9 @@ class SkipGramRateError(ContractError):
     """Pairs were to be learned one by one where that can't be done."""
 
     code = "contract.skip_gram_rate"
-
-    def __init__(self, *, rate: float, rule: str) -> None:
-        super().__init__(f"rate = {rate}: {rule}", rate=rate, rule=rule)
-        self.rate = rate
+    rate: float
+    rule: str
+    sentence = "rate = {rate}: {rule}"
 
 
 def skip_gram_loss(

@@ -25,28 +25,24 @@ class TableConflictError(ContractError):
     """Two modules name one table but give it different shapes."""
 
     code = "contract.table_conflict"
-
-    def __init__(self, *, table: str, have: int, got: int) -> None:
-        super().__init__(
-            f"table {table!r} is declared twice, with row width {have} and {got}: "
-            "give the modules different names or the same embedding_dim",
-            table=table,
-            have=have,
-            got=got,
-        )
+    table: str
+    have: int
+    got: int
+    sentence = (
+        "table {table!r} is declared twice, with row width {have} and {got}: "
+        "give the modules different names or the same embedding_dim"
+    )
 
 
 class TableNotTrainedError(ContractError):
     """The model has a table that the optimizer, and so the job, doesn't know."""
 
     code = "contract.table_not_trained"
-
-    def __init__(self, *, table: str) -> None:
-        super().__init__(
-            f"the optimizer lacks table {table!r}: give it every parameter of the model; one "
-            "with requires_grad=False stays as it is",
-            table=table,
-        )
+    table: str
+    sentence = (
+        "the optimizer lacks table {table!r}: give it every parameter of the model; one "
+        "with requires_grad=False stays as it is"
+    )
 
 
 def check_covered(model: torch.nn.Module, known: Iterable["SparseTable"]) -> None:

@@ -45,10 +45,9 @@ class SampleError(ContractError):
     """Samples of a reader don't fit together."""
 
     code = "contract.sample"
-
-    def __init__(self, *, field: int, rule: str) -> None:
-        super().__init__(f"the reader's samples, field {field}: {rule}", field=field, rule=rule)
-        self.field = field
+    field: int
+    rule: str
+    sentence = "the reader's samples, field {field}: {rule}"
 
 
 def list_files(config: Config[Any], key: str) -> list[str]:

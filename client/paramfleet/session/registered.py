@@ -41,21 +41,18 @@ class RegistrationError(ContractError):
     """Something was registered that no checkpoint can hold."""
 
     code = "contract.registration"
-
-    def __init__(self, *, name: str, rule: str) -> None:
-        super().__init__(
-            f"register_for_checkpointing({name}=...): {rule}", name=name, rule=rule
-        )
+    name: str
+    rule: str
+    sentence = "register_for_checkpointing({name}=...): {rule}"
 
 
 class RegisteredStateError(ContractError):
     """A saved state isn't one of the object that is registered by its name."""
 
     code = "contract.registered_state"
-
-    def __init__(self, *, name: str, rule: str) -> None:
-        super().__init__(f"the checkpoint's state of {name!r} {rule}", name=name, rule=rule)
-        self.name = name
+    name: str
+    rule: str
+    sentence = "the checkpoint's state of {name!r} {rule}"
 
 
 @runtime_checkable

@@ -12,11 +12,10 @@ class IdError(ContractError):
     """An id tensor holds what can't be an id."""
 
     code = "contract.id"
-
-    def __init__(self, *, table: str, found: str, rule: str) -> None:
-        super().__init__(
-            f"table {table!r}: {found}: {rule}", table=table, found=found, rule=rule
-        )
+    table: str
+    found: str
+    rule: str
+    sentence = "table {table!r}: {found}: {rule}"
 
 
 def negative_id_error(
@@ -42,6 +41,7 @@ class EmbeddingOptionError(ContractError):
     """An embedding was asked for something that a sparse table doesn't do."""
 
     code = "contract.embedding_option"
-
-    def __init__(self, *, option: str, value: str, rule: str) -> None:
-        super().__init__(f"{option}={value}: {rule}", option=option, value=value, rule=rule)
+    option: str
+    value: str
+    rule: str
+    sentence = "{option}={value}: {rule}"

@@ -12,6 +12,7 @@ from functools import cache
 from typing import Any
 
 import torch
+from typing_extensions import override
 
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.tables.rules.catalog import RULES
@@ -44,50 +45,39 @@ class OptimizerNotServedError(ContractError):
     """The pservers can't run this optimizer, or one of its options."""
 
     code = "contract.optimizer_not_served"
+    optimizer: str
+    option: str
+    remedy: str
 
-    def __init__(self, *, optimizer: str, option: str, remedy: str) -> None:
-        with_option = f" with {option}" if option else ""
-        super().__init__(
-            f"pservers don't run {optimizer}{with_option}: {remedy}",
-            optimizer=optimizer,
-            option=option,
-            remedy=remedy,
-        )
-        self.optimizer = optimizer
-        self.option = option
+    @override
+    def describe(self) -> str:
+        with_option = f" with {self.option}" if self.option else ""
+        return f"pservers don't run {self.optimizer}{with_option}: {self.remedy}"
 
 
 class OptimizerOptionError(ContractError):
     """An option of the optimizer is a number that no training can use."""
 
     code = "contract.optimizer_option"
-
-    def __init__(self, *, optimizer: str, option: str, value: float, rule: str) -> None:
-        super().__init__(
-            f"{optimizer} with {option} = {value}: must be {rule}",
-            optimizer=optimizer,
-            option=option,
-            value=value,
-            rule=rule,
-        )
-        self.optimizer = optimizer
-        self.option = option
+    optimizer: str
+    option: str
+    value: float
+    rule: str
+    sentence = "{optimizer} with {option} = {value}: must be {rule}"
 
 
 class RuleChangedError(ContractError):
     """An option of the optimizer changed after the pservers were told."""
 
     code = "contract.rule_changed"
-
-    def __init__(self, *, table: str, have: str, got: str) -> None:
-        super().__init__(
-            f"table {table!r}: the pservers run {have}, but the optimizer now says {got}: only "
-            "the learning rate may change (a scheduler that cycles momentum or betas can't be "
-            "used; in geo mode it can)",
-            table=table,
-            have=have,
-            got=got,
-        )
+    table: str
+    have: str
+    got: str
+    sentence = (
+        "table {table!r}: the pservers run {have}, but the optimizer now says {got}: only "
+        "the learning rate may change (a scheduler that cycles momentum or betas can't be "
+        "used; in geo mode it can)"
+    )
 
 
 def check_options(optimizer: torch.optim.Optimizer) -> None:

@@ -38,13 +38,10 @@ class TableInUseError(ContractError):
     """A table that already handed out rows was asked to become another one."""
 
     code = "contract.table_in_use"
-
-    def __init__(self, *, table: str) -> None:
-        super().__init__(
-            f"table {table!r} already has rows: "
-            "call fleet.init_worker() before the first forward",
-            table=table,
-        )
+    table: str
+    sentence = (
+        "table {table!r} already has rows: call fleet.init_worker() before the first forward"
+    )
 
 
 class RowSource(Protocol):

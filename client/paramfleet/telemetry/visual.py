@@ -16,12 +16,9 @@ class TensorBoardMissingError(ContractError):
     """TensorBoard files are to be written, and its package isn't installed."""
 
     code = "contract.tensorboard_missing"
-
-    def __init__(self) -> None:
-        super().__init__(
-            "runner.use_visual and visual_path need TensorBoard: "
-            "pip install 'paramfleet[visual]'"
-        )
+    sentence = (
+        "runner.use_visual and visual_path need TensorBoard: pip install 'paramfleet[visual]'"
+    )
 
 
 @contextlib.contextmanager

@@ -30,11 +30,10 @@ class JudgementError(ContractError):
     """A line of a file of judgements isn't one."""
 
     code = "contract.judgement"
-
-    def __init__(self, *, file: str, line: int, rule: str) -> None:
-        super().__init__(f"{file}, line {line}: {rule}", file=file, line=line, rule=rule)
-        self.file = file
-        self.line = line
+    file: str
+    line: int
+    rule: str
+    sentence = "{file}, line {line}: {rule}"
 
 
 class Question(NamedTuple):

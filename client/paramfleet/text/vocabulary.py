@@ -22,11 +22,9 @@ class VocabularyError(ContractError):
     """A vocabulary has no words, or its file isn't one."""
 
     code = "contract.vocabulary"
-
-    def __init__(self, *, source: str, rule: str) -> None:
-        super().__init__(f"{source}: {rule}", source=source, rule=rule)
-        self.source = source
-        self.rule = rule
+    source: str
+    rule: str
+    sentence = "{source}: {rule}"
 
 
 class Vocabulary:

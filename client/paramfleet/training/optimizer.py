@@ -40,36 +40,29 @@ class NotStartedError(ContractError):
     """A step was taken before the worker had joined the tables."""
 
     code = "contract.not_started"
-
-    def __init__(self) -> None:
-        super().__init__(
-            "this worker has no tables yet: call fleet.init_worker() before training"
-        )
+    sentence = "this worker has no tables yet: call fleet.init_worker() before training"
 
 
 class ExamplesError(ContractError):
     """A step was to count for a number of examples that no mean can use."""
 
     code = "contract.examples"
+    examples: float
 
-    def __init__(self, *, examples: float) -> None:
-        super().__init__(
-            f"step(examples={examples}): must be from 0 to {MAX_WEIGHT:g}; nothing was changed",
-            examples=examples,
-        )
-        self.examples = examples
+    @override
+    def describe(self) -> str:
+        allowed = f"must be from 0 to {MAX_WEIGHT:g}"
+        return f"step(examples={self.examples}): {allowed}; nothing was changed"
 
 
 class TrainingFinishedError(ContractError):
     """A step was taken after this worker had finished its training."""
 
     code = "contract.training_finished"
-
-    def __init__(self) -> None:
-        super().__init__(
-            "this worker has finished its training: take every step before "
-            "fleet.finish_training() and fleet.stop_worker()"
-        )
+    sentence = (
+        "this worker has finished its training: take every step before "
+        "fleet.finish_training() and fleet.stop_worker()"
+    )
 
 
 class DistributedOptimizer(torch.optim.Optimizer):

@@ -24,30 +24,26 @@ class BatchStatisticsError(ContractError):
     """A worker's part of a sum isn't finite; nothing was sent."""
 
     code = "contract.batch_statistics"
-
-    def __init__(self, *, name: str, step: int) -> None:
-        super().__init__(
-            f"{name} in step {step}: its batch statistics, or their gradient, are NaN or "
-            "infinite: look at this worker's batch and at the learning rate",
-            name=name,
-            step=step,
-        )
+    name: str
+    step: int
+    sentence = (
+        "{name} in step {step}: its batch statistics, or their gradient, are NaN or "
+        "infinite: look at this worker's batch and at the learning rate"
+    )
 
 
 class StepWeightError(ContractError):
     """A step counts for another number of examples than its backward pass did."""
 
     code = "contract.step_weight"
-
-    def __init__(self, *, step: int, counted: int, examples: int) -> None:
-        super().__init__(
-            f"step {step} counts for {examples} examples, and its backward pass through "
-            f"BatchNorm counted {counted}: with sync_batch_norm call backward once a step, "
-            "after every forward, and leave step's examples to what the model was called with",
-            step=step,
-            counted=counted,
-            examples=examples,
-        )
+    step: int
+    counted: int
+    examples: int
+    sentence = (
+        "step {step} counts for {examples} examples, and its backward pass through "
+        "BatchNorm counted {counted}: with sync_batch_norm call backward once a step, "
+        "after every forward, and leave step's examples to what the model was called with"
+    )
 
 
 class StepTotals:

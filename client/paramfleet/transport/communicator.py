@@ -52,24 +52,18 @@ class CommunicatorClosedError(UnavailableError):
 
     code = "unavailable.communicator_closed"
     retryable = False
-
-    def __init__(self) -> None:
-        super().__init__(
-            "this process is not in the job: call fleet.* after fleet.init() and before "
-            "fleet.stop_worker(), and not in a forked child"
-        )
+    sentence = (
+        "this process is not in the job: call fleet.* after fleet.init() and before "
+        "fleet.stop_worker(), and not in a forked child"
+    )
 
 
 class BackgroundError(IntegrityError):
     """A task of the background thread met an error that nobody had planned."""
 
     code = "integrity.background"
-
-    def __init__(self, *, reason: str) -> None:
-        super().__init__(
-            f"this worker's background thread failed: {reason}: please report this",
-            reason=reason,
-        )
+    reason: str
+    sentence = "this worker's background thread failed: {reason}: please report this"
 
 
 class _End(Generic[T]):

@@ -17,16 +17,12 @@ class PushesHeldError(UnavailableError):
     """A push came while a checkpoint is written; nothing was changed; send it again."""
 
     code = "unavailable.pushes_held"
-
-    def __init__(self, *, rank: int, waited_s: float) -> None:
-        super().__init__(
-            f"a push of worker {rank} waited {waited_s:.1f} s for a checkpoint that is being "
-            "written: send it again",
-            rank=rank,
-            waited_s=waited_s,
-        )
-        self.rank = rank
-        self.waited_s = waited_s
+    rank: int
+    waited_s: float
+    sentence = (
+        "a push of worker {rank} waited {waited_s:.1f} s for a checkpoint that is being "
+        "written: send it again"
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -50,33 +50,27 @@ class ManifestError(ContractError):
     """A folder is no checkpoint that this version can read."""
 
     code = "contract.manifest"
-
-    def __init__(self, *, path: str, rule: str) -> None:
-        super().__init__(f"{path}: {rule}", path=path, rule=rule)
-        self.path = path
-        self.rule = rule
+    path: str
+    rule: str
+    sentence = "{path}: {rule}"
 
 
 class CheckpointDamagedError(IntegrityError):
     """A file of a checkpoint is not what was saved."""
 
     code = "integrity.checkpoint_damaged"
-
-    def __init__(self, *, path: str, reason: str) -> None:
-        super().__init__(f"{path}: {reason}; use another checkpoint", path=path, reason=reason)
-        self.path = path
-        self.reason = reason
+    path: str
+    reason: str
+    sentence = "{path}: {reason}; use another checkpoint"
 
 
 class CheckpointWriteError(UnavailableError):
     """A file of a checkpoint could not be written."""
 
     code = "unavailable.checkpoint_write"
-
-    def __init__(self, *, path: str, reason: str) -> None:
-        super().__init__(f"{path}: {reason}", path=path, reason=reason)
-        self.path = path
-        self.reason = reason
+    path: str
+    reason: str
+    sentence = "{path}: {reason}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from paramfleet_shared.checkpoint.manifest import read_manifest, read_part
 from paramfleet_shared.checkpoint.saved_ids import check_each_once
@@ -22,16 +23,15 @@ class NoSuchTableError(ContractError):
     """A checkpoint has no sparse table of this name."""
 
     code = "contract.no_such_table"
+    path: str
+    table: str
+    known: str
+    nearest: str
 
-    def __init__(self, *, path: str, table: str, known: str, nearest: str) -> None:
-        hint = f"did you mean {nearest!r}?" if nearest else f"it has: {known}"
-        super().__init__(
-            f"{path} has no sparse table {table!r}; {hint}",
-            path=path,
-            table=table,
-            known=known,
-            nearest=nearest,
-        )
+    @override
+    def describe(self) -> str:
+        hint = f"did you mean {self.nearest!r}?" if self.nearest else f"it has: {self.known}"
+        return f"{self.path} has no sparse table {self.table!r}; {hint}"
 
 
 class SavedRows(NamedTuple):

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from typing_extensions import override
+
 from paramfleet_shared.errors import ContractError, IntegrityError, UnavailableError
 
 __all__ = [
@@ -32,72 +34,65 @@ class NoRedisError(UnavailableError):
     """Redis didn't answer."""
 
     code = "unavailable.no_redis"
-
-    def __init__(self, *, url: str, waited_s: float, reason: str, remedy: str) -> None:
-        super().__init__(
-            f"no answer from Redis at {url} after {waited_s:.1f} s ({reason}): {remedy}",
-            url=url,
-            waited_s=waited_s,
-            reason=reason,
-            remedy=remedy,
-        )
+    url: str
+    waited_s: float
+    reason: str
+    remedy: str
+    sentence = "no answer from Redis at {url} after {waited_s:.1f} s ({reason}): {remedy}"
 
 
 class RedisRefusedError(ContractError):
     """Redis answered that this process may not use it."""
 
     code = "contract.redis_refused"
-
-    def __init__(self, *, url: str, reason: str) -> None:
-        super().__init__(f"Redis at {url} refused: {reason}", url=url, reason=reason)
+    url: str
+    reason: str
+    sentence = "Redis at {url} refused: {reason}"
 
 
 class NoCoordinatorError(UnavailableError):
     """No coordinator of the job has announced itself."""
 
     code = "unavailable.no_coordinator"
-
-    def __init__(self, *, job: str, waited_s: float, reason: str = "none announced") -> None:
-        super().__init__(
-            f"no coordinator of job {job!r} after {waited_s:.1f} s ({reason}): start one with "
-            "`paramfleet coordinator`, with the same job name and Redis",
-            job=job,
-            waited_s=waited_s,
-            reason=reason,
-        )
+    job: str
+    waited_s: float
+    reason: str = "none announced"
+    sentence = (
+        "no coordinator of job {job!r} after {waited_s:.1f} s ({reason}): start one with "
+        "`paramfleet coordinator`, with the same job name and Redis"
+    )
 
 
 class WrongJobError(UnavailableError):
     """The address of a coordinator is now another job's coordinator."""
 
     code = "unavailable.wrong_job"
-
-    def __init__(self, *, asked: str, served: str) -> None:
-        super().__init__(
-            f"this coordinator serves job {served!r}, not {asked!r}", asked=asked, served=served
-        )
+    asked: str
+    served: str
+    sentence = "this coordinator serves job {served!r}, not {asked!r}"
 
 
 class UnknownRoleError(ContractError):
     """A process asked for a role that no job has."""
 
     code = "contract.unknown_role"
-
-    def __init__(self, *, role: str) -> None:
-        super().__init__(f"there is no role {role!r}: pserver or worker", role=role)
+    role: str
+    sentence = "there is no role {role!r}: pserver or worker"
 
 
 class JobFullError(ContractError):
     """A job has all the members of a role that it was started for."""
 
     code = "contract.job_full"
+    role: str
+    limit: int
 
-    def __init__(self, *, role: str, limit: int) -> None:
-        super().__init__(
-            f"the job was started for {limit} {role}s (index 0 to {limit - 1}), and this "
-            "would be one more",
-            role=role,
-            limit=limit,
+    @override
+    def describe(self) -> str:
+        return (
+            f"the job was started for {self.limit} {self.role}s (index 0 to "
+            f"{self.limit - 1}), and this "
+            "would be one more"
         )
 
 
@@ -105,115 +100,100 @@ class JobFinishedError(ContractError):
     """A worker came when there was nothing left to train."""
 
     code = "contract.job_finished"
-
-    def __init__(self, *, role: str) -> None:
-        super().__init__(
-            f"the job has finished, and takes no {role} any more: a new run of it begins once "
-            "its coordinator has ended",
-            role=role,
-        )
+    role: str
+    sentence = (
+        "the job has finished, and takes no {role} any more: a new run of it begins once "
+        "its coordinator has ended"
+    )
 
 
 class IndexTakenError(ContractError):
     """Another process has this role and index."""
 
     code = "contract.index_taken"
-
-    def __init__(self, *, role: str, index: int, holder: str) -> None:
-        super().__init__(f"{role} {index} is {holder}", role=role, index=index, holder=holder)
+    role: str
+    index: int
+    holder: str
+    sentence = "{role} {index} is {holder}"
 
 
 class JobSizeError(ContractError):
     """A coordinator was restarted with other sizes than its running job has."""
 
     code = "contract.job_size"
-
-    def __init__(self, *, job: str, name: str, running: int, given: int) -> None:
-        super().__init__(
-            f"job {job!r} is running with {name} = {running}, not {given}: "
-            "end it first, or choose another job name",
-            job=job,
-            name=name,
-            running=running,
-            given=given,
-        )
+    job: str
+    name: str
+    running: int
+    given: int
+    sentence = (
+        "job {job!r} is running with {name} = {running}, not {given}: "
+        "end it first, or choose another job name"
+    )
 
 
 class CoordinatorExistsError(ContractError):
     """A job has a coordinator already."""
 
     code = "contract.coordinator_exists"
-
-    def __init__(self, *, job: str, holder: str) -> None:
-        super().__init__(
-            f"job {job!r} has a coordinator already: {holder}", job=job, holder=holder
-        )
+    job: str
+    holder: str
+    sentence = "job {job!r} has a coordinator already: {holder}"
 
 
 class TooManyBarriersError(ContractError):
     """Workers wait at too many different barriers."""
 
     code = "contract.too_many_barriers"
-
-    def __init__(self, *, name: str, limit: int) -> None:
-        super().__init__(
-            f"barrier {name!r} can't be opened: {limit} are open already, which is the most",
-            name=name,
-            limit=limit,
-        )
+    name: str
+    limit: int
+    sentence = "barrier {name!r} can't be opened: {limit} are open already, which is the most"
 
 
 class WorkersOnlyError(ContractError):
     """A process that isn't a worker called what is among workers."""
 
     code = "contract.workers_only"
-
-    def __init__(self, *, role: str, operation: str) -> None:
-        super().__init__(
-            f"{operation} is among workers, and this is a {role}",
-            role=role,
-            operation=operation,
-        )
+    role: str
+    operation: str
+    sentence = "{operation} is among workers, and this is a {role}"
 
 
 class NotAMemberError(UnavailableError):
     """The coordinator hasn't seen this member yet; its next heartbeat makes it known."""
 
     code = "unavailable.not_a_member"
-
-    def __init__(self, *, role: str, index: int) -> None:
-        super().__init__(f"{role} {index} hasn't joined", role=role, index=index)
+    role: str
+    index: int
+    sentence = "{role} {index} hasn't joined"
 
 
 class FencedError(IntegrityError):
     """A newer process has taken this one's place; what it writes is refused."""
 
     code = "integrity.fenced"
-
-    def __init__(self, *, role: str, index: int, incarnation: int, newest: int) -> None:
-        super().__init__(
-            f"{role} {index} incarnation {incarnation} was replaced by incarnation {newest}",
-            role=role,
-            index=index,
-            incarnation=incarnation,
-            newest=newest,
-        )
+    role: str
+    index: int
+    incarnation: int
+    newest: int
+    sentence = "{role} {index} incarnation {incarnation} was replaced by incarnation {newest}"
 
 
 class UnissuedIncarnationError(ContractError):
     """A process acts for a member with an incarnation that the coordinator never gave out."""
 
     code = "contract.unissued_incarnation"
+    role: str
+    index: int
+    incarnation: int
+    newest: int
 
-    def __init__(self, *, role: str, index: int, incarnation: int, newest: int) -> None:
-        given = f"the newest is {newest}" if newest else "it gave out none"
-        super().__init__(
-            f"{role} {index} incarnation {incarnation} isn't one that the coordinator gave "
-            f"out: {given}; join the job first",
-            role=role,
-            index=index,
-            incarnation=incarnation,
-            newest=newest,
+    @override
+    def describe(self) -> str:
+        given = f"the newest is {self.newest}" if self.newest else "it gave out none"
+        return (
+            f"{self.role} {self.index} incarnation {self.incarnation} isn't one that the "
+            "coordinator gave "
+            f"out: {given}; join the job first"
         )
 
 
@@ -221,28 +201,22 @@ class OtherLaunchError(ContractError):
     """A job of this name runs already, started by another launch."""
 
     code = "contract.other_launch"
-
-    def __init__(self, *, job: str, holder: str) -> None:
-        super().__init__(
-            f"job {job!r} runs already: {holder}; end it first, or give this one another name "
-            "with --job",
-            job=job,
-            holder=holder,
-        )
+    job: str
+    holder: str
+    sentence = (
+        "job {job!r} runs already: {holder}; end it first, or give this one another name "
+        "with --job"
+    )
 
 
 class EpochEndedError(IntegrityError):
     """The job this process belongs to has ended, and another of its name has begun."""
 
     code = "integrity.epoch_ended"
-
-    def __init__(self, *, job: str, epoch: int, newest: int) -> None:
-        super().__init__(
-            f"job {job!r} has gone on to run {newest}; this process belongs to run {epoch}",
-            job=job,
-            epoch=epoch,
-            newest=newest,
-        )
+    job: str
+    epoch: int
+    newest: int
+    sentence = "job {job!r} has gone on to run {newest}; this process belongs to run {epoch}"
 
 
 class PlacementTimeoutError(UnavailableError):

@@ -16,14 +16,12 @@ class TooFewShardsError(ContractError):
     """A job has more pservers than shards, so that some would hold nothing."""
 
     code = "contract.too_few_shards"
-
-    def __init__(self, *, num_shards: int, num_servers: int) -> None:
-        super().__init__(
-            f"{num_shards} shards can't be placed on {num_servers} pservers: "
-            "raise num_shards or start fewer pservers",
-            num_shards=num_shards,
-            num_servers=num_servers,
-        )
+    num_shards: int
+    num_servers: int
+    sentence = (
+        "{num_shards} shards can't be placed on {num_servers} pservers: "
+        "raise num_shards or start fewer pservers"
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,15 +8,26 @@ The tree answers one question: what may the caller do next?
 * ``IntegrityError``: stop the job.
 
 A leaf class lives beside the code that raises it, those of a pserver in
-``served_errors``, where workers know them too. Its ``__init__`` takes only
-keyword arguments, its *facts*: plain values that msgpack can carry. It builds
-its own sentence from them, so that the same class with the same facts can be
-built on the other side of a wire (``error_from_wire``). ``code`` is the stable
-name on the wire and never changes once shipped; it starts with its branch.
+``errors.served``, where workers know them too. It states each thing once::
+
+    class IdError(ContractError):
+        code = "contract.id"
+        table: str
+        found: str
+        rule: str
+        sentence = "table {table!r}: {found}: {rule}"
+
+Its fields are its *facts*: plain values that msgpack can carry, given by keyword.
+``sentence`` names them as ``str.format`` does; a sentence that needs more is made by
+``describe``. So the same class with the same facts can be built on the other side of a wire
+(``error_from_wire``). ``code`` is the stable name on the wire and never changes once shipped;
+it starts with its branch.
 """
 
+import string
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from inspect import get_annotations
+from typing import Any, ClassVar, dataclass_transform, get_origin
 
 from paramfleet_shared.values.texts import MAX_SHOWN, printable, shortened, shown
 
@@ -40,6 +51,7 @@ _MORE_SHOWN = {"reason": 2000, "rule": 2000, "remedy": 2000, "path": 1000, "wher
 _CLASS_OF_CODE: dict[str, type["FleetError"]] = {}
 
 
+@dataclass_transform(kw_only_default=True)
 class FleetError(Exception):
     """Base of every error raised on purpose.
 
@@ -47,8 +59,12 @@ class FleetError(Exception):
     control characters.
 
     Args:
-        message: The sentence a person reads: what was wrong, where, what to do.
+        message: The sentence a person reads: what was wrong, where, what to do. A class that
+            states its facts makes it itself.
         facts: The keyword arguments the leaf class was built from.
+
+    Raises:
+        TypeError: if the facts aren't those that the class states.
     """
 
     code: ClassVar[str] = "internal"
@@ -57,19 +73,60 @@ class FleetError(Exception):
     retryable: ClassVar[bool] = False
     """Whether the same call may succeed later without a change by the caller."""
 
+    sentence: ClassVar[str] = ""
+    """What a person reads, with the names of facts in braces."""
+
+    _stated: ClassVar[tuple[str, ...]] = ()
+    """The names of the facts that a class states."""
+
     def __init_subclass__(cls) -> None:
-        """Make the class known by its wire code."""
+        """Make the class known by its wire code, and read which facts it states.
+
+        Raises:
+            TypeError: if its sentence names something else.
+        """
         super().__init_subclass__()
         if "code" in cls.__dict__:
             _CLASS_OF_CODE[cls.code] = cls
+        own = get_annotations(cls)
+        facts = (name for name, kind in own.items() if ClassVar not in {kind, get_origin(kind)})
+        cls._stated = (*cls._stated, *facts)
+        named = {name for _, name, _, _ in string.Formatter().parse(cls.sentence) if name}
+        if not named <= set(cls._stated):
+            message = f"{cls.__name__}: no such facts: {sorted(named - set(cls._stated))}"
+            raise TypeError(message)
 
     def __init__(self, message: str = "", **facts: Any) -> None:
+        if self._stated or self.sentence:
+            facts = self._take(message, facts)
+            message = self.describe()
         super().__init__(_bounded(message, facts))
         self.facts: Mapping[str, Any] = {
             name: _fit(fact, _most(name)) for name, fact in facts.items()
         }
         self.remote = False
         """True when a peer raised it and it came over the wire."""
+
+    def describe(self) -> str:
+        """Return the sentence, from the facts that are attributes already."""
+        return self.sentence.format(**{name: getattr(self, name) for name in self._stated})
+
+    def _take(self, message: str, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Make the facts attributes, and return all of them in the order of the class.
+
+        Raises:
+            TypeError: if they aren't those that the class states.
+        """
+        defaults = {name for name in self._stated if hasattr(type(self), name)}
+        lacking = sorted(set(self._stated) - set(given) - defaults)
+        odd = sorted(set(given) - set(self._stated))
+        if message or lacking or odd:
+            rule = f"takes {', '.join(self._stated) or 'nothing'} by keyword"
+            wrong = f"{type(self).__name__} {rule}; lacking {lacking}, unknown {odd}"
+            raise TypeError(wrong)
+        for name, fact in given.items():
+            setattr(self, name, fact)
+        return {name: getattr(self, name) for name in self._stated}
 
 
 class ContractError(FleetError):
@@ -101,14 +158,10 @@ class JobFailedError(IntegrityError):
     """A member of the job died or gave up, and the job ends with it."""
 
     code = "integrity.job_failed"
-
-    def __init__(self, *, role: str, index: int, reason: str) -> None:
-        super().__init__(
-            f"the job failed: {role} {index}: {reason}", role=role, index=index, reason=reason
-        )
-        self.role = role
-        self.index = index
-        self.reason = reason
+    role: str
+    index: int
+    reason: str
+    sentence = "the job failed: {role} {index}: {reason}"
 
 
 def error_to_wire(error: BaseException) -> dict[str, Any]:

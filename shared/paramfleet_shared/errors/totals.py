@@ -29,29 +29,25 @@ class TotalMismatchError(ContractError):
     """Two workers' parts of a sum have different lengths."""
 
     code = "contract.total_mismatch"
-
-    def __init__(self, *, name: str, rank: int, got: int, other: int, have: int) -> None:
-        super().__init__(
-            f"{name!r}: worker {rank} has {got} numbers, and worker {other} has {have}: make "
-            "the same model in every worker",
-            name=name,
-            rank=rank,
-            got=got,
-            other=other,
-            have=have,
-        )
+    name: str
+    rank: int
+    got: int
+    other: int
+    have: int
+    sentence = (
+        "{name!r}: worker {rank} has {got} numbers, and worker {other} has {have}: make "
+        "the same model in every worker"
+    )
 
 
 class TotalsTooLargeError(ContractError):
     """A step has more sums over the workers than a pserver keeps."""
 
     code = "contract.totals_too_large"
-
-    def __init__(self, *, name: str, rank: int, limit: int) -> None:
-        super().__init__(
-            f"{name!r} of worker {rank}: a step's sums have more than {limit:,} bytes, or are "
-            "too many: take the steps that backward belongs to",
-            name=name,
-            rank=rank,
-            limit=limit,
-        )
+    name: str
+    rank: int
+    limit: int
+    sentence = (
+        "{name!r} of worker {rank}: a step's sums have more than {limit:,} bytes, or are "
+        "too many: take the steps that backward belongs to"
+    )

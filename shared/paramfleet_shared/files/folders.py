@@ -24,11 +24,9 @@ class FolderNameError(ContractError):
     """No folder can have this name, or what has it must stay."""
 
     code = "contract.folder_name"
-
-    def __init__(self, *, path: str, rule: str) -> None:
-        super().__init__(f"folder {path!r}: {rule}", path=path, rule=rule)
-        self.path = path
-        self.rule = rule
+    path: str
+    rule: str
+    sentence = "folder {path!r}: {rule}"
 
 
 class FolderNotAllowedError(ContractError):

@@ -44,34 +44,25 @@ class UnsafeFolderError(ContractError):
     """A folder that must be this user's alone isn't."""
 
     code = "contract.unsafe_folder"
-
-    def __init__(self, *, path: str, reason: str) -> None:
-        super().__init__(
-            f"{path} can't keep the secrets of a job: {reason}; remove it, or name another "
-            "folder in PARAMFLEET_RUNTIME_DIR",
-            path=path,
-            reason=reason,
-        )
-        self.path = path
-        self.reason = reason
+    path: str
+    reason: str
+    sentence = (
+        "{path} can't keep the secrets of a job: {reason}; remove it, or name another "
+        "folder in PARAMFLEET_RUNTIME_DIR"
+    )
 
 
 class JobRunsError(ContractError):
     """A job of this name runs on this machine already."""
 
     code = "contract.job_runs"
-
-    def __init__(self, *, job: str, pid: int, launch: str) -> None:
-        super().__init__(
-            f"job {job} runs already on this machine (process {pid}, launch {launch}): end it "
-            "first, or give this one another name with --job",
-            job=job,
-            pid=pid,
-            launch=launch,
-        )
-        self.job = job
-        self.pid = pid
-        self.launch = launch
+    job: str
+    pid: int
+    launch: str
+    sentence = (
+        "job {job} runs already on this machine (process {pid}, launch {launch}): end it "
+        "first, or give this one another name with --job"
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -82,15 +82,9 @@ class UnmarkedRouteError(ContractError):
     """A route doesn't say whom it serves."""
 
     code = "contract.unmarked_route"
-
-    def __init__(self, *, method: str, path: str) -> None:
-        super().__init__(
-            f"the handler of {method} {path} has no access: mark it with @requires",
-            method=method,
-            path=path,
-        )
-        self.method = method
-        self.path = path
+    method: str
+    path: str
+    sentence = "the handler of {method} {path} has no access: mark it with @requires"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

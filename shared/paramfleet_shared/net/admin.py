@@ -52,14 +52,10 @@ class AdminPortInUseError(ContractError):
     """The admin address can't be listened on."""
 
     code = "contract.admin_port_in_use"
-
-    def __init__(self, *, host: str, port: int, reason: str) -> None:
-        super().__init__(
-            f"can't listen on {host} port {port}, the admin address: {reason}",
-            host=host,
-            port=port,
-            reason=reason,
-        )
+    host: str
+    port: int
+    reason: str
+    sentence = "can't listen on {host} port {port}, the admin address: {reason}"
 
 
 class AdminServer:

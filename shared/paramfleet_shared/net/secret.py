@@ -43,29 +43,22 @@ class SecretExistsError(ContractError):
     """There is a file already where a new secret is to be."""
 
     code = "contract.secret_exists"
-
-    def __init__(self, *, path: str) -> None:
-        super().__init__(
-            f"{path} is there already, and a job may use it: name another file, or remove it",
-            path=path,
-        )
+    path: str
+    sentence = "{path} is there already, and a job may use it: name another file, or remove it"
 
 
 class OpenJobError(ContractError):
     """A process would serve whoever reaches it: it has neither certificates nor a secret."""
 
     code = "contract.open_job"
-
-    def __init__(self, *, job: str) -> None:
-        super().__init__(
-            f"job {job} has neither certificates nor a secret, so anybody who reaches its "
-            "ports could steer it: give each of its processes the same file in "
-            "PARAMFLEET_SECRET_FILE (`paramfleet secret FILE` makes one), or certificates in "
-            "PARAMFLEET_TLS_DIR (`paramfleet certs init`), or set PARAMFLEET_INSECURE=true "
-            "where everybody who reaches the network is trusted",
-            job=job,
-        )
-        self.job = job
+    job: str
+    sentence = (
+        "job {job} has neither certificates nor a secret, so anybody who reaches its "
+        "ports could steer it: give each of its processes the same file in "
+        "PARAMFLEET_SECRET_FILE (`paramfleet secret FILE` makes one), or certificates in "
+        "PARAMFLEET_TLS_DIR (`paramfleet certs init`), or set PARAMFLEET_INSECURE=true "
+        "where everybody who reaches the network is trusted"
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,31 +53,22 @@ class CertificateFilesError(ContractError):
     """The certificate, key and authority that the settings name can't be used."""
 
     code = "contract.certificate_files"
-
-    def __init__(self, *, files: str, reason: str) -> None:
-        super().__init__(
-            f"can't use the certificates {files}: {reason}; `paramfleet certs issue` makes "
-            "them, `paramfleet doctor` says what is wrong",
-            files=files,
-            reason=reason,
-        )
+    files: str
+    reason: str
+    sentence = (
+        "can't use the certificates {files}: {reason}; `paramfleet certs issue` makes "
+        "them, `paramfleet doctor` says what is wrong"
+    )
 
 
 class PeerRefusedError(ContractError):
     """A peer's certificate isn't what it must be."""
 
     code = "contract.peer_refused"
-
-    def __init__(self, *, peer: str, endpoint: str, reason: str) -> None:
-        super().__init__(
-            f"{peer} at {endpoint} isn't spoken to: {reason}",
-            peer=peer,
-            endpoint=endpoint,
-            reason=reason,
-        )
-        self.peer = peer
-        self.endpoint = endpoint
-        self.reason = reason
+    peer: str
+    endpoint: str
+    reason: str
+    sentence = "{peer} at {endpoint} isn't spoken to: {reason}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,9 +43,9 @@ class TokensFileError(ContractError):
     """The file of token hashes can't be read."""
 
     code = "contract.tokens_file"
-
-    def __init__(self, *, path: str, reason: str) -> None:
-        super().__init__(f"the file of tokens {path}: {reason}", path=path, reason=reason)
+    path: str
+    reason: str
+    sentence = "the file of tokens {path}: {reason}"
 
 
 @dataclass(frozen=True, slots=True)

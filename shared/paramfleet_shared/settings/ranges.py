@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
+from typing_extensions import override
+
 from paramfleet_shared.errors import ContractError
 
 __all__ = ["SettingError", "UnknownSettingError", "check_ranges"]
@@ -14,26 +16,23 @@ class SettingError(ContractError):
     """A setting has a value its rule forbids."""
 
     code = "contract.setting"
-
-    def __init__(self, *, name: str, value: Any, rule: str) -> None:
-        super().__init__(
-            f"{name} = {value!r}: must be {rule}", name=name, value=value, rule=rule
-        )
-        self.name = name
-        self.value = value
-        self.rule = rule
+    name: str
+    value: Any
+    rule: str
+    sentence = "{name} = {value!r}: must be {rule}"
 
 
 class UnknownSettingError(ContractError):
     """A setting was given that nothing reads."""
 
     code = "contract.unknown_setting"
+    name: str
+    nearest: str | None
 
-    def __init__(self, *, name: str, nearest: str | None) -> None:
-        hint = f"; did you mean {nearest}?" if nearest else ""
-        super().__init__(f"nothing reads the setting {name}{hint}", name=name, nearest=nearest)
-        self.name = name
-        self.nearest = nearest
+    @override
+    def describe(self) -> str:
+        hint = f"; did you mean {self.nearest}?" if self.nearest else ""
+        return f"nothing reads the setting {self.name}{hint}"
 
 
 def check_ranges(settings: Any, ranges: Mapping[str, tuple[float, float]]) -> None:

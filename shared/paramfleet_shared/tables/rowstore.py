@@ -90,17 +90,10 @@ class RowShapeError(ContractError):
     """An array of ids, values or gradients has the wrong shape or type."""
 
     code = "contract.row_shape"
-
-    def __init__(self, *, table: str, expected: str, got: str) -> None:
-        super().__init__(
-            f"table {table!r}: expected {expected}, got {got}",
-            table=table,
-            expected=expected,
-            got=got,
-        )
-        self.table = table
-        self.expected = expected
-        self.got = got
+    table: str
+    expected: str
+    got: str
+    sentence = "table {table!r}: expected {expected}, got {got}"
 
 
 def check_array(

@@ -51,18 +51,14 @@ class TableMismatchError(ContractError):
     """Two processes describe one table differently."""
 
     code = "contract.table_mismatch"
-
-    def __init__(self, *, table: str, field: str, have: Any, got: Any) -> None:
-        super().__init__(
-            f"table {table!r} is declared with {field} = {got!r}, but it exists with "
-            f"{field} = {have!r}: every worker must declare the same model",
-            table=table,
-            field=field,
-            have=have,
-            got=got,
-        )
-        self.table = table
-        self.field = field
+    table: str
+    field: str
+    have: Any
+    got: Any
+    sentence = (
+        "table {table!r} is declared with {field} = {got!r}, but it exists with "
+        "{field} = {have!r}: every worker must declare the same model"
+    )
 
 
 def stream_of(seed: int, table: str) -> int:

@@ -24,13 +24,11 @@ class OtelMissingError(ContractError):
     """Traces are asked for, and OpenTelemetry isn't installed."""
 
     code = "contract.otel_missing"
-
-    def __init__(self, *, reason: str) -> None:
-        super().__init__(
-            f"traces = 'otlp' needs OpenTelemetry ({reason}): pip install 'paramfleet[otel]', "
-            "or traces = 'none'",
-            reason=reason,
-        )
+    reason: str
+    sentence = (
+        "traces = 'otlp' needs OpenTelemetry ({reason}): pip install 'paramfleet[otel]', "
+        "or traces = 'none'"
+    )
 
 
 def tracing_of(settings: JobSettings, role: str) -> "OtelTracing | None":

@@ -50,21 +50,12 @@ class BadLineError(ContractError):
     """A line of data doesn't hold what the slots say."""
 
     code = "contract.bad_line"
-
-    def __init__(self, *, source: str, line: int, slot: str, column: int, reason: str) -> None:
-        super().__init__(
-            f"{source}, line {line}, slot {slot}, column {column}: {reason}",
-            source=source,
-            line=line,
-            slot=slot,
-            column=column,
-            reason=reason,
-        )
-        self.source = source
-        self.line = line
-        self.slot = slot
-        self.column = column
-        self.reason = reason
+    source: str
+    line: int
+    slot: str
+    column: int
+    reason: str
+    sentence = "{source}, line {line}, slot {slot}, column {column}: {reason}"
 
 
 class BadLines:

@@ -68,49 +68,37 @@ class EmptyFileListError(ContractError):
     """A dataset has no files."""
 
     code = "contract.empty_file_list"
-
-    def __init__(self) -> None:
-        super().__init__("the dataset has no files: call set_filelist() with at least one")
+    sentence = "the dataset has no files: call set_filelist() with at least one"
 
 
 class TooFewFilesError(ContractError):
     """There are more workers than files, so that one would have nothing to read."""
 
     code = "contract.too_few_files"
-
-    def __init__(self, *, num_files: int, num_workers: int) -> None:
-        super().__init__(
-            f"{num_files} files for {num_workers} workers: split the files into at least as "
-            "many parts, or start fewer workers",
-            num_files=num_files,
-            num_workers=num_workers,
-        )
-        self.num_files = num_files
-        self.num_workers = num_workers
+    num_files: int
+    num_workers: int
+    sentence = (
+        "{num_files} files for {num_workers} workers: split the files into at least as "
+        "many parts, or start fewer workers"
+    )
 
 
 class CannotReadFileError(ContractError):
     """A file of data isn't there, or can't be opened."""
 
     code = "contract.cannot_read_file"
-
-    def __init__(self, *, file: str, reason: str) -> None:
-        super().__init__(f"cannot read {file}: {reason}", file=file, reason=reason)
-        self.file = file
-        self.reason = reason
+    file: str
+    reason: str
+    sentence = "cannot read {file}: {reason}"
 
 
 class DamagedFileError(ContractError):
     """A compressed file ends too early, or isn't what its name says."""
 
     code = "contract.damaged_file"
-
-    def __init__(self, *, file: str, reason: str) -> None:
-        super().__init__(
-            f"{file} is damaged: {reason}: make or copy it again", file=file, reason=reason
-        )
-        self.file = file
-        self.reason = reason
+    file: str
+    reason: str
+    sentence = "{file} is damaged: {reason}: make or copy it again"
 
 
 def split_files(

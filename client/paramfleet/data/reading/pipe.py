@@ -37,39 +37,25 @@ class PipeFailedError(ContractError):
     """A pipe command ended with an error."""
 
     code = "contract.pipe_failed"
-
-    def __init__(self, *, command: str, file: str, status: int, words: str) -> None:
-        super().__init__(
-            f"pipe_command {command!r} ended with {status} at {file}; it said:\n{words}",
-            command=command,
-            file=file,
-            status=status,
-            words=words,
-        )
-        self.command = command
-        self.file = file
-        self.status = status
-        self.words = words
+    command: str
+    file: str
+    status: int
+    words: str
+    sentence = "pipe_command {command!r} ended with {status} at {file}; it said:\n{words}"
 
 
 class PipeTimeoutError(ContractError):
     """A pipe command wrote nothing for too long."""
 
     code = "contract.pipe_timeout"
-
-    def __init__(self, *, command: str, file: str, waited_s: float, words: str) -> None:
-        super().__init__(
-            f"pipe_command {command!r} wrote nothing for {waited_s:g} s at {file} "
-            f"(pipe_timeout_s); it said:\n{words}",
-            command=command,
-            file=file,
-            waited_s=waited_s,
-            words=words,
-        )
-        self.command = command
-        self.file = file
-        self.waited_s = waited_s
-        self.words = words
+    command: str
+    file: str
+    waited_s: float
+    words: str
+    sentence = (
+        "pipe_command {command!r} wrote nothing for {waited_s:g} s at {file} "
+        "(pipe_timeout_s); it said:\n{words}"
+    )
 
 
 class Pipe:

@@ -1,5 +1,7 @@
 """What can be wrong with a model folder and its configuration."""
 
+from typing_extensions import override
+
 from paramfleet_shared.errors import ContractError
 
 __all__ = ["ConfigError", "FeatureNotHereError", "ModelFolderError", "UnknownKeyError"]
@@ -9,15 +11,15 @@ class ConfigError(ContractError):
     """A key of a configuration has a value that its rule forbids, or lacks one."""
 
     code = "contract.config"
+    where: str
+    key: str
+    value: str
+    rule: str
 
-    def __init__(self, *, where: str, key: str, value: str, rule: str) -> None:
-        have = f" = {value}" if value else ""
-        super().__init__(
-            f"{where}: {key}{have}: {rule}", where=where, key=key, value=value, rule=rule
-        )
-        self.where = where
-        self.key = key
-        self.rule = rule
+    @override
+    def describe(self) -> str:
+        have = f" = {self.value}" if self.value else ""
+        return f"{self.where}: {self.key}{have}: {self.rule}"
 
 
 class UnknownKeyError(ContractError):
@@ -43,19 +45,16 @@ class FeatureNotHereError(ContractError):
     """A key asks for something that PaddleRec has and that isn't here."""
 
     code = "contract.feature_not_here"
-
-    def __init__(self, *, where: str, key: str, remedy: str) -> None:
-        super().__init__(f"{where}: {key}: {remedy}", where=where, key=key, remedy=remedy)
-        self.where = where
-        self.key = key
+    where: str
+    key: str
+    remedy: str
+    sentence = "{where}: {key}: {remedy}"
 
 
 class ModelFolderError(ContractError):
     """A model folder lacks a module or a name, or one of them isn't what it must be."""
 
     code = "contract.model_folder"
-
-    def __init__(self, *, path: str, rule: str) -> None:
-        super().__init__(f"{path}: {rule}", path=path, rule=rule)
-        self.path = path
-        self.rule = rule
+    path: str
+    rule: str
+    sentence = "{path}: {rule}"

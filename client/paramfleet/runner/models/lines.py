@@ -14,12 +14,10 @@ class LineError(ContractError):
     """A line of a data file isn't what the reader expects, or can't be read."""
 
     code = "contract.line"
-
-    def __init__(self, *, file: str, line: int, rule: str) -> None:
-        super().__init__(f"{file}, line {line}: {rule}", file=file, line=line, rule=rule)
-        self.file = file
-        self.line = line
-        self.rule = rule
+    file: str
+    line: int
+    rule: str
+    sentence = "{file}, line {line}: {rule}"
 
 
 def read_lines(file: str | Path) -> Iterator[tuple[int, str]]:

@@ -19,15 +19,12 @@ class StateMissingError(ContractError):
     """A parameter has no optimizer state to average: no batch has reached it yet."""
 
     code = "contract.localsgd_state_missing"
-
-    def __init__(self, *, shape: list[int]) -> None:
-        super().__init__(
-            f"optimizer_state = 'average': a parameter of shape {shape} has no state yet, and "
-            "the workers' means would not be of the same numbers; freeze it (requires_grad = "
-            "False), or use optimizer_state = 'keep'",
-            shape=shape,
-        )
-        self.shape = shape
+    shape: list[int]
+    sentence = (
+        "optimizer_state = 'average': a parameter of shape {shape} has no state yet, and "
+        "the workers' means would not be of the same numbers; freeze it (requires_grad = "
+        "False), or use optimizer_state = 'keep'"
+    )
 
 
 def state_tensors(

@@ -9,6 +9,7 @@ from datetime import timedelta
 
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store, _get_default_store
+from typing_extensions import override
 
 from paramfleet_shared.errors import IntegrityError
 from paramfleet_shared.system.clock import Clock
@@ -23,25 +24,22 @@ class SynchronizationLostError(IntegrityError):
     """Workers that train together lost each other: the group is of no use any more."""
 
     code = "integrity.localsgd_synchronization_lost"
+    operation: str
+    rank: int
+    missing: list[int]
+    waited_s: float
+    reason: str
 
-    def __init__(
-        self, *, operation: str, rank: int, missing: list[int], waited_s: float, reason: str
-    ) -> None:
-        who = ", ".join(f"rank {number}" for number in missing) or "a rank that can't be told"
-        super().__init__(
-            f"rank {rank}: {operation}: {who} didn't take part within "
-            f"{waited_s:.1f} s: {reason}",
-            operation=operation,
-            rank=rank,
-            missing=missing,
-            waited_s=waited_s,
-            reason=reason,
+    @override
+    def describe(self) -> str:
+        who = (
+            ", ".join(f"rank {number}" for number in self.missing)
+            or "a rank that can't be told"
         )
-        self.operation = operation
-        self.rank = rank
-        self.missing = missing
-        self.waited_s = waited_s
-        self.reason = reason
+        return (
+            f"rank {self.rank}: {self.operation}: {who} didn't take part within "
+            f"{self.waited_s:.1f} s: {self.reason}"
+        )
 
 
 def missing_ranks(operation: str, clock: Clock, *, grace_s: float = GRACE_S) -> list[int]:

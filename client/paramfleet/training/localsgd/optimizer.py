@@ -37,30 +37,23 @@ class LossMissingError(ContractError):
     """An adaptive period needs the loss of each step, and it wasn't given."""
 
     code = "contract.localsgd_loss_missing"
-
-    def __init__(self) -> None:
-        super().__init__(
-            "an adaptive period follows the loss: call optimizer.minimize(loss), "
-            "optimizer.step(loss=loss) or optimizer.step(closure)"
-        )
+    sentence = (
+        "an adaptive period follows the loss: call optimizer.minimize(loss), "
+        "optimizer.step(loss=loss) or optimizer.step(closure)"
+    )
 
 
 class NotFiniteError(ContractError):
     """What this worker learned holds NaN or infinities; nobody was told of it."""
 
     code = "contract.localsgd_not_finite"
-
-    def __init__(self, *, fragment: int, step: int, count: int) -> None:
-        super().__init__(
-            f"fragment {fragment}: {count} values are NaN or infinite after step {step}: they "
-            "would spread to all workers; look at the batches, the loss and the learning rate",
-            fragment=fragment,
-            step=step,
-            count=count,
-        )
-        self.fragment = fragment
-        self.step = step
-        self.count = count
+    fragment: int
+    step: int
+    count: int
+    sentence = (
+        "fragment {fragment}: {count} values are NaN or infinite after step {step}: they "
+        "would spread to all workers; look at the batches, the loss and the learning rate"
+    )
 
 
 @dataclass(slots=True)

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
+from typing_extensions import override
 
 from paramfleet.config.strategy import TrainingMode
 from paramfleet.tables.dense import DenseBlock
@@ -28,50 +29,46 @@ class GradientError(ContractError):
     """A gradient is NaN, infinite or too large; the step changed nothing."""
 
     code = "contract.gradient"
+    table: str
+    step: int
+    count: int
 
-    def __init__(self, *, table: str, step: int, count: int) -> None:
-        super().__init__(
-            f"table {table!r}: {count} values of the gradient of step {step} are NaN, infinite "
+    @override
+    def describe(self) -> str:
+        return (
+            f"table {self.table!r}: {self.count} values of the gradient of step {self.step} "
+            "are NaN, infinite "
             f"or not below {LARGEST_GRADIENT:.3g} in size: nothing was changed; look at the "
-            "batch, the loss and the learning rate",
-            table=table,
-            step=step,
-            count=count,
+            "batch, the loss and the learning rate"
         )
-        self.table = table
-        self.step = step
-        self.count = count
 
 
 class LearningRateError(ContractError):
     """A learning rate is NaN, negative or too large; the step changed nothing."""
 
     code = "contract.learning_rate"
+    table: str
+    step: int
+    rate: float
 
-    def __init__(self, *, table: str, step: int, rate: float) -> None:
-        super().__init__(
-            f"table {table!r}: the learning rate of step {step} is {rate}, and must be from 0 "
-            f"to {MAX_LEARNING_RATE:g}: nothing was changed; look at the scheduler",
-            table=table,
-            step=step,
-            rate=rate,
+    @override
+    def describe(self) -> str:
+        return (
+            f"table {self.table!r}: the learning rate of step {self.step} is {self.rate}, and "
+            "must be from 0 "
+            f"to {MAX_LEARNING_RATE:g}: nothing was changed; look at the scheduler"
         )
-        self.table = table
-        self.step = step
-        self.rate = rate
 
 
 class TableSharedLateError(ContractError):
     """Modules of one name don't share their table yet, but an optimizer holds both."""
 
     code = "contract.table_shared_late"
-
-    def __init__(self, *, table: str) -> None:
-        super().__init__(
-            f"two modules use table {table!r}, each with a parameter of its own: call "
-            "fleet.distributed_model(model) before making the optimizer",
-            table=table,
-        )
+    table: str
+    sentence = (
+        "two modules use table {table!r}, each with a parameter of its own: call "
+        "fleet.distributed_model(model) before making the optimizer"
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from typing_extensions import override
+
 from paramfleet_shared.discovery.orders import CheckpointOrder, Orders
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.values.bounds import MAX_LEARNING_RATE
@@ -39,24 +41,24 @@ class ActionRefusedError(ContractError):
     """The job can't do that as it stands."""
 
     code = "contract.action_refused"
+    action: str
+    mode: str | None
+    reason: str
 
-    def __init__(self, *, action: str, mode: str | None, reason: str) -> None:
-        where = "before the training" if mode is None else f"in mode {mode}"
-        super().__init__(
-            f"{action} is refused {where}: {reason}",
-            action=action,
-            mode=mode,
-            reason=reason,
-        )
+    @override
+    def describe(self) -> str:
+        where = "before the training" if self.mode is None else f"in mode {self.mode}"
+        return f"{self.action} is refused {where}: {self.reason}"
 
 
 class SettingRefusedError(ContractError):
     """A setting's value is none it may have."""
 
     code = "contract.setting_refused"
-
-    def __init__(self, *, name: str, value: str, rule: str) -> None:
-        super().__init__(f"{name} = {value}: {rule}", name=name, value=value, rule=rule)
+    name: str
+    value: str
+    rule: str
+    sentence = "{name} = {value}: {rule}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -24,9 +24,9 @@ class WordsError(ContractError):
     """A list of words doesn't name the ids of a table."""
 
     code = "contract.words"
-
-    def __init__(self, *, path: str, rule: str) -> None:
-        super().__init__(f"{path}: {rule}", path=path, rule=rule)
+    path: str
+    rule: str
+    sentence = "{path}: {rule}"
 
 
 def export_table(

@@ -5,6 +5,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlsplit
 
+from typing_extensions import override
+
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.files.job_folder import JobFolder, UnsafeFolderError, runtime_dir
 from paramfleet_shared.net.secret import MIN_SECRET_LENGTH, JobSecret
@@ -18,16 +20,17 @@ class NoJobError(ContractError):
     """Nothing says which job is meant, or where it is."""
 
     code = "contract.no_job"
+    job: str
+    running: list[str]
 
-    def __init__(self, *, job: str, running: list[str]) -> None:
-        which = f"no job {job}" if job else "no job"
-        others = f"; running are {', '.join(running)}" if running else ""
-        super().__init__(
+    @override
+    def describe(self) -> str:
+        which = f"no job {self.job}" if self.job else "no job"
+        others = f"; running are {', '.join(self.running)}" if self.running else ""
+        return (
             f"{which} of this user runs on this machine{others}: name a running one with "
             "--job, or say where its registry is (--redis, PARAMFLEET_REDIS), or its page "
-            "(--url)",
-            job=job,
-            running=running,
+            "(--url)"
         )
 
 
@@ -35,12 +38,14 @@ class SeveralJobsError(ContractError):
     """Several jobs run here, and nobody said which is meant."""
 
     code = "contract.several_jobs"
+    jobs: list[str]
 
-    def __init__(self, *, jobs: list[str]) -> None:
-        super().__init__(
-            f"{len(jobs)} jobs of this user run here: {', '.join(jobs)}; say which one is "
-            "meant with --job",
-            jobs=jobs,
+    @override
+    def describe(self) -> str:
+        return (
+            f"{len(self.jobs)} jobs of this user run here: {', '.join(self.jobs)}; say which "
+            "one is "
+            "meant with --job"
         )
 
 

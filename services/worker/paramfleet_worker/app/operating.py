@@ -39,24 +39,19 @@ class AdminRefusedError(ContractError):
     """The coordinator refused what was asked."""
 
     code = "contract.admin_refused"
-
-    def __init__(self, *, url: str, status: int, reason: str) -> None:
-        super().__init__(
-            f"{reason} ({url} answered {status})", url=url, status=status, reason=reason
-        )
+    url: str
+    status: int
+    reason: str
+    sentence = "{reason} ({url} answered {status})"
 
 
 class AdminUnreachableError(UnavailableError):
     """Nobody answers at the coordinator's admin address."""
 
     code = "unavailable.admin"
-
-    def __init__(self, *, url: str, reason: str) -> None:
-        super().__init__(
-            f"no answer from {url}: {reason}; if the job has ended, nobody answers there",
-            url=url,
-            reason=reason,
-        )
+    url: str
+    reason: str
+    sentence = "no answer from {url}: {reason}; if the job has ended, nobody answers there"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -21,9 +21,9 @@ class ScriptError(ContractError):
     """It isn't clear what the processes of a job should run."""
 
     code = "contract.script"
-
-    def __init__(self, *, found: str, rule: str) -> None:
-        super().__init__(f"{found}: {rule}", found=found, rule=rule)
+    found: str
+    rule: str
+    sentence = "{found}: {rule}"
 
 
 def script_of(

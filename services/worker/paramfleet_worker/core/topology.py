@@ -42,12 +42,10 @@ class TopologyError(ContractError):
     """The options don't describe a job."""
 
     code = "contract.topology"
-
-    def __init__(self, *, option: str, value: str, rule: str) -> None:
-        super().__init__(f"{option}={value!r}: {rule}", option=option, value=value, rule=rule)
-        self.option = option
-        self.value = value
-        self.rule = rule
+    option: str
+    value: str
+    rule: str
+    sentence = "{option}={value!r}: {rule}"
 
 
 @dataclass(frozen=True, order=True, slots=True)

@@ -49,9 +49,9 @@ class CertificateFileError(ContractError):
     """A file of certificates isn't there, or isn't what it should be."""
 
     code = "contract.certificate_file"
-
-    def __init__(self, *, path: str, reason: str) -> None:
-        super().__init__(f"{path}: {reason}", path=path, reason=reason)
+    path: str
+    reason: str
+    sentence = "{path}: {reason}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

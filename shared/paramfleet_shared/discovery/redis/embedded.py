@@ -42,14 +42,10 @@ class RedisServerDiedError(UnavailableError):
     """A redis-server that was started ended or didn't answer."""
 
     code = "unavailable.redis_server_died"
-
-    def __init__(self, *, program: str, reason: str, log: str) -> None:
-        super().__init__(
-            f"{program} didn't start: {reason}; its log: {log}",
-            program=program,
-            reason=reason,
-            log=log,
-        )
+    program: str
+    reason: str
+    log: str
+    sentence = "{program} didn't start: {reason}; its log: {log}"
 
 
 class EmbeddedRedis:

@@ -52,14 +52,12 @@ class OldRedisServerError(ContractError):
     """The redis-server program is too old to be kept to a job's commands and keys."""
 
     code = "contract.old_redis_server"
-
-    def __init__(self, *, program: str, version: str) -> None:
-        super().__init__(
-            f"{program} is Redis {version}, which has no access lists: install Redis 6.2 or "
-            'newer, or put none on PATH and run: pip install "paramfleet[local]"',
-            program=program,
-            version=version,
-        )
+    program: str
+    version: str
+    sentence = (
+        "{program} is Redis {version}, which has no access lists: install Redis 6.2 or "
+        'newer, or put none on PATH and run: pip install "paramfleet[local]"'
+    )
 
 
 def find_redis_server(path: str | None = None) -> Path:

@@ -29,13 +29,9 @@ class UnknownOperationError(ContractError):
     """The server has no such operation."""
 
     code = "contract.unknown_operation"
-
-    def __init__(self, *, operation: str, server: str) -> None:
-        super().__init__(
-            f"{server} has no operation {operation!r}", operation=operation, server=server
-        )
-        self.operation = operation
-        self.server = server
+    operation: str
+    server: str
+    sentence = "{server} has no operation {operation!r}"
 
 
 def status_of(error: BaseException) -> int:
@@ -77,5 +73,5 @@ def read_error(body: memoryview, *, peer: str, status: int) -> FleetError:
             raise MalformedMessageError(where=where, rule="is not an error of paramfleet")
     try:
         return error_from_wire(wire)
-    except (TypeError, ValueError) as error:  # facts of other types than ours
+    except (AttributeError, TypeError, ValueError) as error:  # facts of other types than ours
         raise MalformedMessageError(where=where, rule=f"has odd facts: {error}") from error

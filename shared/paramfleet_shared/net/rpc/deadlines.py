@@ -24,17 +24,10 @@ class DeadlineExceededError(OutcomeUnknownError):
     """A call was sent, and no answer came in the time it had."""
 
     code = "outcome_unknown.deadline_exceeded"
-
-    def __init__(self, *, peer: str, operation: str, waited_s: float) -> None:
-        super().__init__(
-            f"{peer} did not answer {operation!r} within {waited_s:.3f} s",
-            peer=peer,
-            operation=operation,
-            waited_s=waited_s,
-        )
-        self.peer = peer
-        self.operation = operation
-        self.waited_s = waited_s
+    peer: str
+    operation: str
+    waited_s: float
+    sentence = "{peer} did not answer {operation!r} within {waited_s:.3f} s"
 
 
 def write_deadline(remaining_s: float) -> bytes:

@@ -9,13 +9,8 @@ class MalformedEndpointError(ContractError):
     """An endpoint is not ``host:port``."""
 
     code = "contract.malformed_endpoint"
-
-    def __init__(self, *, endpoint: str) -> None:
-        super().__init__(
-            f"{endpoint!r} is not an endpoint: write host:port, or [address]:port for IPv6",
-            endpoint=endpoint,
-        )
-        self.endpoint = endpoint
+    endpoint: str
+    sentence = "{endpoint!r} is not an endpoint: write host:port, or [address]:port for IPv6"
 
 
 def split_endpoint(endpoint: str) -> tuple[str, int]:

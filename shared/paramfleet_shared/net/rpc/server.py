@@ -52,33 +52,22 @@ class CannotListenError(ContractError):
     """The address to serve on is not one of this machine, or not allowed."""
 
     code = "contract.cannot_listen"
-
-    def __init__(self, *, host: str, port: int, reason: str) -> None:
-        super().__init__(
-            f"cannot listen on {host} port {port}: {reason}",
-            host=host,
-            port=port,
-            reason=reason,
-        )
-        self.host = host
-        self.port = port
-        self.reason = reason
+    host: str
+    port: int
+    reason: str
+    sentence = "cannot listen on {host} port {port}: {reason}"
 
 
 class PortInUseError(ContractError):
     """Another process listens on the port."""
 
     code = "contract.port_in_use"
-
-    def __init__(self, *, host: str, port: int) -> None:
-        super().__init__(
-            f"port {port} of {host} is in use: stop the other process, or choose port 0 "
-            "to get a free one",
-            host=host,
-            port=port,
-        )
-        self.host = host
-        self.port = port
+    host: str
+    port: int
+    sentence = (
+        "port {port} of {host} is in use: stop the other process, or choose port 0 "
+        "to get a free one"
+    )
 
 
 class RpcServer:

@@ -54,14 +54,10 @@ class CallerRefusedError(ContractError):
     """A server doesn't serve this caller, because of its certificate."""
 
     code = "contract.caller_refused"
-
-    def __init__(self, *, server: str, caller: str, reason: str) -> None:
-        super().__init__(
-            f"{server} refuses {caller}: {reason}", server=server, caller=caller, reason=reason
-        )
-        self.server = server
-        self.caller = caller
-        self.reason = reason
+    server: str
+    caller: str
+    reason: str
+    sentence = "{server} refuses {caller}: {reason}"
 
 
 class Request(NamedTuple):

@@ -15,16 +15,12 @@ class BodyTooLargeError(ContractError):
     """A message body is longer than its receiver accepts."""
 
     code = "contract.body_too_large"
-
-    def __init__(self, *, limit_bytes: int, got_bytes: int) -> None:
-        super().__init__(
-            f"the body has {got_bytes} bytes or more; the receiver accepts {limit_bytes}: "
-            "send less in one message, as by smaller batches",
-            limit_bytes=limit_bytes,
-            got_bytes=got_bytes,
-        )
-        self.limit_bytes = limit_bytes
-        self.got_bytes = got_bytes
+    limit_bytes: int
+    got_bytes: int
+    sentence = (
+        "the body has {got_bytes} bytes or more; the receiver accepts {limit_bytes}: "
+        "send less in one message, as by smaller batches"
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

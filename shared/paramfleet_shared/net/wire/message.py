@@ -62,38 +62,30 @@ class MalformedMessageError(ContractError):
     """Bytes from a peer are not a message, or a message lacks what it must hold."""
 
     code = "contract.malformed_message"
-
-    def __init__(self, *, where: str, rule: str) -> None:
-        super().__init__(f"malformed message: {where} {rule}", where=where, rule=rule)
-        self.where = where
-        self.rule = rule
+    where: str
+    rule: str
+    sentence = "malformed message: {where} {rule}"
 
 
 class WireVersionError(ContractError):
     """The peer speaks another version of the wire."""
 
     code = "contract.wire_version"
-
-    def __init__(self, *, found: int, supported: int) -> None:
-        super().__init__(
-            f"the peer speaks version {found} of the wire and this process {supported}: "
-            "run the same paramfleet on every machine of the job",
-            found=found,
-            supported=supported,
-        )
-        self.found = found
-        self.supported = supported
+    found: int
+    supported: int
+    sentence = (
+        "the peer speaks version {found} of the wire and this process {supported}: "
+        "run the same paramfleet on every machine of the job"
+    )
 
 
 class UnencodableMessageError(ContractError):
     """A field or a tensor cannot travel."""
 
     code = "contract.unencodable_message"
-
-    def __init__(self, *, where: str, rule: str) -> None:
-        super().__init__(f"the message cannot be sent: {where} {rule}", where=where, rule=rule)
-        self.where = where
-        self.rule = rule
+    where: str
+    rule: str
+    sentence = "the message cannot be sent: {where} {rule}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -50,35 +50,26 @@ class CapacityError(ContractError):
     """
 
     code = "contract.capacity"
-
-    def __init__(self, *, table: str, shard: int, rows: int, max_rows: int) -> None:
-        super().__init__(
-            f"table {table!r}, shard {shard}: no room beside its {rows} rows "
-            f"of at most {max_rows}: use more pservers",
-            table=table,
-            shard=shard,
-            rows=rows,
-            max_rows=max_rows,
-        )
-        self.table = table
-        self.shard = shard
-        self.rows = rows
-        self.max_rows = max_rows
+    table: str
+    shard: int
+    rows: int
+    max_rows: int
+    sentence = (
+        "table {table!r}, shard {shard}: no room beside its {rows} rows "
+        "of at most {max_rows}: use more pservers"
+    )
 
 
 class ReservationError(ContractError):
     """The system refuses the address space of a table."""
 
     code = "contract.reservation"
-
-    def __init__(self, *, num_bytes: int, reason: str) -> None:
-        super().__init__(
-            f"can't reserve {num_bytes} bytes of address space ({reason}): lower max_rows, "
-            "or lift the limit (ulimit -v; sysctl vm.overcommit_memory = 0 or 1)",
-            num_bytes=num_bytes,
-            reason=reason,
-        )
-        self.num_bytes = num_bytes
+    num_bytes: int
+    reason: str
+    sentence = (
+        "can't reserve {num_bytes} bytes of address space ({reason}): lower max_rows, "
+        "or lift the limit (ulimit -v; sysctl vm.overcommit_memory = 0 or 1)"
+    )
 
 
 def default_max_rows(row_bytes: int) -> int:

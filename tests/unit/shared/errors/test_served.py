@@ -18,7 +18,7 @@ FACTS = {"int": 3, "float": 0.5, "str": "words", "list[int]": [0, 2], "Any": "sy
 
 
 def made(cls: type[FleetError]) -> FleetError:
-    kinds = inspect.get_annotations(cls.__init__)
+    kinds = inspect.get_annotations(cls) or inspect.get_annotations(cls.__init__)
     facts: dict[str, Any] = {
         name: FACTS[inspect.formatannotation(kind).removeprefix("typing.")]
         for name, kind in kinds.items()

@@ -19,16 +19,12 @@ class LossError(ContractError):
     """A loss from which no period follows: the formulas divide losses by the first."""
 
     code = "contract.localsgd_loss"
-
-    def __init__(self, *, step: int, loss: float) -> None:
-        super().__init__(
-            f"the loss of step {step} is {loss}: an adaptive period needs losses that are "
-            "finite and more than 0; use a fixed k_steps, or give another loss",
-            step=step,
-            loss=loss,
-        )
-        self.step = step
-        self.loss = loss
+    step: int
+    loss: float
+    sentence = (
+        "the loss of step {step} is {loss}: an adaptive period needs losses that are "
+        "finite and more than 0; use a fixed k_steps, or give another loss"
+    )
 
 
 def paper_interval(ratio: float, first: int) -> float:

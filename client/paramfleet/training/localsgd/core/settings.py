@@ -33,12 +33,10 @@ class LocalSgdSettingsError(ContractError):
     """A setting is out of its range, or doesn't go together with another."""
 
     code = "contract.localsgd_settings"
-
-    def __init__(self, *, key: str, value: str, rule: str) -> None:
-        super().__init__(f"LocalSGD's {key} = {value}: {rule}", key=key, value=value, rule=rule)
-        self.key = key
-        self.value = value
-        self.rule = rule
+    key: str
+    value: str
+    rule: str
+    sentence = "LocalSGD's {key} = {value}: {rule}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -53,16 +53,14 @@ class MachinesMissingError(UnavailableError):
     """The machines of a collective job didn't find each other."""
 
     code = "unavailable.machines_missing"
-
-    def __init__(self, *, endpoint: str, machines: int, waited_s: float, reason: str) -> None:
-        super().__init__(
-            f"rendezvous of {machines} machines at {endpoint}: gave up after {waited_s:.0f} s: "
-            f"{reason}; start the same command on each of them",
-            endpoint=endpoint,
-            machines=machines,
-            waited_s=waited_s,
-            reason=reason,
-        )
+    endpoint: str
+    machines: int
+    waited_s: float
+    reason: str
+    sentence = (
+        "rendezvous of {machines} machines at {endpoint}: gave up after {waited_s:.0f} s: "
+        "{reason}; start the same command on each of them"
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

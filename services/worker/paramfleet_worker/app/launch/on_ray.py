@@ -45,39 +45,34 @@ class RayMissingError(ContractError):
     """A launch on Ray is asked for, and Ray isn't installed."""
 
     code = "contract.ray_missing"
-
-    def __init__(self, *, reason: str) -> None:
-        super().__init__(
-            f"--on ray needs Ray ({reason}): pip install 'paramfleet[ray]'", reason=reason
-        )
+    reason: str
+    sentence = "--on ray needs Ray ({reason}): pip install 'paramfleet[ray]'"
 
 
 class RayCapacityError(UnavailableError):
     """Ray finds no room for the job."""
 
     code = "unavailable.ray_capacity"
-
-    def __init__(self, *, cpus: float, gpus: float, available: str, waited_s: float) -> None:
-        super().__init__(
-            f"Ray found no room for the job in {waited_s:.0f} s: it asks for {cpus:g} CPUs and "
-            f"{gpus:g} GPUs, and the cluster has {available}; lower --ray_cpus or the numbers",
-            cpus=cpus,
-            gpus=gpus,
-            available=available,
-            waited_s=waited_s,
-        )
+    cpus: float
+    gpus: float
+    available: str
+    waited_s: float
+    sentence = (
+        "Ray found no room for the job in {waited_s:.0f} s: it asks for {cpus:g} CPUs and "
+        "{gpus:g} GPUs, and the cluster has {available}; lower --ray_cpus or the numbers"
+    )
 
 
 class RayRedisError(ContractError):
     """The job spans nodes, and its Redis would be reached from one alone."""
 
     code = "contract.ray_redis"
+    hosts: Sequence[str]
 
-    def __init__(self, *, hosts: Sequence[str]) -> None:
-        super().__init__(
-            f"the job runs on {', '.join(hosts)}: --redis must name one that all of them reach",
-            hosts=hosts,
-        )
+    @override
+    def describe(self) -> str:
+        hosts = ", ".join(self.hosts)
+        return f"the job runs on {hosts}: --redis must name one that all of them reach"
 
 
 async def launch_on_ray(

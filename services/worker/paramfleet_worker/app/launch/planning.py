@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from typing_extensions import override
+
 from paramfleet_coordinator.config import CoordinatorSettings
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.settings.config import resolve
@@ -58,15 +60,21 @@ class NotMyJobError(ContractError):
     """None of the job's addresses is this machine."""
 
     code = "contract.not_my_job"
+    hosts: Sequence[str]
+    own: str
 
-    def __init__(self, *, hosts: Sequence[str], own: str) -> None:
-        known = f"this machine is {own}" if own else "no interface of this machine has them"
-        super().__init__(
+    @override
+    def describe(self) -> str:
+        known = (
+            f"this machine is {self.own}"
+            if self.own
+            else "no interface of this machine has them"
+        )
+        return (
             "no coordinator, pserver or worker of the job runs here: its hosts are "
-            f"{', '.join(hosts)}, and {known}; say which one this machine is with --host_ip "
-            "or POD_IP",
-            hosts=hosts,
-            own=own,
+            f"{', '.join(self.hosts)}, and {known}; say which one this machine is with "
+            "--host_ip "
+            "or POD_IP"
         )
 
 

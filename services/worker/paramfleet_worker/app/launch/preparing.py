@@ -28,15 +28,12 @@ class OpenRedisError(ContractError):
     """A Redis would be started that takes commands from whoever reaches it."""
 
     code = "contract.open_redis"
-
-    def __init__(self, *, where: str) -> None:
-        super().__init__(
-            f"the Redis to start at {where} would take commands from whoever reaches it: give "
-            "every machine the same password in PARAMFLEET_REDIS_PASSWORD_FILE, or the same "
-            "secret in PARAMFLEET_SECRET_FILE (`paramfleet secret FILE` makes one)",
-            where=where,
-        )
-        self.where = where
+    where: str
+    sentence = (
+        "the Redis to start at {where} would take commands from whoever reaches it: give "
+        "every machine the same password in PARAMFLEET_REDIS_PASSWORD_FILE, or the same "
+        "secret in PARAMFLEET_SECRET_FILE (`paramfleet secret FILE` makes one)"
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -50,18 +50,15 @@ class ConnectionLostError(OutcomeUnknownError):
     """The connection broke after the call was sent; it may have had its effect."""
 
     code = "outcome_unknown.connection_lost"
+    peer: str
+    operation: str
+    reason: str = ""
 
-    def __init__(self, *, peer: str, operation: str, reason: str = "") -> None:
-        super().__init__(
-            f"the connection to {peer} was lost while it handled {operation!r}"
-            + (f": {reason}" if reason else ""),
-            peer=peer,
-            operation=operation,
-            reason=reason,
+    @override
+    def describe(self) -> str:
+        return f"the connection to {self.peer} was lost while it handled {self.operation!r}" + (
+            f": {self.reason}" if self.reason else ""
         )
-        self.peer = peer
-        self.operation = operation
-        self.reason = reason
 
 
 class Link(Http2Protocol[ClientConnection]):

@@ -50,18 +50,13 @@ class PeerUnprovenError(ContractError):
     """The other end of a connection doesn't prove that it knows the job's secret."""
 
     code = "contract.peer_unproven"
-
-    def __init__(self, *, peer: str, endpoint: str, reason: str) -> None:
-        super().__init__(
-            f"no connection to {peer} at {endpoint}: {reason}; every process of a job needs "
-            "the same PARAMFLEET_SECRET_FILE and PARAMFLEET_JOB",
-            peer=peer,
-            endpoint=endpoint,
-            reason=reason,
-        )
-        self.peer = peer
-        self.endpoint = endpoint
-        self.reason = reason
+    peer: str
+    endpoint: str
+    reason: str
+    sentence = (
+        "no connection to {peer} at {endpoint}: {reason}; every process of a job needs "
+        "the same PARAMFLEET_SECRET_FILE and PARAMFLEET_JOB"
+    )
 
 
 class UnprovenError(Exception):

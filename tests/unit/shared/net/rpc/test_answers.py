@@ -78,6 +78,13 @@ def test_facts_that_cannot_travel_are_left_out() -> None:
                 "facts": {"peer": "p", "operation": "o", "waited_s": "long"},
             }
         ),
+        msgpack.packb(
+            {
+                "code": "contract.table_limit",
+                "message": "m",
+                "facts": {"table": "t", "what": "w", "value": 1, "setting": 2, "limit": 3},
+            }
+        ),
     ],
 )
 def test_an_answer_that_is_no_error_of_ours_is_malformed(body: Any) -> None:
