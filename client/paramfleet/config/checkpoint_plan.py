@@ -15,15 +15,15 @@ CHECKPOINT_KEYS: dict[str, Key] = {
     "every_s": Key(
         kind=float,
         default=None,
-        above=0.0,
-        most=_MOST_S,
+        exclusive_minimum=0.0,
+        maximum=_MOST_S,
         meaning="Seconds from one checkpoint to the next; without it none is written.",
     ),
     "keep": Key(
         kind=int,
         default=3,
-        least=1,
-        most=10_000,
+        minimum=1,
+        maximum=10_000,
         meaning="Checkpoints that stay; older ones are removed when a newer one is complete.",
     ),
     "dirname": Key(

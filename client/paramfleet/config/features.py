@@ -23,26 +23,30 @@ _OUTER: dict[str, Key] = {
     "outer_optimizer": Key(
         kind=str,
         default="none",
-        only=("none", "sgd", "nesterov"),
+        choices=("none", "sgd", "nesterov"),
         meaning="What is done with the mean of the workers' differences: `none` takes it as it "
         "is, which averages the parameters.",
     ),
     "outer_lr": Key(
-        kind=float, default=1.0, above=0.0, most=MAX_LEARNING_RATE, meaning="Its learning rate."
+        kind=float,
+        default=1.0,
+        exclusive_minimum=0.0,
+        maximum=MAX_LEARNING_RATE,
+        meaning="Its learning rate.",
     ),
     "outer_momentum": Key(
-        kind=float, default=0.0, least=0.0, most=1.0, meaning="Its momentum."
+        kind=float, default=0.0, minimum=0.0, maximum=1.0, meaning="Its momentum."
     ),
     "optimizer_state": Key(
         kind=str,
         default="keep",
-        only=("keep", "average", "reset"),
+        choices=("keep", "average", "reset"),
         meaning="What becomes of the inner optimizer's state when the workers synchronize.",
     ),
     "wire_dtype": Key(
         kind=str,
         default="float32",
-        only=("float32", "float16", "int8"),
+        choices=("float32", "float16", "int8"),
         meaning="How differences travel; what is lost of them is sent with later ones.",
     ),
     "overlap": Key(
@@ -56,8 +60,8 @@ _OUTER: dict[str, Key] = {
 _BEGIN = Key(
     kind=int,
     default=1,
-    least=1,
-    most=MAX_STEPS,
+    minimum=1,
+    maximum=MAX_STEPS,
     meaning="Steps in which the workers synchronize every time before they train apart.",
 )
 
@@ -66,8 +70,8 @@ FAMILY: dict[str, dict[str, Key]] = {
         "k_steps": Key(
             kind=int,
             default=1,
-            least=1,
-            most=MAX_STEPS,
+            minimum=1,
+            maximum=MAX_STEPS,
             meaning="Steps that a worker trains apart.",
         ),
         "begin_step": _BEGIN,
@@ -75,17 +79,17 @@ FAMILY: dict[str, dict[str, Key]] = {
     },
     "adaptive_localsgd": {
         "init_k_steps": Key(
-            kind=int, default=1, least=1, most=MAX_STEPS, meaning="The first interval."
+            kind=int, default=1, minimum=1, maximum=MAX_STEPS, meaning="The first interval."
         ),
         "begin_step": _BEGIN,
         "variant": Key(
             kind=str,
             default="paper",
-            only=("paper", "fleet"),
+            choices=("paper", "fleet"),
             meaning="The formula: AdaComm's, or Fleet's, with the first interval in the root.",
         ),
         "max_k_steps": Key(
-            kind=int, default=16, least=1, most=MAX_STEPS, meaning="The longest interval."
+            kind=int, default=16, minimum=1, maximum=MAX_STEPS, meaning="The longest interval."
         ),
         **_OUTER,
     },
@@ -93,46 +97,46 @@ FAMILY: dict[str, dict[str, Key]] = {
         "k_steps": Key(
             kind=int,
             default=100,
-            least=1,
-            most=MAX_STEPS,
+            minimum=1,
+            maximum=MAX_STEPS,
             meaning="Steps that a worker trains apart.",
         ),
         **_OUTER,
         "outer_optimizer": Key(
             kind=str,
             default="nesterov",
-            only=("none", "sgd", "nesterov"),
+            choices=("none", "sgd", "nesterov"),
             meaning="What is done with the mean of the workers' differences.",
         ),
         "outer_lr": Key(
             kind=float,
             default=0.7,
-            above=0.0,
-            most=MAX_LEARNING_RATE,
+            exclusive_minimum=0.0,
+            maximum=MAX_LEARNING_RATE,
             meaning="Its learning rate.",
         ),
         "outer_momentum": Key(
-            kind=float, default=0.9, least=0.0, most=1.0, meaning="Its momentum."
+            kind=float, default=0.9, minimum=0.0, maximum=1.0, meaning="Its momentum."
         ),
         "fragments": Key(
             kind=int,
             default=1,
-            least=1,
-            most=4096,
+            minimum=1,
+            maximum=4096,
             meaning="Parts of the model that take turns; more than one is streaming DiLoCo.",
         ),
         "overlap_steps": Key(
             kind=int,
             default=0,
-            least=0,
-            most=MAX_STEPS,
+            minimum=0,
+            maximum=MAX_STEPS,
             meaning="Steps that training goes on before a synchronization's result is applied.",
         ),
         "mixing": Key(
             kind=float,
             default=None,
-            least=0.0,
-            most=1.0,
+            minimum=0.0,
+            maximum=1.0,
             meaning="With `overlap_steps`: the share of the worker's own values in what it "
             "goes on with; none keeps all the progress made meanwhile.",
         ),
@@ -143,14 +147,14 @@ FAMILY: dict[str, dict[str, Key]] = {
 _EXCLUDED = Key(
     kind=tuple,
     default=(),
-    each=str,
+    member_kind=str,
     meaning="Parameters without decay: a part of their names is enough.",
 )
 
 FEATURES: dict[str, dict[str, Key]] = {
     "gradient_merge": {
         "k_steps": Key(
-            kind=int, default=1, least=1, most=MAX_STEPS, meaning="Batches of one step."
+            kind=int, default=1, minimum=1, maximum=MAX_STEPS, meaning="Batches of one step."
         ),
         "avg": Key(kind=bool, default=True, meaning="Their mean, not their sum."),
     },
@@ -158,57 +162,63 @@ FEATURES: dict[str, dict[str, Key]] = {
         "dtype": Key(
             kind=str,
             default="float16",
-            only=("float16", "bfloat16"),
+            choices=("float16", "bfloat16"),
             meaning="What the forward pass computes in; only `float16` scales the loss.",
         ),
         "init_loss_scaling": Key(
             kind=float,
             default=32768.0,
-            above=0.0,
-            most=2.0**40,
+            exclusive_minimum=0.0,
+            maximum=2.0**40,
             meaning="The first scale of the loss.",
         ),
         "incr_every_n_steps": Key(
             kind=int,
             default=1000,
-            least=1,
-            most=MAX_STEPS,
+            minimum=1,
+            maximum=MAX_STEPS,
             meaning="Good steps before the scale grows.",
         ),
         "decr_every_n_nan_or_inf": Key(
             kind=int,
             default=2,
-            least=1,
-            most=MAX_STEPS,
+            minimum=1,
+            maximum=MAX_STEPS,
             meaning="Bad steps in a row before it shrinks.",
         ),
         "incr_ratio": Key(
-            kind=float, default=2.0, above=1.0, most=1e6, meaning="How it grows."
+            kind=float, default=2.0, exclusive_minimum=1.0, maximum=1e6, meaning="How it grows."
         ),
         "decr_ratio": Key(
-            kind=float, default=0.8, above=0.0, most=1.0, meaning="How it shrinks."
+            kind=float,
+            default=0.8,
+            exclusive_minimum=0.0,
+            maximum=1.0,
+            meaning="How it shrinks.",
         ),
         "use_dynamic_loss_scaling": Key(
             kind=bool, default=True, meaning="False keeps the first scale."
         ),
     },
     "lars": {
-        "lars_coeff": Key(kind=float, default=0.001, above=0.0, most=1e6, meaning="The trust."),
+        "lars_coeff": Key(
+            kind=float, default=0.001, exclusive_minimum=0.0, maximum=1e6, meaning="The trust."
+        ),
         "lars_weight_decay": Key(
-            kind=float, default=0.0005, least=0.0, most=1e6, meaning="The decay."
+            kind=float, default=0.0005, minimum=0.0, maximum=1e6, meaning="The decay."
         ),
         "epsilon": Key(
             kind=float,
             default=0.0,
-            least=0.0,
-            most=1e6,
+            minimum=0.0,
+            maximum=1e6,
             meaning="Added to the norm divided by.",
         ),
         "exclude_from_weight_decay": _EXCLUDED,
     },
     "lamb": {
         "lamb_weight_decay": Key(
-            kind=float, default=0.01, least=0.0, most=1e6, meaning="The decay."
+            kind=float, default=0.01, minimum=0.0, maximum=1e6, meaning="The decay."
         ),
         "exclude_from_weight_decay": _EXCLUDED,
     },
@@ -216,24 +226,24 @@ FEATURES: dict[str, dict[str, Key]] = {
         "rampup_begin_step": Key(
             kind=int,
             default=0,
-            least=0,
-            most=MAX_STEPS,
+            minimum=0,
+            maximum=MAX_STEPS,
             meaning="Steps that send whole gradients first.",
         ),
         "rampup_step": Key(
             kind=int,
             default=1,
-            least=1,
-            most=MAX_STEPS,
+            minimum=1,
+            maximum=MAX_STEPS,
             meaning="Steps over which the values of `sparsity` follow each other.",
         ),
         "sparsity": Key(
             kind=tuple,
             default=(0.999,),
-            each=float,
-            fewest=1,
-            least=0.0,
-            most=1.0,
+            member_kind=float,
+            min_members=1,
+            minimum=0.0,
+            maximum=1.0,
             meaning="Shares of a gradient that stay behind, one for each part of the ramp.",
         ),
     },
@@ -241,7 +251,7 @@ FEATURES: dict[str, dict[str, Key]] = {
         "dtype": Key(
             kind=str,
             default="float16",
-            only=("float16", "bfloat16"),
+            choices=("float16", "bfloat16"),
             meaning="How gradients travel.",
         ),
     },
@@ -249,7 +259,7 @@ FEATURES: dict[str, dict[str, Key]] = {
         "stage": Key(
             kind=int,
             default=2,
-            only=(2, 3),
+            choices=(2, 3),
             remedy="torch's fully_shard has no stage 1; 2 keeps less, and costs no more",
             meaning="2 cuts gradients and optimizer state up among the workers, and keeps the "
             "parameters whole between forward and backward; 3 cuts those up too.",
@@ -263,8 +273,8 @@ SETTINGS: dict[str, Key] = {
     "fuse_grad_size_in_MB": Key(
         kind=int,
         default=32,
-        least=1,
-        most=65_536,
+        minimum=1,
+        maximum=65_536,
         meaning="Size of the buckets that are all-reduced.",
     ),
     "find_unused_parameters": Key(

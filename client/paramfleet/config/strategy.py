@@ -34,50 +34,56 @@ _ASYNC = frozenset({"async"})
 _GEO = frozenset({"geo"})
 _ALL = frozenset({"sync", "async", "geo"})
 _KEYS: dict[str, Key] = {
-    "k_steps": Key(kind=int, default=0, least=0, most=MAX_STEPS, modes=_ALL),
-    "max_merge_var_num": Key(kind=int, default=1, least=1, most=10_000, modes=_ASYNC),
-    "send_queue_size": Key(kind=int, default=16, least=1, most=10_000, modes=_ASYNC),
+    "k_steps": Key(kind=int, default=0, minimum=0, maximum=MAX_STEPS, modes=_ALL),
+    "max_merge_var_num": Key(kind=int, default=1, minimum=1, maximum=10_000, modes=_ASYNC),
+    "send_queue_size": Key(kind=int, default=16, minimum=1, maximum=10_000, modes=_ASYNC),
     "independent_recv_thread": Key(kind=bool, default=False, modes=_ASYNC),
     "min_send_grad_num_before_recv": Key(
-        kind=int, default=1, least=1, most=1_000_000, modes=_ASYNC
+        kind=int, default=1, minimum=1, maximum=1_000_000, modes=_ASYNC
     ),
-    "thread_pool_size": Key(kind=int, default=1, least=1, most=256, modes=_ASYNC),
-    "send_wait_times": Key(kind=int, default=1, least=0, most=360_000, modes=_ASYNC),
-    "max_staleness": Key(kind=int, default=None, least=0, most=MAX_STEPS, modes=_ASYNC),
-    "async_rate": Key(kind=str, default="guarded", modes=_ASYNC, only=get_args(AsyncRate)),
-    "wire_dtype": Key(kind=str, default="float32", modes=_ALL, only=WIRE_DTYPES),
-    "geo_merge": Key(kind=str, default="paced", modes=_GEO, only=get_args(GeoMerge)),
-    "geo_growth": Key(kind=int, default=40, least=0, most=MAX_STEPS, modes=_GEO),
-    "fresh_steps": Key(kind=int, default=200, least=0, most=MAX_STEPS, modes=_ASYNC | _GEO),
+    "thread_pool_size": Key(kind=int, default=1, minimum=1, maximum=256, modes=_ASYNC),
+    "send_wait_times": Key(kind=int, default=1, minimum=0, maximum=360_000, modes=_ASYNC),
+    "max_staleness": Key(kind=int, default=None, minimum=0, maximum=MAX_STEPS, modes=_ASYNC),
+    "async_rate": Key(kind=str, default="guarded", modes=_ASYNC, choices=get_args(AsyncRate)),
+    "wire_dtype": Key(kind=str, default="float32", modes=_ALL, choices=WIRE_DTYPES),
+    "geo_merge": Key(kind=str, default="paced", modes=_GEO, choices=get_args(GeoMerge)),
+    "geo_growth": Key(kind=int, default=40, minimum=0, maximum=MAX_STEPS, modes=_GEO),
+    "fresh_steps": Key(
+        kind=int, default=200, minimum=0, maximum=MAX_STEPS, modes=_ASYNC | _GEO
+    ),
     "runtime_split_send_recv": Key(
-        kind=bool, default=False, modes=_ALL, only=(False,), remedy="sends are always split"
+        kind=bool, default=False, modes=_ALL, choices=(False,), remedy="sends are always split"
     ),
     "launch_barrier": Key(
         kind=bool,
         default=True,
         modes=_ALL,
-        only=(True,),
+        choices=(True,),
         remedy="workers always wait until every pserver serves",
     ),
     "heter_worker_device_guard": Key(
         kind=str,
         default="cpu",
         modes=_ALL,
-        only=("cpu",),
+        choices=("cpu",),
         remedy="heter stages don't exist here",
     ),
     "lr_decay_steps": Key(
         kind=int,
         default=10,
         modes=_ALL,
-        only=(10,),
+        choices=(10,),
         remedy="use torch.optim.lr_scheduler: the learning rate travels with every push",
     ),
     "use_ps_gpu": Key(
-        kind=int, default=0, modes=_ALL, only=(0,), remedy="gpubox mode is not available yet"
+        kind=int, default=0, modes=_ALL, choices=(0,), remedy="gpubox mode is not available yet"
     ),
     "use_gpu_graph": Key(
-        kind=int, default=0, modes=_ALL, only=(0,), remedy="the graph engine doesn't exist here"
+        kind=int,
+        default=0,
+        modes=_ALL,
+        choices=(0,),
+        remedy="the graph engine doesn't exist here",
     ),
 }
 

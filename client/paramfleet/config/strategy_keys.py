@@ -70,15 +70,15 @@ class Key:
     kind: type
     """``int`` takes no booleans, ``float`` finite integers too, ``tuple`` any list."""
     default: Any
-    least: float | None = None
-    """Of a ``tuple`` a bound of each member, as ``most``."""
-    most: float | None = None
-    above: float | None = None
+    minimum: float | None = None
+    """Of a ``tuple`` a bound of each member, as ``maximum``."""
+    maximum: float | None = None
+    exclusive_minimum: float | None = None
     """The value must be greater."""
-    only: tuple[Any, ...] | None = None
-    each: type | None = None
+    choices: tuple[Any, ...] | None = None
+    member_kind: type | None = None
     """Of a ``tuple``: the type of its members."""
-    fewest: int = 0
+    min_members: int = 0
     """Of a ``tuple``: members it must have."""
     modes: frozenset[str] = frozenset()
     """Of ``a_sync_configs``: the modes in which it has an effect."""
@@ -98,14 +98,14 @@ class Key:
         value = self._typed(name, value)
         rule = ""
         for each in value if self.kind is tuple else (value,):
-            if self.least is not None and not each >= self.least:
-                rule = f"must be at least {self.least}"
-            elif self.most is not None and not each <= self.most:
-                rule = f"must be at most {self.most}"
-            elif self.above is not None and not each > self.above:
-                rule = f"must be above {self.above}"
-        if not rule and self.only is not None and value not in self.only:
-            choices = " or ".join(repr(choice) for choice in self.only)
+            if self.minimum is not None and not each >= self.minimum:
+                rule = f"must be at least {self.minimum}"
+            elif self.maximum is not None and not each <= self.maximum:
+                rule = f"must be at most {self.maximum}"
+            elif self.exclusive_minimum is not None and not each > self.exclusive_minimum:
+                rule = f"must be above {self.exclusive_minimum}"
+        if not rule and self.choices is not None and value not in self.choices:
+            choices = " or ".join(repr(choice) for choice in self.choices)
             rule = f"must be {choices}" + (self.remedy and f": {self.remedy}")
         if rule:
             raise StrategyError(key=name, value=shown(value), rule=rule)
@@ -113,15 +113,15 @@ class Key:
 
     def _typed(self, name: str, value: Any) -> Any:
         if self.kind is tuple and isinstance(value, list | tuple):
-            if not self.fewest <= len(value) <= _MAX_MEMBERS:
-                rule = f"must have {self.fewest} to {_MAX_MEMBERS} members"
+            if not self.min_members <= len(value) <= _MAX_MEMBERS:
+                rule = f"must have {self.min_members} to {_MAX_MEMBERS} members"
                 raise StrategyError.of(name, value, rule)
             for member in value:
-                if not _is_a(member, self.each or object):
-                    kind = (self.each or object).__name__
+                if not _is_a(member, self.member_kind or object):
+                    kind = (self.member_kind or object).__name__
                     raise StrategyError.of(name, value, f"must be a list of {kind}")
             return tuple(value)
-        if not _is_a(value, self.kind) and not (self.only and isinstance(value, self.kind)):
+        if not _is_a(value, self.kind) and not (self.choices and isinstance(value, self.kind)):
             called = "a list" if self.kind is tuple else self.kind.__name__
             raise StrategyError.of(name, value, f"must be {called}")
         if self.kind is not float:

@@ -18,7 +18,9 @@ ALL: dict[str, Key] = {
     **{f"{flag}.{name}": key for flag, keys in FEATURES.items() for name, key in keys.items()},
     **SETTINGS,
 }
-NUMBERS = {name: key for name, key in ALL.items() if key.kind in {int, float} and not key.only}
+NUMBERS = {
+    name: key for name, key in ALL.items() if key.kind in {int, float} and not key.choices
+}
 HOSTILE = [
     "x" * 100_000,
     "\x1b]0;owned\x07",
@@ -32,10 +34,10 @@ HOSTILE = [
 
 
 def bounds_of(key: Key) -> tuple[float, float]:
-    least = key.above if key.least is None else key.least
+    least = key.exclusive_minimum if key.minimum is None else key.minimum
     assert least is not None
-    assert key.most is not None
-    return least, key.most
+    assert key.maximum is not None
+    return least, key.maximum
 
 
 @pytest.mark.parametrize("name", NUMBERS)
