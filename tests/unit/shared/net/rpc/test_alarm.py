@@ -3,8 +3,10 @@
 import asyncio
 
 import pytest
+from typing_extensions import override
 
 from paramfleet_shared.net.rpc.alarm import Alarm, DeadlinePassedError
+from paramfleet_shared.system.clock import SystemClock
 
 
 def futures(number: int) -> list[asyncio.Future[int]]:
@@ -28,6 +30,35 @@ async def test_each_future_is_woken_when_its_own_time_is_over() -> None:
     assert order == [soon, late]
     assert not never.done()
     alarm.close()
+
+
+class LateLoop(asyncio.SelectorEventLoop):
+    """Its clock is behind, as that of a busy uvloop, which reads it once an iteration."""
+
+    behind_s = 0.0
+
+    @override
+    def time(self) -> float:
+        return super().time() - self.behind_s
+
+
+def test_nobody_is_woken_early_by_a_loop_whose_clock_was_behind() -> None:
+    async def waited_s() -> float:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, LateLoop)
+        alarm = Alarm()
+        (future,) = futures(1)
+        started = SystemClock().monotonic()
+        loop.behind_s = 0.02
+        alarm.add(future, 0.03)
+        loop.behind_s = 0.0
+        with pytest.raises(DeadlinePassedError):
+            await future
+        alarm.close()
+        return SystemClock().monotonic() - started
+
+    with asyncio.Runner(loop_factory=LateLoop) as runner:
+        assert runner.run(waited_s()) >= 0.029
 
 
 async def test_what_is_done_or_dropped_is_left_alone() -> None:
