@@ -184,6 +184,18 @@ async def test_a_damping_that_is_no_fraction_changes_nothing(
     np.testing.assert_array_equal(await ada.pull("rows", [1]), [[0, 0]])
 
 
+@pytest.mark.parametrize("steps", [float(1 << 53), 1e200, float("inf"), "many"])
+async def test_a_number_of_steps_whose_square_is_infinite_changes_nothing(
+    start_servers: Start, steps: Any
+) -> None:
+    ada, _ = await crew(await start_servers(1), 2, ROWS)
+
+    with pytest.raises(MalformedMessageError, match="'guarded_steps' must be"):
+        await ada.exchange({"rows": rows({1: 1.0})}, guarded_steps=steps, damping=0.5)
+
+    np.testing.assert_array_equal(await ada.pull("rows", [1]), [[0, 0]])
+
+
 async def test_one_worker_hears_nothing_of_itself(start_servers: Start) -> None:
     (ada,) = await crew(await start_servers(2), 1, ROWS, FLAT)
 

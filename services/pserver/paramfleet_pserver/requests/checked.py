@@ -316,7 +316,7 @@ def exchange_request(message: Message, store: TableStore) -> ExchangeRequest:
                 answer_wire=part.choice("answer_wire", WIRE_DTYPES, content.wire),
                 quiet=part.flag("quiet"),
                 damping=part.fraction("damping"),
-                guarded_steps=max(0.0, part.optional_number("guarded_steps", 0.0)),
+                guarded_steps=part.count("guarded_steps"),
             )
             for identity, table, content, part in changes
         ),

@@ -11,6 +11,9 @@ __all__ = ["Fields"]
 MOST = (1 << 63) - 1
 """Of whole numbers: what fits into 64 bits with a sign."""
 
+MOST_STEPS = float(1 << 53)
+"""Of a mean number of steps: its square is finite."""
+
 MAX_PARTS = 4096
 """Most parts of one message: as many as it may have tensors."""
 
@@ -56,6 +59,13 @@ class Fields:
     def optional_number(self, name: str, default: _Default) -> float | _Default:
         """Return a finite number, or ``default`` if it is absent or None."""
         return default if self._values.get(name) is None else self.number(name)
+
+    def count(self, name: str) -> float:
+        """Return a number of steps, which may be a mean, below 2^53; absent or less than 0 is 0."""
+        value = self.optional_number(name, 0.0)
+        if value >= MOST_STEPS:
+            raise self._wrong(name, "must be below 2^53")
+        return max(0.0, value)
 
     def fraction(self, name: str) -> float:
         """Return a number from 0 to 1; absent is 0."""

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
-from paramfleet_shared.errors import FleetError
 
 __all__ = ["Job", "Owners", "when_done"]
 
@@ -136,7 +135,7 @@ def _done_here(jobs: list[Job]) -> asyncio.Future[None]:
     end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     try:
         _act_all(jobs)
-    except FleetError as error:
+    except Exception as error:  # noqa: BLE001 - as from a thread: whoever waits gets it
         end.set_exception(error)
     else:
         end.set_result(None)

@@ -139,3 +139,20 @@ async def test_while_nobody_else_waits_longer_jobs_run_on_the_loop(owners: Owner
     here = threading.current_thread().name
     assert ran[:3] == [here] * 3
     assert ran[3].startswith("owner-0")
+
+
+@pytest.mark.parametrize("rows", [1, LONG])
+async def test_who_reacts_to_the_end_of_a_job_does_so_after_any_error(
+    owners: Owners, rows: int
+) -> None:
+    ended: list[BaseException | None] = []
+
+    def act() -> None:
+        raise OverflowError("a defect, no error of ours")
+
+    end = owners.start([Job(0, rows, act)])
+    when_done(end, lambda done: ended.append(done.exception()))
+
+    with pytest.raises(OverflowError, match="a defect"):
+        await end
+    assert [type(each) for each in ended] == [OverflowError]
