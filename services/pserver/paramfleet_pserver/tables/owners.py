@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
-
 __all__ = ["Job", "Owners", "when_done"]
 
 INLINE_ROWS = 512
