@@ -37,6 +37,7 @@ from paramfleet_shared.net.wire.message import Message
 from paramfleet_shared.settings.config import JobSettings, UnknownSettingError, resolve
 from paramfleet_shared.system.clock import SystemClock
 from paramfleet_shared.tables.spec import TableSpec
+from paramfleet_shared.tables.warm import warm_all
 from paramfleet_shared.testing.patience import LATE_S
 from paramfleet_shared.testing.proxy import Proxy
 from paramfleet_shared.testing.secrets import SECRET, secret_for
@@ -116,6 +117,12 @@ class Job:
             return None
 
         return session, self._group.create_task(beat())
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _kernels() -> None:
+    """Load the kernels once, before anybody waits for a pserver that does."""
+    warm_all()
 
 
 @pytest.fixture

@@ -61,7 +61,7 @@ class Fields:
         return default if self._values.get(name) is None else self.number(name)
 
     def count(self, name: str) -> float:
-        """Return a number of steps, which may be a mean, below 2^53; absent or less than 0 is 0."""
+        """Return a number of steps below 2^53, perhaps a mean; absent or less than 0 is 0."""
         value = self.optional_number(name, 0.0)
         if value >= MOST_STEPS:
             raise self._wrong(name, "must be below 2^53")
