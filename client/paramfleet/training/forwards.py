@@ -8,28 +8,18 @@ pulled when the lookup comes; a view that a forward didn't look up isn't asked f
 Used from the training thread.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 
 from paramfleet.nn.embedding import SparseModule
 from paramfleet.nn.views import View, tensors_of
 from paramfleet.tables.embedding_errors import IdError
-from paramfleet.training.modes.ahead import Ahead, Wanted
+from paramfleet.training.modes.ahead import Expecting, Wanted
 from paramfleet.transport.requests import Rows
 
-__all__ = ["Expecting", "Forwards"]
-
-
-class Expecting(Protocol):
-    """A mode whose lookups pull rows."""
-
-    ahead: Ahead
-
-    def expect(self, wanted: Sequence[Wanted]) -> None:
-        """Pull what the lookups of the forward that begins will take."""
-        ...
+__all__ = ["Forwards"]
 
 
 class Forwards:

@@ -16,11 +16,10 @@ from paramfleet.config.strategy import TrainingMode
 from paramfleet.tables.row_store import RowStore
 from paramfleet.tables.rules import check_options
 from paramfleet.telemetry.step_times import StepTimes
-from paramfleet.training.forwards import Expecting
 from paramfleet.training.job import Staleness
 from paramfleet.training.localsgd.alone import localsgd_alone
 from paramfleet.training.localsgd.core.ledger import Ledger
-from paramfleet.training.modes.ahead import Ahead
+from paramfleet.training.modes.ahead import Ahead, Expecting
 from paramfleet.training.modes.base import LearningRateError, Mode, collect_tables
 from paramfleet.training.modes.local import LocalMode
 from paramfleet_shared.errors import ContractError
@@ -112,7 +111,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def bind(self, mode: Mode, staleness: Staleness) -> None:
         """Step through ``mode`` from now on."""
         self._mode = mode
-        self.tables = getattr(mode, "tables", self.tables)
+        self.tables = mode.tables or self.tables
         self._staleness = staleness
         self._is_finished = False
         freeze()
@@ -153,9 +152,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def go_on_from(self, steps: int) -> None:
         """Count from the steps that a checkpoint's model has taken."""
         self.num_steps = steps
-        fresh = getattr(self._mode, "fresh", None)
-        if fresh is not None:
-            fresh.go_on_from(steps)
+        self.running.fresh.go_on_from(steps)
 
     @property
     def started(self) -> bool:
@@ -248,9 +245,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def wait_exchanged(self) -> None:
         """GEO, LocalSGD: wait for exchanges in flight, and take in what they brought."""
-        wait = getattr(self.running, "wait_exchanged", None)
-        if wait is not None:
-            wait()
+        self.running.wait_exchanged()
 
     def staleness_p99(self) -> float:
         """Return the 99th percentile of this worker's lead over the slowest, in batches."""
@@ -269,24 +264,22 @@ class DistributedOptimizer(torch.optim.Optimizer):
     @property
     def ahead(self) -> Ahead | None:
         """Where the mode takes requests for rows to come; None where none travel."""
-        return getattr(self._mode, "ahead", None)
+        return None if self.serving is None else self.serving.ahead
 
     @property
     def serving(self) -> Expecting | None:
         """The mode, if its lookups pull rows; None where none travel."""
-        mode: Any = self._mode
-        return mode if self.ahead is not None else None
+        return None if self._mode is None else self._mode.serving
 
     @property
     def ledger(self) -> Ledger | None:
         """What LocalSGD's exchanges cost so far; None in other modes."""
-        return getattr(self._mode, "ledger", None)
+        return None if self._mode is None else self._mode.ledger
 
     @property
     def own_states(self) -> Sequence[TableSpec]:
         """Tables whose states are each worker's own, and that a checkpoint can hold."""
-        states = getattr(self._mode, "states", None)
-        return () if states is None else states.specs()
+        return self.running.own_states()
 
     @property
     def prefetch_misses(self) -> int:

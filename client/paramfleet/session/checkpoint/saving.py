@@ -240,7 +240,7 @@ class Saving:
                 job.pservers,
                 job.author,
                 str(folder),
-                in_sync=optimizer.mode.name == "sync",
+                in_sync=optimizer.running.in_step,
                 clock=job.communicator.clock,
                 more=self._asked_for(optimizer) if goes_on else {},
             )
@@ -260,7 +260,7 @@ class Saving:
         if specs := optimizer.own_states:
             asked["states"] = [spec.to_wire() for spec in specs]
         if self._session.registered.has_positions:
-            step = optimizer.num_steps if optimizer.mode.name == "sync" else None
+            step = optimizer.num_steps if optimizer.running.in_step else None
             asked["positions"] = {"step": step}
         return asked
 

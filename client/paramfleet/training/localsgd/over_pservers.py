@@ -19,14 +19,14 @@ from paramfleet.training.localsgd.core.ledger import Ledger
 from paramfleet.training.localsgd.layout import Layout, refuse_tables, trained_parameters
 from paramfleet.training.localsgd.optimizer import LocalSgdOptimizer
 from paramfleet.training.localsgd.pserver_synchronizer import PserverSynchronizer, outer_rule
-from paramfleet.training.modes.base import ModelTables, check_gradients
+from paramfleet.training.modes.base import Mode, ModelTables, check_gradients
 from paramfleet.training.modes.rowstep import forget_states
 
 __all__ = ["LocalSgdMode"]
 
 
-class LocalSgdMode:
-    """Implements ``Mode``: local steps, and exchanges when the schedule says so.
+class LocalSgdMode(Mode):
+    """Local steps, and exchanges when the schedule says so.
 
     Args:
         job: The worker's connections.

@@ -17,7 +17,7 @@ Everything here runs in the training thread; the calls run on the communicator's
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +30,7 @@ from paramfleet_shared.net.wire.message import Message
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-__all__ = ["Ahead", "AskedRows", "Found", "Loop", "Wanted", "When"]
+__all__ = ["Ahead", "AskedRows", "Expecting", "Found", "Loop", "Wanted", "When"]
 
 When = Literal["now", "next", "step"]
 
@@ -325,3 +325,13 @@ class Ahead:
 
     def _plan(self, wanted: Sequence[Wanted]) -> ReadPlan:
         return ReadPlan([self._read(each) for each in wanted], self._placement)
+
+
+class Expecting(Protocol):
+    """A mode whose lookups pull rows."""
+
+    ahead: Ahead
+
+    def expect(self, wanted: Sequence[Wanted]) -> None:
+        """Pull what the lookups of the forward that begins will take."""
+        ...

@@ -1,7 +1,9 @@
 """The plan of a mode: where rows come from, and what an optimizer step does."""
 
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from typing_extensions import override
@@ -9,7 +11,10 @@ from typing_extensions import override
 from paramfleet.config.strategy import TrainingMode
 from paramfleet.tables.dense import DenseBlock
 from paramfleet.tables.sparse import SparseTable, table_of
+from paramfleet.training.modes.ahead import Expecting
+from paramfleet.training.modes.fresh import FreshSteps
 from paramfleet_shared.errors import ContractError
+from paramfleet_shared.tables.spec import TableSpec
 from paramfleet_shared.values.bounds import LARGEST_GRADIENT, MAX_LEARNING_RATE
 
 __all__ = [
@@ -79,13 +84,26 @@ class ModelTables:
     dense: tuple[tuple[DenseBlock, dict[str, Any]], ...]
 
 
-class Mode(Protocol):
-    """What ``DistributedOptimizer`` asks of a mode. The training thread calls it."""
+class Mode(ABC):
+    """What optimizer, checkpoints and prefetching ask of a mode. The training thread calls it.
 
+    A mode defines what is abstract. The rest says here what a mode has that doesn't define it.
+    """
+
+    in_step = False
+    """Whether the workers end every step together."""
+    tables: ModelTables | None = None
+    """What the pservers hold, where that aren't the tables of the optimizer's parameters."""
+    fresh = FreshSteps(0)
+    """Which steps wait for the servers as later ones don't; none, but where a mode counts."""
+    ledger: Any = None
+    """What LocalSGD's exchanges cost so far; None without."""
+
+    @abstractmethod
     def start(self) -> None:
         """Bring tables and parameters to their common start; called once."""
-        ...
 
+    @abstractmethod
     def step(self, *, examples: int) -> None:
         """Take one optimizer step with the gradients that are pending.
 
@@ -96,34 +114,50 @@ class Mode(Protocol):
             GradientError: if a gradient isn't finite, or is too large; nothing was changed.
             LearningRateError: if a learning rate can't be used; nothing was changed.
         """
-        ...
 
+    @abstractmethod
     def flush(self) -> None:
         """Return when everything that waits is with the servers."""
-        ...
 
+    @abstractmethod
     def reload(self, *, workers: int) -> None:
         """Take the servers' values as they are now, forgetting this worker's own.
 
         Args:
             workers: How many do so together.
         """
-        ...
 
+    @abstractmethod
     def finish(self) -> None:
         """Bring everything that waits to the servers, and end like every other worker.
 
         Called once, by every worker; all hold the servers' values afterwards.
         """
-        ...
 
+    @abstractmethod
     def depart(self) -> None:
         """Bring everything that waits to the servers, and leave the others to go on."""
-        ...
 
+    @abstractmethod
     def adjust(self, mode: TrainingMode) -> None:
         """Go on in the same mode with other ``k_steps`` or another ``max_staleness``."""
-        ...
+
+    def wait_exchanged(self) -> None:
+        """Wait for exchanges in flight, and take in what they brought.
+
+        Raises:
+            FleetError: why an exchange failed.
+        """
+        return  # a mode that defines nothing here exchanges nothing beside the training
+
+    @property
+    def serving(self) -> Expecting | None:
+        """Return who pulls the rows of lookups; None where none travel."""
+        return None
+
+    def own_states(self) -> Sequence[TableSpec]:
+        """Return tables with states of each worker's own that a checkpoint can hold."""
+        return ()
 
 
 def collect_tables(optimizer: torch.optim.Optimizer) -> ModelTables:

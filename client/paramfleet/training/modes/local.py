@@ -7,7 +7,7 @@ import torch
 
 from paramfleet.config.strategy import TrainingMode
 from paramfleet.tables.row_store import RowStore
-from paramfleet.training.modes.base import ModelTables, check_gradients
+from paramfleet.training.modes.base import Mode, ModelTables, check_gradients
 from paramfleet.training.modes.rowstep import RowStepper, step_rows
 
 __all__ = ["Apart", "LocalMode"]
@@ -32,7 +32,7 @@ class Apart(Protocol):
         ...
 
 
-class LocalMode:
+class LocalMode(Mode):
     """One process, no servers: torch's optimizer on rows and dense parameters.
 
     Args:
@@ -61,11 +61,8 @@ class LocalMode:
         self._apart = apart
         self._loss = loss
         self._step = 0
-
-    @property
-    def ledger(self) -> Any:
-        """What LocalSGD's exchanges cost; None in other modes."""
-        return None if self._apart is None else self._apart.ledger
+        if apart is not None:
+            self.ledger = apart.ledger
 
     def start(self) -> None:
         """Nothing to agree on."""

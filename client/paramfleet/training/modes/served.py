@@ -19,8 +19,13 @@ from paramfleet.tables.row_store import spec_of
 from paramfleet.tables.rules import RuleChangedError, server_rule
 from paramfleet.tables.sparse import SparseTable, nothing_pending
 from paramfleet.training.job import Job, agree_on_dense, declare, pull_dense, slowest_of
-from paramfleet.training.modes.ahead import Ahead, Found, Wanted, When
-from paramfleet.training.modes.base import ModelTables, check_gradients, learning_rate
+from paramfleet.training.modes.ahead import Ahead, Expecting, Found, Wanted, When
+from paramfleet.training.modes.base import (
+    Mode,
+    ModelTables,
+    check_gradients,
+    learning_rate,
+)
 from paramfleet.training.modes.outgoing import Outgoing
 from paramfleet.training.modes.sender import StepGradients, TableGradient
 from paramfleet.transport.requests import Read, ReadPlan, Rows, Write, write_messages
@@ -47,7 +52,7 @@ def _options_of(group: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-class ServedMode:
+class ServedMode(Mode):
     """Pull on demand; collect gradients; describe tables to the servers."""
 
     def __init__(
@@ -100,6 +105,11 @@ class ServedMode:
         for table, _ in self._tables.sparse:
             table.bind(self)
         agree_on_dense(self._job, self._blocks)
+
+    @property
+    def serving(self) -> Expecting:
+        """Return the mode: every lookup pulls its rows."""
+        return self
 
     @property
     def num_shards(self) -> int:

@@ -35,6 +35,7 @@ log = logging.getLogger(__name__)
 class SyncMode(ServedMode):
     """Every step is one step of the whole job: equal to one process with the whole batch."""
 
+    in_step = True
     _totals: StepTotals | None = None
 
     @override

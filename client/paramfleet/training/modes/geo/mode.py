@@ -27,7 +27,7 @@ from paramfleet.training.job import (
     slowest_of,
 )
 from paramfleet.training.loaded_states import take_saved_states
-from paramfleet.training.modes.base import ModelTables, check_gradients
+from paramfleet.training.modes.base import Mode, ModelTables, check_gradients
 from paramfleet.training.modes.fresh import FreshSteps
 from paramfleet.training.modes.geo.deltas import Delta, Heard, divided
 from paramfleet.training.modes.geo.in_place import GeoInPlace
@@ -45,7 +45,7 @@ from paramfleet_shared.tables.encoding import (
     encode_rows,
     narrowest,
 )
-from paramfleet_shared.tables.spec import OptimizerSpec
+from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,7 +59,7 @@ _MESSAGE_VALUES = 1 << 23
 more goes with further messages of the same exchange."""
 
 
-class GeoMode:
+class GeoMode(Mode):
     """Any torch optimizer runs locally; the servers add up differences."""
 
     def __init__(
@@ -137,7 +137,7 @@ class GeoMode:
                 block.values(), worker_num=self._job.worker_num, merge=self._mode.geo_merge
             )
         self._exchange_now(self._no_deltas())
-        if self.states.specs():
+        if self.own_states():
             if not self._step:  # who comes late would read states of long ago
                 take_saved_states(self._job, self.states)
             self._job.answering.begin({"states": self.states.answer})
@@ -166,6 +166,10 @@ class GeoMode:
             if self.fresh.is_next:
                 self.wait_exchanged()
         self.fresh.note_step()
+
+    def own_states(self) -> "Sequence[TableSpec]":
+        """Return the tables whose states a checkpoint can hold."""
+        return self.states.specs()
 
     def wait_exchanged(self) -> None:
         """Wait for the exchange in flight, if any, and take in what it brought.
