@@ -65,29 +65,23 @@ def note_differences(
 def _without_states(optimizer: "DistributedOptimizer", manifest: Manifest) -> list[str]:
     """Return the loaded tables whose states in this process aren't in the checkpoint.
 
-    Where pservers step, all states are theirs. A table whose states were saved by another
-    rule is named where that is found, as ``states_left_out``.
+    A table whose states were saved by another rule is named where that is found, as
+    ``states_left_out``.
     """
-    mode, inner = optimizer.mode.name, optimizer.inner
-    if mode in {"sync", "async"}:
-        return []
+    mode, inner = optimizer.running, optimizer.inner
     saved = {table.spec.name: table.spec.optimizer for table in manifest.tables}
     groups = [(table.name, group, True) for table, group in optimizer.tables.sparse]
     groups += [(block.name, group, False) for block, group in optimizer.tables.dense]
-    found = []
-    for name, group, sparse in groups:
-        if name not in saved:
-            continue
-        has_none = not saved[name].num_state_columns
-        if mode == "localsgd":
-            anew = _keeps_states(inner, group)  # what is saved are the outer optimizer's
-        elif is_served(inner, group, sparse=sparse):
-            anew = mode == "geo" and has_none and _keeps_states(inner, group)
-        else:
-            anew = has_none and _keeps_states(inner, group)
-        if anew:
-            found.append(name)
-    return sorted(found)
+    return sorted(
+        name
+        for name, group, sparse in groups
+        if name in saved
+        and mode.begins_anew(
+            kept=_keeps_states(inner, group),
+            saved=bool(saved[name].num_state_columns),
+            served=is_served(inner, group, sparse=sparse),
+        )
+    )
 
 
 def _keeps_states(inner: torch.optim.Optimizer, group: dict[str, Any]) -> bool:

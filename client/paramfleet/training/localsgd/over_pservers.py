@@ -124,6 +124,11 @@ class LocalSgdMode(Mode):
         self._local = self._wrap()
         self._local.schedule.load_state_dict(schedule)
 
+    def begins_anew(self, *, kept: bool, saved: bool, served: bool) -> bool:
+        """Return whether there are any: what is saved are the outer optimizer's."""
+        del saved, served
+        return kept
+
     def depart(self) -> None:
         """Send all that was learned, and leave."""
         self._synchronizer.is_last = True

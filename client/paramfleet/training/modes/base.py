@@ -155,6 +155,17 @@ class Mode(ABC):
         """Return who pulls the rows of lookups; None where none travel."""
         return None
 
+    def begins_anew(self, *, kept: bool, saved: bool, served: bool) -> bool:
+        """Return whether this process has states of a table that no checkpoint brings back.
+
+        Args:
+            kept: Whether its optimizer keeps states of the table.
+            saved: Whether the checkpoint that was loaded has some.
+            served: Whether pservers could run the optimizer.
+        """
+        del kept, saved, served
+        return False  # where pservers step, all states are theirs
+
     def own_states(self) -> Sequence[TableSpec]:
         """Return tables with states of each worker's own that a checkpoint can hold."""
         return ()

@@ -90,6 +90,10 @@ class LocalMode(Mode):
         if self._apart is not None:
             self._apart.synchronize()
 
+    def begins_anew(self, *, kept: bool, saved: bool, served: bool) -> bool:
+        """Return whether the checkpoint lacks the states; of served optimizers it has them."""
+        return kept and not saved and not served
+
     def depart(self) -> None:
         """Nobody else is there."""
 

@@ -167,6 +167,11 @@ class GeoMode(Mode):
                 self.wait_exchanged()
         self.fresh.note_step()
 
+    def begins_anew(self, *, kept: bool, saved: bool, served: bool) -> bool:
+        """Return whether the checkpoint lacks this worker's states."""
+        del served
+        return kept and not saved
+
     def own_states(self) -> "Sequence[TableSpec]":
         """Return the tables whose states a checkpoint can hold."""
         return self.states.specs()
