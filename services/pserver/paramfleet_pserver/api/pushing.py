@@ -44,10 +44,8 @@ async def take_step(
     Raises:
         StepIncompleteError: if the request's deadline comes first.
     """
-    steps = training.steps
-    assert steps is not None, "only in sync"
     fresh = await keep_push(training, owners, push)
-    waited_s = await steps.wait(push.step + 1, deadline=request.deadline)
+    waited_s = await training.waits.wait(push.step + 1, deadline=request.deadline)
     facts = {"duplicate": [not each for each in fresh], "waited_s": waited_s}
     return await answer_pull(training, owners, pull, alone=request.is_alone, **facts)
 

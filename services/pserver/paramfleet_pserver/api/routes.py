@@ -7,7 +7,6 @@ first effect, and goes on to its end even when the caller's time is over.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
-from collections.abc import Set as AbstractSet
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from paramfleet_pserver.api.pushing import (
 )
 from paramfleet_pserver.api.reading import pull_of_step, read_packed
 from paramfleet_pserver.checkpoint.routes import Checkpointing
-from paramfleet_pserver.commands.geo import check_rule
+from paramfleet_pserver.commands.machine import kind_of
 from paramfleet_pserver.commands.records import Assign, Join, Leave, Limit, Lose, Make
 from paramfleet_pserver.commands.terms import Terms
 from paramfleet_pserver.requests.checked import (
@@ -65,8 +64,6 @@ OPERATIONS = (
     "hold", "save", "load", "status", "total", "answer", "states",
 )  # fmt: skip
 """Methods of ``Routes``, by the names they have on the wire."""
-
-ANY_MODE = frozenset({"sync", "async", "geo", "localsgd"})
 
 COMPILING_ROWS = 1 << 30
 """What a job counts for that must never run on the event loop."""
@@ -172,7 +169,9 @@ class Routes:
         declared = declare_request(request.message)
         async with self._making:
             if self._training is None:
-                await self._checkpoints.fit(declared.specs, apart=declared.mode == "geo")
+                await self._checkpoints.fit(
+                    declared.specs, apart=kind_of(declared.mode).states_apart
+                )
             built = await self._build(declared)
             if self._training is None:
                 self._training = self._begin(Terms.of(declared))
@@ -182,9 +181,8 @@ class Routes:
             if built:
                 specs = tuple(table.spec for table in built)
                 training.execute(Make(specs, tuple(built)))
-        if training.geo is not None:
-            await training.announce(training.geo.news_of_load())
-            await training.announce(training.geo.news_of_all(declared.rank))
+        await training.announce(training.mode.news_of_load())
+        await training.announce(training.mode.news_of_all(declared.rank))
         loaded = [s.name for s in declared.specs if self._store.find(s.name).is_loaded]
         created = [table.spec.name for table in built]
         folder = self._checkpoints.loaded_from
@@ -198,8 +196,7 @@ class Routes:
         rank = Fields(request.message.fields, where="pull").integer("rank")
         training.check_rank(Rank(rank))  # before anything is kept for it
         pull = await read_packed(pull_request, request.message, self._store)
-        if training.steps is not None:
-            await training.steps.wait(pull.min_version, deadline=request.deadline)
+        await training.waits.wait(pull.min_version, deadline=request.deadline)
         return await answer_pull(training, self._owners, pull, alone=request.is_alone)
 
     async def stage(self, request: Request) -> Message:
@@ -213,11 +210,11 @@ class Routes:
 
     async def push(self, request: Request) -> Message:
         """Apply gradients (async), or keep them until their step is whole (sync)."""
-        training = self._trained("push", {"sync", "async"})
-        read = partial(push_request, pieces=training.steps is None)
+        training = self._trained("push")
+        read = partial(push_request, pieces=not training.mode.in_step)
         push = await read_packed(read, self._staging.fill(request.message), self._store)
         await check_change(push)
-        if training.steps is not None:
+        if training.mode.in_step:
             fresh = await keep_push(training, self._owners, push)
         else:
             fresh = await apply_push(training, self._owners, push, self._holding, request)
@@ -231,7 +228,7 @@ class Routes:
 
     async def step(self, request: Request) -> Message:
         """Keep gradients as ``push``, and read what their step has made of the tables."""
-        training = self._trained("step", {"sync"})
+        training = self._trained("step")
         push = await read_packed(push_request, request.message, self._store)
         pull = await read_packed(pull_request, pull_of_step(request.message), self._store)
         await check_change(push)
@@ -239,7 +236,7 @@ class Routes:
 
     async def exchange(self, request: Request) -> Message:
         """Add differences, or let optimizers take them; answer with what the others changed."""
-        training = self._trained("exchange", {"geo", "localsgd"})
+        training = self._trained("exchange")
         exchange = await read_packed(
             exchange_request, self._staging.fill(request.message), self._store
         )
@@ -289,11 +286,10 @@ class Routes:
 
     async def total(self, request: Request) -> Message:
         """Answer with the sum over a step's workers, once it is whole; may be repeated."""
-        training = self._trained("total", {"sync"})
+        training = self._trained("total")
         part = total_request(request.message)
         training.fence(part.rank, part.incarnation)
-        assert training.steps is not None, "the mode is sync"
-        return Message(tensors={"sum": await training.steps.total(part, request.deadline)})
+        return Message(tensors={"sum": await training.waits.total(part, request.deadline)})
 
     async def hold(self, request: Request) -> Message:
         """Keep pushes back for a checkpoint; may be repeated."""
@@ -309,7 +305,7 @@ class Routes:
 
     async def states(self, request: Request) -> Message:
         """Answer with saved optimizer states, for workers that have their own."""
-        return await self._checkpoints.states(request, self._trained("states", {"geo"}))
+        return await self._checkpoints.states(request, self._trained("states"))
 
     async def load(self, request: Request) -> Message:
         """Take this server's part of a checkpoint into the tables."""
@@ -332,12 +328,12 @@ class Routes:
         self._staging.forget(rank)
         self._store.forget(rank)
 
-    def _trained(self, operation: str, modes: AbstractSet[str] = ANY_MODE) -> Training:
+    def _trained(self, operation: str) -> Training:
         if self._training is None:
             raise TablesNotDeclaredError(operation=operation)
-        mode = self._training.terms.mode
-        if mode not in modes:
-            raise OperationModeError(operation=operation, mode=mode)
+        mode = self._training.mode
+        if operation not in mode.operations:
+            raise OperationModeError(operation=operation, mode=mode.name)
         return self._training
 
     async def _build(self, declared: DeclareRequest) -> list[Table]:
@@ -363,12 +359,13 @@ class Routes:
         return training
 
     def _check_declared(self, declared: DeclareRequest) -> list[TableSpec]:
-        if self._elastic and declared.mode == "sync":
+        kind = kind_of(declared.mode)
+        if self._elastic and kind.in_step:
             raise ElasticModeError(mode=declared.mode)
         if self._training is not None:
             self._training.terms.check_same(Terms.of(declared), elastic=self._elastic)
         for spec in declared.specs:
-            check_rule(spec, declared.mode)
+            kind.check_rule(spec)
         new = self._store.check(declared.specs)
         self._store.check_limits(new)
         return new

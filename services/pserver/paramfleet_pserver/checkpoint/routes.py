@@ -200,7 +200,7 @@ class Checkpointing:
     def _gathering(self, message: Message, training: Training | None) -> Gathering:
         """Return what gathers the workers' states; nothing if none are asked for."""
         rules = rules_of(message)
-        if training is None or training.terms.mode != "geo" or not rules:
+        if training is None or not training.mode.states_apart or not rules:
             return Gathering(self.asking, [], {})
         return Gathering(self.asking, _workers_of(training), rules)
 
@@ -267,7 +267,7 @@ class Checkpointing:
         A negative id of the tables ``not_negative`` is refused.
         """
         directory = await asyncio.to_thread(directory.resolve)  # a link may move meanwhile
-        apart = training is not None and training.terms.mode == "geo"
+        apart = training is not None and training.mode.states_apart
         loaded = await load_tables(
             self._store,
             self._owners,
@@ -282,8 +282,8 @@ class Checkpointing:
             training.execute(Load(tuple(loaded.tables)))
         self.loaded_from, self.loaded_digest = str(directory), loaded.digest
         self.saved_states.begin(directory, loaded.digest)
-        if training is not None and training.geo is not None:
-            await training.announce(training.geo.news_of_load())
+        if training is not None:
+            await training.announce(training.mode.news_of_load())
         _log_left_out(loaded)
         return loaded
 
@@ -329,7 +329,7 @@ def _workers_of(training: Training) -> list[Rank]:
 
 def _steps_of(training: Training | None) -> int | None:
     """Return the steps of sync that are applied; None in other modes."""
-    return None if training is None or training.steps is None else training.steps.version
+    return None if training is None else training.mode.applied
 
 
 def _name_of(name: Any) -> str:

@@ -9,11 +9,14 @@ Used from one event loop; only the owners' jobs leave it.
 
 import asyncio
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
+from typing_extensions import override
+
+from paramfleet_pserver.commands.modes import EVERY_MODE, ServerMode
 from paramfleet_pserver.core.membership import StepMembers
 from paramfleet_pserver.core.reservoir import CompleteStep, StepReservoir
-from paramfleet_pserver.requests.checked import PushPart, PushRequest
+from paramfleet_pserver.requests.checked import Mode, PushPart, PushRequest
 from paramfleet_pserver.tables.capacity import Claims
 from paramfleet_pserver.tables.owners import Job, Owners, when_done
 from paramfleet_pserver.tables.table_store import TableStore
@@ -48,14 +51,18 @@ class Kept(NamedTuple):
     """Room for the rows that it creates."""
 
 
-class StepApplier:
-    """The steps of one job.
+class StepApplier(ServerMode):
+    """sync: the steps of one job.
 
     Args:
         num_workers: Workers of the job.
         store: The tables; every step counts for all of them.
         owners: Who applies.
     """
+
+    name: ClassVar[Mode] = "sync"
+    operations = EVERY_MODE | {"push", "step", "total"}
+    in_step = True
 
     def __init__(self, *, num_workers: int, store: TableStore, owners: Owners) -> None:
         self._store = store
@@ -69,6 +76,11 @@ class StepApplier:
         self.version = 0
         """Steps applied."""
 
+    @property
+    @override
+    def applied(self) -> int:
+        return self.version
+
     def keep(self, push: PushRequest, claims: Claims) -> None:
         """Keep a worker's push; if the step is whole now, begin to apply it.
 
@@ -80,6 +92,7 @@ class StepApplier:
         self.reservoir.add(push.rank, push.step, push.weight, kept)
         self._apply_next()
 
+    @override
     def leave(self, rank: Rank, step: Step) -> None:
         """Take a worker out of ``step`` and all after.
 

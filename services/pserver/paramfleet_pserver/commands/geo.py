@@ -20,10 +20,12 @@ acknowledges them.
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
+from typing_extensions import override
 
+from paramfleet_pserver.commands.modes import EVERY_MODE, ServerMode
 from paramfleet_pserver.commands.records import Announce, Announced
 from paramfleet_pserver.commands.taking import Taken, TakingRows
 from paramfleet_pserver.core.geo_recorder import GeoRecorder
@@ -39,31 +41,24 @@ from paramfleet_shared.errors.served import GeoRuleError
 from paramfleet_shared.tables.spec import TableSpec
 from paramfleet_shared.values.ids import Rank, Step
 
-__all__ = ["GeoExchange", "check_rule"]
+__all__ = ["GeoExchange", "LocalSgdExchange"]
 
 ANNOUNCED_ROWS = 1 << 18
 """Rows of a table that are announced at a time."""
 
 
-def check_rule(spec: TableSpec, mode: Mode) -> None:
-    """Pass if a table can be served in a mode.
-
-    Raises:
-        GeoRuleError: if workers run its optimizer, and its own is another than ``sum``.
-    """
-    adds_up = mode == "geo" or (mode == "localsgd" and spec.kind == "sparse")
-    if adds_up and not spec.optimizer.record.adds:
-        raise GeoRuleError(table=spec.name, rule=spec.optimizer.rule)
-
-
-class GeoExchange:
-    """The recorders of a job's sparse tables.
+class GeoExchange(ServerMode):
+    """GEO: the recorders of a job's sparse tables.
 
     Args:
         num_workers: Workers that take part from the start.
         store: The tables.
         owners: Who works on them.
     """
+
+    name: ClassVar[Mode] = "geo"
+    operations = EVERY_MODE | {"exchange", "states"}
+    states_apart = True
 
     def __init__(self, *, num_workers: int, store: TableStore, owners: Owners) -> None:
         self._ranks = {Rank(rank) for rank in range(num_workers)}
@@ -72,6 +67,12 @@ class GeoExchange:
         self._owners = owners
         self._recorders: dict[str, tuple[_Recorded, ...]] = {}
         self._announced: dict[str, tuple[Block, ...]] = {}
+
+    @classmethod
+    @override
+    def check_rule(cls, spec: TableSpec) -> None:
+        if not spec.optimizer.record.adds:
+            raise GeoRuleError(table=spec.name, rule=spec.optimizer.rule)
 
     def jobs(
         self, request: ExchangeRequest, parts: Sequence[ExchangePart], *, share: float = 1.0
@@ -122,6 +123,7 @@ class GeoExchange:
             ]
         return taken
 
+    @override
     def news_of_load(self) -> Iterator[Announce | Announced]:
         """Yield what lets every worker hear of every row that came from a checkpoint.
 
@@ -135,6 +137,7 @@ class GeoExchange:
                     if table.blocks is blocks:
                         yield Announced(table=table)
 
+    @override
     def news_of_all(self, rank: Rank) -> Iterator[Announce | Announced]:
         """Yield what lets a worker that joined hear of every row that there is already.
 
@@ -164,6 +167,7 @@ class GeoExchange:
             act = partial(recorder.announce, announce.rank, rows)
         return [Job(block.owner, len(rows), act)]
 
+    @override
     def join(self, rank: Rank) -> None:
         """Note for a worker what others change from now on; ``news_of_all`` is the rest."""
         self._ranks.add(rank)
@@ -172,7 +176,8 @@ class GeoExchange:
             for each in recorded:
                 self._owners.post(Job(each.block.owner, 0, partial(each.join, rank)))
 
-    def leave(self, rank: Rank) -> None:
+    @override
+    def forget(self, rank: Rank) -> None:
         """Keep nothing for a worker any more."""
         self._ranks.discard(rank)
         for recorded in self._recorders.values():
@@ -233,6 +238,24 @@ class GeoExchange:
                 for rank in sorted(self._ranks):
                     recorded.join(rank)
         return self._recorders[name]
+
+
+class LocalSgdExchange(GeoExchange):
+    """LocalSGD: a dense table's optimizer takes the mean of the workers' differences."""
+
+    name: ClassVar[Mode] = "localsgd"
+    operations = EVERY_MODE | {"exchange"}
+    states_apart = False
+
+    @classmethod
+    @override
+    def check_rule(cls, spec: TableSpec) -> None:
+        if spec.kind == "sparse":
+            super().check_rule(spec)
+
+    @override
+    def share(self, num_members: int) -> float:
+        return 1.0 / num_members
 
 
 class _Recorded(NamedTuple):

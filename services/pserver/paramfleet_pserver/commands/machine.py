@@ -14,7 +14,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from paramfleet_pserver.commands.applying import StepApplier
-from paramfleet_pserver.commands.geo import GeoExchange
+from paramfleet_pserver.commands.geo import GeoExchange, LocalSgdExchange
+from paramfleet_pserver.commands.modes import AsyncMode, ServerMode
 from paramfleet_pserver.commands.records import (
     Announce,
     Announced,
@@ -40,6 +41,7 @@ from paramfleet_pserver.core.staleness import Release, StalenessGate
 from paramfleet_pserver.requests.checked import (
     ExchangePart,
     ExchangeRequest,
+    Mode,
     PushPart,
     PushRequest,
 )
@@ -48,12 +50,16 @@ from paramfleet_pserver.tables.owners import Job, Owners, when_done
 from paramfleet_pserver.tables.parts import DensePart, is_counted
 from paramfleet_pserver.tables.table import DenseTable
 from paramfleet_pserver.tables.table_store import TableStore
-from paramfleet_shared.errors.served import UnknownWorkerError
+from paramfleet_shared.errors.served import OperationModeError, UnknownWorkerError
 from paramfleet_shared.values.ids import Rank, Step
 
-__all__ = ["Machine", "Outcome"]
+__all__ = ["Machine", "Outcome", "kind_of"]
 
 FIRST_STEP = Step(0)
+
+_KINDS: dict[Mode, type[ServerMode]] = {
+    kind.name: kind for kind in (StepApplier, AsyncMode, GeoExchange, LocalSgdExchange)
+}
 
 
 @dataclass(kw_only=True, slots=True)
@@ -96,21 +102,39 @@ class Machine:
         self.max_staleness = terms.max_staleness
         """What holds now; an operator may have changed what was declared."""
         self.identities = IdentityWindow()
-        lead = None if terms.mode == "sync" else terms.max_staleness  # sync has its own barrier
+        kind = kind_of(terms.mode)
+        lead = None if kind.in_step else terms.max_staleness
         self.gate = StalenessGate(max_lead_steps=lead)
         self.lives: dict[Rank, int] = {}
         """In an elastic job, the incarnation of each worker that has joined."""
-        self.steps: StepApplier | None = None
-        self.geo: GeoExchange | None = None
         self._elastic = elastic
         self._owners = owners
         num_workers = 0 if elastic else terms.worker_num
         for rank in range(num_workers):
             self.gate.join(Rank(rank))
-        if terms.mode == "sync":
-            self.steps = StepApplier(num_workers=terms.worker_num, store=store, owners=owners)
-        elif terms.mode in {"geo", "localsgd"}:
-            self.geo = GeoExchange(num_workers=num_workers, store=store, owners=owners)
+        self.mode = kind(num_workers=num_workers, store=store, owners=owners)
+
+    @property
+    def steps(self) -> StepApplier:
+        """Return the steps of sync.
+
+        Raises:
+            OperationModeError: in another mode.
+        """
+        if isinstance(self.mode, StepApplier):
+            return self.mode
+        raise OperationModeError(operation="a step", mode=self.terms.mode)
+
+    @property
+    def geo(self) -> GeoExchange:
+        """Return what GEO and LocalSGD note for each worker.
+
+        Raises:
+            OperationModeError: in another mode.
+        """
+        if isinstance(self.mode, GeoExchange):
+            return self.mode
+        raise OperationModeError(operation="an exchange", mode=self.terms.mode)
 
     @property
     def num_members(self) -> int:
@@ -143,7 +167,6 @@ class Machine:
             case Contribute(push):
                 if not self._is_new(push):
                     return ()
-                assert self.steps is not None, "only in sync"
                 self.steps.reservoir.check(push.rank, push.step, push.weight)
                 return push.parts
             case Update(push):
@@ -188,10 +211,8 @@ class Machine:
             case Assign():
                 outcome = self._assign(command)
             case Announce():
-                assert self.geo is not None, "only in GEO and LocalSGD"
                 outcome = Outcome(applied=self._owners.start(self.geo.announce(command)))
             case Announced():
-                assert self.geo is not None, "only in GEO and LocalSGD"
                 self.geo.announced(command)
                 outcome = self._done()
             case Make():
@@ -213,8 +234,7 @@ class Machine:
                 return self._join(command)
             case Leave(rank, incarnation, step):
                 self.identities.expect(rank, incarnation)
-                if self.steps is not None:
-                    self.steps.leave(rank, step)
+                self.mode.leave(rank, step)
                 self.identities.fence(rank, incarnation)
                 return self._done(released=self._forget(rank), is_gone=True)
             case Lose(rank, incarnation):
@@ -229,7 +249,7 @@ class Machine:
         return self._done(released=self._forget(rank), is_gone=True)
 
     def _limit(self, max_staleness: int | None) -> Outcome:
-        if self.terms.mode != "async" or max_staleness == self.max_staleness:
+        if not self.mode.limit_changes or max_staleness == self.max_staleness:
             return self._done(is_changed=False)
         self.max_staleness = max_staleness
         return self._done(released=self.gate.limit(max_staleness))
@@ -261,7 +281,6 @@ class Machine:
 
     def _contribute(self, push: PushRequest, claims: Claims) -> Outcome:
         steps = self.steps
-        assert steps is not None, "only in sync"
         fresh = self._fresh(push)
         if not self._is_new(push):
             claims.release()
@@ -275,14 +294,12 @@ class Machine:
 
     def _exchange(self, exchange: ExchangeRequest, claims: Claims) -> Outcome:
         geo = self.geo
-        assert geo is not None, "only in GEO and LocalSGD"
         fresh = self._fresh(exchange)
         self.gate.check(exchange.rank, exchange.step)
         new = [part for part, is_fresh in zip(exchange.parts, fresh, strict=True) if is_fresh]
         for part in new:
             self.identities.record(part.identity)
-        share = 1.0 / self.num_members if self.terms.mode == "localsgd" else 1.0
-        jobs = geo.jobs(exchange, new, share=share)
+        jobs = geo.jobs(exchange, new, share=geo.share(self.num_members))
         taken = geo.take(exchange)
         applied = self._owners.start([*jobs, *taken.jobs()])
         when_done(applied, partial(_count, new, claims))
@@ -306,7 +323,7 @@ class Machine:
         new = self.store.check(command.specs)
         built = command.built or tuple(self.store.build(spec) for spec in new)
         for table in built:
-            table.version = self.steps.version if self.steps is not None else 0
+            table.version = self.mode.applied or 0
         self.store.put(built)
         return self._done(is_changed=bool(built))
 
@@ -329,8 +346,7 @@ class Machine:
         if is_gone:
             released = self._take_out(rank)
             self.lives[rank] = incarnation
-            if self.geo is not None:
-                self.geo.join(rank)
+            self.mode.join(rank)
         return self._done(released=released, is_gone=is_gone, step=self.gate.join(rank))
 
     def _forget(self, rank: Rank) -> tuple[Release, ...]:
@@ -342,8 +358,7 @@ class Machine:
 
     def _take_out(self, rank: Rank) -> tuple[Release, ...]:
         """Count a worker as one that takes no part."""
-        if self.geo is not None:
-            self.geo.leave(rank)
+        self.mode.forget(rank)
         return self.gate.leave(rank)
 
     def _commit(self, rank: Rank, step: Step) -> tuple[Release, ...]:
@@ -357,12 +372,16 @@ class Machine:
         """Return whether a push of sync wasn't kept before."""
         if push.parts:
             return any(self._fresh(push))
-        assert self.steps is not None, "only in sync"
         return not self.steps.reservoir.holds(push.rank, push.step)
 
     def _done(self, **facts: object) -> Outcome:
         """Return the outcome of a command that the owners have nothing to do for."""
         return replace(Outcome(applied=self._owners.start(())), **facts)  # type: ignore[arg-type]
+
+
+def kind_of(mode: Mode) -> type[ServerMode]:
+    """Return what a mode is on a server."""
+    return _KINDS[mode]
 
 
 def _count(

@@ -4,7 +4,7 @@ A push is answered when it is kept. When its step is applied the pulls that wait
 """
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
@@ -13,18 +13,56 @@ from paramfleet_pserver.core.totals import StepTotals
 from paramfleet_pserver.requests.total_requests import TotalRequest
 from paramfleet_pserver.waiting.waiters import Parking
 from paramfleet_shared.errors import FleetError
-from paramfleet_shared.errors.served import StepIncompleteError, TotalIncompleteError
+from paramfleet_shared.errors.served import (
+    OperationModeError,
+    StepIncompleteError,
+    TotalIncompleteError,
+)
 from paramfleet_shared.system.clock import Clock
-from paramfleet_shared.values.ids import Rank
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["SyncWaits"]
+__all__ = ["SyncWaits", "Waits"]
 
 
-class SyncWaits(StepListener):
+class Waits:
+    """What waits for steps in a mode that has none.
+
+    Args:
+        mode: Its name.
+    """
+
+    def __init__(self, mode: str) -> None:
+        self._mode = mode
+
+    async def total(self, part: TotalRequest, deadline: float | None) -> "NDArray[np.float64]":
+        """Add a worker's part to a sum, and return it when nobody's is missing, float64 [n].
+
+        Raises:
+            OperationModeError: in a mode without sums.
+        """
+        del part, deadline
+        raise OperationModeError(operation="total", mode=self._mode)
+
+    async def wait(self, version: int, *, deadline: float | None) -> float:
+        """Wait until ``version`` steps are applied; return for how many seconds."""
+        del version, deadline
+        return 0.0
+
+    def settle(self) -> None:
+        """Add up the sums that wait for nobody any more."""
+
+    def fail(self, error: FleetError) -> None:
+        """Fail every request that waits, and all that will."""
+
+    def facts(self) -> dict[str, Any]:
+        """Return what an operator may ask."""
+        return {"waiting_for": [], "waiting_pulls": 0, "waiting_sums": 0}
+
+
+class SyncWaits(Waits, StepListener):
     """Who waits for steps of sync.
 
     Args:
@@ -33,6 +71,7 @@ class SyncWaits(StepListener):
     """
 
     def __init__(self, steps: StepApplier, *, clock: Clock) -> None:
+        super().__init__(steps.name)
         self._steps = steps
         self._reservoir = steps.reservoir
         self._clock = clock
@@ -40,11 +79,6 @@ class SyncWaits(StepListener):
         self._totals = StepTotals()
         self._awaiting_totals: Parking[str] = Parking(clock=clock)
         steps.listener = self
-
-    @property
-    def version(self) -> int:
-        """Return how many steps are applied."""
-        return self._steps.version
 
     @override
     def step_begun(self) -> None:
@@ -59,10 +93,12 @@ class SyncWaits(StepListener):
     def step_failed(self, error: FleetError) -> None:
         self._parking.fail(error)
 
+    @override
     def settle(self) -> None:
         """Add up the sums that wait for nobody any more: a worker has pushed, or left."""
         self._awaiting_totals.wake(self._totals.settle(self._reservoir.missing()))
 
+    @override
     async def total(self, part: TotalRequest, deadline: float | None) -> "NDArray[np.float64]":
         """Add a worker's part to a sum, and return it when nobody's is missing, float64 [n].
 
@@ -86,35 +122,33 @@ class SyncWaits(StepListener):
             await self._awaiting_totals.wait(name, deadline=deadline, late=late)
         return self._totals.of(name)
 
+    @override
     async def wait(self, version: int, *, deadline: float | None) -> float:
         """Wait until ``version`` steps are applied; return for how many seconds.
 
         Raises:
             StepIncompleteError: if the deadline comes first.
         """
-        if self.version >= version:
+        if self._steps.version >= version:
             return 0.0
         began = self._clock.monotonic()
         late = partial(self._late, version)
         await self._parking.wait(version, deadline=deadline, late=late)
         return self._clock.monotonic() - began
 
+    @override
     def fail(self, error: FleetError) -> None:
         """Fail every request that waits, and all that will."""
         self._parking.fail(error)
         self._awaiting_totals.fail(error)
 
-    def missing(self) -> tuple[Rank, ...]:
-        """Return the workers that the step in progress waits for."""
-        return self._reservoir.missing()
-
-    def num_waiting(self) -> int:
-        """Return how many versions pulls wait for."""
-        return len(self._parking.awaited())
-
-    def num_sums(self) -> int:
-        """Return for how many sums over the workers requests wait."""
-        return len(self._awaiting_totals.awaited())
+    @override
+    def facts(self) -> dict[str, Any]:
+        return {
+            "waiting_for": list(self._reservoir.missing()),
+            "waiting_pulls": len(self._parking.awaited()),
+            "waiting_sums": len(self._awaiting_totals.awaited()),
+        }
 
     def _total_late(self, part: TotalRequest, waited_s: float) -> FleetError:
         return TotalIncompleteError(

@@ -5,8 +5,9 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
-from paramfleet_pserver.commands.geo import GeoExchange
+from paramfleet_pserver.commands.applying import StepApplier
 from paramfleet_pserver.commands.machine import Machine, Outcome
+from paramfleet_pserver.commands.modes import ServerMode
 from paramfleet_pserver.commands.records import (
     Announce,
     Announced,
@@ -23,7 +24,7 @@ from paramfleet_pserver.core.staleness import Release
 from paramfleet_pserver.tables.capacity import Claims
 from paramfleet_pserver.tables.owners import Job, Owners
 from paramfleet_pserver.tables.table_store import TableStore
-from paramfleet_pserver.waiting.stepping import SyncWaits
+from paramfleet_pserver.waiting.stepping import SyncWaits, Waits
 from paramfleet_pserver.waiting.waiters import Parking
 from paramfleet_shared.errors import FleetError
 from paramfleet_shared.errors.served import TurnTimeoutError
@@ -50,8 +51,11 @@ class Training:
         self.machine = Machine(terms, elastic=elastic, store=store, owners=owners)
         self._turns: Parking[tuple[Rank, Step]] = Parking(clock=clock)
         self._losses: dict[Rank, float] = {}
-        steps = self.machine.steps
-        self.steps = None if steps is None else SyncWaits(steps, clock=clock)
+        mode = self.machine.mode
+        self.waits = Waits(terms.mode)
+        """What waits for steps."""
+        if isinstance(mode, StepApplier):
+            self.waits = SyncWaits(mode, clock=clock)
 
     @property
     def terms(self) -> Terms:
@@ -64,9 +68,9 @@ class Training:
         return self.machine.identities
 
     @property
-    def geo(self) -> GeoExchange | None:
-        """Return what GEO and LocalSGD note for each worker."""
-        return self.machine.geo
+    def mode(self) -> ServerMode:
+        """Return what the mode makes of it."""
+        return self.machine.mode
 
     @property
     def num_members(self) -> int:
@@ -87,8 +91,8 @@ class Training:
     ) -> Outcome:
         """Execute a command as ``Machine.execute`` does, and wake who waited for it."""
         outcome = self.machine.execute(command, claims=claims, reads=reads, alone=alone)
-        if self.steps is not None and isinstance(command, Contribute | Leave):
-            self.steps.settle()
+        if isinstance(command, Contribute | Leave):
+            self.waits.settle()
         if outcome.is_gone and isinstance(command, Leave | Lose | Join):
             self._losses.pop(command.rank, None)
         if outcome.released:
@@ -139,8 +143,7 @@ class Training:
     def fail(self, error: FleetError) -> None:
         """Fail every request that waits, and all that will."""
         self._turns.fail(error)
-        if self.steps is not None:
-            self.steps.fail(error)
+        self.waits.fail(error)
 
     def facts(self) -> dict[str, Any]:
         """Return what an operator may ask."""
@@ -150,9 +153,7 @@ class Training:
             "max_staleness": self.machine.max_staleness,
             "members": [{"rank": rank, "steps": committed[rank]} for rank in sorted(committed)],
             "parked": self.machine.gate.statistics().parked,
-            "waiting_for": list(self.steps.missing()) if self.steps is not None else [],
-            "waiting_pulls": self.steps.num_waiting() if self.steps is not None else 0,
-            "waiting_sums": self.steps.num_sums() if self.steps is not None else 0,
+            **self.waits.facts(),
         }
 
     def _wake(self, releases: tuple[Release, ...]) -> None:

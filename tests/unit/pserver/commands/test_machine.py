@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
+from paramfleet_pserver.commands.applying import StepApplier
 from paramfleet_pserver.commands.codec import command_of, from_bytes, to_bytes
 from paramfleet_pserver.commands.geo import GeoExchange
 from paramfleet_pserver.commands.machine import Machine
@@ -175,9 +176,9 @@ class Replica:
         await self.settle()
 
     async def settle(self) -> None:
-        steps = self.machine.steps
+        mode = self.machine.mode
         await self.owners.settle()
-        while steps is not None and steps.is_applying:
+        while isinstance(mode, StepApplier) and mode.is_applying:
             await self.owners.settle()
 
     async def digest(self, *, same_owners: bool) -> str:
@@ -229,7 +230,7 @@ def state_of(machine: Machine, *, same_owners: bool) -> Iterator[Any]:
     yield sorted(machine.identities.taken())
     yield sorted(machine.gate.committed().items()), machine.max_staleness
     yield sorted(machine.lives.items()), machine.num_members
-    if machine.steps is not None:
+    if isinstance(machine.mode, StepApplier):
         reservoir = machine.steps.reservoir
         yield machine.steps.version, reservoir.next_step, reservoir.missing()
         yield sorted(reservoir._members._left_at.items())
@@ -238,7 +239,7 @@ def state_of(machine: Machine, *, same_owners: bool) -> Iterator[Any]:
                 yield step, rank, weight, [part.identity for part in kept.parts]
                 for part in kept.parts:
                     yield part.content.numbers.rows.tobytes()
-    if machine.geo is not None:
+    if isinstance(machine.mode, GeoExchange):
         yield from _news_of(machine.geo, same_owners=same_owners)
 
 
@@ -290,9 +291,9 @@ def _news_of(geo: GeoExchange, *, same_owners: bool) -> Iterator[Any]:
 
 def announce(machine: Machine, command: Command) -> list[bytes]:
     """Let a worker that has joined hear of all rows; return the commands that do."""
-    if machine.geo is None or not isinstance(command, Join):
+    if not isinstance(command, Join):
         return []
-    news = list(machine.geo.news_of_all(command.rank))
+    news = list(machine.mode.news_of_all(command.rank))
     for announce in news:
         machine.execute(announce)
     return [to_bytes(announce) for announce in news]

@@ -1,0 +1,81 @@
+"""What a mode makes of a pserver's training: one object, behind one class."""
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+from paramfleet_pserver.commands.records import Announce, Announced
+from paramfleet_pserver.requests.checked import Mode
+from paramfleet_pserver.tables.owners import Owners
+from paramfleet_pserver.tables.table_store import TableStore
+from paramfleet_shared.tables.spec import TableSpec
+from paramfleet_shared.values.ids import Rank, Step
+
+__all__ = ["EVERY_MODE", "AsyncMode", "ServerMode"]
+
+EVERY_MODE = frozenset({"pull", "stage", "assign", "leave", "wait_turn", "hold", "answer"})
+"""Operations on a training that all modes have."""
+
+
+class ServerMode:
+    """What state machine and operations ask of a mode, which defines what it has of it."""
+
+    name: ClassVar[Mode]
+    operations: ClassVar[frozenset[str]]
+    """Of the data plane, on a training."""
+    in_step = False
+    """Whether pushes are kept until every worker's is there; the lead has no other limit."""
+    limit_changes = False
+    """Whether an operator may change ``max_staleness``."""
+    states_apart = False
+    """Whether each worker has optimizer states of its own."""
+
+    def __init__(self, *, num_workers: int, store: TableStore, owners: Owners) -> None:
+        """Begin with so many workers. Nothing is kept for them, unless a mode does."""
+
+    @property
+    def applied(self) -> int | None:
+        """Return the steps of sync that are applied; None in other modes."""
+        return None
+
+    @classmethod
+    def check_rule(cls, spec: TableSpec) -> None:
+        """Pass if a table can be served.
+
+        Raises:
+            GeoRuleError: if workers run its optimizer, and its own is another than ``sum``.
+        """
+
+    def share(self, num_members: int) -> float:
+        """Return what differences of dense tables are multiplied by."""
+        del num_members
+        return 1.0
+
+    def join(self, rank: Rank) -> None:
+        """Count a worker in, in an elastic job."""
+
+    def leave(self, rank: Rank, step: Step) -> None:
+        """Wait for a worker no more, from a step on.
+
+        Raises:
+            NotAMemberError: if the rank isn't one of the job's.
+        """
+
+    def forget(self, rank: Rank) -> None:
+        """Keep nothing for a worker any more."""
+
+    def news_of_load(self) -> Iterator[Announce | Announced]:
+        """Yield what lets every worker hear of every row that came from a checkpoint."""
+        return iter(())
+
+    def news_of_all(self, rank: Rank) -> Iterator[Announce | Announced]:
+        """Yield what lets a worker that joined hear of every row that there is already."""
+        del rank
+        return iter(())
+
+
+class AsyncMode(ServerMode):
+    """Every push is applied as it comes; nothing is kept beside the tables."""
+
+    name: ClassVar[Mode] = "async"
+    operations = EVERY_MODE | {"push"}
+    limit_changes = True
