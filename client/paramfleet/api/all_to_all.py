@@ -82,10 +82,9 @@ class Exchange:
             ExchangeLostError: if a message is missing in the end.
             FleetError: if a worker can't be reached, or refuses a message.
         """
-        if self._session.worker_num() > 1:
-            remedy = "exchange files before training; local_shuffle, or DistributedSampler"
-            self._session.check_served("data.InMemoryDataset.global_shuffle", remedy=remedy)
-        communicator = self._session.communicator
+        remedy = "exchange files before training; local_shuffle, or DistributedSampler"
+        function = "data.InMemoryDataset.global_shuffle"
+        communicator = self._session.backend.link(function, remedy=remedy)
         if communicator is None:
             for number, (_, message) in enumerate(outgoing([0])):
                 receive(0, number, message)

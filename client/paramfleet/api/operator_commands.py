@@ -10,7 +10,6 @@ import logging
 import sys
 from typing import Any
 
-from paramfleet.model_state.latecomers import BuffersForLate
 from paramfleet.session.checkpoint.background import saved
 from paramfleet.session.checkpoint.periodic import PeriodicCheckpoints
 from paramfleet.session.checkpoint.saving import Saving
@@ -44,7 +43,6 @@ class Conduct:
         self._saved = 0
         self._looks = False
         self._periodic = PeriodicCheckpoints(session, saving, self._clock)
-        self._for_late = BuffersForLate(self._clock)
         session.between_steps = self._between_steps
 
     def should_stop(self) -> bool:
@@ -59,9 +57,7 @@ class Conduct:
     def _between_steps(self) -> None:
         self.obey()
         self._periodic.look()
-        communicator = self._session.communicator
-        if communicator is not None and not self._session.stopped:
-            self._for_late.look(communicator, self._session.agreement)
+        self._session.backend.between_steps()
 
     def obey(self) -> None:
         """Do what newer orders ask for; costs next to nothing without any.
@@ -89,10 +85,7 @@ class Conduct:
         return newer
 
     def _orders(self) -> Orders | None:
-        communicator = self._session.communicator
-        if communicator is None or self._session.stopped:
-            return None
-        return communicator.session.life.orders
+        return self._session.backend.orders()
 
     def _carry_out(self, orders: Orders) -> None:
         self._version = orders.version

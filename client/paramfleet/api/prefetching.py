@@ -15,7 +15,6 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from paramfleet.config.errors import CallOrderError
 from paramfleet.nn.embedding import IdError, SparseModule
 from paramfleet.nn.views import View, tensors_of
 from paramfleet.session.session import Session
@@ -256,9 +255,4 @@ class Prefetching:
         )
 
     def _ahead(self) -> Ahead | None:
-        if self._session.collective is not None:
-            return None  # there are no rows to ask for: only batches are loaded ahead
-        if self._session.optimizer is None:
-            remedy = "call fleet.distributed_optimizer() before iterating"
-            raise CallOrderError(function="prefetch", remedy=remedy)
-        return self._session.optimizer.ahead
+        return self._session.backend.ahead(self._session.optimizer)

@@ -35,15 +35,7 @@ class Reporting:
         came from them, and more that the dashboard shows; a worker that hasn't reported
         yet is left out.
         """
-        session = self._session
-        remedy = "gather what you want with fleet.util.all_gather"
-        session.check_served("job_progress", remedy=remedy)
-        if session.communicator is None:
-            said = {0: session.progress.facts()}
-        else:
-            member = session.communicator.session
-            said = session.communicator.wait(member.read_facts("worker"))
-            said[member.member.index] = session.progress.facts()  # newer than its heartbeat
+        said = self._session.backend.job_facts()
         return [
             {"rank": rank, **{k: v for k, v in facts.items() if k != "versions"}}
             for rank, facts in sorted(said.items())

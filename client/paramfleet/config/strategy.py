@@ -25,7 +25,7 @@ __all__ = [
     "TrainingMode",
 ]
 
-ModeName = Literal["local", "sync", "async", "geo", "localsgd"]
+ModeName = Literal["local", "sync", "async", "geo", "localsgd", "collective"]
 GeoMerge = Literal["paced", "damped", "mean", "remainder", "average"]
 AsyncRate = Literal["guarded", "full"]
 
@@ -93,7 +93,8 @@ class TrainingMode:
     """A strategy, resolved and checked."""
 
     name: ModeName
-    """``local`` is training in this one process, without servers."""
+    """``local`` is training in this one process, ``collective`` among workers, both without
+    servers."""
 
     k_steps: int = 0
     """GEO: batches between two exchanges once the period is grown; 0 in the other modes."""

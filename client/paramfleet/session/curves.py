@@ -29,7 +29,7 @@ class Curves:
         Raises:
             TensorBoardMissingError: if there is no TensorBoard.
         """
-        if ledger is None or not folder:
+        if ledger is None or ledger is self._ledger or not folder:
             return
         self._write = self._stack.enter_context(visual(Path(folder) / f"worker{rank}"))
         self._ledger = ledger

@@ -4,38 +4,62 @@ from typing import TYPE_CHECKING, Any
 
 from paramfleet.config.errors import CallOrderError
 from paramfleet.config.roles import Role, RoleMaker
+from paramfleet.session.backends.alone import AloneBackend
+from paramfleet.session.backends.base import Backend, Own
 from paramfleet.session.registered import Registered
-from paramfleet.training.collective.errors import WrongModeError
+from paramfleet.session.worker_metrics import Progress
+from paramfleet.telemetry.examples_count import ExampleCounter
+from paramfleet.telemetry.step_times import StepTimes
+from paramfleet.transport.leaving import Departure
+from paramfleet_shared.system.clock import Clock
 from paramfleet_shared.telemetry.logs_and_metrics import show_warnings
 
 if TYPE_CHECKING:
-    from paramfleet.telemetry.step_times import StepTimes
-    from paramfleet.training.collective.training import CollectiveTraining
     from paramfleet.training.job import Job
     from paramfleet.transport.communicator import Communicator
+    from paramfleet_shared.discovery.records import Member
 
 __all__ = ["Standing"]
-
-
-_NO_SERVERS = "there are no servers in collective mode: leave the call out"
 
 
 class Standing:
     """The part of a session that says who and where.
 
     Args:
-        times: Where this worker's time goes.
+        clock: By whose time this worker's time is measured.
     """
 
-    def __init__(self, times: "StepTimes") -> None:
-        self.times = times
-        self.communicator: Communicator | None = None
-        self.collective: CollectiveTraining | None = None
-        """In collective mode, what stands for communicator and job."""
+    def __init__(self, clock: Clock) -> None:
+        self.times = StepTimes(clock.monotonic)
+        """Where this worker's time goes."""
         self.registered = Registered()
         """What is saved and loaded beside the model."""
+        self.progress = Progress(clock, self._member)
         self._role: RoleMaker | None = None
-        self._job: Job | None = None
+        self._own = Own(
+            role=lambda: self.role,
+            times=self.times,
+            examples=ExampleCounter(self.times.forward),
+            departure=Departure(),
+            registered=self.registered,
+            progress=self.progress,
+        )
+        self.backend: Backend = AloneBackend(self._own)
+        """What this process trains with."""
+
+    @property
+    def communicator(self) -> "Communicator | None":
+        """What reaches Redis and the pservers; None alone and in collective mode."""
+        return self.backend.communicator
+
+    @property
+    def job(self) -> "Job | None":
+        """The worker's connections; None alone and in collective mode."""
+        return self.backend.job
+
+    def _member(self) -> "Member | None":
+        communicator = self.communicator
+        return None if communicator is None else communicator.session.member
 
     def register_for_checkpointing(self, **objects: Any) -> None:
         """Save and load objects with every checkpoint, each by the name that is given here.
@@ -54,7 +78,7 @@ class Standing:
             RegistrationError: if a name can't be one, or an object has no ``state_dict`` and
                 ``load_state_dict``.
         """
-        if self._job is not None:
+        if self.job is not None:
             remedy = "call it before fleet.init_worker()"
             raise CallOrderError(function="register_for_checkpointing", remedy=remedy)
         self.registered.add(objects)
@@ -90,45 +114,28 @@ class Standing:
 
     def worker_index(self) -> int:
         """Return this worker's rank, from 0."""
-        if self.collective is not None:
-            return self.collective.world.rank
-        if self.communicator is not None:
-            return self.communicator.session.member.index
-        return self.role.index or 0
+        return self.backend.worker_index()
 
     def worker_num(self) -> int:
         """Return how many workers the job has."""
-        if self.collective is not None:
-            return self.collective.world.size
-        if self.communicator is not None:
-            return self.communicator.session.worker_num
-        return max(1, self.role.worker_num)
+        return self.backend.worker_num()
 
     def server_num(self) -> int:
         """Return how many pservers the job has; 0 without a job."""
-        self.check_served("server_num")
-        if self.communicator is not None:
-            return self.communicator.session.server_num
-        return len(self.role.server_endpoints)
+        return self.backend.server_num()
 
     def server_index(self) -> int:
         """Return this server's index, from 0."""
-        self.check_served("server_index")
-        return self.role.index or 0
+        return self.backend.server_index()
 
     def worker_endpoints(self, to_string: bool = False) -> list[str] | str:  # noqa: FBT001, FBT002 - Fleet's signature
         """Return the workers' addresses, or one comma-separated string."""
-        endpoints = list(self.role.worker_endpoints)
-        if self.collective is not None:
-            endpoints = list(self.collective.world.endpoints)
+        endpoints = self.backend.worker_endpoints()
         return ",".join(endpoints) if to_string else endpoints
 
     def server_endpoints(self, to_string: bool = False) -> list[str] | str:  # noqa: FBT001, FBT002 - Fleet's signature
         """Return the pservers' addresses, or one comma-separated string."""
-        self.check_served("server_endpoints")
-        endpoints = list(self.role.server_endpoints)
-        if self._job is not None:
-            endpoints = list(self._job.placement.endpoints)
+        endpoints = self.backend.server_endpoints()
         return ",".join(endpoints) if to_string else endpoints
 
     def barrier_worker(self) -> None:
@@ -143,35 +150,8 @@ class Standing:
 
     def worker_barrier(self, name: str) -> None:
         """Wait until every worker is at the barrier of this name."""
-        if self.collective is not None:
-            self.collective.world.gather(name, b"")
-        elif self.communicator is not None:
-            with self.times.during("barrier"):
-                self.communicator.wait(self.communicator.session.barrier(name))
+        self.backend.barrier(name)
 
     def gather(self, name: str, payload: bytes) -> list[bytes]:
         """Return every worker's payload by rank; alone, this one's."""
-        if self.collective is not None:
-            return self.collective.world.gather(name, payload)
-        if self.communicator is None:
-            return [payload]
-        with self.times.during("barrier"):
-            return self.communicator.wait(self.communicator.session.gather(name, payload))
-
-    def check_served(self, function: str, *, remedy: str = _NO_SERVERS) -> None:
-        """Demand that this is no collective job.
-
-        Args:
-            function: Of ``fleet``.
-            remedy: What to do instead.
-
-        Raises:
-            WrongModeError: naming the function.
-        """
-        if self.collective is not None:
-            raise WrongModeError(function=function, remedy=remedy)
-
-    @property
-    def job(self) -> "Job | None":
-        """The worker's connections; None alone and in collective mode."""
-        return self._job
+        return self.backend.gather(name, payload)

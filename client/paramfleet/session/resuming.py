@@ -5,7 +5,7 @@ Only the first worker reads the files. The others receive it in a gather.
 
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from paramfleet.model_state.plain import pack, unpack
 from paramfleet.session.registered import Registered, SavedProgress
@@ -16,7 +16,6 @@ from paramfleet_shared.checkpoint.manifest import Manifest
 from paramfleet_shared.errors import FleetError, error_from_wire, error_to_wire
 
 if TYPE_CHECKING:
-    from paramfleet.session.process_group import Standing
     from paramfleet.training.optimizer import DistributedOptimizer
 
 __all__ = ["begin_registered", "packed_progress", "take_progress", "unpacked_progress"]
@@ -26,13 +25,31 @@ log = logging.getLogger(__name__)
 _GATHER = "fleet.progress"
 
 
-def begin_registered(session: "Standing", job: Job, optimizer: "DistributedOptimizer") -> None:
+class Workers(Protocol):
+    """This worker and the others."""
+
+    def worker_index(self) -> int:
+        """Return this worker's rank."""
+        ...
+
+    def worker_num(self) -> int:
+        """Return how many there are."""
+        ...
+
+    def gather(self, name: str, payload: bytes) -> list[bytes]:
+        """Return every worker's payload by rank."""
+        ...
+
+
+def begin_registered(
+    workers: Workers, registered: Registered, job: Job, optimizer: "DistributedOptimizer"
+) -> None:
     """Go on from what the pservers had loaded before the job began; every worker calls it.
 
     Raises:
         FleetError: if worker 0 can't read it, or a state doesn't fit.
     """
-    registered, loaded = session.registered, job.agreement.loaded_from
+    loaded = job.agreement.loaded_from
     if registered.has_positions:
         job.answering.begin({"positions": registered.answer})
     if not loaded.folder or job.communicator.session.has_passed(f"gather/{_GATHER}"):
@@ -45,18 +62,18 @@ def begin_registered(session: "Standing", job: Job, optimizer: "DistributedOptim
             note_differences(optimizer, manifest, folder)
         except FleetError as error:
             payload = pack([error_to_wire(error), None])
-    refusal, progress = unpack(session.gather(_GATHER, payload)[0])
+    refusal, progress = unpack(workers.gather(_GATHER, payload)[0])
     if refusal is not None:
         failure = error_from_wire(refusal)
         raise failure
-    take_progress(registered, optimizer, _progress_of(progress), session, loaded.folder)
+    take_progress(registered, optimizer, _progress_of(progress), workers, loaded.folder)
 
 
 def take_progress(
     registered: Registered,
     optimizer: "DistributedOptimizer",
     progress: SavedProgress | None,
-    session: "Standing",
+    workers: Workers,
     folder: str,
 ) -> list[str]:
     """Have registered objects and the step count go on.
@@ -69,7 +86,7 @@ def take_progress(
         OtherDataError: if a position is one in other data; the same.
     """
     saved = progress or SavedProgress(steps=optimizer.num_steps)
-    lacking = registered.take(saved, rank=session.worker_index(), workers=session.worker_num())
+    lacking = registered.take(saved, rank=workers.worker_index(), workers=workers.worker_num())
     optimizer.go_on_from(saved.steps)
     if lacking:
         facts = {"folder": folder, "names": lacking, "not_saved": saved.not_saved}

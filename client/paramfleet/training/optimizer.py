@@ -101,7 +101,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         """Loss of the step in progress, if the script said it."""
         self._count_examples = count_examples
         self._mode: Mode | None = None
-        self._is_finished = False
+        self.is_finished = False
+        """Whether this worker takes no more steps."""
         self._staleness = Staleness()
         self._between_steps = between_steps
         if mode.name == "local":
@@ -113,7 +114,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._mode = mode
         self.tables = mode.tables or self.tables
         self._staleness = staleness
-        self._is_finished = False
+        self.is_finished = False
         freeze()
         self.times.begin()
 
@@ -121,13 +122,13 @@ class DistributedOptimizer(torch.optim.Optimizer):
         """End the training of this worker, as ``fleet.finish_training`` promises."""
         self.running.finish()
         self.times.end()
-        self._is_finished = True
+        self.is_finished = True
 
     def depart(self) -> None:
         """End the training of this worker; the others go on."""
         self.running.depart()
         self.times.end()
-        self._is_finished = True
+        self.is_finished = True
 
     def adjust(self, name: str, value: Any) -> None:
         """Change a setting between two steps.
@@ -211,7 +212,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             LearningRateError: if a learning rate can't be used; nothing was changed.
             FleetError: if the job failed or a peer didn't answer in time.
         """
-        if self._is_finished:
+        if self.is_finished:
             raise TrainingFinishedError
         if examples is not None and not 0 <= examples <= MAX_WEIGHT:
             raise ExamplesError(examples=examples)

@@ -36,6 +36,7 @@ from paramfleet.session.session import Session
 from paramfleet.tables.sparse import tables_of
 from paramfleet.training.job import pull_dense
 from paramfleet.training.load_notes import note_differences
+from paramfleet.training.modes.base import Mode
 from paramfleet.training.modes.local import LocalMode
 from paramfleet.training.optimizer import DistributedOptimizer
 from paramfleet_shared.checkpoint.cuts import Cut
@@ -101,7 +102,7 @@ class Saving:
             FolderNotAllowedError: if the pservers may not save there.
             CheckpointWriteError: if the system refuses; nothing of that name is changed.
         """
-        self._session.check_served("save_persistables", remedy=_WITH_TORCH)
+        self._session.backend.check_served("save_persistables", remedy=_WITH_TORCH)
         check_folder_name(str(dirname))
         if not self._session.is_first_worker():
             return None
@@ -149,7 +150,7 @@ class Saving:
                 values. Another optimizer takes the values and begins with new states: a
                 warning names the tables.
         """
-        self._session.check_served("load_model", remedy=_WITH_TORCH)
+        self._session.backend.check_served("load_model", remedy=_WITH_TORCH)
         check_folder_name(str(dirname))
         folder = folder_to_load(dirname)
         job = self._session.job
@@ -202,7 +203,7 @@ class Saving:
             StateNumbersError: if running statistics aren't finite, or another buffer has NaN.
             CheckpointWriteError: if the system refuses; nothing of that name is changed.
         """
-        self._session.check_served("save_inference_model", remedy=_WITH_TORCH)
+        self._session.backend.check_served("save_inference_model", remedy=_WITH_TORCH)
         check_folder_name(str(dirname))
         if not self._session.is_first_worker():
             return
@@ -321,7 +322,9 @@ class Saving:
         self, optimizer: DistributedOptimizer, progress: SavedProgress | None, folder: Path
     ) -> list[str]:
         registered = self._session.registered
-        return take_progress(registered, optimizer, progress, self._session, str(folder))
+        return take_progress(
+            registered, optimizer, progress, self._session.backend, str(folder)
+        )
 
     def _with_served_dense(self, model: torch.nn.Module, path: Path) -> None:
         """Write the state_dict with the pservers' dense values, and keep this worker's own."""
@@ -339,7 +342,7 @@ class Saving:
             for block, values in zip(blocks, own, strict=True):
                 block.install(values)
 
-    def _running(self, function: str) -> Any:
+    def _running(self, function: str) -> Mode:
         """Return the mode that trains.
 
         Raises:

@@ -5,17 +5,20 @@ schedulers and ``clip_grad_norm_`` work on it.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 import torch
 from typing_extensions import override
 
 from paramfleet.config.errors import CallOrderError
+from paramfleet.config.strategy import TrainingMode
+from paramfleet.training.collective.errors import WrongModeError
 from paramfleet.training.collective.features.merging import Merge
-from paramfleet.training.optimizer import TrainingFinishedError
+from paramfleet.training.optimizer import DistributedOptimizer, TrainingFinishedError
 
 if TYPE_CHECKING:
     from paramfleet.config.strategy import CollectiveMode
+    from paramfleet.telemetry.step_times import StepTimes
     from paramfleet.training.collective.features.scaling import ScaledOptimizer
     from paramfleet.training.collective.world import World
     from paramfleet.training.localsgd.core.ledger import Ledger
@@ -24,35 +27,42 @@ if TYPE_CHECKING:
 __all__ = ["CollectiveOptimizer"]
 
 
-class CollectiveOptimizer(torch.optim.Optimizer):
+class CollectiveOptimizer(DistributedOptimizer):
     """Made by ``fleet.distributed_optimizer`` in collective mode.
+
+    What servers have to do with raises ``WrongModeError``.
 
     Args:
         inner: The user's optimizer.
-        mode: The strategy.
+        plan: The strategy.
         world: The workers.
+        times: Where this worker's time goes.
     """
 
     def __init__(
-        self, inner: torch.optim.Optimizer, mode: "CollectiveMode", world: "World"
+        self,
+        inner: torch.optim.Optimizer,
+        plan: "CollectiveMode",
+        world: "World",
+        times: "StepTimes",
     ) -> None:
-        super().__init__(inner.param_groups, inner.defaults)
-        self.inner = inner
-        self.mode = mode
-        self.num_steps = 0
-        """Steps taken; batches that are merged are one."""
-        self.last_loss: torch.Tensor | None = None
-        """What ``minimize`` was given last, without its graph."""
-        merging = mode.features.get("gradient_merge", {})
+        super().__init__(inner, TrainingMode(name="collective"), lambda: 0, times)
+        self.plan = plan
+        merging = plan.features.get("gradient_merge", {})
         self.merge = Merge(merging.get("k_steps", 1))
         self._avg = merging.get("avg", True)
         self._world = world
         self._stepper: torch.optim.Optimizer | None = None
-        self._is_finished = False
         self.scaler: ScaledOptimizer | None = None
         """Scales the loss, with amp in float16."""
         self.apart: LocalSgdOptimizer | None = None
         """Synchronizes with the other workers, where they train apart."""
+
+    @property
+    @override
+    def running(self) -> NoReturn:
+        remedy = "the workers all-reduce their gradients, and no mode of pservers runs"
+        raise WrongModeError(function="distributed_optimizer", remedy=remedy)
 
     def step_through(self, stepper: torch.optim.Optimizer) -> None:
         """Step through ``stepper``, which shares the parameter groups, from now on."""
@@ -71,32 +81,46 @@ class CollectiveOptimizer(torch.optim.Optimizer):
         return self._stepper
 
     @overload
-    def step(self, closure: None = None, *, loss: torch.Tensor | None = None) -> None: ...
+    def step(
+        self,
+        closure: None = None,
+        *,
+        examples: int | None = None,
+        loss: torch.Tensor | float | None = None,
+    ) -> None: ...
     @overload
     def step(
-        self, closure: Callable[[], float], *, loss: torch.Tensor | None = None
+        self,
+        closure: Callable[[], float],
+        *,
+        examples: int | None = None,
+        loss: torch.Tensor | float | None = None,
     ) -> float: ...
     @override
     def step(
         self,
         closure: Callable[[], float] | None = None,
         *,
-        loss: torch.Tensor | None = None,
+        examples: int | None = None,
+        loss: torch.Tensor | float | None = None,
     ) -> float | None:
         """Take one step with the gradients that ``backward`` left, or merge them.
 
         Args:
             closure: Computes the loss and its gradients, as in torch.
+            examples: None: the workers' batches count alike.
             loss: Of this worker's batch; only an adaptive interval needs it.
 
         Raises:
             CallOrderError: before ``fleet.distributed_model``, or if amp in float16 is on
                 and the gradients aren't of a scaled loss.
             TrainingFinishedError: after ``fleet.finish_training``.
+            WrongModeError: if ``examples`` is given.
             FleetError: if a worker is lost meanwhile.
         """
+        _refuse(examples, "step")
         stepper = self.stepper
-        if self._is_finished:
+        if self.is_finished:
             raise TrainingFinishedError
         returned = None
         if closure is not None:
@@ -126,25 +150,30 @@ class CollectiveOptimizer(torch.optim.Optimizer):
         if self.scaler is not None:
             self.scaler.unscale()
 
-    def minimize(self, loss: torch.Tensor) -> None:
+    @override
+    def minimize(self, loss: torch.Tensor, *, examples: int | None = None) -> None:
         """Run ``scale(loss).backward()``, ``step(loss=loss)`` and ``zero_grad()``.
 
         Raises:
+            WrongModeError: if ``examples`` is given.
             FleetError: if a worker is lost meanwhile.
         """
+        _refuse(examples, "minimize")
         with self._world.together("the all-reduce of gradients"):
             self.scale(loss).backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         self.last_loss = loss.detach()
-        self.step(loss=self.last_loss)
+        self.step(examples=examples, loss=self.last_loss)
         self.zero_grad()
 
+    @override
     def finish(self) -> None:
         """Take no more steps; workers that trained apart synchronize once more, and agree."""
-        if self.apart is not None and not self._is_finished:
+        if self.apart is not None and not self.is_finished:
             self.apart.synchronize()
-        self._is_finished = True
+        self.is_finished = True
 
     @property
+    @override
     def ledger(self) -> "Ledger | None":
         """What LocalSGD's exchanges cost so far; None where gradients are all-reduced."""
         return None if self.apart is None else self.apart.ledger
@@ -168,5 +197,16 @@ class CollectiveOptimizer(torch.optim.Optimizer):
 
     @override
     def __repr__(self) -> str:
-        on = ", ".join(self.mode.features) or "plain"
+        on = ", ".join(self.plan.features) or "plain"
         return f"CollectiveOptimizer({on}, {self.inner!r})"
+
+
+def _refuse(examples: int | None, function: str) -> None:
+    """Refuse a weight of a batch: all-reduce has none.
+
+    Raises:
+        WrongModeError: naming the optimizer's function.
+    """
+    if examples is not None:
+        remedy = "leave out examples: the workers' batches count alike"
+        raise WrongModeError(function=f"distributed_optimizer().{function}", remedy=remedy)

@@ -7,6 +7,7 @@ import torch
 
 from paramfleet.config.errors import CallOrderError
 from paramfleet.config.strategy import CollectiveMode
+from paramfleet.telemetry.step_times import StepTimes
 from paramfleet.training.collective.errors import CollectiveSetupError
 from paramfleet.training.collective.features.dgc import DgcSgd
 from paramfleet.training.collective.features.halving import half_hook
@@ -27,10 +28,12 @@ class CollectiveTraining:
 
     Args:
         world: The workers.
+        times: Where this worker's time goes.
     """
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, times: StepTimes) -> None:
         self.world = world
+        self._times = times
         self.model: CollectiveModel | None = None
         self.optimizer: CollectiveOptimizer | None = None
         self._running = False
@@ -63,25 +66,16 @@ class CollectiveTraining:
         if self.optimizer is not None:
             remedy = "a collective job has one optimizer: give it parameter groups"
             raise CallOrderError(function="distributed_optimizer", remedy=remedy)
-        self.optimizer = CollectiveOptimizer(inner, mode, self.world)
+        self.optimizer = CollectiveOptimizer(inner, mode, self.world, self._times)
         self._begin()
         return self.optimizer
-
-    def finish(self) -> None:
-        """End training: workers that trained apart synchronize once more, and agree.
-
-        Raises:
-            FleetError: if a worker is lost meanwhile.
-        """
-        if self._running and self.optimizer is not None:
-            self.optimizer.finish()
 
     def _begin(self) -> None:
         """Let the gradients come together, once both are here."""
         model, optimizer = self.model, self.optimizer
         if model is None or optimizer is None or self._running:
             return
-        module, mode = model.module, optimizer.mode
+        module, mode = model.module, optimizer.plan
         _check_owned(module, optimizer.inner)
         forward, stepper = _joined(module, optimizer, self.world)
         amp = mode.features.get("amp")
@@ -103,7 +97,7 @@ def _joined(
     module: torch.nn.Module, optimizer: CollectiveOptimizer, world: World
 ) -> tuple[Callable[..., Any], torch.optim.Optimizer]:
     """Return what computes forward, so that gradients come together, and what steps."""
-    mode, merge, inner = optimizer.mode, optimizer.merge, optimizer.inner
+    mode, merge, inner = optimizer.plan, optimizer.merge, optimizer.inner
     if "sharding" in mode.features:
         stage = mode.features["sharding"]["stage"]
         return cut_up(module, inner, stage=stage, world=world, merge=merge), inner

@@ -13,6 +13,7 @@ from paramfleet.api.reporting import Reporting
 from paramfleet.config.errors import CallOrderError
 from paramfleet.config.roles import PaddleCloudRoleMaker, RoleError
 from paramfleet.config.strategy import DistributedStrategy
+from paramfleet.session.backends.collective import CollectiveBackend
 from paramfleet.session.checkpoint.saving import Saving
 from paramfleet.session.session import Session
 from paramfleet.training.collective.errors import CollectiveSetupError, WrongModeError
@@ -86,9 +87,9 @@ def test_merged_batches_are_one_step(session: Session) -> None:
     model = train(session, strategy)
 
     torch.testing.assert_close(model.state_dict(), plain.state_dict())
-    assert session.collective is not None
-    assert session.collective.optimizer is not None
-    assert session.collective.optimizer.num_steps == 2
+    assert isinstance(session.backend, CollectiveBackend)
+    assert session.backend.training.optimizer is not None
+    assert session.backend.training.optimizer.num_steps == 2
 
 
 def test_optimizer_first_is_as_good(session: Session) -> None:
@@ -157,6 +158,22 @@ def test_what_needs_servers_is_refused_by_name(
 ) -> None:
     with pytest.raises(WrongModeError, match="is_collective=True"):
         getattr(session, name)(*arguments)
+
+
+def test_what_its_optimizer_lacks_is_refused_by_name(session: Session) -> None:
+    model = session.distributed_model(linear())
+    optimizer = session.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+    loss = model(torch.ones(2, 4)).sum()
+
+    with pytest.raises(WrongModeError, match="leave out examples"):
+        optimizer.minimize(loss, examples=2)
+    with pytest.raises(WrongModeError, match="leave out examples"):
+        optimizer.step(examples=2)
+    with pytest.raises(WrongModeError, match="no mode of pservers"):
+        optimizer.wait_exchanged()
+
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert (optimizer.staleness, optimizer.prefetch_misses, optimizer.num_steps) == (0, 0, 0)
 
 
 @pytest.mark.parametrize("name", ["save_persistables", "load_model", "save_inference_model"])

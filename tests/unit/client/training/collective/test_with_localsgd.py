@@ -9,6 +9,7 @@ from torch import distributed
 
 from paramfleet.config.roles import PaddleCloudRoleMaker
 from paramfleet.config.strategy import DistributedStrategy
+from paramfleet.session.backends.collective import CollectiveBackend
 from paramfleet.session.session import Session
 from paramfleet.training.localsgd.core.ledger import Ledger
 from paramfleet.training.localsgd.core.settings import LocalSgdSettingsError
@@ -32,9 +33,9 @@ def strategy(flag: str, **configs: Any) -> DistributedStrategy:
 
 
 def ledger(session: Session) -> Ledger | None:
-    assert session.collective is not None
-    assert session.collective.optimizer is not None
-    return session.collective.optimizer.ledger
+    assert isinstance(session.backend, CollectiveBackend)
+    assert session.backend.training.optimizer is not None
+    return session.backend.training.optimizer.ledger
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,194 @@
+"""A worker of a job with parameter servers."""
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from typing_extensions import override
+
+from paramfleet.config.errors import CallOrderError
+from paramfleet.config.settings import WorkerSettings
+from paramfleet.model_state.agreement import Agreement
+from paramfleet.model_state.latecomers import BuffersForLate
+from paramfleet.nn.table_binding import check_covered
+from paramfleet.session.backends.base import Backend, Own
+from paramfleet.session.resuming import begin_registered
+from paramfleet.training.job import open_job
+from paramfleet.training.localsgd.over_pservers import LocalSgdMode
+from paramfleet.training.modes.asynchronous import AsyncMode
+from paramfleet.training.modes.geo.mode import GeoMode
+from paramfleet.training.modes.sync import SyncMode
+from paramfleet.training.optimizer import DistributedOptimizer
+from paramfleet.transport.communicator import Communicator
+from paramfleet_shared.errors import FleetError
+from paramfleet_shared.errors.served import ElasticModeError
+
+if TYPE_CHECKING:
+    from paramfleet.training.modes.base import Mode
+    from paramfleet_shared.discovery.orders import Orders
+
+__all__ = ["PserverBackend"]
+
+log = logging.getLogger(__name__)
+
+
+class PserverBackend(Backend):
+    """Joined by a communicator; there are tables once it has started.
+
+    Args:
+        own: Of this process.
+        settings: Of this worker.
+    """
+
+    def __init__(self, own: Own, settings: WorkerSettings) -> None:
+        super().__init__(own)
+        self.communicator = self._communicator = communicator = Communicator()
+        self._settings = settings
+        communicator.start()
+        try:
+            communicator.join(
+                settings,
+                index=own.role().index,
+                facts=own.progress.facts,
+                admin=own.progress.admin(settings),
+            )
+        except BaseException:
+            communicator.close()
+            raise
+        self._session = communicator.session
+        self._for_late = BuffersForLate(communicator.clock)
+        if self._session.elastic:
+            own.departure.listen()
+
+    @override
+    def worker_index(self) -> int:
+        return self._session.member.index
+
+    @override
+    def worker_num(self) -> int:
+        return self._session.worker_num
+
+    @override
+    def server_num(self) -> int:
+        return self._session.server_num
+
+    @override
+    def server_endpoints(self) -> list[str]:
+        if self.job is None:
+            return super().server_endpoints()
+        return list(self.job.placement.endpoints)
+
+    @override
+    def barrier(self, name: str) -> None:
+        with self.own.times.during("barrier"):
+            self._communicator.wait(self._session.barrier(name))
+
+    @override
+    def gather(self, name: str, payload: bytes) -> list[bytes]:
+        with self.own.times.during("barrier"):
+            return self._communicator.wait(self._session.gather(name, payload))
+
+    @override
+    def start(
+        self, optimizer: DistributedOptimizer | None, model: torch.nn.Module | None
+    ) -> None:
+        if optimizer is None:
+            remedy = "call fleet.distributed_optimizer() first"
+            raise CallOrderError(function="init_worker", remedy=remedy)
+        if self.job is not None:
+            remedy = "this worker has its tables already: call it once"
+            raise CallOrderError(function="init_worker", remedy=remedy)
+        if model is not None:
+            check_covered(model, [table for table, _ in optimizer.tables.sparse])
+        kinds: dict[str, Callable[..., Mode]]
+        apart = partial(LocalSgdMode, loss=lambda: optimizer.step_loss)
+        kinds = {"sync": SyncMode, "async": AsyncMode, "geo": GeoMode, "localsgd": apart}
+        make = kinds[optimizer.mode.name]
+        if make is SyncMode and self._session.elastic:
+            raise ElasticModeError(mode=optimizer.mode.name)
+        self.agreement = Agreement(model)
+        own = self.own
+        job = open_job(
+            self._communicator,
+            self._settings,
+            times=own.times,
+            departure=own.departure,
+            agreement=self.agreement,
+            examples=own.examples,
+        )
+        own.progress.watch_traffic(job.pservers.traffic)
+        mode = make(job, optimizer.mode, optimizer.inner, optimizer.tables)
+        mode.start()
+        self.job = job
+        own.departure.begin()
+        optimizer.bind(mode, job.staleness)
+        begin_registered(self, own.registered, job, optimizer)
+
+    @override
+    def stop(self, finish: Callable[[], None]) -> None:
+        if self.stopped:
+            return
+        if self.job is not None:
+            finish()
+            self.job.answering.end()
+        self._leave()
+
+    @override
+    def depart(self, optimizer: DistributedOptimizer | None) -> None:
+        if self.stopped:
+            return
+        if self.job is not None and optimizer is not None and not optimizer.is_finished:
+            optimizer.depart()
+            self._communicator.wait(self.job.answering.depart())
+        self._leave()
+
+    def _leave(self) -> None:
+        communicator = self._communicator
+        communicator.wait(self._session.mark_done())
+        if self.job is not None:
+            communicator.wait(self.job.pservers.close())
+        communicator.wait(self._session.leave())
+        self.stopped = True
+        communicator.close()
+
+    @override
+    def abandon(self, error: str | None) -> None:
+        communicator, session = self._communicator, self._session
+        if self.stopped or not communicator.is_own:
+            return
+        self.stopped = True
+        why = error or "its script ended without fleet.stop_worker()"
+        asked = self.own.departure.asked and error is None
+        try:
+            communicator.say_last(self._say_goodbye() if asked else session.give_up(why))
+        except FleetError as failure:  # the job has failed already, or Redis is gone
+            log.info("worker.ended_after", extra={"reason": str(failure)})
+        communicator.close()
+
+    async def _say_goodbye(self) -> None:
+        """Leave where nothing of this worker is on its way."""
+        if self.job is not None:
+            await self.job.say_goodbye()
+        await self._session.mark_done()
+        await self._session.leave()
+
+    @override
+    def between_steps(self) -> None:
+        if not self.stopped:
+            self._for_late.look(self._communicator, self.agreement)
+
+    @override
+    def raise_failure(self) -> None:
+        self._communicator.raise_failure()
+
+    @override
+    def orders(self) -> "Orders | None":
+        return None if self.stopped else self._session.life.orders
+
+    @override
+    def job_facts(self) -> dict[int, dict[str, Any]]:
+        said = self._communicator.wait(self._session.read_facts("worker"))
+        said[self.worker_index()] = self.own.progress.facts()  # newer than its heartbeat
+        return said
