@@ -14,7 +14,7 @@ from paramfleet.model_state.agreement import Agreement
 from paramfleet.model_state.latecomers import BuffersForLate
 from paramfleet.nn.table_binding import check_covered
 from paramfleet.session.backends.base import Backend, Own
-from paramfleet.session.resuming import begin_registered
+from paramfleet.session.backends.resuming import begin_registered
 from paramfleet.training.job import open_job
 from paramfleet.training.localsgd.over_pservers import LocalSgdMode
 from paramfleet.training.modes.asynchronous import AsyncMode
@@ -124,7 +124,7 @@ class PserverBackend(Backend):
         self.job = job
         own.departure.begin()
         optimizer.bind(mode, job.staleness)
-        begin_registered(self, own.registered, job, optimizer)
+        begin_registered(self, job, optimizer)
 
     @override
     def stop(self, finish: Callable[[], None]) -> None:

@@ -10,7 +10,7 @@ import msgpack
 from paramfleet.model_state.one_checkpoint import one_manifest
 from paramfleet.model_state.saved_state import buffers_to_load
 from paramfleet.nn.table_binding import without_negative_ids
-from paramfleet.session.resuming import packed_progress
+from paramfleet.session.backends.resuming import packed_progress
 from paramfleet.training.job import Job
 from paramfleet.training.load_notes import note_differences
 from paramfleet_shared.errors import FleetError, error_to_wire

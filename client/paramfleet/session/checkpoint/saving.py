@@ -23,6 +23,7 @@ from paramfleet.model_state.plain import unpack
 from paramfleet.model_state.saved_state import buffers_to_load, plain_state, write_state
 from paramfleet.nn.table_binding import without_negative_ids
 from paramfleet.serving.unknown import UnknownOf, chosen_of
+from paramfleet.session.backends.resuming import take_progress, unpacked_progress
 from paramfleet.session.checkpoint.cuts import save_everywhere
 from paramfleet.session.checkpoint.exporting import finish_export, write_rows
 from paramfleet.session.checkpoint.local_state import export_tables, tables_to_load
@@ -30,7 +31,6 @@ from paramfleet.session.checkpoint.pserver_load import load_everywhere, log_left
 from paramfleet.session.checkpoint.replaceable import folder_to_save
 from paramfleet.session.checkpoint.whole_folders import give_name, naming, temporary_beside
 from paramfleet.session.registered import SavedProgress
-from paramfleet.session.resuming import take_progress, unpacked_progress
 from paramfleet.session.saved_progress import read_progress, write_progress
 from paramfleet.session.session import Session
 from paramfleet.tables.sparse import tables_of
@@ -321,10 +321,7 @@ class Saving:
     def _go_on(
         self, optimizer: DistributedOptimizer, progress: SavedProgress | None, folder: Path
     ) -> list[str]:
-        registered = self._session.registered
-        return take_progress(
-            registered, optimizer, progress, self._session.backend, str(folder)
-        )
+        return take_progress(self._session.backend, optimizer, progress, str(folder))
 
     def _with_served_dense(self, model: torch.nn.Module, path: Path) -> None:
         """Write the state_dict with the pservers' dense values, and keep this worker's own."""

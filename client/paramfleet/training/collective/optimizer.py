@@ -5,7 +5,7 @@ schedulers and ``clip_grad_norm_`` work on it.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn, overload
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from typing_extensions import override
@@ -80,22 +80,6 @@ class CollectiveOptimizer(DistributedOptimizer):
             raise CallOrderError(function="distributed_optimizer", remedy=remedy)
         return self._stepper
 
-    @overload
-    def step(
-        self,
-        closure: None = None,
-        *,
-        examples: int | None = None,
-        loss: torch.Tensor | float | None = None,
-    ) -> None: ...
-    @overload
-    def step(
-        self,
-        closure: Callable[[], float],
-        *,
-        examples: int | None = None,
-        loss: torch.Tensor | float | None = None,
-    ) -> float: ...
     @override
     def step(
         self,
@@ -103,7 +87,7 @@ class CollectiveOptimizer(DistributedOptimizer):
         *,
         examples: int | None = None,
         loss: torch.Tensor | float | None = None,
-    ) -> float | None:
+    ) -> Any:
         """Take one step with the gradients that ``backward`` left, or merge them.
 
         Args:

@@ -50,7 +50,7 @@ from paramfleet_pserver.tables.owners import Job, Owners, when_done
 from paramfleet_pserver.tables.parts import DensePart, is_counted
 from paramfleet_pserver.tables.table import DenseTable
 from paramfleet_pserver.tables.table_store import TableStore
-from paramfleet_shared.errors.served import OperationModeError, UnknownWorkerError
+from paramfleet_shared.errors.served import UnknownWorkerError
 from paramfleet_shared.values.ids import Rank, Step
 
 __all__ = ["Machine", "Outcome", "kind_of"]
@@ -116,25 +116,15 @@ class Machine:
 
     @property
     def steps(self) -> StepApplier:
-        """Return the steps of sync.
-
-        Raises:
-            OperationModeError: in another mode.
-        """
-        if isinstance(self.mode, StepApplier):
-            return self.mode
-        raise OperationModeError(operation="a step", mode=self.terms.mode)
+        """Return the steps of sync."""
+        assert isinstance(self.mode, StepApplier), "only in sync"
+        return self.mode
 
     @property
     def geo(self) -> GeoExchange:
-        """Return what GEO and LocalSGD note for each worker.
-
-        Raises:
-            OperationModeError: in another mode.
-        """
-        if isinstance(self.mode, GeoExchange):
-            return self.mode
-        raise OperationModeError(operation="an exchange", mode=self.terms.mode)
+        """Return what GEO and LocalSGD note for each worker."""
+        assert isinstance(self.mode, GeoExchange), "only in GEO and LocalSGD"
+        return self.mode
 
     @property
     def num_members(self) -> int:

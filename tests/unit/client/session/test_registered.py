@@ -14,6 +14,7 @@ from torch.optim import lr_scheduler
 import paramfleet as fleet
 from paramfleet.config.roles import RoleMaker
 from paramfleet.model_state.plain import pack
+from paramfleet.session.backends.resuming import take_progress
 from paramfleet.session.checkpoint.saving import Saving
 from paramfleet.session.registered import (
     Registered,
@@ -21,7 +22,6 @@ from paramfleet.session.registered import (
     RegistrationError,
     SavedProgress,
 )
-from paramfleet.session.resuming import take_progress
 from paramfleet.session.saved_progress import read_progress
 from paramfleet.session.session import Session
 from paramfleet_shared.checkpoint.manifest import ManifestError, read_manifest
@@ -373,7 +373,7 @@ def test_steps_are_those_of_before_where_a_state_does_not_fit(tmp_path: Path) ->
     progress = read_progress(tmp_path / "one", read_manifest(tmp_path / "one"))
 
     with pytest.raises(RegisteredStateError):
-        take_progress(script.session.registered, script.optimizer, progress, script.session, "")
+        take_progress(script.session.backend, script.optimizer, progress, "")
 
     assert script.optimizer.num_steps == 0
 

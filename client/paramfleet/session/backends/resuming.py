@@ -5,18 +5,17 @@ Only the first worker reads the files. The others receive it in a gather.
 
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 from paramfleet.model_state.plain import pack, unpack
-from paramfleet.session.registered import Registered, SavedProgress
+from paramfleet.session.backends.base import Backend
+from paramfleet.session.registered import SavedProgress
 from paramfleet.session.saved_progress import read_progress
 from paramfleet.training.job import Job
 from paramfleet.training.load_notes import note_differences
+from paramfleet.training.optimizer import DistributedOptimizer
 from paramfleet_shared.checkpoint.manifest import Manifest
 from paramfleet_shared.errors import FleetError, error_from_wire, error_to_wire
-
-if TYPE_CHECKING:
-    from paramfleet.training.optimizer import DistributedOptimizer
 
 __all__ = ["begin_registered", "packed_progress", "take_progress", "unpacked_progress"]
 
@@ -25,31 +24,13 @@ log = logging.getLogger(__name__)
 _GATHER = "fleet.progress"
 
 
-class Workers(Protocol):
-    """This worker and the others."""
-
-    def worker_index(self) -> int:
-        """Return this worker's rank."""
-        ...
-
-    def worker_num(self) -> int:
-        """Return how many there are."""
-        ...
-
-    def gather(self, name: str, payload: bytes) -> list[bytes]:
-        """Return every worker's payload by rank."""
-        ...
-
-
-def begin_registered(
-    workers: Workers, registered: Registered, job: Job, optimizer: "DistributedOptimizer"
-) -> None:
+def begin_registered(backend: Backend, job: Job, optimizer: DistributedOptimizer) -> None:
     """Go on from what the pservers had loaded before the job began; every worker calls it.
 
     Raises:
         FleetError: if worker 0 can't read it, or a state doesn't fit.
     """
-    loaded = job.agreement.loaded_from
+    registered, loaded = backend.own.registered, job.agreement.loaded_from
     if registered.has_positions:
         job.answering.begin({"positions": registered.answer})
     if not loaded.folder or job.communicator.session.has_passed(f"gather/{_GATHER}"):
@@ -62,18 +43,17 @@ def begin_registered(
             note_differences(optimizer, manifest, folder)
         except FleetError as error:
             payload = pack([error_to_wire(error), None])
-    refusal, progress = unpack(workers.gather(_GATHER, payload)[0])
+    refusal, progress = unpack(backend.gather(_GATHER, payload)[0])
     if refusal is not None:
         failure = error_from_wire(refusal)
         raise failure
-    take_progress(registered, optimizer, _progress_of(progress), workers, loaded.folder)
+    take_progress(backend, optimizer, _progress_of(progress), loaded.folder)
 
 
 def take_progress(
-    registered: Registered,
-    optimizer: "DistributedOptimizer",
+    backend: Backend,
+    optimizer: DistributedOptimizer,
     progress: SavedProgress | None,
-    workers: Workers,
     folder: str,
 ) -> list[str]:
     """Have registered objects and the step count go on.
@@ -86,7 +66,8 @@ def take_progress(
         OtherDataError: if a position is one in other data; the same.
     """
     saved = progress or SavedProgress(steps=optimizer.num_steps)
-    lacking = registered.take(saved, rank=workers.worker_index(), workers=workers.worker_num())
+    rank, workers = backend.worker_index(), backend.worker_num()
+    lacking = backend.own.registered.take(saved, rank=rank, workers=workers)
     optimizer.go_on_from(saved.steps)
     if lacking:
         facts = {"folder": folder, "names": lacking, "not_saved": saved.not_saved}
