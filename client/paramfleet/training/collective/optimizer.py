@@ -14,6 +14,7 @@ from paramfleet.config.errors import CallOrderError
 from paramfleet.config.strategy import TrainingMode
 from paramfleet.training.collective.errors import WrongModeError
 from paramfleet.training.collective.features.merging import Merge
+from paramfleet.training.modes.base import ModelTables
 from paramfleet.training.optimizer import DistributedOptimizer, TrainingFinishedError
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ class CollectiveOptimizer(DistributedOptimizer):
         times: "StepTimes",
     ) -> None:
         super().__init__(inner, TrainingMode(name="collective"), lambda: 0, times)
+        self.tables = ModelTables(sparse=(), dense=())  # and sharding lets parameters go
         self.plan = plan
         merging = plan.features.get("gradient_merge", {})
         self.merge = Merge(merging.get("k_steps", 1))

@@ -174,6 +174,7 @@ def test_what_its_optimizer_lacks_is_refused_by_name(session: Session) -> None:
 
     assert all(parameter.grad is None for parameter in model.parameters())
     assert (optimizer.staleness, optimizer.prefetch_misses, optimizer.num_steps) == (0, 0, 0)
+    assert not optimizer.tables.dense, "parameters that sharding replaces would stay"
 
 
 @pytest.mark.parametrize("name", ["save_persistables", "load_model", "save_inference_model"])
