@@ -4,6 +4,7 @@ Rows of the step in progress change for nobody before it is whole. So those that
 step before are what a pull would answer, until this worker takes its next step. A batch to come
 isn't known then, but all ids of the batches so far are: where these stay few, the answer of a
 step holds the rows of all of them. A forward that looks up none but these needs no request.
+The ids travel once: from then on the pservers keep them, and a step names their pull.
 
 Sans-io, and used from the training thread.
 
@@ -11,6 +12,8 @@ Shape legend: U = unique ids of a lookup, K = known ids of a table, D = row widt
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import count
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,13 +61,20 @@ class _Known:
         slots = self._index.find(ids_U, create=False)
         return None if (slots < 0).any() else self.rows.take(slots, axis=0)
 
-    def read(self, num_shards: int) -> Read:
-        """Return what asks for the rows; none are made by it, since training has made them."""
+    def read(self, num_shards: int, *, keep: int) -> Read:
+        """Return what asks for the rows; none are made by it, since training has made them.
+
+        Args:
+            num_shards: Of the table.
+            keep: By which number the pservers keep the ids.
+        """
         parted = partition(self._index.ids(), num_shards)
         order = np.empty_like(parted.inverse)
         order[parted.inverse] = np.arange(len(order))
         rows = Rows(parted.ids, parted.offsets)
-        return Read(table=self.table.name, rows=rows, dim=self.table.dim, order=order)
+        return Read(
+            table=self.table.name, rows=rows, dim=self.table.dim, order=order, keep=keep
+        )
 
 
 class SmallTables:
@@ -75,12 +85,19 @@ class SmallTables:
         placement: Who hosts what.
         max_bytes: What they may take; 0 for none. Once they would take more, none come any
             more: a forward would have to ask for others anyway.
+        incarnation: Of this worker, so that its pulls differ from its former self's.
     """
 
     def __init__(
-        self, dense: ReadPlan, placement: Placement, *, max_bytes: int = MAX_BYTES
+        self,
+        dense: ReadPlan,
+        placement: Placement,
+        *,
+        max_bytes: int = MAX_BYTES,
+        incarnation: int = 0,
     ) -> None:
         self._dense = dense
+        self._numbers = count(incarnation << 32)
         self._placement = placement
         self._left_bytes = max_bytes
         self._known: dict[str, _Known] = {}
@@ -116,12 +133,20 @@ class SmallTables:
 
     @property
     def plan(self) -> ReadPlan:
-        """Return what a step reads, dense tables first; the same until something is learnt."""
+        """Return what a step reads, dense tables first.
+
+        It is the same until something is learnt, but that the ids don't travel again.
+        """
         if self._plan is None:
-            shards = self._placement.num_shards
-            rows = [known.read(shards) for known in self._known.values()]
+            shards, keep = self._placement.num_shards, next(self._numbers)
+            rows = [known.read(shards, keep=keep) for known in self._known.values()]
             self._plan = ReadPlan([*self._dense.reads, *rows], self._placement)
         return self._plan
+
+    def note_gone(self) -> None:
+        """Note that a pserver doesn't keep the ids: they travel with the next step."""
+        if self._known:
+            self._plan = None
 
     def arrived(
         self, found: Sequence[NDArray[np.float32]], answers: list[Message], *, step: int
@@ -135,6 +160,7 @@ class SmallTables:
         """
         for known, rows in zip(self._known.values(), found, strict=True):
             known.rows = rows
+        self._name_ids()
         # Not their tensors: a body that holds dense values as well would stay until the next.
         self._answers = [Message(fields=answer.fields) for answer in answers]
         self._step = step
@@ -155,3 +181,16 @@ class SmallTables:
     def forget(self) -> None:
         """Drop the rows: they are of before."""
         self._step = -1
+
+    def _name_ids(self) -> None:
+        """Let the ids stay here from now on: every pserver has answered, and keeps them."""
+        plan = self._plan
+        if plan is None or all(read.keep is None for read in plan.reads):
+            return
+        named = [
+            read
+            if read.keep is None
+            else replace(read, keep=None, as_pulled=(read.table, read.keep))
+            for read in plan.reads
+        ]
+        self._plan = ReadPlan(named, self._placement)

@@ -54,7 +54,12 @@ class SyncMode(ServedMode):
         self._dense = dense_plan(self._job, self._blocks, wire=self._wire)
         # Narrow rows are named by their pull when they are pushed, so each forward has its own.
         max_bytes = MAX_BYTES if self._wire == "float32" else 0
-        self._small = SmallTables(self._dense, self._job.placement, max_bytes=max_bytes)
+        self._small = SmallTables(
+            self._dense,
+            self._job.placement,
+            max_bytes=max_bytes,
+            incarnation=self._job.author.incarnation,
+        )
         self._job.communicator.wait(self._open_direct())
 
     @override
@@ -160,7 +165,7 @@ class SyncMode(ServedMode):
         try:
             answers, waited_s = await job.pservers.step(plan.behind(pushes))
         except (PulledIdsGoneError, KnownIdsGoneError):
-            pass
+            self._small.note_gone()
         except StepIncompleteError:
             if not job.communicator.session.life.orders.paused:
                 raise

@@ -1,5 +1,6 @@
 """Which rows come with a step of sync, and that a forward takes those of its ids and step."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,9 @@ PLACEMENT = Placement(endpoints=("h:1", "h:2"), num_shards=8)
 DENSE = ReadPlan([Read(table="dense", size=4)], PLACEMENT)
 DIM = 3
 
+Kept = dict[tuple[int, str, int], NDArray[np.int64]]
+KEPT: Kept = {}
+
 
 def table_of(name: str) -> SparseTable:
     return fleet.nn.Embedding(0, DIM, name=name).table
@@ -33,17 +37,34 @@ def rows_of(ids: Any, step: int) -> NDArray[np.float32]:
     return np.repeat(np.asarray(ids, np.float32)[:, None] + 1000 * step, DIM, axis=1)
 
 
-def answer(small: SmallTables, step: int) -> None:
-    """Answer a step's request: the row of id i is i + 1000 * step."""
-    plan = small.plan
+@pytest.fixture(autouse=True)
+def kept() -> Iterator[Kept]:
+    """Return the ids that the pservers keep, by server, table and number."""
+    yield KEPT
+    KEPT.clear()
+
+
+def answer(small: SmallTables, step: int) -> int:
+    """Answer a step's request: the row of id i is i + 1000 * step.
+
+    Returns:
+        How many arrays of ids came with it.
+    """
+    plan, num_sent = small.plan, 0
     answers = []
-    for message in plan.messages(rank=0, min_step=0):
+    for server, message in enumerate(plan.messages(rank=0, min_step=0)):
         tensors: dict[str, NDArray[Any]] = {"0.rows": np.zeros(2, np.float32)}
-        for index in range(1, len(plan.reads)):
-            assert message.fields["parts"][index]["create"] is False, "it changes nothing"
-            tensors[f"{index}.rows"] = rows_of(message.tensors[f"{index}.ids"], step)
+        for index, about in enumerate(message.fields["parts"][1:], 1):
+            assert about["create"] is False, "it changes nothing"
+            if about.get("ids") == "pulled":
+                ids = KEPT[server, about["of"], about["pulled"]]
+            else:
+                ids, num_sent = message.tensors[f"{index}.ids"], num_sent + 1
+                KEPT[server, about["table"], about["keep"]] = ids
+            tensors[f"{index}.rows"] = rows_of(ids, step)
         answers.append(Message(fields={"slowest": step}, tensors=tensors))
     small.arrived(plan.join(answers)[1:], answers, step=step)
+    return num_sent
 
 
 def taken(small: SmallTables, lookups: list[Wanted], step: int) -> bool:
@@ -145,6 +166,67 @@ def test_the_request_stays_the_same_while_nothing_is_learnt() -> None:
 
     assert small.plan is first
     assert [read.table for read in first.reads] == ["dense", "wide"]
+
+
+def test_ids_travel_once() -> None:
+    small, wide, deep = SmallTables(DENSE, PLACEMENT), table_of("wide"), table_of("deep")
+    small.learn([wanted(wide, [5, 1, 9]), wanted(deep, [1, 2])])
+
+    assert [answer(small, step) for step in (1, 2, 3)] == [4, 0, 0]
+
+    assert taken(small, [wanted(wide, [9, 1]), wanted(deep, [2])], 3)
+    named = small.plan
+    answer(small, 4)
+    assert small.plan is named
+
+    small.learn([wanted(wide, [7])])
+    assert [answer(small, step) for step in (5, 6)] == [4, 0]
+    assert taken(small, [wanted(wide, [9, 7])], 6)
+
+
+def test_ids_travel_again_when_a_pserver_does_not_keep_them(kept: Kept) -> None:
+    small, table = SmallTables(DENSE, PLACEMENT), table_of("wide")
+    small.learn([wanted(table, [5, 1, 9])])
+    answer(small, 1)
+    refused = small.plan
+    kept.clear()
+
+    small.note_gone()
+
+    answers = [
+        Message(
+            fields={"slowest": 2},
+            tensors={
+                "0.rows": np.zeros(2, np.float32),
+                "1.rows": rows_of(message.tensors["1.ids"], 2),
+            },
+        )
+        for message in refused.with_ids().messages(rank=0, min_step=2)
+    ]
+    small.arrived(refused.join(answers)[1:], answers, step=2)
+    assert taken(small, [wanted(table, [9, 1])], 2)
+    assert [answer(small, step) for step in (3, 4)] == [2, 0]
+    assert taken(small, [wanted(table, [9, 1])], 4)
+
+
+def test_numbers_of_pulls_are_not_those_of_a_former_self(kept: Kept) -> None:
+    for incarnation in (1, 2):
+        small, table = (
+            SmallTables(DENSE, PLACEMENT, incarnation=incarnation),
+            table_of("wide"),
+        )
+        small.learn([wanted(table, [5, 1, 9])])
+        answer(small, 1)
+
+    assert len(kept) == 2 * PLACEMENT.num_servers
+
+
+def test_what_is_gone_changes_nothing_where_no_rows_come() -> None:
+    small = SmallTables(DENSE, PLACEMENT)
+
+    small.note_gone()
+
+    assert small.plan is DENSE
 
 
 def test_forwards_that_look_up_nothing_of_a_table_count_once() -> None:
