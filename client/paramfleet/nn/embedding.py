@@ -140,13 +140,14 @@ class SparseModule(torch.nn.Module):
         Raises:
             IdError: on a dtype that isn't an id's, or a negative id.
         """
-        flat = self._checked(ids)
+        flat = self._flat(ids)
         if self._known:
             looked_up = flat.tobytes()
             for place, (expected, found) in enumerate(self._known):
-                if expected == looked_up:
+                if expected == looked_up:  # and was checked then
                     del self._known[place]
                     return found
+        self._check(flat)
         padding = flat == self.padding_idx if self.padding_idx is not None else None
         if padding is not None and not padding.any():
             padding = None
@@ -167,20 +168,32 @@ class SparseModule(torch.nn.Module):
         rows = torch.cat([rows, rows.new_zeros((1, self.embedding_dim))])
         return rows, to_device(torch.from_numpy(whole), rows.device), len(unique)
 
-    def _checked(self, ids: torch.Tensor) -> NDArray[np.int64]:
+    def _flat(self, ids: torch.Tensor) -> NDArray[np.int64]:
+        """Return ids as int64 [n].
+
+        Raises:
+            IdError: on a dtype that isn't an id's.
+        """
         if ids.dtype not in {torch.int64, torch.int32}:
             rule = "ids must be int64 or int32"
             raise IdError(table=self.table.name, found=f"dtype {ids.dtype}", rule=rule)
         flat: NDArray[np.int64] = to_host(ids.reshape(-1), dtype=torch.int64).numpy()
+        return flat
+
+    def _check(self, flat: NDArray[np.int64]) -> None:
+        """Pass if these are ids, int64 [n], that the table takes.
+
+        Raises:
+            IdError: if one is negative.
+        """
         if self.negative_ids or not flat.size or flat.min() >= 0:
-            return flat
+            return
         negative = flat < 0
         if self.padding_idx is not None:
             negative &= flat != self.padding_idx
         if negative.any():
             error = negative_id_error(self.table.name, flat, negative)
             raise error
-        return flat
 
     def _save_to_state_dict(self, *args: Any) -> None:
         """Keep the placeholder out of ``state_dict``: rows are saved by ``fleet.save_*``."""
