@@ -145,6 +145,6 @@ def _jobs(complete: CompleteStep[Kept], store: TableStore) -> list[Job]:
         parts = by_table.get(table.spec.name, [])
         if parts:
             lr = parts[0][0].lr
-            contents = [part.content._replace(scale=scale) for part, scale in parts]
+            contents = [part.content.scaled(scale) for part, scale in parts]
             jobs += table.update_jobs(contents, lr=lr, step=step)
     return jobs

@@ -10,7 +10,7 @@ A command that is refused has changed nothing: everything that can refuse it com
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 
 from paramfleet_pserver.commands.applying import StepApplier
@@ -155,7 +155,7 @@ class Machine:
         """
         match command:
             case Contribute(push):
-                if not self._is_new(push):
+                if not self._is_new(push, self._fresh(push)):
                     return ()
                 self.steps.reservoir.check(push.rank, push.step, push.weight)
                 return push.parts
@@ -272,7 +272,7 @@ class Machine:
     def _contribute(self, push: PushRequest, claims: Claims) -> Outcome:
         steps = self.steps
         fresh = self._fresh(push)
-        if not self._is_new(push):
+        if not self._is_new(push, fresh):
             claims.release()
             return self._done(fresh=fresh, is_changed=False)
         steps.reservoir.check(push.rank, push.step, push.weight)
@@ -358,15 +358,15 @@ class Machine:
     def _fresh(self, change: PushRequest | ExchangeRequest) -> list[bool]:
         return [self.identities.is_fresh(part.identity) for part in change.parts]
 
-    def _is_new(self, push: PushRequest) -> bool:
-        """Return whether a push of sync wasn't kept before."""
+    def _is_new(self, push: PushRequest, fresh: Sequence[bool]) -> bool:
+        """Return whether a push of sync, some of whose parts are fresh, wasn't kept before."""
         if push.parts:
-            return any(self._fresh(push))
+            return any(fresh)
         return not self.steps.reservoir.holds(push.rank, push.step)
 
     def _done(self, **facts: object) -> Outcome:
         """Return the outcome of a command that the owners have nothing to do for."""
-        return replace(Outcome(applied=self._owners.start(())), **facts)  # type: ignore[arg-type]
+        return Outcome(applied=self._owners.start(()), **facts)  # type: ignore[arg-type]
 
 
 def kind_of(mode: Mode) -> type[ServerMode]:

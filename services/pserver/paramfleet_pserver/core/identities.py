@@ -54,6 +54,9 @@ class _Seen:
         return self.oldest <= sequence < self.next or sequence in self.later
 
     def add(self, sequence: int, max_later: int) -> None:
+        if sequence == self.next and not self.later:  # mostly they come in order
+            self.next += 1
+            return
         if not self.holds(sequence):
             self.later.add(sequence)
         if len(self.later) > max_later:
@@ -138,7 +141,10 @@ class IdentityWindow:
         """
         self.fence(identity.worker, identity.incarnation)
         key = (identity.worker, identity.table)
-        self._seen.setdefault(key, _Seen()).add(identity.sequence, self._max_later)
+        seen = self._seen.get(key)
+        if seen is None:
+            seen = self._seen[key] = _Seen()
+        seen.add(identity.sequence, self._max_later)
 
     def incarnations(self) -> dict[int, int]:
         """Return the latest incarnation of each worker."""

@@ -37,9 +37,11 @@ def tensor_of(
     if array is None:
         raise MalformedMessageError(where=f"tensor {name!r}", rule="is missing")
     have = array.shape
-    fits = len(shape) == len(have)
-    for want, length in zip(shape, have, strict=False):
-        fits &= want is None or want == length
+    fits = have == shape
+    if not fits and len(have) == len(shape):
+        fits = True
+        for want, length in zip(shape, have, strict=True):
+            fits &= want is None or want == length
     if array.dtype != dtype or not fits:
         wanted = ", ".join("any" if length is None else str(length) for length in shape)
         raise RowShapeError(

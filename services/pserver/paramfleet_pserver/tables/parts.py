@@ -68,9 +68,16 @@ class SparsePart(NamedTuple):
         return slice(int(self.offsets[shards.start]), int(self.offsets[shards.stop]))
 
     def part(self, where: slice) -> "SparsePart":
-        """Return some of the rows, as views."""
+        """Return some of the rows, as views; itself if these are all."""
+        if where.start == 0 and where.stop == len(self.ids):
+            return self
         weights = None if self.weights is None else self.weights[where]
         return self._replace(ids=self.ids[where], rows=self.rows.part(where), weights=weights)
+
+    def scaled(self, scale: float) -> "SparsePart":
+        """Return the rows multiplied by another ``scale``."""
+        ids, offsets, rows, wire, _, unique, weights = self
+        return SparsePart(ids, offsets, rows, wire, scale, unique, weights)
 
 
 @dataclass(slots=True)
@@ -131,6 +138,10 @@ class DensePart(NamedTuple):
     def part(self, piece: slice) -> "DensePart":
         """Return some of the numbers, as views."""
         return self._replace(values=_part_of(self.values, piece))
+
+    def scaled(self, scale: float) -> "DensePart":
+        """Return the values multiplied by another ``scale``."""
+        return self._replace(scale=scale)
 
 
 def is_counted(part: SparsePart | DensePart) -> bool:

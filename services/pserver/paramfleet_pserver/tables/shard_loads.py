@@ -27,8 +27,18 @@ class ShardUse:
     """
 
     def __init__(self, num_shards: int) -> None:
-        self.pulled = np.zeros(num_shards, np.int64)
-        self.pushed = np.zeros(num_shards, np.int64)
+        self._pulled = np.zeros(num_shards + 1, np.int64)
+        self._pushed = np.zeros(num_shards + 1, np.int64)
+
+    @property
+    def pulled(self) -> NDArray[np.int64]:
+        """Return how many rows of each shard were read, int64 [shards]."""
+        return np.diff(self._pulled)
+
+    @property
+    def pushed(self) -> NDArray[np.int64]:
+        """Return how many rows of each shard were changed, int64 [shards]."""
+        return np.diff(self._pushed)
 
     def pull(self, offsets: NDArray[np.int64]) -> None:
         """Count rows that are read.
@@ -36,11 +46,11 @@ class ShardUse:
         Args:
             offsets: Their bounds by shard. [shards + 1]
         """
-        self.pulled += offsets[1:] - offsets[:-1]
+        self._pulled += offsets  # sums of bounds are bounds of the sums
 
     def push(self, offsets: NDArray[np.int64]) -> None:
         """Count rows that are changed, as ``pull`` does."""
-        self.pushed += offsets[1:] - offsets[:-1]
+        self._pushed += offsets
 
 
 class RowCounter:
@@ -83,14 +93,15 @@ def busiest(
         num_bytes: Of each shard.
         use: Of each shard.
     """
-    order = np.lexsort((-rows, -(use.pulled + use.pushed)))[:TOP_SHARDS]
+    pulled, pushed = use.pulled, use.pushed
+    order = np.lexsort((-rows, -(pulled + pushed)))[:TOP_SHARDS]
     return [
         {
             "shard": first + int(shard),
             "rows": int(rows[shard]),
             "bytes": int(num_bytes[shard]),
-            "pulled": int(use.pulled[shard]),
-            "pushed": int(use.pushed[shard]),
+            "pulled": int(pulled[shard]),
+            "pushed": int(pushed[shard]),
         }
         for shard in order
     ]

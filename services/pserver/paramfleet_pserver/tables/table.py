@@ -391,7 +391,8 @@ class DenseTable(Table):
     @override
     def busiest_shards(self) -> list[dict[str, Any]]:
         lengths, use = self._lengths, ShardUse(len(self.hosted))
-        use.pulled += self.num_pulls * lengths  # a request is for the whole range
-        use.pushed += self.num_pushes * lengths
+        ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+        use.pull(self.num_pulls * ends)  # a request is for the whole range
+        use.push(self.num_pushes * ends)
         sizes = lengths * self.num_bytes // max(1, self.num_rows)
         return busiest(self.hosted.start, lengths, sizes, use)
