@@ -117,19 +117,19 @@ def check_array(
         RowShapeError: if the type or the shape differs, or it can't be written in place.
     """
     lengths = array.shape
-    fits = len(lengths) == len(shape)
-    for have, want in zip(lengths, shape, strict=False):
-        fits &= want in {-1, have}
-    flags = array.flags
-    writable = flags.writeable and flags.c_contiguous and flags.aligned
-    if array.dtype != dtype or not fits or (in_place and not writable):
+    fits = lengths == shape
+    if not fits and len(lengths) == len(shape):
+        fits = True
+        for have, want in zip(lengths, shape, strict=True):
+            fits &= want in {-1, have}
+    writable = not in_place or array.flags.carray  # which is contiguous and aligned, too
+    if array.dtype != dtype or not fits or not writable:
         wanted = ", ".join("any" if length == -1 else str(length) for length in shape)
         suffix = " contiguous and writable" if in_place else ""
         raise RowShapeError(
             table=table,
             expected=f"{np.dtype(dtype)} [{wanted}]{suffix}",
-            got=f"{array.dtype} {list(array.shape)}"
-            + (" not so" if in_place and not writable else ""),
+            got=f"{array.dtype} {list(array.shape)}" + ("" if writable else " not so"),
         )
 
 

@@ -16,12 +16,12 @@ from paramfleet_shared.tables.kernels.firsts import firsts_of
 from paramfleet_shared.tables.kernels.index import DONE
 from paramfleet_shared.tables.kernels.reads import Table, fill_rows, pull_rows
 from paramfleet_shared.tables.kernels.rows import Layout, scatter
-from paramfleet_shared.tables.kernels.rules import step_of
+from paramfleet_shared.tables.kernels.rules import Step, step_of
 from paramfleet_shared.tables.kernels.steps import Chains, chain, step_chains, step_rows
 from paramfleet_shared.tables.memory.prefault import Lookahead
 from paramfleet_shared.tables.memory.reservation import default_max_rows, reserve
 from paramfleet_shared.tables.rowstore import STORAGE_TYPES, SlotIndex, as_floats, check_array
-from paramfleet_shared.tables.spec import TableSpec
+from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
 
 __all__ = ["SparseShard"]
 
@@ -153,8 +153,10 @@ class SparseShard:
         """
         kind = _type_of(grads) if unique else np.float32
         check_array(grads, kind, (len(ids), self._dim), table=self.spec.name)
-        numbers = step_of(self.spec.optimizer, sparse=True, lr=lr, step=step)
-        numbers = numbers._replace(salt=self._next_salt())
+        numbers = _LATEST.step_of(self.spec.optimizer, lr, step)
+        salt = self._next_salt()
+        if salt:
+            numbers = numbers._replace(salt=salt)
         flat_grads = as_input(grads, kind).reshape(-1)
         keys = self._keys(ids, create=True)
         if unique:
@@ -168,7 +170,7 @@ class SparseShard:
             self._chains = _chains_for(slots.size)
         # A small batch must not pay for clearing the places of the largest one so far.
         places = self._chains.places[: 2 * _power_of_2(slots.size)]
-        chains = self._chains._replace(places=places)
+        chains = Chains(places, *self._chains[1:])
         counts = chain(chains, slots)
         step_chains(numbers, self._rows, chains, counts, keys, flat_grads)
 
@@ -304,6 +306,28 @@ class SparseShard:
         """Have the pages made that the next rows will need."""
         self._index.look_ahead()
         self._lookahead.reach(4 * self._rows.layout.pitch * self.num_rows)
+
+
+class _LatestStep:
+    """The numbers of the step that was asked for last: tables of one optimizer share them.
+
+    Any thread may ask.
+    """
+
+    def __init__(self) -> None:
+        self._latest: tuple[int, float, OptimizerSpec, Step] | None = None
+
+    def step_of(self, optimizer: OptimizerSpec, lr: float, step: int) -> Step:
+        """Return what ``step_of`` of the kernels does for a sparse table."""
+        latest = self._latest
+        if latest is not None and latest[:3] == (step, lr, optimizer):
+            return latest[3]
+        numbers = step_of(optimizer, sparse=True, lr=lr, step=step)
+        self._latest = step, lr, optimizer, numbers
+        return numbers
+
+
+_LATEST = _LatestStep()
 
 
 class _Growth:

@@ -1,15 +1,13 @@
 """The name of one push, by which a retry is recognised."""
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from paramfleet_shared.net.wire.message import MalformedMessageError
 
 __all__ = ["PushIdentity"]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PushIdentity:
+class PushIdentity(NamedTuple):
     """Names one change to one table: a retry carries the same name and is applied once."""
 
     worker: int

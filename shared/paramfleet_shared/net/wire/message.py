@@ -118,7 +118,7 @@ def encode(message: Message) -> list[Buffer]:
         _PREFIX.pack(_MAGIC, _VERSION, len(header)) + header
     )  # what the next piece begins with
     position = len(before)
-    buffers: list[Buffer] = []
+    pieces: list[bytes | NDArray[Any]] = []
     for array in message.tensors.values():
         num_bytes = array.nbytes
         if not num_bytes:
@@ -127,15 +127,17 @@ def encode(message: Message) -> list[Buffer]:
         if gap:
             before += _ZEROS[:gap]
         if before:
-            buffers.append(before)
+            pieces.append(before)
             before = b""
-        buffers.append(np.ascontiguousarray(array).data.cast("B"))
+        pieces.append(array)
         position += gap + num_bytes
     if before:
-        buffers.append(before)
-    if position < _SHORT_BYTES * len(buffers):
-        return [b"".join(buffers)]
-    return buffers
+        pieces.append(before)
+    if position < _SHORT_BYTES * len(pieces):
+        return [b"".join([p if isinstance(p, bytes) else p.tobytes() for p in pieces])]
+    return [
+        p if isinstance(p, bytes) else np.ascontiguousarray(p).data.cast("B") for p in pieces
+    ]
 
 
 def _header(message: Message) -> bytes:
@@ -234,17 +236,19 @@ def _read_header(
 
 def _check_entry(entry: object, index: int) -> tuple[str, np.dtype[Any], list[int]]:
     # plain checks: a class pattern takes half a microsecond, and there is one for each
-    parts = entry if isinstance(entry, list) and len(entry) == 3 else (None, None, None)
+    parts = entry if type(entry) is list and len(entry) == 3 else (None, None, None)
     name, dtype, shape = parts
     if (
-        not isinstance(name, str)
-        or not isinstance(shape, list)
-        or not isinstance(dtype, str)
+        type(name) is not str
+        or type(shape) is not list
+        or type(dtype) is not str
         or dtype not in _DTYPES
     ):
         raise MalformedMessageError(
             where=f"tensor {index}", rule="must be [name, dtype, shape] with a known dtype"
         )
+    if len(shape) == 1 and type(shape[0]) is int and 0 <= shape[0] < 1 << 40:
+        return name, _DTYPES[dtype], shape  # most are flat
     extent = 1  # as if no length were 0: numpy refuses such shapes too
     possible = len(shape) <= _MAX_DIMENSIONS
     for length in shape:
