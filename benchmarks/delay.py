@@ -52,8 +52,8 @@ class _Job(NamedTuple):
 
     @property
     def is_slow(self) -> bool:
-        """Return whether steps wait for the wire: those of async do for their pushes' turn."""
-        return self.mode == "async"
+        """Return whether steps wait for the wire: those of async do for their rows."""
+        return self.mode == "async" and not self.prefetch
 
 
 class _Case(NamedTuple):
@@ -112,8 +112,10 @@ def _steps(case: _Case, *, quick: bool) -> int:
     """Return the steps of a case's window: below a second; GEO makes whole periods of them."""
     if quick:
         return 4
-    if case.job.is_slow:
-        return 20 if case.round_trip_s else 150
+    if case.job.is_slow and case.round_trip_s:
+        return 20
+    if case.job.mode == "async":
+        return 150
     return HEADLINE_PERIOD
 
 

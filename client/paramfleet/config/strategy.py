@@ -41,7 +41,7 @@ _KEYS: dict[str, Key] = {
     "min_send_grad_num_before_recv": Key(
         kind=int, default=1, minimum=1, maximum=1_000_000, modes=_ASYNC
     ),
-    "thread_pool_size": Key(kind=int, default=1, minimum=1, maximum=256, modes=_ASYNC),
+    "thread_pool_size": Key(kind=int, default=None, minimum=1, maximum=256, modes=_ASYNC),
     "send_wait_times": Key(kind=int, default=1, minimum=0, maximum=360_000, modes=_ASYNC),
     "max_staleness": Key(kind=int, default=None, minimum=0, maximum=MAX_STEPS, modes=_ASYNC),
     "async_rate": Key(kind=str, default="guarded", modes=_ASYNC, choices=get_args(AsyncRate)),
@@ -139,14 +139,16 @@ class TrainingMode:
     """async: steps whose gradients are summed into one push, at most."""
 
     send_queue_size: int = 16
-    """async: steps that may wait to be pushed; the next step blocks beyond it."""
+    """async: steps that may wait to be pushed, or for the answer to a push behind the oldest
+    one; the next step blocks beyond it."""
 
     send_wait_times: int = 1
     """async: waits of 10 ms for more gradients before a push with fewer than
     ``max_merge_var_num`` goes out."""
 
-    thread_pool_size: int = 1
-    """async: pushes in flight at once."""
+    thread_pool_size: int | None = None
+    """async: pushes in flight at once; None takes as many as ``send_queue_size`` lets wait, at
+    most 64 and 32 MiB. With ``max_staleness`` never more than that and one."""
 
     independent_recv_thread: bool = False
     """async: refresh dense parameters beside the pushes instead of after each."""
@@ -273,12 +275,6 @@ class DistributedStrategy:
                 raise StrategyError(key=key, value=shown(value), rule=rule)
             if key in TrainingMode.__dataclass_fields__ and name in known.modes:
                 values[key] = value
-        bounded = values.get("max_staleness") is not None
-        if bounded and values.get("thread_pool_size", 1) > 1:
-            rule = "a bound on staleness needs thread_pool_size = 1: pushes keep their order"
-            raise StrategyError(
-                key="max_staleness", value=shown(values["max_staleness"]), rule=rule
-            )
         checkpoints = plan_of(self.checkpoint_configs)
         values["sync_batch_norm"] = self._resolve_batch_norm(name)
         return TrainingMode(name=name, checkpoints=checkpoints, **values)

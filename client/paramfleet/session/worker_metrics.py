@@ -32,6 +32,11 @@ _GAUGES = {
     "staleness": "Batches that this worker leads the slowest push it has seen by.",
 }
 
+_UNDERWAY = {
+    "pushes_in_flight": "async: pushes that are on their way to the pservers.",
+    "unapplied_steps": "async: steps that wait to be pushed, or for the answer to their push.",
+}
+
 _LOCALSGD = {
     "synchronisations": "LocalSGD: exchanges so far, in wholes of the model.",
     "sent_bytes": "LocalSGD: bytes of what this worker sent of what it learned.",
@@ -87,6 +92,9 @@ class Progress:
             "Lookups under fleet.prefetch whose rows were not at hand.",
         )
         misses.set_function(self._prefetch_misses)
+        for name, sentence in _UNDERWAY.items():
+            gauge = self._metrics.gauge(f"worker_{name}", sentence)
+            gauge.set_function(partial(self._measure_underway, name))
         seconds = self._metrics.gauge(
             "worker_phase_seconds", "Seconds spent in each phase of the steps.", ["phase"]
         )
@@ -213,6 +221,10 @@ class Progress:
 
     def _prefetch_misses(self) -> float:
         return 0 if self._optimizer is None else self._optimizer.prefetch_misses
+
+    def _measure_underway(self, name: str) -> float:
+        count: int = 0 if self._optimizer is None else getattr(self._optimizer, name)
+        return float(count)
 
     def _apart(self) -> dict[str, float]:
         """Return what LocalSGD's exchanges cost so far, drawn as curves; nothing without."""

@@ -283,6 +283,18 @@ class DistributedOptimizer(torch.optim.Optimizer):
         return self.running.own_states()
 
     @property
+    def pushes_in_flight(self) -> int:
+        """Pushes of async that are on their way to the pservers."""
+        sender = getattr(self._mode, "sender", None)
+        return 0 if sender is None else sender.num_pushes
+
+    @property
+    def unapplied_steps(self) -> int:
+        """Steps of async that wait to be pushed, or for the answer to their push."""
+        sender = getattr(self._mode, "sender", None)
+        return 0 if sender is None else sender.num_steps
+
+    @property
     def prefetch_misses(self) -> int:
         """Lookups under ``fleet.prefetch`` whose rows were not at hand."""
         return 0 if self.ahead is None else self.ahead.num_misses

@@ -174,6 +174,68 @@ async def test_a_push_whose_answer_was_lost_is_applied_once(start_servers: Start
     np.testing.assert_array_equal(await worker.pull("rows", [5]), -3 * one_row()[1])
 
 
+def one_after_another(worker: Worker, num: int) -> list[Message]:
+    """Return pushes to a server whose worker doesn't wait for the answers of those before."""
+    messages = []
+    for step in range(num):
+        (message,) = worker.push_messages({"rows": one_row(2.0**step)}, step=step)
+        fields = {**message.fields, **({"first": step} if step else {})}
+        messages.append(Message(fields=fields, tensors=message.tensors))
+    return messages
+
+
+async def test_pushes_on_their_way_at_once_are_taken_once_each(start_servers: Start) -> None:
+    plan = FaultPlan().drop_reply(of="push", nth=3).drop_request(of="push", nth=5)
+    plan.duplicate_request(of="push", nth=2)
+    cluster = await start_servers(1)
+    worker = cluster.worker(faults=plan)
+    await worker.declare(ROWS, worker_num=2, max_staleness=0)
+
+    async with asyncio.TaskGroup() as tasks:
+        for message in one_after_another(worker, 8):
+            tasks.create_task(worker.call(0, "push", message))
+
+    assert len(plan.fired) == 3
+    np.testing.assert_array_equal(await worker.pull("rows", [5]), -one_row(255.0)[1])
+    (status,) = await worker.ask("status")
+    assert status.fields["members"][0] == {"rank": 0, "steps": 8}
+
+
+async def test_pushes_in_another_order_are_neither_lost_nor_counted_early(
+    start_servers: Start,
+) -> None:
+    cluster = await start_servers(1)
+    ada, bob = cluster.worker(0), cluster.worker(1)
+    for worker in (ada, bob):
+        await worker.declare(ROWS, worker_num=2, max_staleness=0)
+    zeroth, first, second = one_after_another(ada, 3)
+    async with asyncio.TaskGroup() as tasks:
+        waiting = tasks.create_task(bob.ask("wait_turn", step=1))
+        await cluster.until(lambda facts: facts["parked"] == 1)
+
+        await ada.call(0, "push", second)
+        await ada.call(0, "push", first)
+        (status,) = await ada.ask("status")
+        assert not waiting.done(), "step 0 isn't applied"
+        assert [member["steps"] for member in status.fields["members"]] == [0, 0]
+
+        answer = await ada.call(0, "push", zeroth)
+
+    assert answer.fields["duplicate"] == [False]
+    (status,) = await ada.ask("status")
+    assert [member["steps"] for member in status.fields["members"]] == [3, 0]
+    np.testing.assert_array_equal(await ada.pull("rows", [5]), -one_row(7.0)[1])
+
+
+async def test_the_first_step_of_a_push_is_none_after_its_last(start_servers: Start) -> None:
+    worker = await started(start_servers, ROWS)
+    (message,) = worker.push_messages({"rows": one_row()}, step=3)
+
+    wrong = Message(fields={**message.fields, "first": 4}, tensors=message.tensors)
+    with pytest.raises(MalformedMessageError, match="'first'"):
+        await worker.call(0, "push", wrong)
+
+
 async def test_a_restarted_worker_fences_its_former_self(start_servers: Start) -> None:
     cluster = await start_servers(1)
     old, new = cluster.worker(incarnation=1), cluster.worker(incarnation=2)

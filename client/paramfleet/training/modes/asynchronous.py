@@ -10,6 +10,7 @@ from functools import partial
 
 from typing_extensions import override
 
+from paramfleet.config.strategy import TrainingMode
 from paramfleet.tables.dense import DenseBlock
 from paramfleet.training.in_place import Change, InPlace, moves_in_place
 from paramfleet.training.job import fetch_dense
@@ -43,13 +44,14 @@ class AsyncMode(ServedMode):
         if moves_in_place(self._job, self._blocks, self._wire):
             self._in_place = InPlace(self._job, self._blocks)
         self._writing = asyncio.Lock()
-        self._sender = Sender(
+        self.sender = Sender(
             mode=self._mode,
             large=self._job.pservers.divides,
             push=self._send,
             refresh=partial(fetch_dense, self._job, self._blocks, wire=self._wire),
         )
-        self._job.communicator.wait(self._sender.start(self._job.communicator))
+        """What is on its way to the pservers."""
+        self._job.communicator.wait(self.sender.start(self._job.communicator))
 
     def step(self, *, examples: int) -> None:
         """Take a step that waits, or one that doesn't; keep to ``max_staleness``."""
@@ -82,11 +84,11 @@ class AsyncMode(ServedMode):
         """Queue the gradients; install dense values that arrived meanwhile."""
         with self._job.times.during("push"):
             if self._in_place is None:
-                self._job.communicator.wait(self._sender.put(gradients))
+                self._job.communicator.wait(self.sender.put(gradients))
             else:
                 self._push_in_place(self._in_place, gradients)
         self._step += 1
-        fresh = self._sender.take_fresh()
+        fresh = self.sender.take_fresh()
         if fresh is not None:
             self._install(fresh)
         elif self._in_place and not self._step % self._mode.min_send_grad_num_before_recv:
@@ -95,7 +97,7 @@ class AsyncMode(ServedMode):
 
     def flush(self) -> None:
         """Return when every queued gradient is applied."""
-        self._job.communicator.wait(self._sender.drain())
+        self._job.communicator.wait(self.sender.drain())
 
     def finish(self) -> None:
         """Push what waits and what is left of narrowed gradients, and end as every mode."""
@@ -109,8 +111,13 @@ class AsyncMode(ServedMode):
 
     def reload(self, *, workers: int) -> None:
         """Take the dense parameters; those that were on their way are of before."""
-        self._sender.forget_fresh()
+        self.sender.forget_fresh()
         super().reload(workers=workers)
+
+    @override
+    def adjust(self, mode: TrainingMode) -> None:
+        super().adjust(mode)
+        self.sender.adjust(mode)
 
     @override
     def refresh(self, *, wire: WireDtype = "float32") -> None:
@@ -166,9 +173,9 @@ class AsyncMode(ServedMode):
 
     async def _send_last(self, gradients: StepGradients) -> None:
         """Push behind all that is queued; dense values of before aren't installed any more."""
-        await self._sender.drain()
+        await self.sender.drain()
         await self._send(gradients)
-        self._sender.forget_fresh()
+        self.sender.forget_fresh()
 
     async def _push_rest(self) -> None:
         for gradient in self._outgoing.take_rest():

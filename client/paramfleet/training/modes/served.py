@@ -316,4 +316,6 @@ class ServedMode(Mode):
             "step": gradients.step,
             "weight": float(gradients.examples),
         }
+        if gradients.first is not None:
+            fields["first"] = gradients.first
         return write_messages(writes, self._job.placement, fields, values_name="grads")

@@ -100,7 +100,8 @@ def _describe_push(command: Update | Contribute) -> _Described:
         {**_describe_part(index, part, "grads", tensors), "lr": part.lr}
         for index, part in enumerate(push.parts)
     ]
-    return {**_describe_head(push), "weight": push.weight, "parts": parts}, tensors
+    about = {**_describe_head(push), "first": push.first, "weight": push.weight}
+    return {**about, "parts": parts}, tensors
 
 
 def _describe_exchange(command: Exchange) -> _Described:

@@ -254,7 +254,7 @@ class Machine:
             jobs += self._jobs(part)
         applied = self._owners.start(jobs, alone=alone)
         when_done(applied, partial(_count, new, claims))
-        released = () if push.continues else self._commit(push.rank, push.step)
+        released = () if push.continues else self._commit(push.rank, push.step, push.first)
         return Outcome(applied=applied, fresh=fresh, released=released)
 
     def _jobs(self, part: PushPart) -> list[Job]:
@@ -351,9 +351,11 @@ class Machine:
         self.mode.forget(rank)
         return self.gate.leave(rank)
 
-    def _commit(self, rank: Rank, step: Step) -> tuple[Release, ...]:
-        """Note that a worker has finished a step; a worker that left is no error."""
-        return self.gate.commit(rank, step) if rank in self.gate.committed() else ()
+    def _commit(self, rank: Rank, step: Step, first: Step | None = None) -> tuple[Release, ...]:
+        """Note that a worker has finished steps; a worker that left is no error."""
+        if rank not in self.gate.committed():
+            return ()
+        return self.gate.commit(rank, step, first=first)
 
     def _fresh(self, change: PushRequest | ExchangeRequest) -> list[bool]:
         return [self.identities.is_fresh(part.identity) for part in change.parts]

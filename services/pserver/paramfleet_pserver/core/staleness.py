@@ -5,7 +5,8 @@ the stale-synchronous-parallel rule (Ho et al., NIPS 2013, section 3): step
 ``s`` may begin only while ``s - slowest <= max_lead_steps``, where ``slowest``
 is the least number of committed steps over the *other* members. A worker's own
 pushes travel in the background, often several steps merged into one, so that
-its own count may trail the step it begins, and grows by more than one.
+its own count may trail the step it begins, and grows by more than one. Several pushes
+may be on their way, and come in another order: a step counts once all before it do.
 
 Nothing here waits, logs, or knows the time. The caller reports facts; what the
 methods return is what the caller must now do. One task owns a gate.
@@ -21,6 +22,10 @@ __all__ = [
     "StalenessGate",
     "StalenessStatistics",
 ]
+
+MAX_AHEAD = 1024
+"""Pushes of a worker that wait for one before them, more than are ever on their way; with more,
+the gap is given up."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,6 +64,8 @@ class StalenessGate:
         self._max_lead_steps = max_lead_steps
         self._committed: dict[Rank, Step] = {}
         self._parked: dict[Rank, Step] = {}
+        self._ahead: dict[Rank, dict[Step, Step]] = {}
+        """Steps finished while some before them aren't: the first of each, and the end."""
 
     def join(self, rank: Rank) -> Step:
         """Admit a member; it starts level with the slowest.
@@ -87,6 +94,7 @@ class StalenessGate:
         """
         self._committed.pop(rank, None)
         self._parked.pop(rank, None)
+        self._ahead.pop(rank, None)
         return self._release()
 
     def begin(self, rank: Rank, step: Step) -> bool:
@@ -123,14 +131,28 @@ class StalenessGate:
         if parked is not None and step >= parked:
             raise ParkedStepError(rank=rank, step=step)
 
-    def commit(self, rank: Rank, step: Step) -> tuple[Release, ...]:
-        """Record that a worker finished ``step`` and all before; may be repeated.
+    def commit(
+        self, rank: Rank, step: Step, *, first: Step | None = None
+    ) -> tuple[Release, ...]:
+        """Record that a worker finished ``step`` and others before; may be repeated.
+
+        Args:
+            rank: The worker.
+            step: The last one of them.
+            first: The first one. They count once all before it are finished. None for all
+                before ``step``.
 
         Returns:
             Steps that may begin because the slowest member moved on.
         """
         self.check(rank, step)
-        self._committed[rank] = max(self._committed[rank], Step(step + 1))
+        done, end = self._committed[rank], Step(step + 1)
+        if first is None or first <= done:
+            self._committed[rank] = max(done, end)
+        else:
+            ahead = self._ahead.setdefault(rank, {})
+            ahead[first] = max(ahead.get(first, end), end)
+        self._absorb(rank)
         return self._release()
 
     def slowest_but(self, rank: Rank) -> Step | None:
@@ -150,6 +172,15 @@ class StalenessGate:
     def committed(self) -> dict[Rank, Step]:
         """Return a copy of the steps committed by each member."""
         return dict(self._committed)
+
+    def _absorb(self, rank: Rank) -> None:
+        """Count what is finished up to the next step that isn't."""
+        ahead = self._ahead.get(rank, {})
+        while ahead:
+            first = min(ahead)
+            if first > self._committed[rank] and len(ahead) <= MAX_AHEAD:
+                break
+            self._committed[rank] = max(self._committed[rank], ahead.pop(first))
 
     def _slowest(self) -> Step | None:
         return min(self._committed.values(), default=None)

@@ -106,6 +106,9 @@ class PushRequest(NamedTuple):
     weight: float
     continues: bool
     """Whether more of the step will come by another push."""
+    first: Step | None
+    """The first step that is in it, if pushes of steps before may come later; None if all have
+    come."""
     parts: tuple[PushPart, ...]
 
 
@@ -282,12 +285,16 @@ def push_request(message: Message, store: TableStore, *, pieces: bool = False) -
     """
     fields = Fields(message.fields, where="push")
     changes = Changes(message, store, fields, tensor="grads", pieces=pieces)
+    step, first = Step(fields.integer("step")), fields.optional_integer("first")
+    if first is not None and first > step:
+        raise MalformedMessageError(where="push field 'first'", rule=f"must be at most {step}")
     return PushRequest(
         rank=changes.rank,
         incarnation=changes.incarnation,
-        step=Step(fields.integer("step")),
+        step=step,
         weight=fields.number("weight"),
         continues=fields.flag("continues"),
+        first=None if first is None else Step(first),
         parts=tuple(
             PushPart(identity=identity, table=table, content=content, lr=part.number("lr"))
             for identity, table, content, part in changes

@@ -130,9 +130,9 @@ def test_asking_for_a_key_that_was_not_set_is_no_mistake() -> None:
     assert "anything" not in made.a_sync_configs
 
 
-def test_a_staleness_bound_needs_pushes_in_order() -> None:
-    with pytest.raises(StrategyError, match="thread_pool_size = 1"):
-        strategy(True, max_staleness=2, thread_pool_size=2).resolve()
+def test_a_staleness_bound_takes_several_pushes_at_once() -> None:
+    assert strategy(True, max_staleness=2).resolve().thread_pool_size is None
+    assert strategy(True, max_staleness=2, thread_pool_size=2).resolve().max_staleness == 2
 
 
 def test_defaults_may_be_written_out() -> None:

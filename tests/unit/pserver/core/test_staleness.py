@@ -1,10 +1,11 @@
 """Bounded staleness, by examples and by a model."""
 
 import pytest
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from paramfleet_pserver.core.staleness import Release, StalenessGate
+from paramfleet_pserver.core.staleness import MAX_AHEAD, Release, StalenessGate
 from paramfleet_shared.errors.served import ParkedStepError, UnknownWorkerError
 from paramfleet_shared.values.ids import Rank, Step
 
@@ -79,6 +80,69 @@ def test_a_repeated_or_late_commit_never_takes_progress_back() -> None:
     assert gate.slowest_but(BOB) == 5
     statistics = gate.statistics()
     assert (statistics.slowest, statistics.fastest, statistics.members) == (0, 5, 2)
+
+
+def test_a_push_that_overtook_another_counts_when_that_has_come() -> None:
+    gate = gate_with(ADA, BOB, lead=0)
+    gate.commit(ADA, Step(0))
+    assert not gate.begin(BOB, Step(4))
+
+    assert gate.commit(ADA, Step(3), first=Step(2)) == ()
+    assert gate.commit(ADA, Step(3), first=Step(2)) == (), "a repeated one"
+    assert gate.committed() == {ADA: 1, BOB: 0}
+
+    assert gate.commit(ADA, Step(1), first=Step(1)) == (Release(rank=BOB, step=Step(4)),)
+    assert gate.committed() == {ADA: 4, BOB: 0}
+
+
+def test_a_push_behind_which_nothing_is_missing_counts_with_all_before() -> None:
+    gate = gate_with(ADA)
+    gate.commit(ADA, Step(7), first=Step(6))
+
+    gate.commit(ADA, Step(5))
+
+    assert gate.committed() == {ADA: 8}
+
+
+def test_what_a_worker_that_left_had_pushed_out_of_order_is_forgotten() -> None:
+    gate = gate_with(ADA)
+    gate.commit(ADA, Step(2), first=Step(2))
+    gate.leave(ADA)
+
+    gate.join(ADA)
+    gate.commit(ADA, Step(1))
+
+    assert gate.committed() == {ADA: 2}
+
+
+def test_a_gap_is_given_up_when_too_many_wait_behind_it() -> None:
+    gate = gate_with(ADA)
+
+    for step in range(MAX_AHEAD):
+        gate.commit(ADA, Step(2 * step + 1), first=Step(2 * step + 1))
+    assert gate.committed() == {ADA: 0}
+    gate.commit(ADA, Step(9999), first=Step(9999))
+
+    assert gate.committed() == {ADA: 2}
+
+
+@given(
+    order=st.permutations(range(12)), merged=st.lists(st.booleans(), min_size=12, max_size=12)
+)
+def test_steps_count_in_their_order_however_pushes_come(
+    order: list[int], merged: list[bool]
+) -> None:
+    ends = [step for step in range(12) if step == 11 or not merged[step]]
+    pushes = dict(zip(ends, [0, *(end + 1 for end in ends)], strict=False))
+    gate, taken = gate_with(ADA), set()
+
+    for last in order:
+        if last not in pushes:
+            continue
+        gate.commit(ADA, Step(last), first=Step(pushes[last]))
+        taken |= set(range(pushes[last], last + 1))
+        missing = min(set(range(13)) - taken)
+        assert gate.committed() == {ADA: missing}
 
 
 def test_a_worker_that_no_longer_waits_is_not_released_later() -> None:

@@ -184,5 +184,213 @@ def test_a_failed_push_fails_every_later_wait(communicator: Communicator) -> Non
         communicator.wait(sender.put(step(1)))
 
 
+class Slow(Wire):
+    """A wire whose answers come one by one, in the order that the test says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun: list[StepGradients] = []
+        self.answers: dict[int, asyncio.Future[None]] = {}
+
+    async def push(self, gradients: StepGradients) -> None:
+        answer = self.answers[gradients.step] = asyncio.get_running_loop().create_future()
+        self.begun.append(gradients)
+        await answer
+        self.pushed.append(gradients)
+
+    @property
+    def steps(self) -> list[int]:
+        return [gradients.step for gradients in self.begun]
+
+    async def answer(self, *steps: int) -> None:
+        for step in steps:
+            self.answers[step].set_result(None)
+            await settle()
+
+    async def fail(self, step: int, error: Exception) -> None:
+        self.answers[step].set_exception(error)
+        await settle()
+
+
+async def settle() -> None:
+    for _ in range(5):  # turns of the loop, in which everything that may go on does
+        await asyncio.sleep(0)
+
+
+def test_a_push_does_not_wait_for_the_answer_to_the_one_before(
+    communicator: Communicator,
+) -> None:
+    wire = Slow()
+    sender, put = started(communicator, wire)
+
+    for number in range(5):
+        put(step(number))
+    communicator.wait(settle())
+
+    assert wire.steps == [0, 1, 2, 3, 4], "in their order, and none is answered"
+    assert (sender.num_pushes, sender.num_steps) == (5, 5)
+    assert [gradients.first for gradients in wire.begun] == [None, 1, 2, 3, 4]
+
+    communicator.wait(wire.answer(1, 4, 3, 0, 2))
+    communicator.wait(sender.drain())
+    assert (sender.num_pushes, sender.num_steps) == (0, 0)
+
+
+def test_steps_on_their_way_count_as_waiting_ones(communicator: Communicator) -> None:
+    wire = Slow()
+    sender, put = started(communicator, wire, send_queue_size=2)
+    for number in range(3):
+        put(step(number))
+
+    fourth = communicator.submit(sender.put(step(3)))
+    communicator.wait(settle())
+    assert not fourth.done(), "gradients become no older than with one push at a time"
+    assert wire.steps == [0, 1, 2]
+
+    communicator.wait(wire.answer(1))
+    assert not fourth.done(), "the oldest has no answer yet"
+    communicator.wait(wire.answer(0))
+    fourth.result(timeout=LATE_S)
+    communicator.wait(wire.answer(2, 3))
+    communicator.wait(sender.drain())
+    assert wire.steps == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("settings", "at_once"),
+    [({"thread_pool_size": 3}, 3), ({"max_staleness": 1}, 2), ({"max_staleness": 0}, 1)],
+)
+def test_no_more_pushes_go_than_the_strategy_allows(
+    communicator: Communicator, settings: dict[str, int], at_once: int
+) -> None:
+    wire = Slow()
+    sender, put = started(communicator, wire, **settings)
+
+    for number in range(6):
+        put(step(number))
+    communicator.wait(settle())
+    assert wire.steps == list(range(at_once))
+
+    for number in range(6):
+        communicator.wait(wire.answer(number))
+        assert len(wire.begun) == min(6, number + 1 + at_once)
+    communicator.wait(sender.drain())
+
+
+def test_a_bound_that_an_operator_changed_holds_for_pushes_to_come(
+    communicator: Communicator,
+) -> None:
+    wire = Slow()
+    sender, put = started(communicator, wire, max_staleness=0)
+    for number in range(4):
+        put(step(number))
+
+    sender.adjust(TrainingMode(name="async", max_staleness=1))
+    communicator.wait(settle())
+    communicator.wait(wire.answer(0))
+
+    assert wire.steps == [0, 1, 2]
+    communicator.wait(wire.answer(1, 2, 3))
+    communicator.wait(sender.drain())
+
+
+def test_behind_a_push_on_its_way_goes_what_can_grow_no_more(
+    communicator: Communicator,
+) -> None:
+    wire = Slow()
+    sender, put = started(communicator, wire, max_merge_var_num=2, send_wait_times=0)
+
+    for number in range(4):
+        put(step(number))
+        communicator.wait(settle())
+    assert wire.steps == [0, 2], "the last waits for another to be merged with"
+
+    communicator.wait(wire.answer(0))
+    assert wire.steps == [0, 2]
+    communicator.wait(wire.answer(2))
+    assert wire.steps == [0, 2, 3], "no push is on its way any more"
+    assert [gradients.first for gradients in wire.begun] == [None, 1, None]
+    communicator.wait(wire.answer(3))
+    communicator.wait(sender.drain())
+
+
+def test_older_dense_values_never_replace_newer_ones(communicator: Communicator) -> None:
+    wire = Slow()
+    pulls: list[asyncio.Future[list[NDArray[np.float32]]]] = []
+
+    async def refresh() -> list[NDArray[np.float32]]:
+        pulls.append(asyncio.get_running_loop().create_future())
+        return await pulls[-1]
+
+    async def arrive(number: int) -> None:
+        pulls[number].set_result([np.full(3, number, np.float32)])
+        await settle()
+
+    wire.refresh = refresh  # type: ignore[method-assign]  # of this test
+    sender, put = started(communicator, wire)
+    for number in range(3):
+        put(step(number))
+    communicator.wait(settle())
+    communicator.wait(wire.answer(0, 1, 2))
+    assert len(pulls) == 3, "each answer asks for them, and none waits for another"
+
+    communicator.wait(arrive(1))
+    first = sender.take_fresh()
+    communicator.wait(arrive(0))
+    assert sender.take_fresh() is None, "they are older"
+    communicator.wait(arrive(2))
+    last = sender.take_fresh()
+
+    assert first is not None
+    assert last is not None
+    assert (first[0][0], last[0][0]) == (1, 2)
+
+
+def test_dense_values_asked_for_before_they_were_forgotten_are_not_taken(
+    communicator: Communicator,
+) -> None:
+    wire = Slow()
+    arrives = communicator.wait(_future())
+
+    async def refresh() -> list[NDArray[np.float32]]:
+        await arrives
+        return [np.zeros(3, np.float32)]
+
+    wire.refresh = refresh  # type: ignore[method-assign]  # of this test
+    sender, put = started(communicator, wire)
+    put(step(0))
+    communicator.wait(settle())
+    communicator.wait(wire.answer(0))
+
+    sender.forget_fresh()
+    communicator.wait(_end(arrives))
+
+    assert sender.take_fresh() is None
+
+
+def test_after_a_failed_push_no_further_one_goes(communicator: Communicator) -> None:
+    wire = Slow()
+    _, put = started(communicator, wire, thread_pool_size=2)
+    for number in range(4):
+        put(step(number))
+    communicator.wait(settle())
+
+    communicator.submit(wire.fail(1, UnavailableError("pserver 1 is gone")))
+    with pytest.raises(UnavailableError, match="pserver 1 is gone"):
+        communicator.wait(asyncio.Event().wait())
+    communicator.say_last(wire.answer(0))
+
+    assert wire.steps == [0, 1]
+
+
+async def _future() -> asyncio.Future[None]:
+    return asyncio.get_running_loop().create_future()
+
+
+async def _end(future: asyncio.Future[None]) -> None:
+    future.set_result(None)
+    await settle()
+
+
 async def _set(event: asyncio.Event) -> None:
     event.set()
