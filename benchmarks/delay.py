@@ -28,7 +28,7 @@ DEPTH = 16
 """Batches that async is ahead by under ``fleet.prefetch``."""
 HEADLINE_PERIOD = 400
 SEND_QUEUE = "--send_queue_size=16"
-"""The strategy's default."""
+"""As many as the strategy's default may come to."""
 
 METHOD = """\
 Pairs/s of GEO, and of async whose rows are prefetched, over those of async, 2 workers + 1

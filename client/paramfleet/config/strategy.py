@@ -36,7 +36,7 @@ _ALL = frozenset({"sync", "async", "geo"})
 _KEYS: dict[str, Key] = {
     "k_steps": Key(kind=int, default=0, minimum=0, maximum=MAX_STEPS, modes=_ALL),
     "max_merge_var_num": Key(kind=int, default=1, minimum=1, maximum=10_000, modes=_ASYNC),
-    "send_queue_size": Key(kind=int, default=16, minimum=1, maximum=10_000, modes=_ASYNC),
+    "send_queue_size": Key(kind=int, default=None, minimum=1, maximum=10_000, modes=_ASYNC),
     "independent_recv_thread": Key(kind=bool, default=False, modes=_ASYNC),
     "min_send_grad_num_before_recv": Key(
         kind=int, default=1, minimum=1, maximum=1_000_000, modes=_ASYNC
@@ -138,9 +138,11 @@ class TrainingMode:
     max_merge_var_num: int = 1
     """async: steps whose gradients are summed into one push, at most."""
 
-    send_queue_size: int = 16
+    send_queue_size: int | None = None
     """async: steps that may wait to be pushed, or for the answer to a push behind the oldest
-    one; the next step blocks beyond it."""
+    one; the next step blocks beyond it. None takes what the round trip to the pservers needs,
+    measured, and 16 at most: what waits longer gets stale, and accuracy falls. Fleet's value
+    is 16."""
 
     send_wait_times: int = 1
     """async: waits of 10 ms for more gradients before a push with fewer than

@@ -46,6 +46,7 @@ class AsyncMode(ServedMode):
         self._writing = asyncio.Lock()
         self.sender = Sender(
             mode=self._mode,
+            clock=self._job.communicator.clock,
             large=self._job.pservers.divides,
             push=self._send,
             refresh=partial(fetch_dense, self._job, self._blocks, wire=self._wire),
@@ -73,7 +74,7 @@ class AsyncMode(ServedMode):
     def _step_fresh(self, gradients: StepGradients) -> None:
         """Wait until the gradients are applied, and install what the pservers hold then."""
         with self._job.times.during("push"):
-            self._job.communicator.wait(self._send_last(gradients))
+            self._job.communicator.wait(self.sender.push_last(gradients))
         self._step += 1
         self.ahead.send_next(step=self._step)
         if self._blocks:
@@ -170,12 +171,6 @@ class AsyncMode(ServedMode):
         else:
             writes = self._writes(gradients)
         await self._push(gradients, writes)
-
-    async def _send_last(self, gradients: StepGradients) -> None:
-        """Push behind all that is queued; dense values of before aren't installed any more."""
-        await self.sender.drain()
-        await self._send(gradients)
-        self.sender.forget_fresh()
 
     async def _push_rest(self) -> None:
         for gradient in self._outgoing.take_rest():

@@ -2,7 +2,8 @@
 
 Merging sums, in every mode of Fleet and here; two steps with different learning
 rates are never merged. The queue is the only back-pressure: a training thread
-that runs ahead of the network by ``send_queue_size`` steps waits.
+that runs ahead of the network by ``send_queue_size`` steps waits, or, where nobody gave one, by
+more steps than a round trip needs.
 """
 
 import asyncio
@@ -17,14 +18,19 @@ from numpy.typing import NDArray
 
 from paramfleet.config.strategy import TrainingMode
 from paramfleet.tables.sparse import Pending, merge_pending
+from paramfleet.training.modes.outstanding import OutstandingSteps
 from paramfleet.transport.communicator import Communicator
 from paramfleet.transport.in_flight import PUSHES_AT_ONCE, InFlight, Underway
 from paramfleet.transport.requests import Rows
+from paramfleet_shared.system.clock import Clock
 
 __all__ = ["Sender", "StepGradients", "TableGradient", "merge"]
 
 _POLL_S = 0.01
 """Seconds of one of ``send_wait_times`` waits; Fleet's value."""
+
+_MOST_WAITING = 16
+"""Steps that wait at most where nobody gave a number; Fleet's value."""
 
 _LARGE_QUEUE = 2
 """Steps that wait at most where one may take gigabytes."""
@@ -103,6 +109,7 @@ class Sender:
 
     Args:
         mode: Queue size, merge width, waits, pushes in flight, refresh cadence.
+        clock: What steps and round trips are measured by.
         push: Sends one merged gradient and returns when it is applied. What its first step
             begins is in the order of the calls.
         refresh: Pulls the dense values.
@@ -114,16 +121,20 @@ class Sender:
         self,
         *,
         mode: TrainingMode,
+        clock: Clock,
         push: Callable[[StepGradients], Awaitable[None]],
         refresh: Callable[[], Awaitable[list[NDArray[np.float32]]]],
         large: bool = False,
     ) -> None:
         self._mode = mode
+        self._clock = clock
         self._large = large
         self._push = push
         self._refresh = refresh
         self._waiting: deque[StepGradients] = deque()
         self._in_flight = InFlight()
+        self._outstanding = OutstandingSteps(_MOST_WAITING)
+        self._put_at: float | None = None
         self._is_broken = False
         self._changed: list[asyncio.Future[None]] = []
         self._pushed = 0
@@ -156,9 +167,18 @@ class Sender:
 
     async def put(self, gradients: StepGradients) -> None:
         """Queue a step; waits while ``send_queue_size`` steps wait already."""
+        if self._put_at is not None:
+            self._outstanding.note_step(self._clock.monotonic() - self._put_at)
         await self._until(lambda: self._num_queued < self._queue_size)
+        self._put_at = self._clock.monotonic()
         self._waiting.append(gradients)
         self._note_change()
+
+    async def push_last(self, gradients: StepGradients) -> None:
+        """Push behind all that is queued; dense values of before aren't taken any more."""
+        await self.drain()
+        await self._timed(gradients)
+        self.forget_fresh()
 
     async def drain(self) -> None:
         """Return when everything that was queued is applied."""
@@ -182,6 +202,8 @@ class Sender:
     def _queue_size(self) -> int:
         """Return how many steps may wait; with no push on its way, as many as may be merged."""
         size = self._mode.send_queue_size
+        if size is None:
+            size = max(self._outstanding.limit, self._mode.max_merge_var_num)
         size = min(size, _LARGE_QUEUE) if self._large else size
         return size if self._in_flight else max(size, self._mode.max_merge_var_num)
 
@@ -243,7 +265,7 @@ class Sender:
     async def _deliver(self, gradients: StepGradients, push: Underway) -> None:
         """Push, and refresh dense values if that is due."""
         try:
-            await self._push(gradients)
+            await self._timed(gradients)
         except BaseException:
             self._is_broken = True
             raise
@@ -255,6 +277,12 @@ class Sender:
                 self._due.set()
             elif self._num_pulls < self._at_once:
                 await self._pull()
+
+    async def _timed(self, gradients: StepGradients) -> None:
+        """Push, and note how long the answers took."""
+        began = self._clock.monotonic()
+        await self._push(gradients)
+        self._outstanding.note_answer(self._clock.monotonic() - began)
 
     @property
     def _is_refresh_due(self) -> bool:

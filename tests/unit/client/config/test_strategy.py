@@ -46,7 +46,7 @@ def test_single_keys_can_be_set_and_read_back() -> None:
     made.a_sync_configs["max_merge_var_num"] = 4
 
     assert made.a_sync_configs["max_merge_var_num"] == 4
-    assert made.a_sync_configs["send_queue_size"] == 16
+    assert made.a_sync_configs["send_queue_size"] is None
     assert made.resolve().max_merge_var_num == 4
 
 

@@ -366,7 +366,7 @@ def test_the_mode_becomes_a_strategy() -> None:
     assert strategy_of(RunnerSettings(sync_mode="geo", geo_step=7)).resolve().k_steps == 7
     configs = {"max_staleness": 2}
     mode = strategy_of(RunnerSettings(sync_mode="async", a_sync_configs=configs)).resolve()
-    assert (mode.name, mode.max_staleness, mode.send_queue_size) == ("async", 2, 2)
+    assert (mode.name, mode.max_staleness, mode.send_queue_size) == ("async", 2, None)
     with pytest.raises(StrategyError):
         strategy_of(RunnerSettings(a_sync_configs={"max_stalenes": 2}))
     apart = strategy_of(RunnerSettings(sync_mode="diloco", localsgd_configs={"k_steps": 30}))

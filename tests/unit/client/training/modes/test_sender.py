@@ -7,13 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from paramfleet.config.strategy import TrainingMode
 from paramfleet.training.modes.sender import Sender, StepGradients, TableGradient, merge
 from paramfleet.transport.communicator import Communicator
 from paramfleet.transport.requests import Rows
 from paramfleet_shared.errors import UnavailableError
+from paramfleet_shared.system.clock import Clock, SystemClock
 from paramfleet_shared.tables.partition import partition
+from paramfleet_shared.testing.clock import FakeClock
 from paramfleet_shared.testing.patience import LATE_S
 
 
@@ -77,10 +80,14 @@ def communicator() -> Iterator[Communicator]:
 
 
 def started(
-    communicator: Communicator, wire: Wire, **settings: Any
+    communicator: Communicator, wire: Wire, *, clock: Clock | None = None, **settings: Any
 ) -> tuple[Sender, Callable[[StepGradients], None]]:
+    settings = {"send_queue_size": 16} | settings
     sender = Sender(
-        mode=TrainingMode(name="async", **settings), push=wire.push, refresh=wire.refresh
+        mode=TrainingMode(name="async", **settings),
+        clock=clock or SystemClock(),
+        push=wire.push,
+        refresh=wire.refresh,
     )
     communicator.wait(sender.start(communicator))
     return sender, lambda gradients: communicator.wait(sender.put(gradients))
@@ -174,7 +181,8 @@ def test_a_failed_push_fails_every_later_wait(communicator: Communicator) -> Non
     async def broken(_: StepGradients) -> None:
         raise UnavailableError("pserver 1 is gone")
 
-    sender = Sender(mode=TrainingMode(name="async"), push=broken, refresh=Wire().refresh)
+    mode = TrainingMode(name="async")
+    sender = Sender(mode=mode, clock=SystemClock(), push=broken, refresh=Wire().refresh)
     communicator.wait(sender.start(communicator))
     communicator.wait(sender.put(step(0)))
 
@@ -261,7 +269,7 @@ def test_steps_on_their_way_count_as_waiting_ones(communicator: Communicator) ->
     [({"thread_pool_size": 3}, 3), ({"max_staleness": 1}, 2), ({"max_staleness": 0}, 1)],
 )
 def test_no_more_pushes_go_than_the_strategy_allows(
-    communicator: Communicator, settings: dict[str, int], at_once: int
+    communicator: Communicator, settings: dict[str, Any], at_once: int
 ) -> None:
     wire = Slow()
     sender, put = started(communicator, wire, **settings)
@@ -394,3 +402,45 @@ async def _end(future: asyncio.Future[None]) -> None:
 
 async def _set(event: asyncio.Event) -> None:
     event.set()
+
+
+class FarWire(Wire):
+    """Pservers at a distance, by a clock of the test."""
+
+    def __init__(self, clock: FakeClock, round_trip_s: float) -> None:
+        super().__init__()
+        self._clock = clock
+        self._round_trip_s = round_trip_s
+
+    @override
+    async def push(self, gradients: StepGradients) -> None:
+        if self.free.is_set():
+            self._clock.jump(self._round_trip_s)
+        await super().push(gradients)
+
+
+@pytest.mark.parametrize(("round_trip_s", "waiting"), [(0.001, 1), (0.01, 6), (5.0, 16)])
+def test_no_more_steps_wait_than_a_round_trip_needs(
+    communicator: Communicator, round_trip_s: float, waiting: int
+) -> None:
+    clock = FakeClock()
+    wire = FarWire(clock, round_trip_s)
+    sender, put = started(communicator, wire, clock=clock, send_queue_size=None)
+    communicator.wait(sender.push_last(step(0)))
+    for number in range(1, 40):
+        put(step(number))
+        communicator.wait(sender.drain())
+        clock.jump(0.002 - round_trip_s)  # as if the round trip took none of a step's time
+
+    wire.free.clear()
+    for number in range(waiting + 1):
+        put(step(number))
+        clock.jump(0.002)
+    full = communicator.submit(sender.put(step(99)))
+    for _ in range(5):  # turns of the loop in which it could have gone through
+        communicator.wait(asyncio.sleep(0))
+
+    assert not full.done()
+    communicator.submit(_set(wire.free))
+    full.result(timeout=LATE_S)
+    communicator.wait(sender.drain())
