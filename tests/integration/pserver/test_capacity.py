@@ -12,6 +12,7 @@ import pytest
 from paramfleet_pserver.core.limits import TableLimits
 from paramfleet_pserver.tables.owners import Job
 from paramfleet_pserver.tables.table import SparseTable
+from paramfleet_shared.errors.served import TablesDamagedError
 from paramfleet_shared.errors.tables import TableMemoryError
 from paramfleet_shared.tables.memory.reservation import CapacityError
 from paramfleet_shared.tables.routing import route
@@ -63,6 +64,29 @@ def limit(cluster: Cluster, name: str = "rows", max_rows: int = ROOM) -> SparseT
     )
     table.adopt(small)
     return table
+
+
+@pytest.mark.parametrize("mode", ["async", "geo", "localsgd"])
+@pytest.mark.parametrize("num_ids", [100, 20_000])
+async def test_a_change_that_fails_in_its_middle_ends_the_training(
+    start_servers: Start, mode: str, num_ids: int
+) -> None:
+    cluster = await start_servers(1)
+    (ada,) = await crew(cluster, 1, FLAT, ROWS, mode=mode)
+    table = table_of(cluster)  # it has less room than it counts on: as if a page overflowed
+    table.blocks = tuple(b._replace(rows=SparseShard(ROWS, max_rows=1)) for b in table.blocks)
+    parts = {"flat": np.ones(13, np.float32), "rows": part(np.arange(num_ids))}
+    change = ada.push if mode == "async" else ada.exchange
+
+    with pytest.raises(TablesDamagedError, match=r"was applied in part: .*rows") as first:
+        await change(parts, step=3)
+    assert first.value.step == 3
+
+    again(ada, "flat", "rows")
+    for refused in (change(parts, step=3), ada.pull("flat")):
+        with pytest.raises(TablesDamagedError, match="step 3 was applied in part"):
+            await refused
+    assert table._capacity.num_claimed == 0
 
 
 def rows_of(table: SparseTable) -> list[int]:

@@ -63,9 +63,11 @@ async def answer_pull(
         facts: More fields of the answer.
 
     Raises:
+        TablesDamagedError: if a change was applied in part.
         CapacityError: if there is no room for the rows that it would create; none is.
         TableMemoryError: if there is no memory for them; none is created.
     """
+    training.machine.check_whole()
     new = creating(pull)
     claims = await claim([table.wanted_by(rows) for table, rows in new], owners)
     versions = [part.table.version for part in pull.parts]
@@ -95,6 +97,7 @@ async def apply_push(
     Cancellation: what was begun is applied all the same.
 
     Raises:
+        TablesDamagedError: if a change was applied in part, this one or one before.
         CapacityError: if there is no room for its new rows; nothing is changed.
         TableMemoryError: if there is no memory for them; nothing is changed.
     """
@@ -103,7 +106,7 @@ async def apply_push(
     claims = await admit(partial(training.machine.judge, command), owners, hold)
     outcome = training.execute(command, claims=claims, alone=request.is_alone)
     _note(holding, push, outcome)
-    await asyncio.shield(outcome.applied)
+    await _until_applied(training, outcome)
     if not all(outcome.fresh):
         await owners.settle()  # the original may still be on its way
     return outcome.fresh
@@ -131,6 +134,7 @@ async def apply_exchange(
     Cancellation: what was begun is applied all the same.
 
     Raises:
+        TablesDamagedError: if a change was applied in part, this one or one before.
         CapacityError: if there is no room for its new rows; nothing is changed.
         TableMemoryError: if there is no memory for them; nothing is changed.
     """
@@ -140,11 +144,24 @@ async def apply_exchange(
     outcome = training.execute(command, claims=claims)
     _note(holding, exchange, outcome)
     losses = training.hear_loss(exchange.rank, exchange.loss)
-    await asyncio.shield(outcome.applied)
+    await _until_applied(training, outcome)
     if not all(outcome.fresh):
         await owners.settle()  # the original may still be on its way
     assert outcome.taken is not None, "of an exchange"
     return await outcome.taken.read(), losses
+
+
+async def _until_applied(training: Training, outcome: Outcome) -> None:
+    """Wait until a change is in all shards.
+
+    Raises:
+        TablesDamagedError: if it is in some alone.
+    """
+    try:
+        await asyncio.shield(outcome.applied)
+    except Exception:
+        training.machine.check_whole()
+        raise
 
 
 def _note(holding: Holding, change: PushRequest | ExchangeRequest, outcome: Outcome) -> None:

@@ -127,6 +127,8 @@ class Checkpointing:
         ``held`` says whether that was in force from its beginning until the last row was
         copied; ``steps`` is how many steps of sync were applied before and after.
         """
+        if training is not None:
+            training.machine.check_whole()
         fields = Fields(request.message.fields, where="save")
         name = _name_of(request.message.fields.get("cut", ""))
         held = self.holding.begin_save(name)

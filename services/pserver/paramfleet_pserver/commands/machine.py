@@ -50,7 +50,7 @@ from paramfleet_pserver.tables.owners import Job, Owners, when_done
 from paramfleet_pserver.tables.parts import DensePart, is_counted
 from paramfleet_pserver.tables.table import DenseTable
 from paramfleet_pserver.tables.table_store import TableStore
-from paramfleet_shared.errors.served import UnknownWorkerError
+from paramfleet_shared.errors.served import TablesDamagedError, UnknownWorkerError
 from paramfleet_shared.values.ids import Rank, Step
 
 __all__ = ["Machine", "Outcome", "kind_of"]
@@ -113,6 +113,8 @@ class Machine:
         for rank in range(num_workers):
             self.gate.join(Rank(rank))
         self.mode = kind(num_workers=num_workers, store=store, owners=owners)
+        self.damage: TablesDamagedError | None = None
+        """What was applied in part, if anything was: nothing is read or changed any more."""
 
     @property
     def steps(self) -> StepApplier:
@@ -131,6 +133,15 @@ class Machine:
         """Return how many workers take part now."""
         return len(self.gate.committed())
 
+    def check_whole(self) -> None:
+        """Refuse to go on with tables that have a part of a change.
+
+        Raises:
+            TablesDamagedError: naming the step.
+        """
+        if self.damage is not None:
+            raise self.damage
+
     def check_rank(self, rank: Rank) -> None:
         """Refuse a worker that the job can't have.
 
@@ -147,12 +158,14 @@ class Machine:
         """Return the parts of a change that it would apply, and change nothing.
 
         Raises:
+            TablesDamagedError: if a change was applied in part.
             FencedError: if a newer incarnation of the worker is known.
             SequenceExpiredError: if a sequence is from before a gap that was given up.
             UnknownWorkerError: if the worker takes no part.
             ParkedStepError: if its step may not begin yet.
             FleetError: why a step of sync takes no push; see ``StepReservoir.check``.
         """
+        self.check_whole()
         match command:
             case Contribute(push):
                 if not self._is_new(push, self._fresh(push)):
@@ -253,7 +266,7 @@ class Machine:
             self.identities.record(part.identity)
             jobs += self._jobs(part)
         applied = self._owners.start(jobs, alone=alone)
-        when_done(applied, partial(_count, new, claims))
+        when_done(applied, partial(self._note_end, push.step, new, claims))
         released = () if push.continues else self._commit(push.rank, push.step, push.first)
         return Outcome(applied=applied, fresh=fresh, released=released)
 
@@ -292,7 +305,7 @@ class Machine:
         jobs = geo.jobs(exchange, new, share=geo.share(self.num_members))
         taken = geo.take(exchange)
         applied = self._owners.start([*jobs, *taken.jobs()])
-        when_done(applied, partial(_count, new, claims))
+        when_done(applied, partial(self._note_end, exchange.step, new, claims))
         released = self._commit(exchange.rank, exchange.step)
         return Outcome(applied=applied, fresh=fresh, released=released, taken=taken)
 
@@ -366,6 +379,22 @@ class Machine:
             return any(fresh)
         return not self.steps.reservoir.holds(push.rank, push.step)
 
+    def _note_end(
+        self,
+        step: Step,
+        parts: Sequence[PushPart] | Sequence[ExchangePart],
+        claims: Claims,
+        applied: asyncio.Future[None],
+    ) -> None:
+        """Count a change; if it failed, although there was room for it, some shards have it."""
+        claims.release()
+        error = applied.exception()
+        if error is not None:
+            self.damage = TablesDamagedError(step=step, reason=str(error) or repr(error))
+            return
+        for part in parts:
+            part.table.version += is_counted(part.content)
+
     def _done(self, **facts: object) -> Outcome:
         """Return the outcome of a command that the owners have nothing to do for."""
         return Outcome(applied=self._owners.start(()), **facts)  # type: ignore[arg-type]
@@ -374,14 +403,3 @@ class Machine:
 def kind_of(mode: Mode) -> type[ServerMode]:
     """Return what a mode is on a server."""
     return _KINDS[mode]
-
-
-def _count(
-    parts: Sequence[PushPart] | Sequence[ExchangePart],
-    claims: Claims,
-    applied: asyncio.Future[None],
-) -> None:
-    claims.release()
-    if applied.exception() is None:
-        for part in parts:
-            part.table.version += is_counted(part.content)
