@@ -1,7 +1,8 @@
 """A shard of a sparse table: rows addressed by 64-bit ids, made at first touch.
 
 A row is its value and, beside it, its optimizer's state. Rows stand in order of
-creation; the index says where each id's row lies. Values may be kept in 16 bits, but all
+creation, but that new ones take the places of those that were removed; the index says where
+each id's row lies. Values may be kept in 16 bits, but all
 computing is in float32: what is read is exactly what is kept.
 """
 
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from paramfleet_shared.tables.kernels.basics.compiled import as_input
 from paramfleet_shared.tables.kernels.firsts import firsts_of
 from paramfleet_shared.tables.kernels.index import DONE
-from paramfleet_shared.tables.kernels.reads import Table, fill_rows, pull_rows
+from paramfleet_shared.tables.kernels.reads import Table, fill_new_rows, pull_rows
 from paramfleet_shared.tables.kernels.rows import Layout, scatter
 from paramfleet_shared.tables.kernels.rules import Step, step_of
 from paramfleet_shared.tables.kernels.steps import Chains, chain, step_chains, step_rows
@@ -91,9 +92,24 @@ class SparseShard:
         return self._index.num_rows
 
     @property
+    def num_slots(self) -> int:
+        """Return how many places of rows were used ever; ``export`` counts by them."""
+        return self._index.num_slots
+
+    @property
+    def num_taken(self) -> int:
+        """Return how many places new rows can't have: a row's, or removed and not released."""
+        return self._index.num_taken
+
+    @property
+    def num_turns(self) -> int:
+        """Return how often a row was removed, or took the place of one that had been."""
+        return self._index.num_turns
+
+    @property
     def num_bytes(self) -> int:
         """Return the memory in use by rows and index."""
-        return 4 * self._rows.layout.pitch * self.num_rows + self._index.num_bytes
+        return 4 * self._rows.layout.pitch * self.num_slots + self._index.num_bytes
 
     def prefault(self, num_rows: int) -> None:
         """Make the pages now that so many rows need; inserts then wait for none.
@@ -212,12 +228,31 @@ class SparseShard:
             scatter(self._rows.floats, pitch, slots, flat_states, (first_state, pitch))
 
     def find(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the numbers of ids' rows, in order of creation, or -1: int64 [n].
+        """Return the places of ids' rows, or -1: int64 [n].
 
         Raises:
             RowShapeError: if ``ids`` are not int64 [n].
         """
         return self._index.find(ids, create=False)
+
+    def remove(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Remove the rows of ids; return the places of those that there were: int64 [removed].
+
+        An id that comes again is as new. New rows take these places and their memory once
+        they are released; until then ``ids`` has the former ids there.
+
+        Args:
+            ids: int64 [n]; an id may occur many times, or have no row.
+
+        Raises:
+            RowShapeError: if ``ids`` are not int64 [n].
+        """
+        slots = self._index.remove(ids)
+        return slots[slots >= 0]
+
+    def release(self, slots: NDArray[np.int64]) -> None:
+        """Give places, int64 [n] as of ``remove``, each once, to new rows."""
+        self._index.release(slots)
 
     def unknown(self, ids: NDArray[np.int64]) -> NDArray[np.uint64]:
         """Return those of ids, int64 [n], that have no row, each once and sorted.
@@ -229,22 +264,22 @@ class SparseShard:
 
     @property
     def num_granted(self) -> int:
-        """Return how many more rows are promised room beside those that exist."""
-        return self._index.granted_rows - self.num_rows
+        """Return how many more rows are promised room beside the places that are taken."""
+        return self._index.granted_rows - self.num_taken
 
     def grant(self, num_rows: int) -> bool:
-        """Promise that there may be ``num_rows`` rows, and some more; see ``SlotIndex.grant``.
+        """Promise that ``num_rows`` places may be taken, and more: see ``SlotIndex.grant``.
 
         Called by the one thread that hands the owner its work.
         """
         return self._index.grant(num_rows)
 
     def grant_exactly(self, num_rows: int) -> None:
-        """Promise that there may be ``num_rows`` rows, which ``check_room`` has found."""
+        """Promise that ``num_rows`` places may be taken, which ``check_room`` has found."""
         self._index.granted_rows = max(self._index.granted_rows, num_rows)
 
     def check_room(self, num_rows: int) -> None:
-        """Pass if there may be ``num_rows`` rows in all.
+        """Pass if ``num_rows`` places may be taken in all.
 
         Raises:
             CapacityError: if there is no room for them.
@@ -253,24 +288,35 @@ class SparseShard:
         self._index.check_room(num_rows)
 
     def ids(self) -> NDArray[np.int64]:
-        """Return the id of each row, in order of creation: int64 [num_rows], a view."""
+        """Return the id of each place: int64 [num_slots], a view.
+
+        That of a place without a row is one that was removed.
+        """
         return self._index.ids()
+
+    def live(self, start: int, stop: int) -> NDArray[np.int64]:
+        """Return which places of [start, stop) have a row, in order: int64 [n]."""
+        live = self._index.live(start, stop)
+        return np.arange(live.start, live.stop) if isinstance(live, slice) else live
+
+    def live_ids(self, start: int, count: int) -> NDArray[np.int64]:
+        """Return the ids of the rows in ``count`` places from ``start`` on: int64 [n]."""
+        return self.ids()[self._index.live(start, start + count)]
 
     def export(
         self, start: int, count: int
     ) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.float32]]:
-        """Return copies of ids [n], values [n, D] and states [n, W], in order of creation.
+        """Return copies of ids [n], values [n, D] and states [n, W], in order of places.
 
         Args:
-            start: First row.
-            count: How many, fewer where the rows end.
+            start: First place.
+            count: How many, fewer where they end; those without a row are left out.
         """
-        stop = min(start + count, self.num_rows)
+        where = self._index.live(start, start + count)
         dim, value_pitch, pitch, first_state = self._rows.layout
-        values = self._rows.values.reshape(-1, value_pitch)[start:stop, :dim]
-        states = self._rows.floats.reshape(-1, pitch)[start:stop, first_state:]
-        ids = self._index.ids()[start:stop].copy()
-        return ids, as_floats(values), states.copy()
+        values = self._rows.values.reshape(-1, value_pitch)[where, :dim]
+        states = self._rows.floats.reshape(-1, pitch)[where, first_state:]
+        return self.ids()[where].copy(), as_floats(values), states.copy()
 
     def _next_salt(self) -> np.uint64:
         """Return by what the next push rounds: 0 where values lose nothing, or to nearest."""
@@ -293,19 +339,18 @@ class SparseShard:
     def _find(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         if self._slots.size < len(ids):
             self._slots = np.empty(_power_of_2(len(ids)), np.int64)
-        before = self.num_rows
+        before = self._index.mark()
         try:
             return self._index.find(ids, create=True, out=self._slots[: len(ids)])
         finally:  # a row exists from the moment its id does
-            if self.num_rows > before:
-                new = slice(before, self.num_rows)
-                fill_rows(self._rows, new.start, new.stop)
+            if self._index.mark() != before:
+                fill_new_rows(self._rows, *before)
                 self._look_ahead()
 
     def _look_ahead(self) -> None:
         """Have the pages made that the next rows will need."""
         self._index.look_ahead()
-        self._lookahead.reach(4 * self._rows.layout.pitch * self.num_rows)
+        self._lookahead.reach(4 * self._rows.layout.pitch * self.num_slots)
 
 
 class _LatestStep:

@@ -15,6 +15,12 @@ between ``2/3 FULLEST`` and ``BEGIN``.
 Page ``t`` of group ``g`` is the index's page ``g + t G``: new pages are always the last.
 The hash's low bits choose the group and, of two or four pages, the page; other bits,
 which neither the shard nor the line depends on, choose one of three.
+
+Slots of removed ids are kept on a stack, and the next new ids take them from there. An entry
+that goes leaves a hole. In a line that was full, the hole would end the search for ids
+that passed this line on their way to the next one; so one of those moves into it, which may
+leave the next hole (Knuth, TAOCP 3, 6.4, algorithm R). Which ids passed a line is seen by their
+home alone: the last entry of a run of full lines, say, may have its home behind the hole.
 """
 
 from typing import Any, NamedTuple
@@ -29,6 +35,7 @@ from paramfleet_shared.tables.kernels.basics.lanes import match_line
 __all__ = [
     "CROWDED",
     "DONE",
+    "FREE",
     "GROUP",
     "GROUPS",
     "LAST_VALUE",
@@ -37,8 +44,11 @@ __all__ = [
     "PAGES",
     "PAGE_LINES",
     "ROWS",
+    "TURNS",
+    "USED",
     "Index",
     "create_slots",
+    "delete_entry",
     "home_of",
     "next_line",
     "pages_for",
@@ -68,8 +78,9 @@ meet in it: never, unless they are crafted to. A round ends with a load of 3/4 `
 with a lower ``BEGIN`` the next would start with a jump, and an insert would pay for it.
 """
 
-ROWS, GROUPS, PAGES = 0, 1, 2
-"""What ``Index.counts`` holds: rows, groups of the round (a power of 2), pages."""
+ROWS, GROUPS, PAGES, USED, FREE, TURNS = 0, 1, 2, 3, 4, 5
+"""What ``Index.counts`` holds: rows, groups of the round (a power of 2), pages; slots that were
+ever used, those that are free again; and how often a row was removed or took a free slot."""
 
 _FIRST_VALUE = 2 * LINE_ENTRIES  # in words of 32 bits
 LAST_VALUE = _FIRST_VALUE + LINE_ENTRIES - 1
@@ -86,13 +97,15 @@ class Index(NamedTuple):
     words: NDArray[np.uint32]
     """[max_lines, 16]: the same memory."""
     ids: NDArray[np.uint64]
-    """[max_rows]: the id of each slot."""
+    """[max_rows]: the id of each slot, or the last one's of a slot without a row."""
+    free: NDArray[np.uint32]
+    """[max_rows]: a stack of free slots; what was taken from it last is still there, beyond its
+    end."""
     counts: NDArray[np.int64]
-    """[3]"""
+    """[6]"""
     moving: NDArray[np.uint64]
-    """[2, MOVING_ENTRIES]: ids and values of a group while it is expanded."""
-    fill: NDArray[np.int64]
-    """[4 * PAGE_LINES]: entries in the lines of that group."""
+    """[3, MOVING_ENTRIES]: ids and values of a group while it is expanded, and how many entries
+    each of its lines has by then."""
     homes: NDArray[np.int64]
     """[GROUP + LEAD]: the lines where a group's keys are looked for; what is behind them is
     only asked for."""
@@ -130,7 +143,7 @@ def next_line(line: int) -> Any:
 @inlined
 def _empty_group(index: Index, group: int, num_pages: int) -> Any:
     """Move a group's entries to ``index.moving``; return their number."""
-    lines, words, _ids, counts, moving, _fill, _homes, _slots, _missed = index
+    lines, words, _ids, _free, counts, moving, _homes, _slots, _missed = index
     num = 0
     for page in range(num_pages):
         first = (group + page * counts[GROUPS]) << LINE_BITS
@@ -147,11 +160,12 @@ def _empty_group(index: Index, group: int, num_pages: int) -> Any:
 @kernel
 def _expand(index: Index) -> None:
     """Give the round's next group one page more."""
-    lines, words, _ids, counts, moving, fill, _homes, _slots, _missed = index
+    lines, words, _ids, _free, counts, moving, _homes, _slots, _missed = index
     groups = counts[GROUPS]
     had = counts[PAGES] // groups  # 2 or 3
     num = _empty_group(index, counts[PAGES] - had * groups, had)
     counts[PAGES] += 1
+    fill = moving[2, : 4 * PAGE_LINES].view(np.int64)
     fill[:] = 0
     for i in range(num):
         key = moving[0, i]
@@ -210,7 +224,7 @@ def create_slots(
 
     Each one's is put into ``slots``. Return ``DONE`` or ``CROWDED``.
     """
-    lines, words, ids, counts, _moving, _fill, _homes, _slots, _missed = index
+    lines, words, ids, free, counts, _moving, _homes, _slots, _missed = index
     grow(index, numbers.size)
     for j in range(numbers.size):
         key = keys[numbers[j]]
@@ -219,8 +233,14 @@ def create_slots(
         if value == 0:
             if words[line, LAST_VALUE] != 0:
                 return CROWDED
-            slot = counts[ROWS]
-            counts[ROWS] = slot + 1
+            if counts[FREE] > 0:
+                counts[FREE] -= 1
+                counts[TURNS] += 1
+                slot = np.int64(free[counts[FREE]])
+            else:
+                slot = counts[USED]
+                counts[USED] = slot + 1
+            counts[ROWS] += 1
             ids[slot] = key
             place = 0
             while words[line, _FIRST_VALUE + place] != 0:
@@ -230,3 +250,45 @@ def create_slots(
             words[line, _FIRST_VALUE + place] = value
         slots[numbers[j]] = np.int64(value) - 1
     return DONE
+
+
+@kernel
+def _passer(index: Index, line: int) -> tuple[int, int]:
+    """Return the line and the place of an entry that found ``line`` full; -1 for no place."""
+    lines, words = index.lines, index.words
+    groups, pages = index.counts[GROUPS], index.counts[PAGES]
+    here = next_line(line)
+    for _ in range(PAGE_LINES - 1):
+        for j in range(LINE_ENTRIES):
+            if words[here, _FIRST_VALUE + j] == 0:
+                break
+            home = home_of(mix(lines[here, j]), groups, pages)
+            if ((here - home) & (PAGE_LINES - 1)) >= ((here - line) & (PAGE_LINES - 1)):
+                return here, j
+        if words[here, LAST_VALUE] == 0:
+            break
+        here = next_line(here)
+    return line, -1
+
+
+@inlined
+def delete_entry(index: Index, key: np.uint64, line: int) -> None:
+    """Delete the entry of a key that is in ``line``; its slot isn't made free."""
+    lines, words = index.lines, index.words
+    place = 0
+    while lines[line, place] != key or words[line, _FIRST_VALUE + place] == 0:
+        place += 1
+    while place >= 0:
+        last = LINE_ENTRIES - 1
+        while words[line, _FIRST_VALUE + last] == 0:
+            last -= 1
+        lines[line, place] = lines[line, last]
+        words[line, _FIRST_VALUE + place] = words[line, _FIRST_VALUE + last]
+        words[line, _FIRST_VALUE + last] = 0
+        if last != LINE_ENTRIES - 1:
+            break  # it wasn't full: no id passed it
+        here, place = _passer(index, line)
+        if place >= 0:
+            lines[line, last] = lines[here, place]
+            words[line, _FIRST_VALUE + last] = words[here, _FIRST_VALUE + place]
+        line = here

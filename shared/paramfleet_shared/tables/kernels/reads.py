@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from paramfleet_shared.tables.kernels.basics.compiled import inlined, kernel, uncounted
 from paramfleet_shared.tables.kernels.firsts import Firsts, fill_firsts, fill_states
-from paramfleet_shared.tables.kernels.index import DONE, GROUP, ROWS, Index
+from paramfleet_shared.tables.kernels.index import DONE, FREE, GROUP, USED, Index
 from paramfleet_shared.tables.kernels.rows import (
     AHEAD,
     LINE_FLOATS,
@@ -18,7 +18,7 @@ from paramfleet_shared.tables.kernels.rows import (
 )
 from paramfleet_shared.tables.kernels.seek import find_slots, list_missed
 
-__all__ = ["Table", "fill_rows", "find_rows", "pull_rows"]
+__all__ = ["Table", "fill_new_rows", "find_rows", "pull_rows"]
 
 
 class Table(NamedTuple):
@@ -38,8 +38,8 @@ class Table(NamedTuple):
 
 
 @kernel
-def fill_rows(table: Table, start: int, stop: int) -> None:
-    """Give the rows of new slots their first values and state."""
+def _fill_rows(table: Table, start: Any, stop: Any) -> None:
+    """Give the rows of slots their first values and state."""
     index, firsts, values, floats, layout, _first, _total = table
     dim, value_pitch, pitch, first_state = layout
     new = values[start * value_pitch : stop * value_pitch]
@@ -50,16 +50,30 @@ def fill_rows(table: Table, start: int, stop: int) -> None:
 
 
 @kernel
+def fill_new_rows(table: Table, used: int, free: int) -> None:
+    """Give new rows their first values and state.
+
+    New since ``used`` slots had been used ever, of which ``free`` were free again.
+    """
+    counts, stack = table.arrays.counts, table.arrays.free
+    if counts[USED] > used:
+        _fill_rows(table, used, counts[USED])
+    for place in range(counts[FREE], free):
+        slot = np.int64(stack[place])
+        _fill_rows(table, slot, slot + 1)
+
+
+@kernel
 def find_rows(table: Table, keys: NDArray[np.uint64], create: Any) -> int:
     """Put the slots of a group's keys to the index's; return ``DONE`` or ``CROWDED``.
 
     With ``create`` (a bool) new keys become rows, for which there must be room.
     """
     index = table.arrays
-    before = index.counts[ROWS]
+    used, free = index.counts[USED], index.counts[FREE]
     outcome = find_slots(index, keys, index.slots[: keys.size], create)
-    if index.counts[ROWS] > before:
-        fill_rows(table, before, index.counts[ROWS])
+    if index.counts[USED] > used or index.counts[FREE] < free:
+        fill_new_rows(table, used, free)
     return outcome
 
 

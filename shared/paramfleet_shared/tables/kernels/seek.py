@@ -34,13 +34,17 @@ from paramfleet_shared.tables.kernels.index import (
     LEAD,
     PAGE_LINES,
     PAGES,
+    ROWS,
+    TURNS,
     Index,
     create_slots,
+    delete_entry,
     home_of,
     next_line,
+    probe,
 )
 
-__all__ = ["find_slots", "list_missed"]
+__all__ = ["find_slots", "list_missed", "remove_keys"]
 
 _NONE: Any = np.int64(0)
 """What counts begin with: a plain 0 has a type of its own, and kernels that are called with
@@ -113,8 +117,8 @@ def find_slots(
 ) -> int:
     """Put the slot of each key into ``slots``, -1 where it has none.
 
-    With ``create`` (a bool) new keys get the next slots, in the order they come; there
-    must be room for as many rows. Stops at the first key whose page has no place.
+    With ``create`` (a bool) new keys get free slots, then the next ones, in the order they
+    come; there must be room for as many rows. Stops at the first key whose page has no place.
     """
     for start in range(0, keys.size, GROUP):
         some, its_slots = keys[start : start + GROUP], slots[start : start + GROUP]
@@ -128,3 +132,25 @@ def find_slots(
                 if outcome != DONE:
                     return outcome
     return DONE
+
+
+@uncounted
+def remove_keys(index: Index, keys: NDArray[np.uint64], slots: NDArray[np.int64]) -> None:
+    """Delete the entries of keys; put the slot that each had into ``slots``, -1 for none.
+
+    The slots aren't made free.
+    """
+    lines, words, homes, counts = index.lines, index.words, index.homes, index.counts
+    for start in range(0, keys.size, GROUP):
+        some = keys[start : start + GROUP]
+        _aim(index, some)
+        for j in range(min(some.size, LEAD)):
+            prefetch(lines, homes[j] << 3)
+        for j in range(some.size):
+            prefetch(lines, homes[j + LEAD] << 3)
+            value, line = probe(lines, words, some[j], homes[j])
+            slots[start + j] = np.int64(value) - 1
+            if value != 0:
+                delete_entry(index, some[j], line)
+                counts[ROWS] -= 1
+                counts[TURNS] += 1
