@@ -30,6 +30,8 @@ def telling(
             tensors[f"{index}.offsets"] = reply.offsets
         elif reply.ids is not None:
             tensors[f"{index}.ids"] = reply.ids
+        if reply.removed is not None:
+            tensors[f"{index}.removed"] = reply.removed
         parts.append(about)
     return parts, tensors
 

@@ -64,7 +64,7 @@ class Loaded(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """Neighbouring rows of one block."""
+    """Neighbouring places of rows of one block."""
 
     block: int
     start: int
@@ -117,9 +117,12 @@ async def save_tables(
         stem = f"{_stem(table.spec.name)}.server{server}"
         spec = gathering.spec(table.spec)
         if isinstance(table, SparseTable):
-            counts = [block.rows.num_rows for block in table.blocks]
+            counts = [block.rows.num_slots for block in table.blocks]
             for number, chunk in enumerate(plan_chunks(counts, _chunk_rows(spec))):
-                part = await gathering.with_states(spec, await _export(table, chunk, owners))
+                exported = await _export(table, chunk, owners)
+                if not exported.num_rows:  # all were removed
+                    continue
+                part = await gathering.with_states(spec, exported)
                 name = f"{stem}.{number:05d}.safetensors"
                 files.append(await _write(directory, name, spec, part))
         elif isinstance(table, DenseTable):
@@ -222,7 +225,7 @@ async def trained_otherwise(
     if isinstance(table, SparseTable) and isinstance(fresh, SparseTable):
         chunk_rows = _chunk_rows(saved)
         for old, new in zip(table.blocks, fresh.blocks, strict=True):
-            for start in range(0, old.rows.num_rows, chunk_rows):
+            for start in range(0, old.rows.num_slots, chunk_rows):
                 copy = partial(_copy_rows, old, new, start, chunk_rows)
                 await owners.run([Job(old.owner, chunk_rows, copy)])
     elif isinstance(table, DenseTable) and isinstance(fresh, DenseTable):

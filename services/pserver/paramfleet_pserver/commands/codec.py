@@ -21,6 +21,7 @@ from paramfleet_pserver.commands.records import (
     Lose,
     Make,
     NewRows,
+    Remove,
     Update,
 )
 from paramfleet_pserver.requests.checked import (
@@ -91,6 +92,11 @@ def _describe_create(command: Create) -> _Described:
     for index, each in enumerate(command.rows):
         tensors |= {f"{index}.ids": each.ids, f"{index}.offsets": each.offsets}
     return {"parts": parts}, tensors
+
+
+def _describe_remove(command: Remove) -> _Described:
+    tensors = {"0.ids": command.ids, "0.offsets": command.offsets}
+    return {"table": command.table.spec.name}, tensors
 
 
 def _describe_push(command: Update | Contribute) -> _Described:
@@ -201,6 +207,11 @@ def _read_create(message: Message, store: TableStore) -> Create:
     return Create(tuple(rows))
 
 
+def _read_remove(message: Message, store: TableStore) -> Remove:
+    table = _sparse(store, Fields(message.fields, where="remove"))
+    return Remove(table, *PartIds(message).read(0, table, packed=False))
+
+
 def _read_announce(message: Message, store: TableStore) -> Announce:
     fields = Fields(message.fields, where="announce")
     table, block = _sparse(store, fields), fields.integer("block")
@@ -256,6 +267,7 @@ def _read_make(message: Message, _store: TableStore) -> Make:
 
 _KINDS: Mapping[type, str] = {
     Create: "create",
+    Remove: "remove",
     Update: "update",
     Contribute: "contribute",
     Exchange: "exchange",
@@ -273,6 +285,7 @@ _KINDS: Mapping[type, str] = {
 
 _DESCRIBED: Mapping[type, Callable[[Any], _Described]] = {
     Create: _describe_create,
+    Remove: _describe_remove,
     Update: _describe_push,
     Contribute: _describe_push,
     Exchange: _describe_exchange,
@@ -290,6 +303,7 @@ _DESCRIBED: Mapping[type, Callable[[Any], _Described]] = {
 
 _READERS: Mapping[str, Callable[[Message, TableStore], Command]] = {
     "create": _read_create,
+    "remove": _read_remove,
     "update": lambda message, store: Update(push_request(message, store, pieces=True)),
     "contribute": lambda message, store: Contribute(push_request(message, store)),
     "exchange": lambda message, store: Exchange(exchange_request(message, store)),

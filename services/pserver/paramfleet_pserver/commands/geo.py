@@ -23,10 +23,12 @@ from functools import partial
 from typing import ClassVar, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from typing_extensions import override
 
 from paramfleet_pserver.commands.modes import EVERY_MODE, ServerMode
-from paramfleet_pserver.commands.records import Announce, Announced
+from paramfleet_pserver.commands.records import Announce, Announced, Remove
+from paramfleet_pserver.commands.removing import release_told, remove_recorded
 from paramfleet_pserver.commands.taking import Taken, TakingRows
 from paramfleet_pserver.core.geo_recorder import GeoRecorder
 from paramfleet_pserver.core.pacing import Pace, RateGuard
@@ -124,6 +126,14 @@ class GeoExchange(ServerMode):
         return taken
 
     @override
+    def remove(self, command: Remove) -> list[Job]:
+        """Remove rows, and let every worker be sent that they are gone."""
+        recorded = {each.block.owner: each for each in self._recorded(command.table)}
+        return command.table.remove_jobs(
+            command.ids, command.offsets, lambda block, ids: recorded[block.owner].remove(ids)
+        )
+
+    @override
     def news_of_load(self) -> Iterator[Announce | Announced]:
         """Yield what lets every worker hear of every row that came from a checkpoint.
 
@@ -159,13 +169,9 @@ class GeoExchange(ServerMode):
 
     def announce(self, announce: Announce) -> list[Job]:
         """Let rows wait for a worker, or for all."""
-        block, recorder, *_ = self._recorded(announce.table)[announce.block]
-        rows = np.arange(announce.start, announce.stop)
-        if announce.rank is None:
-            act = partial(recorder.record, rows, writer=None)
-        else:
-            act = partial(recorder.announce, announce.rank, rows)
-        return [Job(block.owner, len(rows), act)]
+        recorded = self._recorded(announce.table)[announce.block]
+        act = partial(recorded.announce, announce.start, announce.stop, announce.rank)
+        return [Job(recorded.block.owner, announce.stop - announce.start, act)]
 
     @override
     def join(self, rank: Rank) -> None:
@@ -272,7 +278,7 @@ class _Recorded(NamedTuple):
         self._count_bytes()
 
     def leave(self, rank: Rank) -> None:
-        self.recorder.leave(rank)
+        release_told(self.block.rows, self.recorder, self.recorder.leave(rank))
         self.sharers.leave(rank)
         self._count_bytes()
 
@@ -280,6 +286,20 @@ class _Recorded(NamedTuple):
         """Let new rows of the block need memory for what is kept of them here, too."""
         beside = self.recorder.row_bytes + self.sharers.row_bytes
         self.block.rows.count_beside(beside)
+
+    def announce(self, start: int, stop: int, rank: Rank | None) -> None:
+        """Let the rows in places [start, stop) wait for a worker, or for all."""
+        rows = self.block.rows.live(start, stop)
+        if rank is None:
+            self.recorder.record(rows, writer=None)
+        else:
+            self.recorder.announce(rank, rows)
+
+    def remove(self, ids: NDArray[np.int64]) -> None:
+        """Remove rows; their places stay taken until every worker has dropped its copies."""
+        places = self.block.rows.remove(ids)
+        self.sharers.forget(places)
+        remove_recorded(self.block.rows, self.recorder, places)
 
     def weigh(
         self, part: SparsePart, *, writer: Rank, step: Step, pace: Pace, guarded_steps: float
@@ -307,6 +327,6 @@ class _Recorded(NamedTuple):
 def _all_rows(table: SparseTable, rank: Rank | None) -> Iterator[Announce]:
     """Yield a table's rows, some at a time: their owners have others to serve."""
     for index, block in enumerate(table.blocks):
-        for start in range(0, block.rows.num_rows, ANNOUNCED_ROWS):
-            stop = min(start + ANNOUNCED_ROWS, block.rows.num_rows)
+        for start in range(0, block.rows.num_slots, ANNOUNCED_ROWS):
+            stop = min(start + ANNOUNCED_ROWS, block.rows.num_slots)
             yield Announce(table, index, start, stop, rank)

@@ -31,6 +31,7 @@ from paramfleet_pserver.commands.records import (
     Load,
     Lose,
     Make,
+    Remove,
     Update,
 )
 from paramfleet_pserver.commands.taking import Taken
@@ -211,13 +212,12 @@ class Machine:
                 outcome = self._exchange(exchange, held)
             case Create():
                 outcome = self._create(command, reads, held, alone=alone)
+            case Remove():
+                outcome = self._remove(command)
             case Assign():
                 outcome = self._assign(command)
-            case Announce():
-                outcome = Outcome(applied=self._owners.start(self.geo.announce(command)))
-            case Announced():
-                self.geo.announced(command)
-                outcome = self._done()
+            case Announce() | Announced():
+                outcome = self._announce(command)
             case Make():
                 outcome = self._make(command)
             case Load(tables):
@@ -321,6 +321,15 @@ class Machine:
         applied = self._owners.start(reads, alone=alone)
         when_done(applied, lambda _: claims.release())
         return Outcome(applied=applied)
+
+    def _remove(self, command: Remove) -> Outcome:
+        return Outcome(applied=self._owners.start(self.mode.remove(command)))
+
+    def _announce(self, command: Announce | Announced) -> Outcome:
+        if isinstance(command, Announce):
+            return Outcome(applied=self._owners.start(self.geo.announce(command)))
+        self.geo.announced(command)
+        return self._done()
 
     def _make(self, command: Make) -> Outcome:
         new = self.store.check(command.specs)

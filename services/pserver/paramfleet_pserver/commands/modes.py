@@ -3,9 +3,10 @@
 from collections.abc import Iterator
 from typing import ClassVar
 
-from paramfleet_pserver.commands.records import Announce, Announced
+from paramfleet_pserver.commands.records import Announce, Announced, Remove
+from paramfleet_pserver.commands.removing import remove_rows
 from paramfleet_pserver.requests.checked import Mode
-from paramfleet_pserver.tables.owners import Owners
+from paramfleet_pserver.tables.owners import Job, Owners
 from paramfleet_pserver.tables.table_store import TableStore
 from paramfleet_shared.tables.spec import TableSpec
 from paramfleet_shared.values.ids import Rank, Step
@@ -62,6 +63,10 @@ class ServerMode:
 
     def forget(self, rank: Rank) -> None:
         """Keep nothing for a worker any more."""
+
+    def remove(self, command: Remove) -> list[Job]:
+        """Return what removes rows."""
+        return command.table.remove_jobs(command.ids, command.offsets, remove_rows)
 
     def news_of_load(self) -> Iterator[Announce | Announced]:
         """Yield what lets every worker hear of every row that came from a checkpoint."""

@@ -34,6 +34,7 @@ __all__ = [
     "Lose",
     "Make",
     "NewRows",
+    "Remove",
     "Update",
 ]
 
@@ -54,6 +55,17 @@ class Create:
     """A pull makes rows."""
 
     rows: tuple[NewRows, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Remove:
+    """Rows are removed; who names one later creates it anew."""
+
+    table: SparseTable
+    ids: NDArray[np.int64]
+    """Sorted by shard; those without a row change nothing. [n]"""
+    offsets: NDArray[np.int64]
+    """Bounds of this server's shards in ``ids``. [shards + 1]"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +145,7 @@ class Announce:
     block: int
     start: int
     stop: int
-    """Rows [start, stop) of the block."""
+    """The rows in places [start, stop) of the block."""
     rank: Rank | None
     """None for every worker."""
 
@@ -165,6 +177,7 @@ class Load:
 
 Command = (
     Create
+    | Remove
     | Update
     | Contribute
     | Exchange

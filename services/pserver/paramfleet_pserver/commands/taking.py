@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from paramfleet_pserver.commands.removing import News, news_of, release_told
 from paramfleet_pserver.core.geo_recorder import GeoRecorder, Reply
 from paramfleet_pserver.requests.checked import ExchangePart, ExchangeRequest
 from paramfleet_pserver.tables.blocks import Block
@@ -44,6 +45,8 @@ class PartReply:
     """The ids packed, if they are smaller so and the worker takes them."""
     offsets: NDArray[np.int64] | None = None
     """Bounds of this server's shards in ``ids``, where they are packed."""
+    removed: NDArray[np.int64] | None = None
+    """Ids whose copies the worker is to drop before it takes the rows."""
     rows: Encoded
 
 
@@ -59,7 +62,7 @@ class TakingRows:
         self._ack = ack
         self._max_rows = max_rows
         self.reply = Reply(batch=0, rows=np.empty(0, np.int64), more=False)
-        self.ids = np.empty(0, np.int64)
+        self.news = News(np.empty(0, np.int64), np.empty(0, np.int64))
 
     def job(self) -> Job:
         """Return the work."""
@@ -67,16 +70,17 @@ class TakingRows:
         return Job(self._block.owner, min(waiting, self._max_rows), self._act)
 
     def _act(self) -> None:
-        self._recorder.acknowledge(self._rank, self._ack)
+        told = self._recorder.acknowledge(self._rank, self._ack)
+        release_told(self._block.rows, self._recorder, told)
         self.reply = self._recorder.take(self._rank, max_rows=self._max_rows)
-        self.ids = self._block.rows.ids()[self.reply.rows]
+        self.news = news_of(self._block.rows, self.reply.rows)
 
 
 class _ReplyRows:
     """The ids of a reply, sorted as they travel."""
 
     def __init__(self, taken: Sequence[TakingRows], num_shards: int, *, packs: bool) -> None:
-        self.ids = np.concatenate([each.ids for each in taken])
+        self.ids = np.concatenate([each.news.ids for each in taken])
         self.offsets = np.zeros(num_shards + 1, np.int64)
         self.packed: NDArray[np.uint8] | None = None
         self._packs = packs
@@ -135,7 +139,9 @@ class Taken:
         room = room_for((len(reply_rows.ids), table.spec.dim), wire)
         rows = SparsePart(reply_rows.ids, offsets, room, wire)
         await self._owners.run(table.pull_jobs(rows, create=False))
+        removed = np.concatenate([each.news.removed for each in taken])
         return PartReply(
+            removed=removed if len(removed) else None,
             batch=taken[0].reply.batch,
             more=any(each.reply.more for each in taken),
             ids=reply_rows.ids,

@@ -135,20 +135,25 @@ class GeoRecorder:
         reply = np.uint32(worker.batch + 1)
         worker.end = append_waiting(rows, worker.marks, worker.queue, worker.end, reply)
 
-    def acknowledge(self, rank: Rank, batch: int) -> None:
+    def acknowledge(self, rank: Rank, batch: int) -> NDArray[np.uint32]:
         """Forget what a worker has seen: it applied reply ``batch`` of its own.
 
         An unknown number (0, too old, acknowledged before) changes nothing.
+
+        Returns:
+            The rows that the reply held, uint32 [n], a view; some may wait again.
         """
         worker = self._workers.get(rank)
         if worker is None or batch not in worker.sent:
-            return
+            return np.empty(0, np.uint32)
         worker.make_room(max(0, worker.sent[batch] - worker.first), 0)
         stop = worker.sent[batch]
         worker.sent = {number: end for number, end in worker.sent.items() if number > batch}
         places = (worker.first, stop, worker.end)
         worker.end = forget_told(worker.queue, places, worker.marks, np.uint32(batch))
+        told = worker.queue[worker.first : stop]
         worker.first = max(worker.first, stop)
+        return told
 
     def take(self, rank: Rank, *, max_rows: int) -> Reply:
         """Make the next reply to a worker: what it hasn't acknowledged, oldest first.
@@ -170,10 +175,21 @@ class GeoRecorder:
         rows = worker.queue[worker.first : stop].astype(np.int64)
         return Reply(batch=worker.batch, rows=rows, more=worker.end > stop)
 
-    def leave(self, rank: Rank) -> None:
-        """Forget a worker that takes part no more."""
+    def leave(self, rank: Rank) -> NDArray[np.uint32]:
+        """Forget a worker that takes part no more; return what waited for it, uint32 [n]."""
         self._last_batch = max(self._last_batch, self.last_batch)
-        self._workers.pop(rank, None)
+        worker = self._workers.pop(rank, None)
+        if worker is None:
+            return np.empty(0, np.uint32)
+        return worker.queue[worker.first : worker.end]
+
+    def is_waiting(self, rows: RowArray) -> NDArray[np.bool_]:
+        """Return which of some rows, int64 [n], wait for any worker: bool [n]."""
+        found = np.zeros(len(rows), np.bool_)
+        for worker in self._workers.values():
+            known = np.flatnonzero(rows < len(worker.marks))
+            found[known] |= worker.marks[rows[known]] != 0
+        return found
 
     def num_waiting(self, rank: Rank) -> int:
         """Return how many rows a worker has not acknowledged."""

@@ -101,6 +101,11 @@ class Sharers:
         counts[known] += np.minimum(others, len(self._workers) - 1)
         return counts
 
+    def forget(self, rows: NDArray[np.int64]) -> None:
+        """Count no changes of rows, int64 [n]: they were removed."""
+        for worker in self._workers.values():
+            worker.periods[rows[rows < len(worker.periods)]] = 0
+
     def note(self, rows: NDArray[np.int64], *, writer: Rank) -> None:
         """Note that a worker changed rows, int64 [n], in the periods of all others."""
         if not len(rows):

@@ -40,6 +40,10 @@ class TableCapacity:
         self.claims: set[_Claim] = set()
         self.num_claimed = 0
         """Of all claims: no fewer than the rows that they will create in any one block."""
+        self.num_removals = 0
+        """How often rows were removed; what was counted before may hold no more."""
+        self._num_kept = 0
+        """Of what is claimed: for rows of claims that were removed since."""
         self._num_sure = 0
         """So many more each block has room for. It isn't raised when claims are released, since
         the rows may be there by then, but found anew when it is used up."""
@@ -49,7 +53,7 @@ class TableCapacity:
         if num <= self._num_sure:
             return True
         rows = [block.rows for block in self.blocks]
-        if not all(each.grant(each.num_rows + self.num_claimed + num) for each in rows):
+        if not all(each.grant(each.num_taken + self.num_claimed + num) for each in rows):
             return False
         self._num_sure = min(each.num_granted for each in rows) - self.num_claimed
         return True
@@ -64,6 +68,21 @@ class TableCapacity:
         """Count a claim no more: its rows are there, or won't come."""
         self.claims.discard(claim)
         self.num_claimed -= claim.num
+        if not self.claims:
+            self.num_claimed -= self._num_kept
+            self._num_kept = 0
+
+    def note_removal(self, num: int) -> None:
+        """Note that ``num`` rows at most are about to be removed.
+
+        Claims that were counted may be for some of them, which they will create again. So what
+        the rows leave is kept as long as there are claims.
+        """
+        self.num_removals += 1
+        if any(claim.num < len(claim.part.ids) for claim in self.claims):
+            self._num_kept += num
+            self.num_claimed += num
+            self._num_sure -= num
 
     def replace(self, blocks: Sequence[Block]) -> None:
         """Put other blocks into the place of these, for which the claims hold on."""
@@ -71,7 +90,7 @@ class TableCapacity:
         self._num_sure = 0
         if self.claims:
             for block in blocks:
-                block.rows.grant_exactly(block.rows.num_rows + self.num_claimed)
+                block.rows.grant_exactly(block.rows.num_taken + self.num_claimed)
 
 
 class Wanted(NamedTuple):
@@ -150,8 +169,7 @@ async def claim_counted(wanted: Sequence[Wanted], owners: Owners) -> Claims:
                 count.grant()
             for each in wanted:
                 most = max(c.num_new for c in counts if c.capacity is each.capacity)
-                if most:
-                    claims.add(each, most)
+                claims.add(each, most)
             return claims
 
 
@@ -166,6 +184,7 @@ class _Count:
         self._block = block
         self._ids = np.concatenate([part.ids[part.within(block.shards)] for part in parts])
         self._others = frozenset(capacity.claims)
+        self._num_removals = capacity.num_removals
         self._num_rows = 0
         self._num_in_all = 0
 
@@ -181,6 +200,8 @@ class _Count:
             TableMemoryError: if there is no memory.
         """
         if self._block not in self.capacity.blocks:  # others were loaded
+            return False
+        if self.capacity.num_removals != self._num_removals:  # what was known may be new
             return False
         if not self.num_new:
             return True
@@ -209,4 +230,4 @@ class _Count:
         if self.num_new:  # several may be about to create the same rows
             others = [block.rows.unknown(claim.ids_of(block)) for claim in self._others]
             every = distinct(np.concatenate([new, *others])) if others else new
-            self._num_in_all = self._num_rows + len(every)
+            self._num_in_all = block.rows.num_taken + len(every)

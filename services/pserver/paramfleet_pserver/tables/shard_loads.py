@@ -56,6 +56,8 @@ class ShardUse:
 class RowCounter:
     """Counts the rows of neighbouring shards, each once, after it was made.
 
+    Once rows were removed, all are counted anew.
+
     Their owner counts; anybody may read.
 
     Args:
@@ -68,15 +70,27 @@ class RowCounter:
         self._num_shards = num_shards
         self.rows = np.zeros(len(shards), np.int64)
         """Rows of each shard. [shards]"""
-        self.num_counted = 0
+        self._num_counted = 0
+        """Places of rows that were looked at."""
+        self._num_turns = 0
+
+    def num_left(self, rows: SparseShard) -> int:
+        """Return in how many places of rows there may be some to count."""
+        if rows.num_turns != self._num_turns:
+            return rows.num_slots
+        return rows.num_slots - self._num_counted
 
     def count(self, rows: SparseShard) -> None:
-        """Count those that are new, ``COUNTED_ROWS`` at most."""
-        ids = rows.ids()[self.num_counted : self.num_counted + COUNTED_ROWS]
+        """Count those in places that weren't looked at, ``COUNTED_ROWS`` at most."""
+        if rows.num_turns != self._num_turns:
+            self._num_turns = rows.num_turns
+            self._num_counted = 0
+            self.rows[:] = 0
+        ids = rows.live_ids(self._num_counted, COUNTED_ROWS)
         offsets = route(ids, self._num_shards).offsets
         first, last = self._shards.start, self._shards.stop
         self.rows += np.diff(offsets[first : last + 1])
-        self.num_counted += len(ids)
+        self._num_counted = min(self._num_counted + COUNTED_ROWS, rows.num_slots)
 
 
 def busiest(

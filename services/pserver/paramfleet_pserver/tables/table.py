@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from paramfleet_pserver.core.pacing import Pace, RateGuard, guard_facts, is_guarded
 from paramfleet_pserver.core.pulled import PulledIds
-from paramfleet_pserver.tables.blocks import make_blocks
+from paramfleet_pserver.tables.blocks import Block, make_blocks
 from paramfleet_pserver.tables.capacity import TableCapacity, Wanted
 from paramfleet_pserver.tables.known_ids import KnownIds
 from paramfleet_pserver.tables.owners import Job
@@ -218,9 +218,9 @@ class SparseTable(Table):
         """Count new rows by shard, some at a time; there is none left where no job is."""
         jobs = []
         for (owner, _, rows), counter in zip(self.blocks, self._counters, strict=True):
-            if fresh := rows.num_rows - counter.num_counted:
+            if left := counter.num_left(rows):
                 count = partial(counter.count, rows)
-                jobs.append(Job(owner, min(fresh, COUNTED_ROWS), count))
+                jobs.append(Job(owner, min(left, COUNTED_ROWS), count))
         return jobs
 
     def pull_jobs(self, part: SparsePart, *, create: bool) -> list[Job]:
@@ -242,6 +242,27 @@ class SparseTable(Table):
         part = SparsePart(ids, offsets, Encoded(np.empty((len(ids), 0), np.float32)))
         return [
             Job(block.owner, len(own), partial(block.rows.create, own))
+            for block in self.blocks
+            if len(own := part.ids[part.within(block.shards)])
+        ]
+
+    def remove_jobs(
+        self,
+        ids: NDArray[np.int64],
+        offsets: NDArray[np.int64],
+        remove: Callable[[Block, NDArray[np.int64]], None],
+    ) -> list[Job]:
+        """Remove the rows of ids, sorted by shard; those that have none are left out.
+
+        Args:
+            ids: See ``SparsePart``.
+            offsets: See ``SparsePart``.
+            remove: Removes rows of a block; called by its owner.
+        """
+        self._capacity.note_removal(len(ids))
+        part = SparsePart(ids, offsets, Encoded(np.empty((len(ids), 0), np.float32)))
+        return [
+            Job(block.owner, len(own), partial(remove, block, own))
             for block in self.blocks
             if len(own := part.ids[part.within(block.shards)])
         ]

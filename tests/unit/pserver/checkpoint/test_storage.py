@@ -1,13 +1,35 @@
 """How a table's rows are divided into files, and how these are called."""
 
 import re
+from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paramfleet_pserver.checkpoint.storage import _stem, plan_chunks
-from paramfleet_shared.checkpoint.manifest import SavedFile
+from paramfleet_pserver.checkpoint import storage
+from paramfleet_pserver.checkpoint.gathering import Gathering
+from paramfleet_pserver.checkpoint.storage import (
+    _stem,
+    load_tables,
+    plan_chunks,
+    save_tables,
+)
+from paramfleet_pserver.commands.removing import remove_rows
+from paramfleet_pserver.tables.owners import Owners
+from paramfleet_pserver.tables.table import SparseTable
+from paramfleet_pserver.tables.table_store import TableStore
+from paramfleet_pserver.waiting.asking import Asking
+from paramfleet_shared.checkpoint.manifest import (
+    Manifest,
+    SavedFile,
+    SavedTable,
+    write_manifest,
+)
+from paramfleet_shared.system.clock import SystemClock
+from paramfleet_shared.tables.routing import route
+from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
 from paramfleet_shared.values.texts import is_name
 
 
@@ -58,6 +80,50 @@ def test_every_name_of_a_table_makes_a_harmless_file_name_of_its_own(names: list
 def test_a_manifest_names_no_file_that_no_save_would_have_made(name: str) -> None:
     with pytest.raises(ValueError, match="leads out of the folder"):
         saved_as(name)
+
+
+async def test_a_checkpoint_holds_the_rows_that_there_are_and_no_removed_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage, "CHUNK_ROWS", 100)
+    spec = TableSpec(
+        name="t", kind="sparse", dim=3, num_shards=8, optimizer=OptimizerSpec(rule="adagrad")
+    )
+    owners, store = Owners(2), TableStore(shards=range(8), num_shards=8, num_owners=2)
+    table = store.build(spec)
+    assert isinstance(table, SparseTable)
+    store.put([table])
+    routed = route(np.arange(2000), 8)
+    await owners.run(table.create_jobs(routed.ids, routed.offsets))
+    for block in table.blocks:
+        own = block.rows.ids().copy()
+        block.rows.push(own, np.ones((len(own), 3), np.float32), lr=0.1, step=1)
+    gone = route(np.concatenate([block.rows.ids()[:700] for block in table.blocks]), 8)
+    await owners.run(table.remove_jobs(gone.ids, gone.offsets, remove_rows))
+    fresh = route(np.arange(5000, 5050), 8)
+    await owners.run(table.create_jobs(fresh.ids, fresh.offsets))
+
+    gathering = Gathering(Asking(SystemClock()), [], {})
+    files = await save_tables(store, owners, tmp_path, server=0, gathering=gathering)
+    tables = (SavedTable(spec=spec, version=1),)
+    write_manifest(tmp_path, Manifest(tables=tables, files=tuple(files)))
+    other = TableStore(shards=range(8), num_shards=8, num_owners=2)
+    (loaded,) = (await load_tables(other, owners, tmp_path)).tables
+
+    assert sum(file.rows for file in files) == table.num_rows == 650
+    assert all(file.rows for file in files)
+    assert isinstance(loaded, SparseTable)
+    assert _rows_of(loaded) == _rows_of(table)
+    await owners.close()
+
+
+def _rows_of(table: SparseTable) -> dict[int, tuple[list[float], list[float]]]:
+    exported = [block.rows.export(0, block.rows.num_slots) for block in table.blocks]
+    return {
+        key: (value, state)
+        for columns in exported
+        for key, value, state in zip(*(column.tolist() for column in columns), strict=True)
+    }
 
 
 def saved_as(name: str) -> SavedFile:

@@ -67,6 +67,7 @@ class Deed:
 
 def deeds() -> st.SearchStrategy[list[Deed]]:
     kinds = ["change"] * 8 + ["create", "assign", "leave", "lose", "fence", "limit", "join"]
+    kinds += ["remove"] * 2
     deed = st.builds(
         Deed,
         kind=st.sampled_from(kinds),
@@ -109,12 +110,19 @@ class History:
         if deed.kind in plain:
             return plain[deed.kind]
         made = {"create": self._create, "assign": self._assign, "change": self._change}
+        made["remove"] = self._remove
         return command_of(made[deed.kind](deed), self._store)
 
     def _create(self, deed: Deed) -> Message:
         routed = route(np.array(deed.ids, np.int64), SHARDS)
         tensors = {"0.ids": routed.ids, "0.offsets": routed.offsets}
         return Message(fields={"kind": "create", "parts": [{"table": "half"}]}, tensors=tensors)
+
+    def _remove(self, deed: Deed) -> Message:
+        routed = route(np.array(deed.ids, np.int64), SHARDS)
+        tensors = {"0.ids": routed.ids, "0.offsets": routed.offsets}
+        table = "rows" if "rows" in deed.tables else "half"
+        return Message(fields={"kind": "remove", "table": table}, tensors=tensors)
 
     def _assign(self, deed: Deed) -> Message:
         values = np.random.default_rng(deed.seed).normal(size=SIZE).astype(np.float32)
@@ -244,9 +252,10 @@ def state_of(machine: Machine, *, same_owners: bool) -> Iterator[Any]:
 
 
 def _rows_of(table: SparseTable) -> Iterator[Any]:
-    exported = [block.rows.export(0, block.rows.num_rows) for block in table.blocks]
+    exported = [block.rows.export(0, block.rows.num_slots) for block in table.blocks]
     ids, values, states = (np.concatenate(each) for each in zip(*exported, strict=True))
     order = np.argsort(ids)
+    yield [sum(block.rows.num_taken for block in table.blocks)]
     yield ids[order].tobytes() + values[order].tobytes() + states[order].tobytes()
 
 
@@ -468,7 +477,17 @@ def test_what_is_no_command_is_refused(fields: dict[str, Any], rule: str) -> Non
 def test_a_command_is_the_same_bytes_when_it_is_read_again() -> None:
     history = [
         Deed(kind, 1, 2, [5, 3, 9], 7, wire, ["rows", "flat"], False, False, 0.5, True)
-        for kind in ("change", "create", "assign", "leave", "fence", "limit", "join", "lose")
+        for kind in (
+            "change",
+            "create",
+            "remove",
+            "assign",
+            "leave",
+            "fence",
+            "limit",
+            "join",
+            "lose",
+        )
         for wire in WIRES
     ]
     for mode in MODES:

@@ -308,3 +308,21 @@ class RecorderMachine(RuleBasedStateMachine):
 
 
 TestRecorderModel = pytest.mark.slow(RecorderMachine.TestCase)
+
+
+def test_a_row_waits_until_every_worker_has_acknowledged_or_left() -> None:
+    recorder = GeoRecorder(num_workers=2)
+    recorder.record(ids(5, 7, 5000), writer=None)
+    recorder.record(ids(8), writer=ADA)
+
+    def waiting() -> list[int]:
+        return [row for row in (5, 7, 8, 9, 5000) if recorder.is_waiting(ids(row))[0]]
+
+    reply = recorder.take(ADA, max_rows=2)
+    recorder.record(ids(7), writer=None)
+    assert recorder.acknowledge(ADA, reply.batch).tolist() == [5, 7]
+    assert recorder.acknowledge(ADA, reply.batch).tolist() == []
+    assert waiting() == [5, 7, 8, 5000]
+    assert recorder.leave(BOB).tolist() == [5, 7, 5000, 8]
+
+    assert waiting() == [7, 5000], "7 changed again, and 5000 didn't fit"

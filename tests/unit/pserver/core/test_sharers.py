@@ -111,3 +111,14 @@ def test_the_bytes_of_a_row_are_what_the_arrays_take_at_most() -> None:
 
     assert before == 0, "nothing is kept of rows whose sharers nobody counts"
     assert sharers.row_bytes * num_rows / 2 < taken <= sharers.row_bytes * num_rows * 1.01
+
+
+def test_changes_of_removed_rows_are_of_no_account() -> None:
+    sharers = Sharers()
+    for rank in range(2):
+        sharers.join(Rank(rank))
+    sharers.note(np.array([3, 4]), writer=Rank(1))
+
+    sharers.forget(np.array([4, 900]))
+
+    assert sharers.count(np.array([3, 4]), writer=Rank(0), step=Step(1)).tolist() == [2, 1]

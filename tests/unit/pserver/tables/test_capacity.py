@@ -181,3 +181,32 @@ def test_rows_that_come_between_a_count_and_its_claim_have_it_counted_again() ->
     claims.release()
 
     assert not count.fits()
+
+
+async def test_what_was_counted_is_counted_again_once_rows_were_removed(owners: Owners) -> None:
+    one = table(3, 1, 2, 3)
+    count = _Count(one, one.blocks[0], [wanted(one, 1, 2, 3).part])
+    await owners.run([count.job()])
+    assert count.fits()
+
+    one.note_removal(1)
+
+    assert not count.fits()
+
+
+async def test_what_removed_rows_leave_is_kept_for_those_who_hold_room(owners: Owners) -> None:
+    one = table(3, 1, 2, 3)
+    rows = one.blocks[0].rows
+    claims = await claim_counted([wanted(one, 1, 2, 3)], owners)
+
+    one.note_removal(1)
+    rows.release(rows.remove(np.array([2])))
+
+    assert claim_at_once([wanted(one, 9)]) is None
+    with pytest.raises(CapacityError):
+        await claim_counted([wanted(one, 9)], owners)
+    create(one, 1, 2, 3)
+    assert rows.num_rows == 3
+    rows.release(rows.remove(np.array([1])))
+    claims.release()
+    assert claim_at_once([wanted(one, 9)]) is not None
