@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from paramfleet_shared.net.wire.message import MalformedMessageError, Message
 from paramfleet_shared.tables.encoding import are_bounds, unpack_ids
 
-__all__ = ["heard_ids"]
+__all__ = ["heard_ids", "removed_ids"]
 
 
 def heard_ids(answer: Message, index: int) -> NDArray[np.int64]:
@@ -29,6 +29,20 @@ def heard_ids(answer: Message, index: int) -> NDArray[np.int64]:
     if ids is None:
         raise MalformedMessageError(where=f"tensor '{index}.ids'", rule="must be packed ids")
     return ids
+
+
+def removed_ids(answer: Message, index: int) -> NDArray[np.int64]:
+    """Return the ids of part ``index`` whose rows were removed, int64 [n].
+
+    Raises:
+        MalformedMessageError: if they aren't int64 [n].
+    """
+    removed = answer.tensors.get(f"{index}.removed")
+    if removed is None:
+        return np.empty(0, np.int64)
+    if removed.dtype != np.int64 or removed.ndim != 1:
+        raise MalformedMessageError(where=f"tensor '{index}.removed'", rule="must be int64 [n]")
+    return removed
 
 
 def _same_ids(answer: Message, index: int, other: object, num_rows: int) -> NDArray[np.int64]:

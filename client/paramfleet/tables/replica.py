@@ -218,9 +218,9 @@ class RowReplica:
 
     def touch(self, slots: NDArray[np.int64]) -> None:
         """Remember that the optimizer moved these rows."""
-        num_rows = self.store.num_rows
-        self._marks.ensure(num_rows)
-        self._touched.ensure(num_rows)
+        num_slots = self.store.num_slots
+        self._marks.ensure(num_slots)
+        self._touched.ensure(num_slots)
         marks, touched = self._marks.array.reshape(-1), self._touched.array.reshape(-1)
         self._num_touched = note_slots(slots, marks, touched, self._num_touched)
 
@@ -238,7 +238,7 @@ class RowReplica:
                 self.touch(np.flatnonzero(self._lost.any(axis=1)))
             return self.take_delta()
         self._take_touched()
-        count = self.store.num_rows
+        count = self.store.num_slots
         slots = np.empty(count + 1, np.int64)
         num = differing(self.store.flat, count, slots, self._layout)
         return self._take(slots[:num], np.float32(1.0), drops=True)
@@ -264,6 +264,25 @@ class RowReplica:
         rows = as_input(served, np.float32).reshape(-1)
         hear_rows(self.store.flat, slots, rows, self._layout)
 
+    def drop(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Remove rows that the servers removed, int64 [n], with all progress of them.
+
+        Returns:
+            The slots that they had, int64 [removed].
+        """
+        slots = self.store.remove(ids)
+        self.store.column(_OLD)[slots] = self.store.values[slots]  # nothing is unsent there
+        if self._keeps_lost:
+            self._lost[slots] = 0
+        marks = self._marks.array.reshape(-1)
+        marks[slots[slots < len(marks)]] = 0
+        touched = self._touched.array.reshape(-1)
+        kept = touched[: self._num_touched]
+        kept = kept[marks[kept] != 0]
+        self._num_touched = len(kept)
+        touched[: len(kept)] = kept
+        return slots
+
     def install(self, ids: NDArray[np.int64], served: NDArray[np.float32]) -> None:
         """Take rows as the servers hold them, int64 [U] and float32 [U, D], for good."""
         slots = self.store.slots(ids)
@@ -273,7 +292,7 @@ class RowReplica:
     def forget(self) -> None:
         """Drop all progress: every row is what it was at first."""
         self._take_touched()
-        count = self.store.num_rows
+        count = self.store.num_slots
         self.store.values[:count] = initial_rows(self.store.spec, self.store.ids())
         self.store.column(_OLD)[:count] = self.store.values[:count]
         if self._keeps_lost:
@@ -281,8 +300,8 @@ class RowReplica:
 
     @property
     def _lost(self) -> NDArray[np.float32]:
-        """Return a view of what each row's delta lost, by slot, [rows, D]."""
-        return self.store.column(_LOST)[: self.store.num_rows]
+        """Return a view of what each row's delta lost, by slot, [slots, D]."""
+        return self.store.column(_LOST)[: self.store.num_slots]
 
     @property
     def _layout(self) -> tuple[int, int, int]:

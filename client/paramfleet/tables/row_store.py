@@ -38,6 +38,9 @@ def spec_of(table: "SparseTable", *, rule: OptimizerSpec, num_shards: int = 1) -
     )
 
 
+_Slots = slice | NDArray[np.int64]
+
+
 class RowStore:
     """Rows of one table by id, growing without a limit but memory.
 
@@ -72,6 +75,11 @@ class RowStore:
         return self._index.num_rows
 
     @property
+    def num_slots(self) -> int:
+        """Return how many slots were used ever; no row's is as high."""
+        return self._index.num_slots
+
+    @property
     def pitch(self) -> int:
         """Return how many floats a row takes, all columns together."""
         return self._pitch
@@ -87,8 +95,12 @@ class RowStore:
         return self._table[:, : self.spec.dim]
 
     def ids(self) -> NDArray[np.int64]:
-        """Return every row's id by slot, int64 [num_rows]."""
+        """Return every slot's id, int64 [num_slots]; one without a row has a former one's."""
         return self._index.ids()
+
+    def live_ids(self) -> NDArray[np.int64]:
+        """Return the id of every row, by slot, int64 [num_rows]."""
+        return self._index.ids()[self._index.live(0, self._index.num_slots)]
 
     def add_column(self, name: str, first: NDArray[np.float32] | None) -> None:
         """Keep another column.
@@ -101,7 +113,7 @@ class RowStore:
         Raises:
             CapacityError: if there is no room for the rows that exist.
         """
-        former, count, place = self._table, self.num_rows, self.pitch
+        former, count, place = self._table, self.num_slots, self.pitch
         pitch = place + (self.spec.dim if first is None else len(first))
         self._table = self._reserved(pitch)
         self._table[:count, :place] = former[:count]
@@ -140,6 +152,23 @@ class RowStore:
         """
         return self._find(ids, self._fill_columns)
 
+    def remove(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Remove the rows of ids that have one; return their slots, which new rows take.
+
+        Args:
+            ids: int64 [n].
+
+        Returns:
+            int64 [removed].
+        """
+        with self._finding:
+            slots = self._index.remove(ids)
+            slots = slots[slots >= 0]
+            self._index.release(slots)
+        nothing = np.empty(0, np.int64)
+        self._looked_up = (nothing, nothing)
+        return slots
+
     def held(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return each id's slot, -1 where there is no row; any thread may call it."""
         with self._finding:
@@ -172,36 +201,36 @@ class RowStore:
             CapacityError: if the rows that exist need more.
         """
         limit = min(self._index.max_rows, default_max_rows(4 * pitch))
-        if limit < self.num_rows:
+        if limit < self.num_slots:
             raise CapacityError(
-                table=self.spec.name, shard=0, rows=self.num_rows, max_rows=limit
+                table=self.spec.name, shard=0, rows=self.num_slots, max_rows=limit
             )
         self._index.max_rows = limit
         return reserve(limit * pitch, np.float32).reshape(limit, pitch)
 
     def _find(
-        self, ids: NDArray[np.int64], fill: Callable[[int, int], None]
+        self, ids: NDArray[np.int64], fill: Callable[[_Slots], None]
     ) -> NDArray[np.int64]:
         with self._finding:
-            before = self._index.num_rows
+            before = self._index.mark()
             try:
                 return self._index.find(ids, create=True)
             finally:  # a row exists from the moment its id does
-                if self._index.num_rows > before:
-                    fill(before, self._index.num_rows)
+                for made in self._index.made_since(before):
+                    if not isinstance(made, slice):
+                        self._table[made] = 0  # a removed row was there
+                    fill(made)
 
-    def _fill_values(self, start: int, stop: int) -> None:
+    def _fill_values(self, made: _Slots) -> None:
         """Give new rows their first values, and what is kept beside them."""
-        fresh = self._index.ids()[start:stop]
-        self._table[start:stop, : self.spec.dim] = initial_rows(self.spec, fresh)
-        self._fill_columns(start, stop)
+        fresh = self._index.ids()[made]
+        self._table[made, : self.spec.dim] = initial_rows(self.spec, fresh)
+        self._fill_columns(made)
 
-    def _fill_columns(self, start: int, stop: int) -> None:
+    def _fill_columns(self, made: _Slots) -> None:
         """Give new rows what is kept beside their values; they are zeros as yet."""
-        dim, rows = self.spec.dim, self._table[start:stop]
         for name, first in self._first.items():
-            column = rows[:, self._spans[name]]
             if first is None:
-                column[:] = rows[:, :dim]
+                self._table[made, self._spans[name]] = self._table[made, : self.spec.dim]
             elif first.any():
-                column[:] = first
+                self._table[made, self._spans[name]] = first

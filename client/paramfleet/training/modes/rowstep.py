@@ -127,7 +127,7 @@ class RowStepper:
     def forget_states(self) -> None:
         """Give every row the states of one that was never trained."""
         for name, first in self._first.items():
-            self.store.column(name)[: self.store.num_rows] = first
+            self.store.column(name)[: self.store.num_slots] = first
         self._optimizer.state.pop(self.table.weight, None)
         self._num_steps = 0
 

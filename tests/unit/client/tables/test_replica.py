@@ -304,3 +304,35 @@ def test_a_piece_that_is_only_heard_keeps_what_is_unsent() -> None:
 
     assert moved == pytest.approx([4.5, 5.0])
     assert replica.old == pytest.approx([1.0, 4.0, 5.0])
+
+
+@pytest.mark.parametrize("narrows", [False, True])
+@pytest.mark.parametrize("merge", ["remainder", "average", "paced"])
+def test_a_dropped_row_leaves_nothing_to_the_row_that_takes_its_place(
+    merge: GeoMerge, *, narrows: bool
+) -> None:
+    rows = row_replica(2, merge, narrows=narrows)
+    ids = np.array([4, 5, 6])
+    slots = rows.store.slots(ids)
+    rows.store.values[slots] += 3
+    rows.touch(slots)
+    rows.take_delta()
+    rows.give_back(ids, np.ones((3, 1), np.float32))
+    rows.store.values[slots] += 3
+    rows.touch(slots)
+
+    dropped = rows.drop(np.array([5, 6, 77]))
+
+    assert dropped.tolist() == slots[1:].tolist()
+    assert rows.store.live_ids().tolist() == [4]
+    assert rows.store.held(ids).tolist() == [slots[0], -1, -1]
+    again = rows.store.slots(np.array([8]))
+    assert again[0] in dropped
+    assert rows.store.values[again].tolist() == [[1]]
+    rows.touch(again)
+    rows.hear(np.array([9]), np.array([[2.5]], np.float32))
+    deltas = dict(zip(*(each.tolist() for each in rows.take_delta()[:2]), strict=True))
+    assert sorted(deltas) == [4, 8]
+    assert deltas[8] == [0]
+    assert set(rows.take_rest().ids.tolist()) <= {4}
+    assert rows.store.num_rows == rows.store.num_slots == 3

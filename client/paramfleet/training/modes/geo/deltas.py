@@ -10,7 +10,18 @@ from numpy.typing import NDArray
 from paramfleet.transport.requests import Rows
 from paramfleet_shared.tables.encoding import Encoded, WireDtype
 
-__all__ = ["Delta", "Heard", "divided", "part_of"]
+__all__ = ["Delta", "Heard", "HeardRows", "divided", "part_of"]
+
+
+class HeardRows(NamedTuple):
+    """Rows of a table that one answer brought."""
+
+    removed: NDArray[np.int64]
+    """Ids of rows that are to be dropped before the others are taken. [m]"""
+    ids: NDArray[np.int64]
+    """[n]"""
+    served: NDArray[np.float32]
+    """What the servers hold. [n, D]"""
 
 
 @dataclass(slots=True)
@@ -18,9 +29,7 @@ class Heard:
     """What one exchange brought."""
 
     step: int
-    rows: dict[str, list[tuple[NDArray[np.int64], NDArray[np.float32]]]] = field(
-        default_factory=dict
-    )
+    rows: dict[str, list[HeardRows]] = field(default_factory=dict)
     dense: dict[str, NDArray[np.float32]] = field(default_factory=dict)
     slowest: int | None = None
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from paramfleet.config.strategy import TrainingMode
-from paramfleet.tables.exchange_rows import heard_ids
+from paramfleet.tables.exchange_rows import heard_ids, removed_ids
 from paramfleet.tables.replica import DenseReplica, RowReplica
 from paramfleet.tables.row_store import RowStore, spec_of
 from paramfleet.training.in_place import moves_in_place
@@ -29,11 +29,11 @@ from paramfleet.training.job import (
 from paramfleet.training.loaded_states import take_saved_states
 from paramfleet.training.modes.base import Mode, ModelTables, check_gradients
 from paramfleet.training.modes.fresh import FreshSteps
-from paramfleet.training.modes.geo.deltas import Delta, Heard, divided
+from paramfleet.training.modes.geo.deltas import Delta, Heard, HeardRows, divided
 from paramfleet.training.modes.geo.in_place import GeoInPlace
 from paramfleet.training.modes.geo.periods import Periods
 from paramfleet.training.modes.geo.powers import powers_at
-from paramfleet.training.modes.geo.rows import pull_anew
+from paramfleet.training.modes.geo.rows import pull_anew, take_heard
 from paramfleet.training.modes.geo.states import GeoStates
 from paramfleet.training.modes.rowstep import RowStepper, forget_states, step_rows
 from paramfleet.transport.requests import Rows, Write, decoded_part, dense_slice, write_messages
@@ -186,8 +186,7 @@ class GeoMode(Mode):
             return
         heard, self._flying = self._flying.result(), None
         for name, pieces in heard.rows.items():
-            for ids, served in pieces:
-                self._rows[name].hear(ids, served)
+            take_heard(self._rows[name], pieces, self.states)
         for block in self._blocks:
             if block.name in heard.dense:
                 replica = self._dense[block.name]
@@ -391,8 +390,9 @@ class GeoMode(Mode):
             for server, answer in enumerate(answers):
                 facts = answer.fields["parts"][index]
                 self._acks[server, write.table] = int(facts["batch"])
-                ids = heard_ids(answer, index)
-                heard.rows.setdefault(write.table, []).append((ids, rows[server]))
+                ids, removed = heard_ids(answer, index), removed_ids(answer, index)
+                pieces = heard.rows.setdefault(write.table, [])
+                pieces.append(HeardRows(removed, ids, rows[server]))
                 if facts["more"]:
                     more.add(write.table)
         return more

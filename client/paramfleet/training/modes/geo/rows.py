@@ -1,11 +1,30 @@
 """GEO's rows, taken as the pservers hold them."""
 
+from collections.abc import Iterable
+
 from paramfleet.tables.replica import RowReplica
 from paramfleet.training.job import Job
+from paramfleet.training.modes.geo.deltas import HeardRows
+from paramfleet.training.modes.geo.states import GeoStates
 from paramfleet.transport.requests import Read, ReadPlan, Rows
 from paramfleet_shared.tables.partition import partition
 
-__all__ = ["pull_anew"]
+__all__ = ["pull_anew", "take_heard"]
+
+
+def take_heard(replica: RowReplica, pieces: Iterable[HeardRows], states: GeoStates) -> None:
+    """Take in what an exchange brought of one table, in the order it was said.
+
+    Args:
+        replica: Its rows.
+        pieces: What was said.
+        states: Of this worker's optimizer.
+    """
+    for removed, ids, served in pieces:
+        if len(removed):
+            with states.lock:
+                states.forget(replica.store.spec.name, replica.drop(removed))
+        replica.hear(ids, served)
 
 
 def pull_anew(job: Job, replica: RowReplica, *, max_rows: int) -> None:
@@ -20,7 +39,7 @@ def pull_anew(job: Job, replica: RowReplica, *, max_rows: int) -> None:
         FleetError: if a pserver didn't answer, or the job failed.
     """
     spec, placement = replica.store.spec, job.placement
-    ids = replica.store.ids().copy()
+    ids = replica.store.live_ids().copy()
     for start in range(0, len(ids), max_rows):
         some, _, offsets = partition(ids[start : start + max_rows], placement.num_shards)
         read = Read(table=spec.name, rows=Rows(some, offsets), dim=spec.dim)

@@ -99,14 +99,20 @@ class GeoStates:
         self._own = 0
         self._before = {}
         for name, counts in self._counts.items():
-            counts.array[: self._steppers[name].store.num_rows] = 0
+            counts.array[: self._steppers[name].store.num_slots] = 0
 
     def note(self, stepper: RowStepper, slots: NDArray[np.int64]) -> None:
         """Count a step of rows."""
         counts = self._counts.get(stepper.table.name)
         if counts is not None:
-            counts.ensure(stepper.store.num_rows)
+            counts.ensure(stepper.store.num_slots)
             counts.array.reshape(-1)[slots] += 1
+
+    def forget(self, table: str, slots: NDArray[np.int64]) -> None:
+        """Count no step of rows that were dropped; ``lock`` is held."""
+        if table in self._counts:
+            counts = self._counts[table].array.reshape(-1)
+            counts[slots[slots < len(counts)]] = 0
 
     def note_step(self) -> None:
         """Count a step of the optimizer."""
@@ -191,7 +197,7 @@ class GeoStates:
         found = slots[here]
         counts = np.where(here, 0, UNKNOWN)
         if table in self._counts:
-            self._counts[table].ensure(stepper.store.num_rows)
+            self._counts[table].ensure(stepper.store.num_slots)
             counts[here] = self._counts[table].array[found, 0]
         dim = stepper.table.dim
         states = np.full((len(ids), rule.state_width(dim)), rule.initial_state, np.float32)
