@@ -14,7 +14,9 @@ between ``2/3 FULLEST`` and ``BEGIN``.
 
 Page ``t`` of group ``g`` is the index's page ``g + t G``: new pages are always the last.
 The hash's low bits choose the group and, of two or four pages, the page; other bits,
-which neither the shard nor the line depends on, choose one of three.
+which neither the shard nor the line depends on, choose one of three. The hash is of the id
+and a random number of each index, so that nobody can craft ids that meet in a page. No outcome
+depends on that number: slots are numbered in the order in which ids come.
 
 Slots of removed ids are kept on a stack, and the next new ids take them from there. An entry
 that goes leaves a hole. In a line that was full, the hole would end the search for ids
@@ -44,11 +46,13 @@ __all__ = [
     "PAGES",
     "PAGE_LINES",
     "ROWS",
+    "SALT",
     "TURNS",
     "USED",
     "Index",
     "create_slots",
     "delete_entry",
+    "hash_of",
     "home_of",
     "next_line",
     "pages_for",
@@ -78,9 +82,10 @@ meet in it: never, unless they are crafted to. A round ends with a load of 3/4 `
 with a lower ``BEGIN`` the next would start with a jump, and an insert would pay for it.
 """
 
-ROWS, GROUPS, PAGES, USED, FREE, TURNS = 0, 1, 2, 3, 4, 5
+ROWS, GROUPS, PAGES, USED, FREE, TURNS, SALT = 0, 1, 2, 3, 4, 5, 6
 """What ``Index.counts`` holds: rows, groups of the round (a power of 2), pages; slots that were
-ever used, those that are free again; and how often a row was removed or took a free slot."""
+ever used, those that are free again; how often a row was removed or took a free slot; and the
+random number of the hash."""
 
 _FIRST_VALUE = 2 * LINE_ENTRIES  # in words of 32 bits
 LAST_VALUE = _FIRST_VALUE + LINE_ENTRIES - 1
@@ -102,7 +107,7 @@ class Index(NamedTuple):
     """[max_rows]: a stack of free slots; what was taken from it last is still there, beyond its
     end."""
     counts: NDArray[np.int64]
-    """[6]"""
+    """[7]"""
     moving: NDArray[np.uint64]
     """[3, MOVING_ENTRIES]: ids and values of a group while it is expanded, and how many entries
     each of its lines has by then."""
@@ -119,6 +124,12 @@ def pages_for(num_rows: int) -> int:
     """Return how many pages the index of ``num_rows`` rows may need."""
     # The emptiest is a round whose groups have just got their third page.
     return int((num_rows + GROUP) / (PAGE_ENTRIES * FULLEST * 2 / 3)) + 4
+
+
+@inlined
+def hash_of(key: np.uint64, salt: int) -> Any:
+    """Return the hash of an id in an index of this random number."""
+    return mix(key ^ np.uint64(salt))
 
 
 @inlined
@@ -157,31 +168,52 @@ def _empty_group(index: Index, group: int, num_pages: int) -> Any:
     return num
 
 
-@kernel
-def _expand(index: Index) -> None:
-    """Give the round's next group one page more."""
+@inlined
+def _place_moving(index: Index, num: int) -> Any:
+    """Put ``num`` entries of ``index.moving`` to their empty pages; return how many fit."""
     lines, words, _ids, _free, counts, moving, _homes, _slots, _missed = index
     groups = counts[GROUPS]
-    had = counts[PAGES] // groups  # 2 or 3
-    num = _empty_group(index, counts[PAGES] - had * groups, had)
-    counts[PAGES] += 1
     fill = moving[2, : 4 * PAGE_LINES].view(np.int64)
     fill[:] = 0
     for i in range(num):
         key = moving[0, i]
-        line = home_of(mix(key), groups, counts[PAGES])
+        line = home_of(hash_of(key, counts[SALT]), groups, counts[PAGES])
         page = line >> LINE_BITS
         first = (page // groups) << LINE_BITS
         place = line & (PAGE_LINES - 1)
+        tried = 0
         while fill[first + place] == LINE_ENTRIES:
             place = (place + 1) & (PAGE_LINES - 1)
+            tried += 1
+            if tried == PAGE_LINES:
+                return i
         entry = fill[first + place]
         fill[first + place] = entry + 1
         line = (page << LINE_BITS) | place
         lines[line, entry] = key
         words[line, _FIRST_VALUE + entry] = moving[1, i]
+    return num
+
+
+@kernel
+def _expand(index: Index) -> bool:
+    """Give the round's next group one page more; where one would overflow, change nothing."""
+    words, counts = index.words, index.counts
+    groups = counts[GROUPS]
+    had = counts[PAGES] // groups  # 2 or 3
+    group = counts[PAGES] - had * groups
+    num = _empty_group(index, group, had)
+    counts[PAGES] += 1
+    if _place_moving(index, num) < num:
+        for page in range(had + 1):
+            first = (group + page * groups) << LINE_BITS
+            words[first : first + PAGE_LINES, _FIRST_VALUE:] = 0
+        counts[PAGES] -= 1
+        _place_moving(index, num)
+        return False
     if counts[PAGES] == 4 * groups:
         counts[GROUPS] = 2 * groups
+    return True
 
 
 @kernel
@@ -195,7 +227,8 @@ def grow(index: Index, more: int) -> None:
         progress = (load - BEGIN) / (FULLEST - BEGIN)
         if pages >= begun_with + np.int64(max(0.0, min(1.0, progress)) * groups):
             return
-        _expand(index)
+        if not _expand(index):
+            return
 
 
 @inlined
@@ -228,7 +261,7 @@ def create_slots(
     grow(index, numbers.size)
     for j in range(numbers.size):
         key = keys[numbers[j]]
-        line = home_of(mix(key), counts[GROUPS], counts[PAGES])
+        line = home_of(hash_of(key, counts[SALT]), counts[GROUPS], counts[PAGES])
         value, line = probe(lines, words, key, line)
         if value == 0:
             if words[line, LAST_VALUE] != 0:
@@ -262,7 +295,7 @@ def _passer(index: Index, line: int) -> tuple[int, int]:
         for j in range(LINE_ENTRIES):
             if words[here, _FIRST_VALUE + j] == 0:
                 break
-            home = home_of(mix(lines[here, j]), groups, pages)
+            home = home_of(hash_of(lines[here, j], index.counts[SALT]), groups, pages)
             if ((here - home) & (PAGE_LINES - 1)) >= ((here - line) & (PAGE_LINES - 1)):
                 return here, j
         if words[here, LAST_VALUE] == 0:

@@ -19,7 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paramfleet_shared.tables.kernels.basics.compiled import inlined, uncounted
-from paramfleet_shared.tables.kernels.basics.hashing import mix
 from paramfleet_shared.tables.kernels.basics.lanes import (
     LANES,
     list_negative,
@@ -35,10 +34,12 @@ from paramfleet_shared.tables.kernels.index import (
     PAGE_LINES,
     PAGES,
     ROWS,
+    SALT,
     TURNS,
     Index,
     create_slots,
     delete_entry,
+    hash_of,
     home_of,
     next_line,
     probe,
@@ -55,9 +56,9 @@ it would be compiled for it, too."""
 def _aim(index: Any, keys: Any) -> None:
     """Note the home lines of a group's keys."""
     homes = index.homes
-    groups, pages = index.counts[GROUPS], index.counts[PAGES]
+    groups, pages, salt = index.counts[GROUPS], index.counts[PAGES], index.counts[SALT]
     for j in range(keys.size):  # no prefetch in here: so it runs in vectors
-        homes[j] = home_of(mix(keys[j]), groups, pages)
+        homes[j] = home_of(hash_of(keys[j], salt), groups, pages)
 
 
 @inlined

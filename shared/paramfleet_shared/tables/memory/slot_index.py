@@ -4,6 +4,7 @@ Who keeps rows beside it has them by slot.
 """
 
 import contextlib
+import secrets
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -108,7 +109,7 @@ class SlotIndex:
             words=lines.view(np.uint32),
             ids=reserve(self.max_rows, np.uint64),
             free=reserve(self.max_rows, np.uint32),
-            counts=np.array([0, 1, 2, 0, 0, 0], np.int64),
+            counts=np.array([0, 1, 2, 0, 0, 0, secrets.randbits(63)], np.int64),
             moving=np.empty((3, MOVING_ENTRIES), np.uint64),
             homes=np.zeros(GROUP + LEAD, np.int64),
             slots=np.zeros(GROUP + row_kernels.AHEAD, np.int64),

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from paramfleet_shared.tables.kernels.index import GROUP
+from paramfleet_shared.tables.kernels.index import GROUP, SALT
 from paramfleet_shared.tables.memory.reservation import CapacityError
 from paramfleet_shared.tables.rowstore import RowShapeError, initial_rows
 from paramfleet_shared.tables.sparse import SparseShard
@@ -242,11 +242,49 @@ def unmixed(bits: int) -> int:
     return bits ^ (bits >> 33)
 
 
+def known_salt(shard: SparseShard) -> SparseShard:
+    """Let hashes of ids be known, as nobody else knows them."""
+    shard._index.arrays.counts[SALT] = 0
+    return shard
+
+
+def test_ids_crafted_to_overflow_a_page_when_it_is_expanded_do_not_hang() -> None:
+    """They fill two pages, and would all belong in one of three."""
+    pages = [
+        [unmixed((i & 0xFF) << 56 | (i >> 8) << 32 | page) for i in range(4000)]
+        for page in (0, 1)
+    ]
+    ids = np.array(
+        [i for page in pages for i in [j for j in page if j <= MAX_ID][:880]], np.int64
+    )
+    assert ids.size == 1760
+    shard = known_salt(SparseShard(table(), max_rows=10_000))
+
+    for start in range(0, ids.size, 100):
+        pulled(shard, ids[start : start + 100])
+    plain = np.arange(3000, 3300)
+    pulled(shard, plain)
+
+    both = np.concatenate([ids, plain])
+    np.testing.assert_array_equal(
+        pulled(shard, both, create=False), initial_rows(shard.spec, both)
+    )
+    assert shard.num_rows == both.size
+
+
+def test_nobody_can_craft_ids_for_a_shard_whose_salt_is_not_known() -> None:
+    crafted = (unmixed(i << 32) for i in range(4000))
+    ids = np.array([i for i in crafted if i <= MAX_ID], np.int64)
+    shard = SparseShard(table(), max_rows=10_000)
+
+    np.testing.assert_array_equal(pulled(shard, ids), initial_rows(shard.spec, ids))
+
+
 def test_ids_crafted_to_share_a_page_are_refused_and_do_not_hang() -> None:
     crafted = (unmixed(i << 32) for i in range(4000))
     ids = np.array([i for i in crafted if i <= MAX_ID], np.int64)
     assert ids.size > 1100
-    shard = SparseShard(table(), max_rows=10_000)
+    shard = known_salt(SparseShard(table(), max_rows=10_000))
 
     with pytest.raises(CapacityError):
         pulled(shard, ids)
