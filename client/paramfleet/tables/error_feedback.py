@@ -1,33 +1,45 @@
-"""What a narrow format loses of a gradient isn't lost for good.
+"""What a narrow format loses of what it sends isn't lost for good.
 
-16-bit formats round by chance: what arrives is right on average, and nothing is to be kept.
-int8 rounds too coarsely for that. It has error feedback, which sends what was lost with the
-next gradient: with ``g`` the gradient and ``r`` what is left of former ones, ``q = Q(g + r)``
-is sent and ``r' = g + r - q`` stays (Seide et al., "1-Bit Stochastic Gradient Descent",
-2014; Karimireddy et al., "Error Feedback Fixes SignSGD", 2019). A table's residuals take 4
-bytes a value of every row that this worker pushed, and about 16 bytes a row to find it.
+Of gradients 16-bit formats round by chance: what arrives is right on average, and nothing is
+to be kept. 8 bits round too coarsely for that. They have error feedback, which sends what was
+lost with the next gradient: with ``g`` the gradient and ``r`` what is left of former ones,
+``q = Q(g + r)`` is sent and ``r' = g + r - q`` stays (Seide et al., "1-Bit Stochastic Gradient
+Descent", 2014; Karimireddy et al., "Error Feedback Fixes SignSGD", 2019). Differences of GEO
+and LocalSGD have it in every format.
 
-Shape legend: U = unique ids, D = row width, P = values of a dense table.
+A ``Residual`` is of one vector, or of rows that are all sent each time; ``RowResiduals`` are of
+the rows of a table, some of which are sent each time. They take 4 bytes a value of every row
+that this worker pushed, and about 16 bytes a row to find it.
+
+Shape legend: U = unique ids, D = row width, P = values of a vector.
 """
 
+import copy
 import threading
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from paramfleet_shared.tables.encoding import (
     Encoded,
+    WireDtype,
     decode_rows,
     encode_rows,
     encode_with_rest,
 )
 from paramfleet_shared.tables.rowstore import RowColumn, SlotIndex
 
-__all__ = ["DenseResidual", "Found", "RowResiduals", "Salts"]
+__all__ = ["Found", "Residual", "RowResiduals", "Salts", "WireFormat", "sent_and_lost"]
 
 _WORD = (1 << 64) - 1
+_WHOLE = (slice(None),)
+
+A = TypeVar("A")
+"""float32 values: a numpy array or a tensor."""
+S = TypeVar("S")
+"""What travels of them."""
 
 
 class Salts:
@@ -59,16 +71,18 @@ class Found(NamedTuple):
 
 
 class RowResiduals:
-    """What int8 left of the gradients of a sparse table's rows. Any thread may use it.
+    """What a format left of the gradients of a sparse table's rows. Any thread may use it.
 
     Args:
         table: Its name.
         dim: Row width D.
+        wire: The format.
     """
 
-    def __init__(self, table: str, dim: int) -> None:
+    def __init__(self, table: str, dim: int, wire: WireDtype) -> None:
         self._table = table
         self._dim = dim
+        self._wire = wire
         self._using = threading.Lock()
         self.forget()
 
@@ -111,7 +125,7 @@ class RowResiduals:
             else:
                 slots = self._made(ids_U, found.slots)
             self._left.ensure(self._index.num_rows)
-            return encode_with_rest(grads_UD, self._left.array, slots)
+            return encode_with_rest(grads_UD, self._left.array, slots, self._wire)
 
     def _made(self, ids_U: NDArray[np.int64], slots: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the slots of rows, with new ones for those that had none."""
@@ -135,29 +149,86 @@ class RowResiduals:
         self.forget()
 
 
-class DenseResidual:
-    """What int8 left of the gradients of a dense table. One thread owns it.
+class Format(Protocol[A, S]):
+    """How values travel."""
+
+    def encode(self, values: A, /) -> S:
+        """Return what travels of values; they stay as they are."""
+        ...
+
+    def decode(self, sent: S, /) -> A:
+        """Return what arrives."""
+        ...
+
+
+class WireFormat(NamedTuple):
+    """The format of a part of a request, rounded to the nearest."""
+
+    wire: WireDtype
+
+    def encode(self, values: NDArray[np.float32], /) -> Encoded:
+        """Return rows, float32 [U, D], or a vector, float32 [P], as they travel."""
+        return encode_rows(values, self.wire)
+
+    def decode(self, sent: Encoded, /) -> NDArray[np.float32]:
+        """Return what arrives, float32 of the same shape."""
+        return decode_rows(sent, self.wire)
+
+
+class Residual(Generic[A, S]):
+    """What a format has lost of one array, on its way into the next. One thread owns it.
 
     Args:
-        size: Values P.
+        form: The format.
     """
 
-    def __init__(self, size: int) -> None:
-        self._left = np.zeros(size, np.float32)
+    def __init__(self, form: Format[A, S]) -> None:
+        self._format = form
+        self.left: A | None = None
+        """What is still to be sent, float32 of the array's shape; None for nothing."""
 
     def forget(self) -> None:
         """Drop what is left."""
-        self._left[:] = 0
+        self.left = None
 
-    def encode(self, grads_P: NDArray[np.float32], parts: Sequence[slice]) -> list[Encoded]:
-        """Return each part of the gradient with what was left of it, as it travels."""
-        self._left += grads_P
-        encoded = [encode_rows(self._left[part], "int8") for part in parts]
-        for part, one in zip(parts, encoded, strict=True):
-            self._left[part] -= decode_rows(one, "int8")
-        return encoded
+    def send(self, values: A, parts: Sequence[slice] = _WHOLE) -> list[S]:
+        """Return values with what is left of former ones as they travel, part by part.
 
-    def take(self) -> NDArray[np.float32]:
-        """Return all that is left, float32 [P], and keep nothing."""
-        left, self._left = self._left, np.zeros_like(self._left)
+        Args:
+            values: float32; it stays as it is.
+            parts: Which values are encoded together; none is in two.
+        """
+        left: Any = self._joined(values)
+        sent = []
+        for part in parts:
+            one = self._format.encode(left[part])
+            left[part] -= self._format.decode(one)
+            sent.append(one)
+        self.left = left
+        return sent
+
+    def take(self) -> A | None:
+        """Return all that is left, and keep nothing; None for nothing."""
+        left, self.left = self.left, None
         return left
+
+    def _joined(self, values: A) -> Any:
+        """Return values with what is left, in the memory of what is left."""
+        left: Any = self.left
+        if left is None:
+            return copy.deepcopy(values)
+        left += values
+        return left
+
+
+def sent_and_lost(
+    values: NDArray[np.float32], wire: WireDtype, parts: Sequence[slice] = _WHOLE
+) -> tuple[list[Encoded], NDArray[np.float32]]:
+    """Return parts of values as they travel, and what all of them lose, of the values' shape.
+
+    For who keeps what is lost elsewhere than in a ``Residual``.
+    """
+    residual = Residual(WireFormat(wire))
+    sent, lost = residual.send(values, parts), residual.take()
+    assert lost is not None, "it was just sent"
+    return sent, lost

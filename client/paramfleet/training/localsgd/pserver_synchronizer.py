@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from paramfleet.tables.dense import DenseBlock
 from paramfleet.tables.devices import to_device, to_host
+from paramfleet.tables.error_feedback import Residual, WireFormat
 from paramfleet.training.in_place import Change, InPlace
 from paramfleet.training.job import Job, fetch_exchanged, slowest_of
 from paramfleet.training.localsgd.core.ledger import Ledger
@@ -29,16 +30,13 @@ from paramfleet.training.localsgd.core.settings import LocalSgdSettings
 from paramfleet.transport.requests import Write, dense_slice, write_messages
 from paramfleet_shared.net.wire.message import Message
 from paramfleet_shared.tables.dense import pieces_of
-from paramfleet_shared.tables.encoding import WireDtype, decode_rows, encode_rows
+from paramfleet_shared.tables.encoding import Encoded, WireDtype, answer_dtype
 from paramfleet_shared.tables.spec import OptimizerSpec
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
 __all__ = ["PserverSynchronizer", "outer_rule"]
-
-_ANSWERS: dict[WireDtype, WireDtype] = {"int8": "float16"}
-"""How values are answered where not as differences travel: 8 bits are too few for them."""
 
 
 class _Heard(NamedTuple):
@@ -125,7 +123,10 @@ class PserverSynchronizer:
             ]
             for block in blocks
         ]
-        self._lost: list[NDArray[np.float32] | None] = [None for _ in blocks]
+        form = WireFormat(settings.wire_dtype)
+        self._residuals: list[Residual[NDArray[np.float32], Encoded]] = [
+            Residual(form) for _ in blocks
+        ]
         self._sequence = 0
         self._loss: float | None = None
         self._others: Sequence[float] = ()
@@ -223,25 +224,27 @@ class PserverSynchronizer:
 
     def forget(self) -> None:
         """Drop what narrow numbers lost of differences: the tables were set anew."""
-        self._lost = [None for _ in self._blocks]
+        for residual in self._residuals:
+            residual.forget()
 
     def _write(self, fragment: int, learned_F: NDArray[np.float32]) -> Write:
         """Describe a difference as it travels; what that loses of it goes with the next."""
         self._sequence += 1
         wire: WireDtype = "float32" if self.is_last else self._settings.wire_dtype
-        lost, self._lost[fragment] = self._lost[fragment], None
-        whole = learned_F if lost is None else learned_F + lost
-        parts = [encode_rows(whole[part], wire) for part in self._slices[fragment]]
-        if wire != "float32":
-            sent = np.concatenate([decode_rows(part, wire) for part in parts])
-            self._lost[fragment] = whole - sent
+        residual, slices = self._residuals[fragment], self._slices[fragment]
+        if wire == "float32":
+            left = residual.take()
+            learned_F = learned_F if left is None else learned_F + left
+            parts = [Encoded(learned_F[part]) for part in slices]
+        else:
+            parts = residual.send(learned_F, slices)
         for part in parts:
             scales = 0 if part.scales is None else part.scales.nbytes
             self._ledger.sent(part.rows.nbytes + scales)
         return Write(
             table=self._blocks[fragment].name,
             sequence=self._sequence,
-            values=whole,
+            values=learned_F,
             lr=self._settings.outer_lr,
             wire=wire,
             encoded=None if wire == "float32" else parts,
@@ -250,7 +253,7 @@ class PserverSynchronizer:
     async def _exchange(
         self, fragment: int, write: Write, step: int, loss: float | None
     ) -> _Heard:
-        answer_wire = _ANSWERS.get(write.wire, write.wire)
+        answer_wire = answer_dtype(write.wire)
         about = {"ack": 0, "max_rows": 1, "answer_wire": answer_wire}
         messages = write_messages(
             [write],

@@ -14,12 +14,19 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from paramfleet.tables.error_feedback import DenseResidual, Found, RowResiduals, Salts
+from paramfleet.tables.error_feedback import (
+    Found,
+    Residual,
+    RowResiduals,
+    Salts,
+    WireFormat,
+)
 from paramfleet.training.modes.sender import TableGradient
 from paramfleet.transport.known_ids import KnownIds, Named
 from paramfleet.transport.requests import Read, ReadPlan, Rows, Write, dense_slice
 from paramfleet_shared.discovery.placement import Placement
 from paramfleet_shared.errors.served import KnownIdsGoneError, PulledIdsGoneError
+from paramfleet_shared.tables.codecs.catalog import CODECS
 from paramfleet_shared.tables.encoding import Encoded, WireDtype, encode_rows, narrowest
 from paramfleet_shared.tables.partition import partition
 from paramfleet_shared.tables.spec import TableSpec
@@ -62,7 +69,7 @@ class _Pull(NamedTuple):
 
 
 class Outgoing:
-    """Makes writes of gradients, and keeps what int8 loses of them.
+    """Makes writes of gradients, and keeps what a format loses of them for good.
 
     Args:
         specs: The tables, sparse and dense.
@@ -102,18 +109,19 @@ class Outgoing:
             if spec.kind == "dense"
         }
         self._rows: dict[str, RowResiduals] = {}
-        self._dense: dict[str, DenseResidual] = {}
+        self._dense: dict[str, Residual[NDArray[np.float32], Encoded]] = {}
         for spec in specs:
-            if self._wires[spec.name] != "int8":
+            chosen = self._wires[spec.name]
+            if CODECS[chosen].rounding != "feedback":
                 continue
             if spec.kind == "sparse":
-                self._rows[spec.name] = RowResiduals(spec.name, spec.dim)
+                self._rows[spec.name] = RowResiduals(spec.name, spec.dim, chosen)
             else:
-                self._dense[spec.name] = DenseResidual(spec.size)
+                self._dense[spec.name] = Residual(WireFormat(chosen))
         self._known = {
             spec.name: KnownIds(spec.name, placement, incarnation=incarnation)
             for spec in specs
-            if spec.kind == "sparse" and wire == "int8"
+            if spec.kind == "sparse" and CODECS[wire].rounding == "feedback"
         }
         self._rates: dict[str, float] = {}
         self._unnamed: dict[str, int] = {}
@@ -225,7 +233,7 @@ class Outgoing:
     def _encode_dense(self, name: str, values: NDArray[np.float32]) -> list[Encoded]:
         """Return each pserver's part of a gradient, as it travels."""
         if name in self._dense:
-            return self._dense[name].encode(values, self._parts[name])
+            return self._dense[name].send(values, self._parts[name])
         whole = encode_rows(values, self._wires[name], salt=self._salts.next())
         return [whole.part(part) for part in self._parts[name]]
 
@@ -289,10 +297,9 @@ class Outgoing:
                     sorted_rows = Rows(parted.ids, parted.offsets)
                     yield TableGradient(name=name, rows=sorted_rows, grads=grads[order], lr=lr)
         for name, dense in self._dense.items():
-            if self._is_late_welcome(name):
-                yield TableGradient(
-                    name=name, rows=None, grads=dense.take(), lr=self._rates[name]
-                )
+            left = dense.take() if self._is_late_welcome(name) else None
+            if left is not None:
+                yield TableGradient(name=name, rows=None, grads=left, lr=self._rates[name])
 
     def forget(self) -> None:
         """Drop what is left of all gradients."""

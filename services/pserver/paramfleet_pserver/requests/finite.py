@@ -14,7 +14,7 @@ from paramfleet_shared.errors.served import (
     NonFiniteGradientError,
     NonFiniteValuesError,
 )
-from paramfleet_shared.tables.encoding import Encoded, is_finite, num_nonfinite
+from paramfleet_shared.tables.encoding import Encoded, WireDtype, is_finite, num_nonfinite
 from paramfleet_shared.values.bounds import GRADIENT_LOG2, MAX_LEARNING_RATE
 
 __all__ = ["check_change", "check_values"]
@@ -39,14 +39,18 @@ async def check_change(request: PushRequest | ExchangeRequest) -> None:
             name = part.table.spec.name
             raise LearningRateRefusedError(table=name, rank=rank, rate=part.lr)
     for part in request.parts:
-        numbers, log2 = part.content.numbers, _log2_of(part.content)
-        small = numbers.rows.size <= INLINE_VALUES  # then it isn't worth a coroutine
-        if not (is_finite(numbers, log2=log2) if small else await _is_finite(numbers, log2)):
+        numbers, wire = part.content.numbers, part.content.wire
+        log2 = _log2_of(part.content)
+        if numbers.rows.size <= INLINE_VALUES:  # then it isn't worth a coroutine
+            fits = is_finite(numbers, wire, log2=log2)
+        else:
+            fits = await _is_finite(numbers, wire, log2)
+        if not fits:
             raise NonFiniteGradientError(
                 table=part.table.spec.name,
                 rank=rank,
                 step=step,
-                count=num_nonfinite(numbers, log2=log2),
+                count=num_nonfinite(numbers, wire, log2=log2),
                 limit=2.0**log2,
             )
 
@@ -58,16 +62,18 @@ async def check_values(request: AssignRequest) -> None:
         NonFiniteValuesError: if one is NaN or infinite.
     """
     values = Encoded(request.values)
-    if not await _is_finite(values, 128):
+    if not await _is_finite(values, "float32", 128):
         raise NonFiniteValuesError(
-            table=request.table.spec.name, rank=request.rank, count=num_nonfinite(values)
+            table=request.table.spec.name,
+            rank=request.rank,
+            count=num_nonfinite(values, "float32"),
         )
 
 
-async def _is_finite(numbers: Encoded, log2: int) -> bool:
+async def _is_finite(numbers: Encoded, wire: WireDtype, log2: int) -> bool:
     if numbers.rows.size <= INLINE_VALUES:
-        return is_finite(numbers, log2=log2)
-    return await asyncio.to_thread(is_finite, numbers, log2=log2)
+        return is_finite(numbers, wire, log2=log2)
+    return await asyncio.to_thread(is_finite, numbers, wire, log2=log2)
 
 
 def _log2_of(content: SparsePart | DensePart) -> int:

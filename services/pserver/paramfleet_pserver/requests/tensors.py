@@ -8,12 +8,12 @@ from numpy.typing import NDArray
 from paramfleet_pserver.tables.table import SparseTable, Table
 from paramfleet_shared.net.wire.limits import DEFAULT_LIMITS
 from paramfleet_shared.net.wire.message import MalformedMessageError, Message
+from paramfleet_shared.tables.codecs.catalog import CODECS
 from paramfleet_shared.tables.encoding import (
     Encoded,
     WireDtype,
     are_bounds,
     scale_shape,
-    stored_dtype,
     unpack_ids,
 )
 from paramfleet_shared.tables.rowstore import RowShapeError
@@ -68,8 +68,9 @@ def change_of(
         MalformedMessageError: if a tensor is missing.
         RowShapeError: if one has another dtype or shape.
     """
-    rows = tensor_of(message, name, table, dtype=stored_dtype(wire), shape=shape)
-    if wire != "int8":
+    codec = CODECS[wire]
+    rows = tensor_of(message, name, table, dtype=codec.stored, shape=shape)
+    if not codec.has_scales:
         return Encoded(rows)
     scales = f"{name.partition('.')[0]}.scales"
     bits = tensor_of(message, scales, table, dtype="uint8", shape=scale_shape(shape))

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paramfleet_pserver.core.pacing import Pace, RateGuard, Stride
+from paramfleet_shared.tables.codecs.catalog import CODECS
 from paramfleet_shared.tables.dense import DenseRange, pieces_of
 from paramfleet_shared.tables.encoding import (
     DENSE_WIDTH,
@@ -36,8 +37,6 @@ __all__ = [
 
 CODED_VALUES = 1 << 15
 """Floats that are read and then encoded at a time: they stay near."""
-DIRECT: tuple[WireDtype, ...] = ("float32", "bfloat16")
-"""How rows travel that a table takes and gives itself."""
 
 
 class SparsePart(NamedTuple):
@@ -151,7 +150,7 @@ def is_counted(part: SparsePart | DensePart) -> bool:
 
 def pull_rows(block: SparseShard, part: SparsePart, *, create: bool) -> None:
     """Read rows into ``part.rows``, as they are to travel."""
-    if part.wire in DIRECT:
+    if CODECS[part.wire].direct:
         block.pull(part.ids, part.rows.rows, create=create)
         return
     step = max(1, CODED_VALUES // block.spec.dim)
@@ -172,7 +171,7 @@ def push_rows(block: SparseShard, parts: list[SparsePart], lr: float, step: int)
         return
     part = parts[0]
     as_sent = part.scale == 1.0 and part.weights is None
-    direct = part.unique and as_sent and part.wire in DIRECT
+    direct = part.unique and as_sent and CODECS[part.wire].direct
     rows = part.rows.rows if direct else _numbers(part)
     block.push(part.ids, rows, lr=lr, step=step, unique=part.unique)
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from paramfleet.tables.error_feedback import DenseResidual, RowResiduals
+from paramfleet.tables.error_feedback import Residual, RowResiduals, WireFormat
 from paramfleet.training.modes.outgoing import _PUSHES_UNNAMED, Outgoing
 from paramfleet.training.modes.sender import TableGradient
 from paramfleet.transport.requests import ReadPlan, Rows, Write, dense_slice, write_messages
@@ -30,7 +30,7 @@ def sent_rows(write: Write) -> np.ndarray:
 
 def test_gradients_of_a_row_arrive_whole_in_the_end() -> None:
     random = np.random.default_rng(0)
-    residuals = RowResiduals("t", 3)
+    residuals = RowResiduals("t", 3, "int8")
     given, sent = np.zeros((40, 3), np.float64), np.zeros((40, 3), np.float64)
 
     for _ in range(50):
@@ -48,7 +48,7 @@ def test_gradients_of_a_row_arrive_whole_in_the_end() -> None:
 
 def test_what_is_left_of_rows_can_be_looked_up_before() -> None:
     ids, grads = np.array([4, 9]), np.full((2, 3), 1 / 3, np.float32)
-    at_once, before = RowResiduals("t", 3), RowResiduals("t", 3)
+    at_once, before = RowResiduals("t", 3, "int8"), RowResiduals("t", 3, "int8")
     stale = before.find(np.array([9, 4]))
     before.forget()
 
@@ -59,7 +59,7 @@ def test_what_is_left_of_rows_can_be_looked_up_before() -> None:
 
 def test_updates_far_below_a_rows_scale_add_up_to_what_they_are() -> None:
     grads = np.array([[1.0, 1e-4]], np.float32)  # a step of int8 is 0.008
-    residuals = RowResiduals("t", 2)
+    residuals = RowResiduals("t", 2, "int8")
     ids, sent = np.array([7]), np.zeros(2)
 
     for _ in range(1000):
@@ -72,29 +72,31 @@ def test_updates_far_below_a_rows_scale_add_up_to_what_they_are() -> None:
 def test_a_dense_gradient_arrives_whole_in_the_end() -> None:
     random = np.random.default_rng(1)
     parts = [dense_slice(1001, TWO, server) for server in range(2)]
-    residual = DenseResidual(1001)
+    residual = Residual(WireFormat("int8"))
     given, sent = np.zeros(1001), np.zeros(1001)
 
     for _ in range(30):
         grads = random.standard_normal(1001).astype(np.float32)
         given += grads
-        encoded = residual.encode(grads, parts)
+        encoded = residual.send(grads, parts)
         sent += np.concatenate([decode_rows(part, "int8") for part in encoded])
 
-    assert np.abs(given - sent - residual.take()).max() < 1e-4
-    assert not residual.take().any()
+    left = residual.take()
+    assert left is not None
+    assert np.abs(given - sent - left).max() < 1e-4
+    assert residual.take() is None
 
 
 def test_what_is_left_can_be_dropped() -> None:
-    rows, dense = RowResiduals("t", 3), DenseResidual(4)
+    rows, dense = RowResiduals("t", 3, "int8"), Residual(WireFormat("int8"))
     rows.encode(np.array([1]), np.array([[1, 0.001, 0.5]], np.float32))
-    dense.encode(np.array([1, 0.001, 0.5, 0], np.float32), [slice(0, 4)])
+    dense.send(np.array([1, 0.001, 0.5, 0], np.float32), [slice(0, 4)])
 
     rows.forget()
     dense.forget()
 
     assert list(rows.take(max_rows=9)) == []
-    assert not dense.take().any()
+    assert dense.take() is None
 
 
 def specs(rule: OptimizerSpec) -> list[TableSpec]:
@@ -342,7 +344,7 @@ def test_a_write_takes_what_its_pull_has_looked_up() -> None:
 
 
 def test_a_pull_that_is_never_pushed_leaves_no_room_for_a_rest() -> None:
-    residuals = RowResiduals("t", 4)
+    residuals = RowResiduals("t", 4, "int8")
     ids, grads = np.arange(30), np.full((30, 4), 1 / 3, np.float32)
 
     found = residuals.find(ids)

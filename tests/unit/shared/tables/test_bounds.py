@@ -140,12 +140,12 @@ def test_numbers_are_compared_with_a_power_of_two_exactly(
 @pytest.mark.parametrize("log2", [10, 14, 51])
 def test_encoded_numbers_are_compared_with_a_power_of_two_too(wire: Any, log2: int) -> None:
     small = encode_rows(np.full((3, 4), 2.0 ** (log2 - 2), np.float32), wire)
-    assert is_finite(small, log2=log2)
-    assert num_nonfinite(small, log2=log2) == 0
+    assert is_finite(small, wire, log2=log2)
+    assert num_nonfinite(small, wire, log2=log2) == 0
     large = encode_rows(np.full((3, 4), 2.0 ** (log2 + 1), np.float32), wire)
     held = 2.0 ** (log2 + 1) <= {"float16": 65504, "int8": 1.6e9}.get(wire, 3e38)
-    assert is_finite(large, log2=log2) is not held
-    assert (num_nonfinite(large, log2=log2) > 0) is held
+    assert is_finite(large, wire, log2=log2) is not held
+    assert (num_nonfinite(large, wire, log2=log2) > 0) is held
 
 
 @pytest.mark.parametrize(

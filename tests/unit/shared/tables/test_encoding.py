@@ -89,7 +89,7 @@ def test_what_is_encoded_is_finite_and_has_the_shape_of_the_rows(
 
     assert decoded.shape == rows.shape
     assert decoded.dtype == np.float32
-    assert is_finite(encoded)
+    assert is_finite(encoded, dtype)
     assert np.isfinite(decoded).all()
 
 
@@ -182,8 +182,8 @@ def test_infinities_and_nan_are_seen_on_the_other_side(dtype: WireDtype) -> None
     encoded = encode_rows(rows, dtype)
     decoded = decode_rows(encoded, dtype)
 
-    assert not is_finite(encoded)
-    assert num_nonfinite(encoded) == 3
+    assert not is_finite(encoded, dtype)
+    assert num_nonfinite(encoded, dtype) == 3
     assert decoded[0] == pytest.approx([1, 2], rel=0.01)
     assert not np.isfinite(decoded[1:, 0]).any()
     if dtype == "int8":
@@ -196,15 +196,15 @@ def test_an_int8_row_is_judged_by_its_scale() -> None:
     rows = np.full((256, 2), -128, np.int8)
     encoded = Encoded(rows, np.arange(256, dtype=np.uint8))
 
-    assert not is_finite(encoded)
-    assert num_nonfinite(encoded) == 1
+    assert not is_finite(encoded, "int8")
+    assert num_nonfinite(encoded, "int8") == 1
     assert np.isfinite(decode_rows(encoded.part(slice(0, 255)), "int8")).all()
 
 
 def test_a_vector_of_int8_is_judged_part_by_part() -> None:
     encoded = Encoded(np.ones(2 * DENSE_WIDTH + 1, np.int8), np.array([255, 3, 255], np.uint8))
 
-    assert num_nonfinite(encoded) == 2
+    assert num_nonfinite(encoded, "int8") == 2
     assert np.isnan(decode_rows(encoded, "int8")).sum() == DENSE_WIDTH + 1
 
 
@@ -213,7 +213,7 @@ def test_the_largest_numbers_pass_in_int8() -> None:
 
     encoded = encode_rows(rows, "int8")
 
-    assert is_finite(encoded)
+    assert is_finite(encoded, "int8")
     assert decode_rows(encoded, "int8") == pytest.approx(127 * 1.5 * 2.0**23)
 
 
@@ -248,8 +248,8 @@ def test_float32_is_not_copied() -> None:
     encoded = encode_rows(rows, "float32")
 
     assert decode_rows(encoded, "float32") is rows
-    assert not is_finite(encoded)
-    assert num_nonfinite(encoded) == 1
+    assert not is_finite(encoded, "float32")
+    assert num_nonfinite(encoded, "float32") == 1
 
 
 def test_only_float32_is_encoded() -> None:
@@ -378,7 +378,7 @@ def test_what_is_left_is_added_and_kept_as_in_numpy(num: int, dim: int, seed: in
     kept = left.copy()
     kept[slots] = total - decode_rows(expected, "int8")
 
-    encoded = encode_with_rest(values, left, slots)
+    encoded = encode_with_rest(values, left, slots, "int8")
 
     np.testing.assert_array_equal(encoded.rows, expected.rows)
     assert encoded.scales is not None
@@ -389,7 +389,7 @@ def test_what_is_left_is_added_and_kept_as_in_numpy(num: int, dim: int, seed: in
 def test_rows_of_another_number_than_slots_are_refused() -> None:
     with pytest.raises(RowShapeError):
         encode_with_rest(
-            np.zeros((2, 3), np.float32), np.zeros((9, 3), np.float32), np.arange(3)
+            np.zeros((2, 3), np.float32), np.zeros((9, 3), np.float32), np.arange(3), "int8"
         )
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from paramfleet.config.strategy import TrainingMode
+from paramfleet.tables.error_feedback import sent_and_lost
 from paramfleet.tables.exchange_rows import heard_ids, removed_ids
 from paramfleet.tables.replica import DenseReplica, RowReplica
 from paramfleet.tables.row_store import RowStore, spec_of
@@ -41,7 +42,6 @@ from paramfleet_shared.net.wire.message import Message
 from paramfleet_shared.tables.encoding import (
     Encoded,
     WireDtype,
-    decode_rows,
     encode_rows,
     narrowest,
 )
@@ -245,17 +245,16 @@ class GeoMode(Mode):
         """Return a delta as it travels; what that loses of it counts as unsent again."""
         name, wire = delta.table, self._mode.wire_dtype
         if delta.rows is None:
-            parts = [encode_rows(delta.values[part], wire) for part in self._slices[name]]
-            sent = np.concatenate([decode_rows(part, wire) for part in parts])
-            self._dense[name].give_back(delta.values - sent)
+            parts, lost = sent_and_lost(delta.values, wire, self._slices[name])
+            self._dense[name].give_back(lost)
             return delta._replace(wire=wire, encoded=tuple(parts))
         replica = self._rows[name]
         wire = narrowest(wire, replica.store.spec.dim)
         rows, order = delta.rows.sorted()
         values = delta.values if order is None else delta.values[order]
-        encoded = encode_rows(values, wire)
-        replica.give_back(rows.ids_U, values - decode_rows(encoded, wire))
-        return Delta(name, values, rows, wire, (encoded,), delta.num_steps)
+        encoded, lost = sent_and_lost(values, wire)
+        replica.give_back(rows.ids_U, lost)
+        return Delta(name, values, rows, wire, tuple(encoded), delta.num_steps)
 
     def _take_deltas(self, *, rest: bool = False) -> list[Delta]:
         """Return what this worker has to send; with ``rest``, all of it."""
