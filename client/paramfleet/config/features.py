@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from paramfleet.config.strategy_keys import MAX_STEPS, Key, StrategyError
+from paramfleet_shared.tables.codecs.catalog import WIRE_DTYPES
 from paramfleet_shared.values.bounds import MAX_LEARNING_RATE
 from paramfleet_shared.values.texts import shown
 
@@ -46,7 +47,7 @@ _OUTER: dict[str, Key] = {
     "wire_dtype": Key(
         kind=str,
         default="float32",
-        choices=("float32", "float16", "int8"),
+        choices=WIRE_DTYPES,
         meaning="How differences travel; what is lost of them is sent with later ones.",
     ),
     "overlap": Key(

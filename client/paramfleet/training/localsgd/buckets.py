@@ -18,9 +18,12 @@ from collections.abc import Sequence
 import torch
 import torch.distributed as dist
 
-from paramfleet.training.localsgd.core.codecs import ROW, Codec, Residual
+from paramfleet.tables.error_feedback import Residual
+from paramfleet.training.localsgd.core.codecs import ROW, TorchFormat
 
 __all__ = ["NarrowMean", "WholeMean"]
+
+_Residual = Residual[torch.Tensor, torch.Tensor]
 
 
 class WholeMean:
@@ -56,30 +59,30 @@ class NarrowMean:
     Args:
         group: Whose workers take part.
         bucket_values: The most values of one collective.
-        codec: The format.
+        form: The format.
     """
 
-    def __init__(self, group: dist.ProcessGroup, bucket_values: int, codec: Codec) -> None:
+    def __init__(self, group: dist.ProcessGroup, bucket_values: int, form: TorchFormat) -> None:
         self._group = group
         self._bucket_values = bucket_values
-        self._codec = codec
-        self._outgoing: list[Residual] = []
-        self._averaged: list[Residual] = []
+        self._format = form
+        self._outgoing: list[_Residual] = []
+        self._averaged: list[_Residual] = []
 
     def num_bytes(self, num_values: int) -> int:
         """Return what a worker sends of so many values."""
         num_workers = self._group.size()
         whole, rest = divmod(num_values, self._bucket_values)
         sizes = [self._bucket_values] * whole + [rest] * bool(rest)
-        shares = (self._codec.num_bytes(self._share(size)) for size in sizes)
+        shares = (self._format.num_bytes(self._share(size)) for size in sizes)
         return 2 * (num_workers - 1) * sum(shares)
 
     def run(self, values_F: torch.Tensor) -> torch.Tensor:
         """Return the mean of the workers' values, float32 [F]."""
         parts = torch.split(values_F, self._bucket_values)
         while len(self._outgoing) < len(parts):
-            self._outgoing.append(Residual(self._codec))
-            self._averaged.append(Residual(self._codec))
+            self._outgoing.append(Residual(self._format))
+            self._averaged.append(Residual(self._format))
         sent = [self._scatter(part, left) for part, left in zip(parts, self._outgoing)]  # noqa: B905
         gathered = []
         for (received_B, work), left in zip(sent, self._averaged, strict=True):
@@ -88,48 +91,50 @@ class NarrowMean:
         means = []
         for (received_B, work), part in zip(gathered, parts, strict=True):
             _wait([work])
-            decoded = [self._codec.decode(share) for share in self._shares(received_B)]
+            decoded = [self._format.decode(share) for share in self._shares(received_B)]
             means.append(torch.cat(decoded)[: len(part)])
         return torch.cat(means)
 
     def residuals(self) -> dict[str, torch.Tensor]:
         """Return what is still to be sent, float32 [P] by name."""
         return {
-            f"{kind}.{number}": residual.left_P.clone()
+            f"{kind}.{number}": residual.left.clone()
             for kind, residuals in (("outgoing", self._outgoing), ("averaged", self._averaged))
             for number, residual in enumerate(residuals)
-            if residual.left_P is not None
+            if residual.left is not None
         }
 
     def restore(self, residuals: dict[str, torch.Tensor]) -> None:
         """Take back what ``residuals`` returned."""
         count = sum(name.startswith("outgoing") for name in residuals)
-        self._outgoing = [Residual(self._codec) for _ in range(count)]
-        self._averaged = [Residual(self._codec) for _ in range(count)]
+        self._outgoing = [Residual(self._format) for _ in range(count)]
+        self._averaged = [Residual(self._format) for _ in range(count)]
         for number in range(count):
-            self._outgoing[number].left_P = residuals[f"outgoing.{number}"].clone()
-            self._averaged[number].left_P = residuals[f"averaged.{number}"].clone()
+            self._outgoing[number].left = residuals[f"outgoing.{number}"].clone()
+            self._averaged[number].left = residuals[f"averaged.{number}"].clone()
 
     def _share(self, num_values: int) -> int:
         """Return the values of a bucket that each worker averages."""
         return -(-num_values // (self._group.size() * ROW)) * ROW
 
     def _scatter(
-        self, part_F: torch.Tensor, left: Residual
+        self, part_F: torch.Tensor, left: _Residual
     ) -> tuple[torch.Tensor, dist.Work | None]:
         num_workers = self._group.size()
         padding = self._share(len(part_F)) * num_workers - len(part_F)
         padded_P = torch.nn.functional.pad(part_F, (0, padding))
-        sent_B = left.send(padded_P, num_parts=num_workers)
+        share = len(padded_P) // num_workers
+        parts = [slice(at, at + share) for at in range(0, len(padded_P), share)]
+        sent_B = torch.cat(left.send(padded_P, parts))
         received_B = torch.empty_like(sent_B)
         work = dist.all_to_all_single(received_B, sent_B, group=self._group, async_op=True)
         return received_B, work
 
     def _gather(
-        self, received_B: torch.Tensor, left: Residual
+        self, received_B: torch.Tensor, left: _Residual
     ) -> tuple[torch.Tensor, dist.Work | None]:
-        shares = [self._codec.decode(share) for share in self._shares(received_B)]
-        sent_B = left.send(torch.stack(shares).mean(dim=0))
+        shares = [self._format.decode(share) for share in self._shares(received_B)]
+        (sent_B,) = left.send(torch.stack(shares).mean(dim=0))
         gathered_B = torch.empty_like(received_B)
         rooms = list(self._shares(gathered_B))
         return gathered_B, dist.all_gather(rooms, sent_B, group=self._group, async_op=True)

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from paramfleet.training.localsgd.buckets import NarrowMean, WholeMean
-from paramfleet.training.localsgd.core.codecs import codec_of
+from paramfleet.training.localsgd.core.codecs import format_of
 from paramfleet.training.localsgd.core.ledger import Ledger
 from paramfleet.training.localsgd.core.outer import OuterOptimizer
 from paramfleet.training.localsgd.core.settings import LocalSgdSettings
@@ -70,11 +70,11 @@ class GroupSynchronizer:
         self._outer = OuterOptimizer(settings, len(self.fragments))
         bucket_values = math.ceil(chosen.bucket_mb * 2**20 / 4)
         self._whole = WholeMean(self._group, bucket_values)
-        codec = codec_of(settings.wire_dtype)
+        form = format_of(settings.wire_dtype)
         self._narrow = (
             None
-            if codec is None
-            else [NarrowMean(self._group, bucket_values, codec) for _ in self.fragments]
+            if form is None
+            else [NarrowMean(self._group, bucket_values, form) for _ in self.fragments]
         )
         self._num_exchanges = 0
 

@@ -1,110 +1,74 @@
-"""Deltas in fewer bytes, and what is lost of them kept for the next time.
+"""Deltas in fewer bytes, in plain torch on any device.
 
-float16 takes half; a value beyond its range becomes the largest of its sign. int8 takes a
-quarter and 4 bytes a row: a value is a multiple of its row's scale, which is a 127th of the
-largest magnitude among the ``ROW`` values of the row. What rounding takes from a delta stays
-with who rounded, and is added to the next (Seide et al., 2014; Karimireddy et al., "Error
-Feedback Fixes SignSGD", 2019), so that a sum over many exchanges is right to one rounding.
+What a format is, its record in ``paramfleet_shared.tables.codecs`` says; here are its numbers
+as torch rounds them. A value beyond the range becomes the largest of its sign. A format with
+scales has a float32 one for each ``ROW`` values: the largest magnitude divided by the largest
+number. On the wire of a pserver it is rounded up to a byte; here 4 bytes are few beside 256
+values. What rounding takes is kept by ``paramfleet.tables.error_feedback``.
 
-Plain torch on any device; nothing here knows who the bytes go to.
-
-Shape legend: F = values, P = values padded to whole rows, B = bytes.
+Shape legend: P = values padded to whole rows, B = bytes.
 """
-
-from collections.abc import Callable
-from typing import Protocol
 
 import torch
 
-from paramfleet.training.localsgd.core.settings import FormatName
+from paramfleet_shared.tables.codecs.catalog import CODECS, WireDtype
+from paramfleet_shared.tables.codecs.record import DENSE_WIDTH, Codec
 
-__all__ = ["ROW", "Codec", "Residual", "codec_of"]
+__all__ = ["ROW", "TorchFormat", "format_of"]
 
-ROW = 256
-"""Values that share one int8 scale."""
+ROW = DENSE_WIDTH
+"""Values that share one scale."""
 
-_MOST_HALF = 65504.0
-
-
-class Codec(Protocol):
-    """A format of numbers on their way."""
-
-    def num_bytes(self, num_values: int) -> int:
-        """Return the bytes of so many values, a multiple of ``ROW``."""
-        ...
-
-    def encode(self, values_P: torch.Tensor) -> torch.Tensor:
-        """Return uint8 [B] of finite float32 [P], P a multiple of ``ROW``."""
-        ...
-
-    def decode(self, bytes_B: torch.Tensor) -> torch.Tensor:
-        """Return float32 [P] of what ``encode`` returned."""
-        ...
+_SCALE_BYTES = 4
 
 
-class _Half:
-    """float16, rounded to nearest."""
-
-    def num_bytes(self, num_values: int) -> int:
-        return 2 * num_values
-
-    def encode(self, values_P: torch.Tensor) -> torch.Tensor:
-        return values_P.clamp(-_MOST_HALF, _MOST_HALF).half().view(torch.uint8)
-
-    def decode(self, bytes_B: torch.Tensor) -> torch.Tensor:
-        return bytes_B.view(torch.float16).float()
-
-
-class _Byte:
-    """int8 with a float32 scale a row; the scales come first."""
-
-    def num_bytes(self, num_values: int) -> int:
-        return num_values + num_values // ROW * 4
-
-    def encode(self, values_P: torch.Tensor) -> torch.Tensor:
-        rows = values_P.view(-1, ROW)
-        scales = rows.abs().amax(dim=1) / 127
-        steps = torch.where(scales > 0, scales, torch.ones_like(scales))
-        numbers = (rows / steps[:, None]).round_().clamp_(-127, 127).to(torch.int8)
-        return torch.cat([scales.view(torch.uint8), numbers.view(-1).view(torch.uint8)])
-
-    def decode(self, bytes_B: torch.Tensor) -> torch.Tensor:
-        num_rows = len(bytes_B) // (ROW + 4)
-        # The scales are copied: their bytes may lie at any address.
-        scales = bytes_B[: 4 * num_rows].clone().view(torch.float32)
-        numbers = bytes_B[4 * num_rows :].view(torch.int8).view(-1, ROW)
-        return (numbers.float() * scales[:, None]).view(-1)
-
-
-_CODECS: dict[FormatName, Callable[[], Codec]] = {"float16": _Half, "int8": _Byte}
-
-
-def codec_of(name: FormatName) -> Codec | None:
-    """Return a format's codec; None for float32, which travels as it is."""
-    return _CODECS[name]() if name in _CODECS else None
-
-
-class Residual:
-    """What a format has lost of one vector, on its way into the next.
+class TorchFormat:
+    """A format of numbers on their way between the workers of a group.
 
     Args:
-        codec: The format.
+        codec: What it is.
     """
 
     def __init__(self, codec: Codec) -> None:
-        self._codec = codec
-        self.left_P: torch.Tensor | None = None
-        """What is still to be sent, float32 [P]; None for nothing."""
+        self._dtype: torch.dtype = getattr(torch, codec.torch_dtype)
+        self._largest = codec.largest
+        self._has_scales = codec.has_scales
 
-    def send(self, values_P: torch.Tensor, *, num_parts: int = 1) -> torch.Tensor:
-        """Return the values and what is left of former ones as they travel, uint8 [B].
+    def num_bytes(self, num_values: int) -> int:
+        """Return the bytes of so many values, a multiple of ``ROW``."""
+        scales = num_values // ROW * _SCALE_BYTES if self._has_scales else 0
+        return num_values * self._dtype.itemsize + scales
 
-        Args:
-            values_P: float32 [P]; it stays as it is.
-            num_parts: In so many parts of one length, a multiple of ``ROW``, each by itself.
+    def encode(self, values_P: torch.Tensor, /) -> torch.Tensor:
+        """Return uint8 [B] of finite float32 [P], P a multiple of ``ROW``.
+
+        Scales come first.
         """
-        whole_P = values_P if self.left_P is None else values_P + self.left_P
-        parts = [self._codec.encode(part) for part in whole_P.chunk(num_parts)]
-        seen_P = torch.cat([self._codec.decode(part) for part in parts])
-        self.left_P = whole_P - seen_P
-        return torch.cat(parts)
+        if not self._has_scales:
+            return self._narrow(values_P).view(torch.uint8)
+        rows = values_P.view(-1, ROW)
+        scales = rows.abs().amax(dim=1) / self._largest
+        steps = torch.where(scales > 0, scales, torch.ones_like(scales))
+        numbers = rows / steps[:, None]
+        if not self._dtype.is_floating_point:
+            numbers.round_()
+        narrow = self._narrow(numbers).view(-1).view(torch.uint8)
+        return torch.cat([scales.view(torch.uint8), narrow])
+
+    def decode(self, sent_B: torch.Tensor, /) -> torch.Tensor:
+        """Return float32 [P] of what ``encode`` returned."""
+        if not self._has_scales:
+            return sent_B.view(self._dtype).float()
+        num_rows = len(sent_B) // (ROW * self._dtype.itemsize + _SCALE_BYTES)
+        # The scales are copied: their bytes may lie at any address.
+        scales = sent_B[: _SCALE_BYTES * num_rows].clone().view(torch.float32)
+        numbers = sent_B[_SCALE_BYTES * num_rows :].view(self._dtype).view(-1, ROW)
+        return (numbers.float() * scales[:, None]).view(-1)
+
+    def _narrow(self, numbers: torch.Tensor) -> torch.Tensor:
+        return numbers.clamp(-self._largest, self._largest).to(self._dtype)
+
+
+def format_of(name: WireDtype) -> TorchFormat | None:
+    """Return a format by its name; None for float32, which travels as it is."""
+    return None if name == "float32" else TorchFormat(CODECS[name])

@@ -4,11 +4,11 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from paramfleet_shared.errors import ContractError
+from paramfleet_shared.tables.codecs.catalog import WireDtype
 from paramfleet_shared.values.bounds import MAX_LEARNING_RATE
 from paramfleet_shared.values.texts import shown
 
 __all__ = [
-    "FormatName",
     "IntervalRule",
     "LocalSgdSettings",
     "LocalSgdSettingsError",
@@ -19,7 +19,6 @@ __all__ = [
 IntervalRule = Literal["fixed", "paper", "fleet"]
 OuterName = Literal["none", "sgd", "nesterov"]
 StateRule = Literal["keep", "average", "reset"]
-FormatName = Literal["float32", "float16", "int8"]
 
 _MAX_STEPS = 2**31 - 1
 _MAX_FRAGMENTS = 4096
@@ -73,7 +72,7 @@ class LocalSgdSettings:
     """What becomes of momenta at a synchronization: each worker keeps its own, all get the
     mean, or they begin anew."""
 
-    wire_dtype: FormatName = "float32"
+    wire_dtype: WireDtype = "float32"
     """How the exchanged numbers travel; what narrow ones lose is sent the next time."""
 
     fragments: int = 1
@@ -97,7 +96,7 @@ class LocalSgdSettings:
             ("interval", IntervalRule),
             ("outer_optimizer", OuterName),
             ("optimizer_state", StateRule),
-            ("wire_dtype", FormatName),
+            ("wire_dtype", WireDtype),
         ):
             if getattr(self, key) not in get_args(kind):
                 raise self._error(key, f"one of {', '.join(get_args(kind))}")

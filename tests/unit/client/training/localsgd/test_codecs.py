@@ -1,13 +1,19 @@
 """Narrow formats, and what they lose."""
 
+from hashlib import blake2b
+
 import pytest
 import torch
 
-from paramfleet.training.localsgd.core.codecs import ROW, Codec, Residual, codec_of
+from paramfleet.tables.error_feedback import Residual
+from paramfleet.training.localsgd.core.codecs import ROW, TorchFormat, format_of
+from paramfleet_shared.tables.codecs.catalog import WIRE_DTYPES, WireDtype
+
+NARROW = tuple(name for name in WIRE_DTYPES if name != "float32")
 
 
-def codec(name: str) -> Codec:
-    found = codec_of(name)  # type: ignore[arg-type]
+def codec(name: WireDtype) -> TorchFormat:
+    found = format_of(name)
     assert found is not None
     return found
 
@@ -19,11 +25,11 @@ def values(num_rows: int, seed: int = 0) -> torch.Tensor:
 
 
 def test_float32_travels_as_it_is() -> None:
-    assert codec_of("float32") is None
+    assert format_of("float32") is None
 
 
 @pytest.mark.parametrize(("name", "num_bytes"), [("float16", 2 * ROW), ("int8", ROW + 4)])
-def test_a_format_takes_the_bytes_it_says(name: str, num_bytes: int) -> None:
+def test_a_format_takes_the_bytes_it_says(name: WireDtype, num_bytes: int) -> None:
     assert codec(name).num_bytes(3 * ROW) == 3 * num_bytes
     assert codec(name).encode(values(3)).shape == (3 * num_bytes,)
 
@@ -47,16 +53,35 @@ def test_float16_holds_what_is_beyond_its_range_at_its_end() -> None:
     assert codec("float16").decode(codec("float16").encode(given))[0] == 65504
 
 
-@pytest.mark.parametrize("name", ["float16", "int8"])
-def test_what_a_format_loses_is_sent_later(name: str) -> None:
+@pytest.mark.parametrize("name", NARROW)
+def test_what_a_format_loses_is_sent_later(name: WireDtype) -> None:
     given, residual = values(4), Residual(codec(name))
     received = torch.zeros_like(given)
 
     for _ in range(50):
-        sent = residual.send(given, num_parts=2)
-        received += torch.cat([codec(name).decode(part) for part in sent.chunk(2)])
+        sent = residual.send(given, [slice(0, 2 * ROW), slice(2 * ROW, 4 * ROW)])
+        received += torch.cat([codec(name).decode(part) for part in sent])
 
-    assert residual.left_P is not None
-    torch.testing.assert_close(received + residual.left_P, 50 * given, rtol=1e-4, atol=1e-6)
+    assert residual.left is not None
+    torch.testing.assert_close(received + residual.left, 50 * given, rtol=1e-4, atol=1e-6)
     one_step = given.view(-1, ROW).abs().amax(dim=1, keepdim=True) / 127
-    assert bool((residual.left_P.view(-1, ROW).abs() <= one_step).all())
+    assert bool((residual.left.view(-1, ROW).abs() <= one_step).all())
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [("float16", "13844e9aae4188b9"), ("int8", "e134f123cfdf3c69")]
+)
+def test_what_travels_and_what_is_left_has_the_same_bits(
+    name: WireDtype, expected: str
+) -> None:
+    residual, found = Residual(codec(name)), blake2b(digest_size=8)
+    magnitudes = 2.0 ** torch.arange(-40, 0)[:, None].float()
+    for salt in range(3):
+        steps = torch.arange(40 * ROW, dtype=torch.int64) * (2246822519 + salt)
+        values = ((steps & 0xFFFFFFFF) - 2**31).float().view(-1, ROW).mul(magnitudes)
+        sent = residual.send(values.view(-1), [slice(0, 20 * ROW), slice(20 * ROW, 40 * ROW)])
+        assert residual.left is not None
+        found.update(torch.cat(sent).numpy().tobytes())
+        found.update(residual.left.numpy().tobytes())
+
+    assert found.hexdigest() == expected
