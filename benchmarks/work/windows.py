@@ -24,7 +24,7 @@ import paramfleet as fleet
 
 __all__ = ["Task", "command_line", "main"]
 
-WIRE_DTYPES = ("float32", "float16", "bfloat16", "int8")
+WIRE_DTYPES = ("float32", "float16", "bfloat16", "int8", "float8_e4m3")
 MODES = ("single", "sync", "async", "geo")
 
 

@@ -23,6 +23,8 @@ _WARM_UP = 50
 """Steps in which the learning rate rises."""
 _HELD_OUT_BATCHES = 20
 
+_FORMATS = ("float32", "float16", "bfloat16", "int8", "float8_e4m3")
+
 
 def strategy(method: str, options: dict[str, Any]) -> fleet.DistributedStrategy:
     """Return the strategy of a method; ``ddp`` is the default one."""
@@ -54,7 +56,7 @@ def loss_of(model: torch.nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) ->
 )  # fmt: skip
 @click.option("--method", type=click.Choice(["ddp", "diloco"]), default="diloco")
 @click.option("--k_steps", type=click.IntRange(min=1), default=30, help="Steps of a period.")
-@click.option("--wire_dtype", type=click.Choice(["float32", "float16", "int8"]), default="int8")
+@click.option("--wire_dtype", type=click.Choice(_FORMATS), default="int8")
 @click.option("--fragments", type=click.IntRange(min=1), default=1, help="Streaming DiLoCo.")
 @click.option("--overlap_steps", type=click.IntRange(min=0), default=0)
 @click.option("--mixing", type=click.FloatRange(min=0, max=1), default=0.0)

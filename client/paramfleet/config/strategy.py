@@ -121,10 +121,10 @@ class TrainingMode:
     checkpoint count. 0 never waits, as in Fleet."""
 
     wire_dtype: WireDtype = "float32"
-    """How parameters, gradients and differences travel: ``float32``, or ``float16``,
-    ``bfloat16`` or ``int8`` (with a scale a row). Gradients are rounded to 16 bits by chance,
-    right on average; what is lost of others, and of differences, is sent with later ones. The
-    promises of sync hold for ``float32``."""
+    """How parameters, gradients and differences travel: ``float32``, or ``float16`` or
+    ``bfloat16``, or ``int8`` or ``float8_e4m3`` (with a scale a row). Gradients are rounded to
+    16 bits by chance, right on average; what is lost of others, and of differences, is sent
+    with later ones. The promises of sync hold for ``float32``."""
 
     max_staleness: int | None = None
     """async: batches a worker may lead the slowest by; None never waits."""

@@ -53,6 +53,9 @@ __all__ = [
 MAX_KNOWN_IDS = 1 << 22
 """Ids of a table that a pserver knows by numbers of one worker: 32 MiB."""
 
+_UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32}
+"""Bits of numbers, by their bytes."""
+
 _FEW_BOUNDS = 64
 """Bounds that Python has compared before numpy has begun to."""
 
@@ -119,8 +122,11 @@ def encode_rows(
         return Encoded(values)
     room = room_for(values.shape, dtype) if out is None else out
     flat = as_input(values, np.float32).reshape(-1)
-    out_flat = Encoded(room.rows.reshape(-1), room.scales)
-    CODECS[dtype].encode(flat, out_flat, _width(values.shape), salt)
+    numbers, codec = room.rows.reshape(-1), CODECS[dtype]
+    if salt is None or codec.dither is None:
+        codec.encode(flat, numbers, room.scales, _width(values.shape))
+    else:
+        codec.dither(flat, numbers, salt)
     return room
 
 
@@ -140,11 +146,9 @@ def decode_rows(
     if dtype == "float32" and out is None:
         return rows
     values = np.empty(rows.shape, np.float32) if out is None else out
-    flat = Encoded(
-        as_input(rows, rows.dtype).reshape(-1),
-        None if scales is None else as_input(scales, np.uint8),
-    )
-    codec.decode(flat, values.reshape(-1), _width(rows.shape))
+    numbers = as_input(rows, rows.dtype).reshape(-1)
+    codes = None if scales is None else as_input(scales, np.uint8)
+    codec.decode(numbers, codes, values.reshape(-1), _width(rows.shape))
     return values
 
 
@@ -186,16 +190,12 @@ def is_finite(encoded: Encoded, dtype: WireDtype, *, log2: int = 128) -> bool:
     Where rows have scales they are judged by the most that a row of such a scale can hold.
     """
     codec = CODECS[dtype]
-    rows = as_input(encoded.rows, encoded.rows.dtype).reshape(-1)
-    bits = rows.view(f"u{rows.itemsize}")
     if codec.exponent is not None:
         mask, bias, place = codec.exponent
-        least = min(max(log2 + bias, 0) << place, mask)
-        return not any_reaches(bits, bits.dtype.type(mask), bits.dtype.type(least))
-    if _beyond(encoded, codec, log2).any():
+        return not _reaches(encoded, mask, min(max(log2 + bias, 0) << place, mask))
+    if np.count_nonzero(_beyond(encoded, codec, log2)):
         return False
-    nan = None if codec.nan is None else bits.dtype.type(codec.nan)
-    return nan is None or not any_reaches(bits, nan, nan)
+    return codec.nan is None or not _reaches(encoded, codec.nan, codec.nan)
 
 
 def num_nonfinite(encoded: Encoded, dtype: WireDtype, *, log2: int = 128) -> int:
@@ -210,6 +210,13 @@ def num_nonfinite(encoded: Encoded, dtype: WireDtype, *, log2: int = 128) -> int
         starts = np.arange(0, is_nan.size, _width(encoded.rows.shape))
         refused |= np.logical_or.reduceat(is_nan, starts)
     return int(np.count_nonzero(refused))
+
+
+def _reaches(encoded: Encoded, mask: int, least: int) -> bool:
+    """Return whether a number's bits are ``least`` or more under ``mask``."""
+    rows = as_input(encoded.rows, encoded.rows.dtype).reshape(-1)
+    bits = rows.view(_UNSIGNED[rows.itemsize])
+    return bool(any_reaches(bits, bits.dtype.type(mask), bits.dtype.type(least)))
 
 
 def _beyond(encoded: Encoded, codec: Codec, log2: int) -> NDArray[np.bool_]:

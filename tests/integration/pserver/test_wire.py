@@ -46,7 +46,7 @@ SUMS = TableSpec(
     name="sums", kind="sparse", dim=5, optimizer=OptimizerSpec(rule="sum"), initializer=NORMAL
 )
 IDS = np.random.default_rng(1).permutation(5000).astype(np.int64) * 11 - 9000
-LOSSY: tuple[WireDtype, ...] = ("float16", "bfloat16", "int8")
+LOSSY: tuple[WireDtype, ...] = ("float16", "bfloat16", "int8", "float8_e4m3")
 
 
 def reading(worker: Worker, wire: str, ids: NDArray[np.int64]) -> Message:

@@ -46,7 +46,8 @@ def test_it_equals_ddp_with_momentum_too(found: dict[str, Any], rule: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("name", "bound"), [("float32", 1e-4), ("float16", 4e-3), ("int8", 0.1)]
+    ("name", "bound"),
+    [("float32", 1e-4), ("float16", 4e-3), ("int8", 0.1), ("float8_e4m3", 0.5)],
 )
 def test_forty_exchanges_add_up_to_one_rounding(
     found: dict[str, Any], name: str, bound: float
@@ -58,7 +59,9 @@ def test_forty_exchanges_add_up_to_one_rounding(
 def test_bytes_are_those_of_a_ring_or_of_both_halves(found: dict[str, Any]) -> None:
     # 3000 values in buckets of 525, padded to 1024 (the last 375 to 512), half of it each way
     padded = 5 * 1024 + 512
-    expected = {"float32": 3000 * 4, "float16": padded * 2, "int8": padded + padded // 64}
+    narrow = padded + padded // 64
+    expected = {"float32": 3000 * 4, "float16": padded * 2, "int8": narrow}
+    expected |= {"float8_e4m3": narrow}
     assert {name: each["bytes"] for name, each in found["narrow"].items()} == expected
 
 

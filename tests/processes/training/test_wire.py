@@ -14,7 +14,7 @@ def far(a: dict[str, Any], b: dict[str, Any], key: str) -> float:
     return float(np.abs(np.subtract(a[key], b[key])).max())
 
 
-@pytest.mark.parametrize("wire", ["float16", "bfloat16", "int8"])
+@pytest.mark.parametrize("wire", ["float16", "bfloat16", "int8", "float8_e4m3"])
 def test_sync_stays_near_one_process_and_all_workers_hold_the_same(
     jobs: Any, wire: str
 ) -> None:
@@ -25,12 +25,12 @@ def test_sync_stays_near_one_process_and_all_workers_hold_the_same(
 
     assert first == second
     assert first["losses"] != alone["losses"]
-    bound = {"float16": 0.002, "bfloat16": 0.01, "int8": 0.03}[wire]
+    bound = {"float16": 0.002, "bfloat16": 0.01, "int8": 0.03, "float8_e4m3": 0.1}[wire]
     assert far(first, alone, "losses") < bound
     assert far(first, alone, "rows") < 10 * bound
 
 
-@pytest.mark.parametrize("wire", ["float16", "bfloat16", "int8"])
+@pytest.mark.parametrize("wire", ["float16", "bfloat16", "int8", "float8_e4m3"])
 def test_async_learns_and_ends_with_the_same_values(jobs: Any, wire: str) -> None:
     args = ["--mode", "async", "--steps", "150", "--wire_dtype", wire]
 
@@ -47,8 +47,10 @@ def test_async_learns_and_ends_with_the_same_values(jobs: Any, wire: str) -> Non
         ("float16", "remainder"),
         ("bfloat16", "remainder"),
         ("int8", "remainder"),
+        ("float8_e4m3", "remainder"),
         ("int8", "average"),
         ("int8", "damped"),
+        ("float8_e4m3", "damped"),
     ],
 )
 def test_geo_learns_and_all_workers_end_with_exactly_the_same(

@@ -3,23 +3,27 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from paramfleet_shared.tables.codecs.record import Codec, Encoded, Exponent
+from paramfleet_shared.tables.codecs.record import Codec, Exponent
 from paramfleet_shared.tables.kernels.codecs.dither import dither_bfloat16
 from paramfleet_shared.tables.kernels.codecs.narrow import from_bfloat16, to_bfloat16
 
 __all__ = ["BFLOAT16"]
 
 
-def _encode(values: NDArray[np.float32], out: Encoded, _width: int, salt: int | None) -> None:
-    bits = values.view(np.uint32)
-    if salt is None:
-        to_bfloat16(bits, out.rows)
-    else:
-        dither_bfloat16(bits, out.rows, np.uint32(salt))
+def _encode(
+    values: NDArray[np.float32], numbers: NDArray[np.uint16], _scales: None, _width: int
+) -> None:
+    to_bfloat16(values.view(np.uint32), numbers)
 
 
-def _decode(encoded: Encoded, out: NDArray[np.float32], _width: int) -> None:
-    from_bfloat16(encoded.rows, out.view(np.uint32))
+def _dither(values: NDArray[np.float32], numbers: NDArray[np.uint16], salt: int) -> None:
+    dither_bfloat16(values.view(np.uint32), numbers, np.uint32(salt))
+
+
+def _decode(
+    numbers: NDArray[np.uint16], _scales: None, values: NDArray[np.float32], _width: int
+) -> None:
+    from_bfloat16(numbers, values.view(np.uint32))
 
 
 BFLOAT16 = Codec(
@@ -32,4 +36,5 @@ BFLOAT16 = Codec(
     exponent=Exponent(mask=0x7F80, bias=127, place=7),
     encode=_encode,
     decode=_decode,
+    dither=_dither,
 )

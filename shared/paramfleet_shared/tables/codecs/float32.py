@@ -3,17 +3,21 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from paramfleet_shared.tables.codecs.record import Codec, Encoded, Exponent
+from paramfleet_shared.tables.codecs.record import Codec, Exponent
 
 __all__ = ["FLOAT32"]
 
 
-def _encode(values: NDArray[np.float32], out: Encoded, _width: int, _salt: int | None) -> None:
-    out.rows[:] = values
+def _encode(
+    values: NDArray[np.float32], numbers: NDArray[np.float32], _scales: None, _width: int
+) -> None:
+    numbers[:] = values
 
 
-def _decode(encoded: Encoded, out: NDArray[np.float32], _width: int) -> None:
-    out[:] = encoded.rows
+def _decode(
+    numbers: NDArray[np.float32], _scales: None, values: NDArray[np.float32], _width: int
+) -> None:
+    values[:] = numbers
 
 
 FLOAT32 = Codec(

@@ -72,11 +72,14 @@ class Codec:
     """Returns the most that rows of these scales can hold, NaN for the scale of NaN; [R]."""
     nan: int | None = None
     """The bits of NaN below the sign, where numbers with scales have one."""
-    encode: Callable[[NDArray[np.float32], Encoded, int, int | None], None]
-    """``encode(values, out, width, salt)`` fills ``out``: values [R * width], the last row
-    perhaps shorter; ``salt`` as of ``encode_rows``."""
-    decode: Callable[[Encoded, NDArray[np.float32], int], None]
-    """``decode(encoded, out, width)`` fills ``out``."""
+    encode: Callable[[NDArray[np.float32], NDArray[Any], Any, int], None]
+    """``encode(values, numbers, scales, width)`` fills numbers and scales [R]: the nearest of
+    values [R * width], the last row perhaps shorter. Without scales they are None."""
+    decode: Callable[[NDArray[Any], Any, NDArray[np.float32], int], None]
+    """``decode(numbers, scales, values, width)`` fills values."""
+    dither: Callable[[NDArray[np.float32], NDArray[Any], int], None] | None = None
+    """``dither(values, numbers, salt)`` fills numbers, rounded by chance. Needed where
+    ``rounding`` is ``chance``."""
     feed_back: Callable[..., None] | None = None
     """``feed_back(left, slots, values, (numbers, scales), width)`` encodes values and what is
     left of former ones, ``left`` at ``slots``, and leaves there what is lost. Needed where
@@ -91,4 +94,5 @@ class Codec:
         assert self.stored != "uint8", "uint8 marks packed ids"
         assert self.has_scales == (self.largest_of is not None), "a scale bounds its row"
         assert self.has_scales == (self.exponent is None), "others are bounded one by one"
+        assert (self.rounding == "chance") == (self.dither is not None), "chance has a salt"
         assert (self.rounding == "feedback") == (self.feed_back is not None), "it feeds back"

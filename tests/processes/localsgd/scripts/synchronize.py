@@ -91,6 +91,9 @@ def distance(one: torch.Tensor, other: torch.Tensor) -> float:
     return float((one - other).abs().max())
 
 
+NARROW_SUMS = ("float32", "float16", "int8", "float8_e4m3")
+
+
 def narrow_sums(wire_dtype: str) -> dict[str, float]:
     """Exchange the same deltas many times; compare the sums with the exact ones."""
     size, times = 3000, 40
@@ -181,7 +184,7 @@ def main() -> None:
             rule: distance(apart(settings, steps=8, momentum=0.9)[0], with_momentum)
             for rule, settings in (("keep", LocalSgdSettings()), ("average", average))
         },
-        "narrow": {name: narrow_sums(name) for name in ("float32", "float16", "int8")},
+        "narrow": {name: narrow_sums(name) for name in NARROW_SUMS},
         "norm": with_norm(),
     }
     diloco = {"begin_step": 0, "outer_optimizer": "nesterov", "outer_lr": 0.7,

@@ -7,6 +7,7 @@ import pytest
 from paramfleet.config.features import CLASHES, FEATURES
 from paramfleet.config.strategy import _KEYS, DistributedStrategy, StrategyError
 from paramfleet.config.strategy_keys import NOT_HERE
+from paramfleet_shared.tables.codecs.catalog import WIRE_DTYPES
 
 
 def strategy(a_sync: bool = True, **configs: Any) -> DistributedStrategy:
@@ -153,13 +154,13 @@ def test_a_sync_configs_takes_only_a_dict() -> None:
 
 
 @pytest.mark.parametrize("a_sync", [True, False])
-@pytest.mark.parametrize("wire", ["float32", "float16", "bfloat16", "int8"])
+@pytest.mark.parametrize("wire", WIRE_DTYPES)
 def test_every_mode_takes_every_wire_dtype(a_sync: bool, wire: str) -> None:
     assert strategy(a_sync, wire_dtype=wire).resolve().wire_dtype == wire
 
 
 def test_an_unknown_wire_dtype_names_the_choices() -> None:
-    rule = "must be 'float32' or 'float16' or 'bfloat16' or 'int8'"
+    rule = "must be 'float32' or 'float16' or 'bfloat16' or 'int8' or 'float8_e4m3'"
     with pytest.raises(StrategyError, match=rule):
         strategy(wire_dtype="bf16")
 

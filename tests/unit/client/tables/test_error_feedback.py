@@ -9,10 +9,12 @@ from paramfleet.training.modes.sender import TableGradient
 from paramfleet.transport.requests import ReadPlan, Rows, Write, dense_slice, write_messages
 from paramfleet_shared.discovery.placement import Placement
 from paramfleet_shared.errors.served import KnownIdsGoneError
+from paramfleet_shared.tables.codecs.catalog import CODECS
 from paramfleet_shared.tables.encoding import WireDtype, decode_rows
 from paramfleet_shared.tables.partition import partition
 from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
 
+FED_BACK = tuple(name for name, codec in CODECS.items() if codec.rounding == "feedback")
 HALVES: tuple[WireDtype, ...] = ("float16", "bfloat16")
 TWO = Placement(endpoints=("a:1", "b:1"), num_shards=8)
 SGD, ADAM = OptimizerSpec(rule="sgd"), OptimizerSpec(rule="adam")
@@ -28,16 +30,17 @@ def sent_rows(write: Write) -> np.ndarray:
     return np.concatenate([decode_rows(part, write.wire) for part in write.encoded])
 
 
-def test_gradients_of_a_row_arrive_whole_in_the_end() -> None:
+@pytest.mark.parametrize("wire", FED_BACK)
+def test_gradients_of_a_row_arrive_whole_in_the_end(wire: WireDtype) -> None:
     random = np.random.default_rng(0)
-    residuals = RowResiduals("t", 3, "int8")
+    residuals = RowResiduals("t", 3, wire)
     given, sent = np.zeros((40, 3), np.float64), np.zeros((40, 3), np.float64)
 
     for _ in range(50):
         ids = np.sort(random.choice(40, 20, replace=False))
         grads = random.standard_normal((20, 3)).astype(np.float32)
         given[ids] += grads
-        sent[ids] += decode_rows(residuals.encode(ids, grads), "int8")
+        sent[ids] += decode_rows(residuals.encode(ids, grads), wire)
     for ids, left in residuals.take(max_rows=7):
         assert len(ids) <= 7
         sent[ids] += left
@@ -57,29 +60,31 @@ def test_what_is_left_of_rows_can_be_looked_up_before() -> None:
         assert (decode_rows(before.encode(ids, grads, found), "int8") == expected).all()
 
 
-def test_updates_far_below_a_rows_scale_add_up_to_what_they_are() -> None:
+@pytest.mark.parametrize("wire", FED_BACK)
+def test_updates_far_below_a_rows_scale_add_up_to_what_they_are(wire: WireDtype) -> None:
     grads = np.array([[1.0, 1e-4]], np.float32)  # a step of int8 is 0.008
-    residuals = RowResiduals("t", 2, "int8")
+    residuals = RowResiduals("t", 2, wire)
     ids, sent = np.array([7]), np.zeros(2)
 
     for _ in range(1000):
-        sent += decode_rows(residuals.encode(ids, grads), "int8")[0]
+        sent += decode_rows(residuals.encode(ids, grads), wire)[0]
 
     assert sent[1] == pytest.approx(0.1, abs=0.008)
     assert sent[0] == pytest.approx(1000, rel=1e-4)
 
 
-def test_a_dense_gradient_arrives_whole_in_the_end() -> None:
+@pytest.mark.parametrize("wire", FED_BACK)
+def test_a_dense_gradient_arrives_whole_in_the_end(wire: WireDtype) -> None:
     random = np.random.default_rng(1)
     parts = [dense_slice(1001, TWO, server) for server in range(2)]
-    residual = Residual(WireFormat("int8"))
+    residual = Residual(WireFormat(wire))
     given, sent = np.zeros(1001), np.zeros(1001)
 
     for _ in range(30):
         grads = random.standard_normal(1001).astype(np.float32)
         given += grads
         encoded = residual.send(grads, parts)
-        sent += np.concatenate([decode_rows(part, "int8") for part in encoded])
+        sent += np.concatenate([decode_rows(part, wire) for part in encoded])
 
     left = residual.take()
     assert left is not None

@@ -136,7 +136,7 @@ def test_numbers_are_compared_with_a_power_of_two_exactly(
     assert all_finite(numbers, log2=exponent)
 
 
-@pytest.mark.parametrize("wire", ["float32", "float16", "bfloat16", "int8"])
+@pytest.mark.parametrize("wire", ["float32", "float16", "bfloat16", "int8", "float8_e4m3"])
 @pytest.mark.parametrize("log2", [10, 14, 51])
 def test_encoded_numbers_are_compared_with_a_power_of_two_too(wire: Any, log2: int) -> None:
     small = encode_rows(np.full((3, 4), 2.0 ** (log2 - 2), np.float32), wire)

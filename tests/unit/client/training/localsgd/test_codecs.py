@@ -28,7 +28,9 @@ def test_float32_travels_as_it_is() -> None:
     assert format_of("float32") is None
 
 
-@pytest.mark.parametrize(("name", "num_bytes"), [("float16", 2 * ROW), ("int8", ROW + 4)])
+@pytest.mark.parametrize(
+    ("name", "num_bytes"), [("float16", 2 * ROW), ("int8", ROW + 4), ("float8_e4m3", ROW + 4)]
+)
 def test_a_format_takes_the_bytes_it_says(name: WireDtype, num_bytes: int) -> None:
     assert codec(name).num_bytes(3 * ROW) == 3 * num_bytes
     assert codec(name).encode(values(3)).shape == (3 * num_bytes,)
@@ -64,7 +66,8 @@ def test_what_a_format_loses_is_sent_later(name: WireDtype) -> None:
 
     assert residual.left is not None
     torch.testing.assert_close(received + residual.left, 50 * given, rtol=1e-4, atol=1e-6)
-    one_step = given.view(-1, ROW).abs().amax(dim=1, keepdim=True) / 127
+    steps = {"float8_e4m3": 14.0}.get(name, 127.0)  # of a row: half of one is lost at most
+    one_step = given.view(-1, ROW).abs().amax(dim=1, keepdim=True) / steps
     assert bool((residual.left.view(-1, ROW).abs() <= one_step).all())
 
 
@@ -85,3 +88,14 @@ def test_what_travels_and_what_is_left_has_the_same_bits(
         found.update(residual.left.numpy().tobytes())
 
     assert found.hexdigest() == expected
+
+
+def test_float8_is_what_torch_makes_of_a_row_divided_by_its_scale() -> None:
+    given = values(5)
+
+    found = codec("float8_e4m3").decode(codec("float8_e4m3").encode(given))
+
+    rows = given.view(-1, ROW)
+    scales = rows.abs().amax(dim=1, keepdim=True) / 448
+    expected = (rows / scales).clamp(-448, 448).to(torch.float8_e4m3fn).float() * scales
+    assert torch.equal(found, expected.view(-1))
