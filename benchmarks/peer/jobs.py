@@ -18,7 +18,7 @@ from paramfleet_shared.net.secret import new_secret
 from paramfleet_shared.settings.config import read_environment
 from paramfleet_shared.system.clock import SystemClock
 from paramfleet_shared.system.processes.keeping import tied
-from paramfleet_shared.tables.readiness import is_cold
+from paramfleet_shared.tables.kernels.basics.readiness import is_cold
 from paramfleet_worker.core.environment import runtime_environment
 from peer.children import Child, start_child
 from peer.work import Work

@@ -47,7 +47,7 @@ from paramfleet_shared.settings.config import Resolved, read_environment, resolv
 from paramfleet_shared.system.clock import Clock, SystemClock
 from paramfleet_shared.system.gc_tuning import freeze, keep_tidy
 from paramfleet_shared.system.open_files import raise_open_files
-from paramfleet_shared.tables.readiness import COMPILING, compiling, is_cold
+from paramfleet_shared.tables.kernels.basics.readiness import COMPILING, compiling, is_cold
 from paramfleet_shared.tables.warm import warm_all
 from paramfleet_shared.telemetry.logs_and_metrics import MetricRegistry, setup_logging
 from paramfleet_shared.telemetry.otel import tracing_of

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from paramfleet_shared.tables.dense import DenseRange
 from paramfleet_shared.tables.encoding import warm_codecs
+from paramfleet_shared.tables.kernels.basics.readiness import alone, is_cold, note_compiled
 from paramfleet_shared.tables.kernels.replica import (
     differing,
     hear_rows,
@@ -23,7 +24,6 @@ from paramfleet_shared.tables.kernels.replica import (
 from paramfleet_shared.tables.kernels.rules import step_of
 from paramfleet_shared.tables.kernels.waiting import append_waiting, forget_told
 from paramfleet_shared.tables.partition import partition
-from paramfleet_shared.tables.readiness import alone, is_cold, note_compiled
 from paramfleet_shared.tables.routing import all_finite, merge_by_inverse, route
 from paramfleet_shared.tables.rowstore import gather_rows, scatter_rows
 from paramfleet_shared.tables.sparse import SparseShard

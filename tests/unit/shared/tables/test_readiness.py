@@ -8,8 +8,13 @@ from pathlib import Path
 import pytest
 
 from paramfleet_shared.system.processes.keeping import tied
-from paramfleet_shared.tables import readiness
-from paramfleet_shared.tables.readiness import alone, compiling, is_cold, note_compiled
+from paramfleet_shared.tables.kernels.basics import readiness
+from paramfleet_shared.tables.kernels.basics.readiness import (
+    alone,
+    compiling,
+    is_cold,
+    note_compiled,
+)
 from paramfleet_shared.values.versions import versions
 
 
@@ -31,7 +36,8 @@ def test_a_machine_is_cold_until_every_kernel_is_compiled(cache: Path) -> None:
 
 def test_nobody_imports_numba_to_know_whether_there_is_something_to_compile() -> None:
     asks = (
-        "import sys; from paramfleet_shared.tables.readiness import is_cold; is_cold(); "
+        "import sys; from paramfleet_shared.tables.kernels.basics.readiness import is_cold; "
+        "is_cold(); "
         "print('numba' in sys.modules)"
     )
 

@@ -9,6 +9,7 @@ import pytest
 
 from paramfleet_shared.tables.kernels.basics import compiled
 from paramfleet_shared.tables.kernels.basics.compiled import as_input
+from paramfleet_shared.tables.kernels.basics.readiness import kernel_folders
 from paramfleet_shared.tables.memory.reservation import (
     MAX_RESERVATION_BYTES,
     CapacityError,
@@ -17,7 +18,6 @@ from paramfleet_shared.tables.memory.reservation import (
     default_max_rows,
     reserve,
 )
-from paramfleet_shared.tables.readiness import kernel_folders
 from paramfleet_shared.tables.rowstore import (
     RowShapeError,
     SlotIndex,

@@ -12,7 +12,7 @@ from paramfleet_shared.errors import FleetError
 from paramfleet_shared.files.job_folder import JobFolder
 from paramfleet_shared.net.tls import files_of
 from paramfleet_shared.settings.config import JobSettings, without_password
-from paramfleet_shared.tables.readiness import kernel_folders
+from paramfleet_shared.tables.kernels.basics.readiness import kernel_folders
 from paramfleet_worker.app.finding import Found, find_job
 from paramfleet_worker.app.operating import Operator, context_of, find_url
 from paramfleet_worker.core.doctor.security import (

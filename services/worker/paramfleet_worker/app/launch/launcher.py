@@ -149,7 +149,7 @@ class Launcher:
 
     async def _compile(self) -> None:
         """Compile the kernels once, where every member would; an interrupt ends it."""
-        from paramfleet_shared.tables.readiness import (  # noqa: PLC0415 -- slow
+        from paramfleet_shared.tables.kernels.basics.readiness import (  # noqa: PLC0415 -- slow
             COMPILING,
             compiling,
             is_cold,

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from paramfleet_shared.system.open_files import raise_open_files
-from paramfleet_shared.tables.readiness import is_cold, kernel_folders
+from paramfleet_shared.tables.kernels.basics.readiness import is_cold, kernel_folders
 from paramfleet_worker.core.doctor.facts import DiskFacts, MachineFacts, TorchFacts
 
 __all__ = ["look_at_disk", "look_at_machine", "look_at_torch"]
