@@ -69,11 +69,11 @@ class ServerMode:
         return command.table.remove_jobs(command.ids, command.offsets, remove_rows)
 
     def news_of_load(self) -> Iterator[Announce | Announced]:
-        """Yield what lets every worker hear of every row that came from a checkpoint."""
+        """Yield what announces every row of a checkpoint to every worker."""
         return iter(())
 
     def news_of_all(self, rank: Rank) -> Iterator[Announce | Announced]:
-        """Yield what lets a worker that joined hear of every row that there is already."""
+        """Yield what announces every row that there is to a worker that joined."""
         del rank
         return iter(())
 
