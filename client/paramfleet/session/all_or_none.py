@@ -14,7 +14,9 @@ __all__ = ["NOT_FITTING", "all_or_none"]
 
 log = logging.getLogger(__name__)
 
-NOT_FITTING = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+NOT_FITTING = (
+    ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError
+)  # fmt: skip
 """What a ``load_state_dict`` raises on a state that isn't one of its object."""
 
 

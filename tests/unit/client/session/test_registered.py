@@ -366,6 +366,26 @@ def test_a_state_that_does_not_fit_leaves_all_others_as_they_were(tmp_path: Path
     assert [batch["n"].values.tolist() for batch in data] == [[0, 1], [2, 3]]
 
 
+@pytest.mark.parametrize(
+    ("now", "rule"),
+    [
+        (torch.nn.Linear(4, 2), "size mismatch for weight"),
+        (torch.nn.Linear(3, 2, bias=False), "Unexpected key"),
+    ],
+    ids=["shape", "keys"],
+)
+def test_a_module_s_state_that_does_not_fit_is_named(now: torch.nn.Linear, rule: str) -> None:
+    registered = Registered()
+    registered.add({"head": now})
+    saved = SavedProgress(states={"head": torch.nn.Linear(3, 2).state_dict()})
+    before = now.weight.clone()
+
+    with pytest.raises(RegisteredStateError, match=f"(?s)'head' doesn't fit: .*{rule}"):
+        registered.take(saved, rank=0, workers=1)
+
+    assert torch.equal(now.weight, before)
+
+
 def test_steps_are_those_of_before_where_a_state_does_not_fit(tmp_path: Path) -> None:
     script = Script(SCHEDULES["step"])
     script.saving.save_persistables(tmp_path / "one")
