@@ -1,7 +1,7 @@
 """Registered objects take their states together: all of them, or, if one can't, none."""
 
 import logging
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
 from copy import deepcopy
 from typing import Any
@@ -21,18 +21,26 @@ NOT_FITTING = (
 
 
 @contextmanager
-def all_or_none(objects: Iterable[Any]) -> Generator[None, None, None]:
+def all_or_none(objects: Mapping[str, Any]) -> Generator[None, None, None]:
     """Give objects the states back that they had before the block, if it fails.
 
     Args:
-        objects: What the block changes by ``load_state_dict``, or by steps of schedules.
+        objects: What the block changes by ``load_state_dict``, or by steps of schedules, by
+            name. One that refuses its own state is named in the log and in the block's error.
     """
-    formers = [_Former(each) for each in objects]
+    formers = {name: _Former(each) for name, each in objects.items()}
     try:
         yield
-    except BaseException:
-        for former in reversed(formers):
-            former.put_back()
+    except BaseException as first:
+        for name, former in reversed(formers.items()):
+            try:
+                former.put_back()
+            except Exception as error:  # noqa: BLE001 - a script's object may raise any
+                log.warning(
+                    "worker.state_not_put_back",
+                    extra={"registered": name, "reason": repr(error)},
+                )
+                first.add_note(f"the former state of {name!r} was not put back: {error!r}")
         raise
 
 
@@ -57,13 +65,19 @@ class _Former:
             ]
 
     def put_back(self) -> None:
-        """Let the object be what it was; one that refuses its own state is named in the log."""
+        """Give the object what it was.
+
+        Raises:
+            Exception: what its ``load_state_dict`` raises on its own state. Its attributes,
+                and a schedule's parameter groups, are put back nevertheless.
+        """
         try:
             if self._state is not None:
                 self._object.load_state_dict(self._state)
-        except (FleetError, *NOT_FITTING) as error:
-            facts = {"object": type(self._object).__name__, "reason": repr(error)}
-            log.warning("worker.state_not_put_back", extra=facts)
+        finally:
+            self._put_attributes_back()
+
+    def _put_attributes_back(self) -> None:
         if self._attributes:
             vars(self._object).clear()
             vars(self._object).update(self._attributes)

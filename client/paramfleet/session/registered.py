@@ -219,7 +219,7 @@ class Registered:
                 state = _position(each, name, saved, rank=rank, workers=workers)
             if state is not None:
                 found[name] = state
-        with all_or_none(self._objects[name] for name in found):
+        with all_or_none({name: self._objects[name] for name in found}):
             for name, state in found.items():
                 _restore(name, self._objects[name], state, steps_on=name in saved.pending)
         for name, state in found.items():

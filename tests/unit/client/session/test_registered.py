@@ -386,6 +386,45 @@ def test_a_module_s_state_that_does_not_fit_is_named(now: torch.nn.Linear, rule:
     assert torch.equal(now.weight, before)
 
 
+class Broken(Place):
+    """One that takes no state any more, not even its own."""
+
+    def __init__(self, error: type[Exception]) -> None:
+        super().__init__()
+        self.error = error
+
+    def load_state_dict(self, state: Any) -> None:
+        super().load_state_dict(state)
+        raise self.error("boom")
+
+
+@pytest.mark.parametrize("error", [RuntimeError, OSError, AssertionError, StopIteration])
+def test_one_that_takes_not_even_its_own_state_keeps_no_other_from_it(
+    error: type[Exception], caplog: pytest.LogCaptureFixture
+) -> None:
+    weights = torch.nn.Linear(1, 1)
+    objects: dict[str, Any] = {"weights": weights, "broken": Broken(error)}
+    registered = Registered()
+    registered.add(objects)
+    before = weights.weight.clone()
+    saved = SavedProgress(
+        states={"weights": torch.nn.Linear(1, 1).state_dict()},
+        positions={0: {"broken": {"at": 9}}},
+    )
+
+    with pytest.raises((error, RegisteredStateError), match="boom") as caught:
+        registered.take(saved, rank=0, workers=1)
+
+    assert torch.equal(weights.weight, before)
+    assert objects["broken"].at == 0
+    (note,) = caught.value.__notes__
+    assert "state of 'broken' was not put back" in note
+    assert "boom" in note
+    (record,) = caplog.records
+    assert record.message == "worker.state_not_put_back"
+    assert vars(record)["registered"] == "broken"
+
+
 def test_steps_are_those_of_before_where_a_state_does_not_fit(tmp_path: Path) -> None:
     script = Script(SCHEDULES["step"])
     script.saving.save_persistables(tmp_path / "one")
