@@ -1,11 +1,12 @@
 """Registered objects take their states together: all of them, or, if one can't, none."""
 
 import logging
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from copy import deepcopy
 from typing import Any
 
+import torch
 from torch.optim.lr_scheduler import LRScheduler
 
 from paramfleet_shared.errors import FleetError
@@ -56,7 +57,7 @@ class _Former:
         self._attributes = dict(getattr(each, "__dict__", {}))
         self._state: Any = None
         with suppress(FleetError, *NOT_FITTING):  # a dataset that isn't in memory has none
-            self._state = deepcopy(each.state_dict())
+            self._state = _copied(each.state_dict())
         self._groups: list[dict[str, Any]] = []
         if isinstance(each, LRScheduler):
             self._groups = [
@@ -85,3 +86,22 @@ class _Former:
             groups = self._object.optimizer.param_groups
             for group, former in zip(groups, self._groups, strict=True):
                 group.update(former)
+
+
+def _copied(state: Any) -> Any:
+    """Return a deep copy; a tensor with a graph, which refuses one, is copied without it."""
+    memo = {id(tensor): tensor.detach().clone() for tensor in _with_graphs(state)}
+    return deepcopy(state, memo)
+
+
+def _with_graphs(state: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors of dicts, lists and tuples that aren't leaves."""
+    if isinstance(state, torch.Tensor):
+        if not state.is_leaf:
+            yield state
+    elif isinstance(state, Mapping):
+        for each in state.values():
+            yield from _with_graphs(each)
+    elif isinstance(state, list | tuple):
+        for each in state:
+            yield from _with_graphs(each)

@@ -425,6 +425,47 @@ def test_one_that_takes_not_even_its_own_state_keeps_no_other_from_it(
     assert vars(record)["registered"] == "broken"
 
 
+class Meter:
+    """What a script adds losses to: its tensor has a graph."""
+
+    def __init__(self) -> None:
+        self.total = torch.zeros(())
+        self.parts = [self.total]
+
+    def add(self, loss: torch.Tensor) -> None:
+        self.total = self.total * 0.9 + loss
+        self.parts.append(self.total)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"total": self.total, "parts": self.parts}
+
+    def load_state_dict(self, state: Any) -> None:
+        self.total, self.parts[:] = state["total"], state["parts"]
+
+
+def test_a_state_with_a_graph_is_loaded_and_put_back(tmp_path: Path) -> None:
+    def add(meter: Meter) -> None:
+        meter.add(torch.ones((), requires_grad=True) * 2)
+
+    meter = Meter()
+    script = Script(SCHEDULES["step"], meter=meter)
+    add(meter)
+    script.saving.save_persistables(tmp_path / "one")
+    add(meter)
+
+    script.saving.load_model(tmp_path / "one")
+
+    assert meter.total.item() == 2
+    add(meter)
+    script.session.register_for_checkpointing(broken=Broken(ValueError))
+    states = {"meter": {"total": torch.zeros(()), "parts": []}}
+    saved = SavedProgress(states=states, positions={0: {"broken": {"at": 1}}})
+    with pytest.raises(RegisteredStateError, match="boom"):
+        script.session.registered.take(saved, rank=0, workers=1)
+    assert [part.item() for part in meter.parts] == pytest.approx([0, 2, 3.8])
+    assert meter.total.item() == pytest.approx(3.8)
+
+
 def test_steps_are_those_of_before_where_a_state_does_not_fit(tmp_path: Path) -> None:
     script = Script(SCHEDULES["step"])
     script.saving.save_persistables(tmp_path / "one")
