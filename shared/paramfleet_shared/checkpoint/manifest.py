@@ -5,13 +5,14 @@ A checkpoint is a folder: safetensors files, each with a part of one table, and
 table holds ``ids`` int64 [n], ``values`` float32 [n, D] and ``states`` float32
 [n, W], the rule's columns beside each other; one of a dense table holds ``values`` [n] and
 ``states`` [S, n], and in its metadata the range ``start`` and ``stop``. One more file holds
-the model's buffers (``saved_module``). Nothing in a file is ever evaluated.
+the model's buffers (``saved_module``). The manifest's ``rows`` says how many each sparse table
+has, so that a lost entry of a file is noticed. Nothing in a file is ever evaluated.
 """
 
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -275,6 +276,7 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
         "version": VERSION,
         "tables": [table.to_wire() for table in manifest.tables],
         "files": [file.to_wire() for file in manifest.files],
+        "rows": _rows_of(manifest.tables, manifest.files),
     }
     more = {name: getattr(manifest, name) for name in ("cut", "module", "progress", "gathered")}
     document |= {name: part.to_wire() for name, part in more.items() if part is not None}
@@ -289,7 +291,8 @@ def read_manifest(directory: Path, *, digest: str = "") -> Manifest:
     """Read a checkpoint's manifest; with ``digest``, only the one of this SHA-256.
 
     Raises:
-        ManifestError: if there is none, it is another, or it breaks a rule of the format.
+        ManifestError: if there is none, it is another, it breaks a rule of the format, or its
+            files lack rows of a sparse table.
     """
     path = directory / MANIFEST
     try:
@@ -313,11 +316,13 @@ def read_manifest(directory: Path, *, digest: str = "") -> Manifest:
         progress = None if wire is None else SavedModule.from_wire(wire)
         saved = document.get("gathered")
         gathered = None if saved is None else GatheredStates.from_wire(saved)
+        counts = document.get("rows")
+        rows = {} if counts is None else _stated_rows(tables, counts)
     except (KeyError, TypeError, ValueError) as error:
         raise ManifestError(path=str(path), rule=f"is malformed: {error!r}") from error
     except FleetError as error:
         raise ManifestError(path=str(path), rule=str(error)) from error
-    if rule := _broken_rule(tables, files):
+    if rule := _broken_rule(tables, files, rows):
         raise ManifestError(path=str(path), rule=rule)
     return Manifest(
         tables=tables,
@@ -348,7 +353,29 @@ def read_part(directory: Path, file: SavedFile, spec: TableSpec) -> FilePart:
         raise CheckpointDamagedError(path=str(path), reason=reason) from error
 
 
-def _broken_rule(tables: Sequence[SavedTable], files: Sequence[SavedFile]) -> str:
+def _rows_of(tables: Iterable[SavedTable], files: Iterable[SavedFile]) -> dict[str, int]:
+    """Return how many rows the files of each sparse table have together."""
+    rows = {table.spec.name: 0 for table in tables if table.spec.kind == "sparse"}
+    for file in files:
+        if file.table in rows:
+            rows[file.table] += file.rows
+    return rows
+
+
+def _stated_rows(tables: Iterable[SavedTable], stated: Mapping[str, Any]) -> dict[str, int]:
+    """Return how many rows a manifest says that each sparse table has.
+
+    Raises:
+        KeyError: if it doesn't say it of a table.
+        TypeError: if it can't be read at all.
+        ValueError: if it is no number of rows.
+    """
+    return {name: whole(stated[name], "rows") for name in _rows_of(tables, ())}
+
+
+def _broken_rule(
+    tables: Sequence[SavedTable], files: Sequence[SavedFile], rows: Mapping[str, int]
+) -> str:
     """Return what is wrong with the lists of a manifest; empty if nothing is."""
     known = {table.spec.name: table.spec.kind for table in tables}
     if len(known) != len(tables):
@@ -358,6 +385,9 @@ def _broken_rule(tables: Sequence[SavedTable], files: Sequence[SavedFile]) -> st
     for file in files:
         if known.get(file.table) != file.kind:
             return f"file {file.name!r} belongs to no {file.kind} table {file.table!r}"
+    for name, found in _rows_of(tables, files).items():
+        if (lacking := rows.get(name, 0) - found) > 0:
+            return f"the files of table {name!r} lack {lacking} rows"
     return ""
 
 

@@ -110,6 +110,37 @@ def test_a_manifest_names_each_table_and_file_once_and_no_negative_numbers(
         read_manifest(tmp_path)
 
 
+def two_files(folder: Path) -> dict[str, Any]:
+    """Return the manifest of a checkpoint whose rows are in two files."""
+    files = tuple(
+        write_part(folder, name, ROWS, sparse_part()) for name in ("a.safetensors", "b")
+    )
+    write_manifest(folder, Manifest(tables=(SavedTable(spec=ROWS, version=1),), files=files))
+    document: dict[str, Any] = json.loads((folder / "manifest.json").read_text())
+    return document
+
+
+@pytest.mark.parametrize("kept", [0, 1])
+def test_the_files_of_a_manifest_hold_all_rows_of_a_sparse_table(
+    tmp_path: Path, kept: int
+) -> None:
+    document = two_files(tmp_path)
+    document["files"] = document["files"][:kept]
+    (tmp_path / "manifest.json").write_text(json.dumps(document))
+
+    rule = rf"manifest\.json: the files of table 'rows' lack {6 - 3 * kept} rows"
+    with pytest.raises(ManifestError, match=rule):
+        read_manifest(tmp_path)
+
+
+def test_a_manifest_of_before_rows_were_counted_is_read(tmp_path: Path) -> None:
+    document = two_files(tmp_path)
+    assert document.pop("rows") == {"rows": 6}
+    (tmp_path / "manifest.json").write_text(json.dumps(document))
+
+    assert len(read_manifest(tmp_path).files) == 2
+
+
 def test_a_file_has_each_id_once(tmp_path: Path) -> None:
     part = replace(sparse_part(), ids=np.array([7, 9, 7], np.int64))
     saved = write_part(tmp_path, "a.safetensors", ROWS, part)
@@ -213,6 +244,10 @@ def test_a_manifest_that_breaks_a_rule_is_refused_by_its_path(tmp_path: Path) ->
         changed(good, files=[{**plain, "bytes": float("inf")}]),
         changed(good, files=[{**plain, "rows": -1}]),
         changed(good, files=[{**plain, "rows": 1e400}]),
+        changed(good, rows={"rows": -1}),
+        changed(good, rows={"rows": "3"}),
+        changed(good, rows=[3]),
+        changed(good, rows={}),
         changed(good, tables=[{**wire, "version": -5}]),
         changed(good, tables=[{**wire, "version": 2**54}]),
         changed(good, tables=[{**wire, "version": 4.0}]),
