@@ -202,9 +202,12 @@ class OptimizerSpec:
 
 def _demand_constants(record: Rule, settings: Mapping[str, Any]) -> None:
     for each in record.constants:
-        if isinstance(each.default, bool):
-            continue
         field, value = f"optimizer.{each.name}", settings[each.name]
+        if isinstance(each.default, bool):
+            _demand(
+                true=type(value) is bool, field=field, value=value, rule="must be a boolean"
+            )
+            continue
         _demand_number(field, value, each.least, each.most)
         _demand(
             true=not each.below_most or value < each.most,

@@ -72,6 +72,16 @@ def test_a_field_that_breaks_its_rule_is_named(change: dict[str, Any], field: st
     assert str(again) == str(caught.value)
 
 
+@pytest.mark.parametrize("wrong", [None, 1, 10**18, math.nan, "yes", [1], {}])
+def test_a_flag_is_a_boolean(wrong: Any) -> None:
+    optimizer = {"rule": "momentum", "nesterov": wrong}
+
+    with pytest.raises(TableSpecError, match="must be a boolean") as caught:
+        TableSpec.from_wire({**FULL.to_wire(), "optimizer": optimizer})
+
+    assert caught.value.field == "optimizer.nesterov"
+
+
 def test_a_spec_without_a_part_is_malformed() -> None:
     wire = FULL.to_wire()
     del wire["optimizer"]
