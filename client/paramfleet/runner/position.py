@@ -78,7 +78,9 @@ class TrainData:
             reason = f"it is of epoch {saved['epoch']}, and the next one is {epoch}"
         elif self._resumable is None:
             self._used = saved["batches"]
-        elif saved["data"] is not None:
+        elif saved["data"] is None:
+            reason = "it says nothing of where its reader was"
+        else:
             try:
                 self._resumable.load_state_dict(saved["data"], inside=saved["batches"] > 0)
                 self._used = saved["batches"]
@@ -87,19 +89,28 @@ class TrainData:
             except NOT_FITTING as error:
                 reason = f"it is malformed ({error!r})"
         if reason and saved["batches"]:
-            facts = {"reason": reason, "remedy": "the epoch begins anew"}
-            log.warning("worker.position_not_taken", extra=facts)
+            _warn(reason)
         return self._used
 
     def __iter__(self) -> Iterator[Feeds]:
-        """Yield the batches of the epoch that has begun, without those used before."""
-        batches = train_batches(self._model.config, self._batches)
-        if self._resumable is None:
-            batches = islice(batches, self._used, None)
-        for batch in batches:
+        """Yield the batches of the epoch that has begun, without those used before.
+
+        If it has fewer than were used, it begins anew, and the log says so.
+        """
+        for batch in self._left():
             self._used += 1
             yield self._model.create_feeds(batch)
         self._epoch, self._used = self._epoch + 1, 0
+
+    def _left(self) -> Iterator[Batch]:
+        batches = iter(train_batches(self._model.config, self._batches))
+        if self._resumable is None:
+            found = sum(1 for _ in islice(batches, self._used))
+            if found < self._used:
+                _warn(f"it is behind batch {self._used}, and the epoch has {found}")
+                self._used = 0
+                return iter(train_batches(self._model.config, self._batches))
+        return batches
 
     def state_dict(self) -> dict[str, Any]:
         """Return where this worker is, behind the batch that was yielded last."""
@@ -149,6 +160,11 @@ class TrainData:
             "batches": used,
             "data": data,
         }
+
+
+def _warn(reason: str) -> None:
+    facts = {"reason": reason, "remedy": "the epoch begins anew"}
+    log.warning("worker.position_not_taken", extra=facts)
 
 
 def _key(runner: RunnerSettings, files: Sequence[str]) -> str:

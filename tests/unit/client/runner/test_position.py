@@ -203,6 +203,49 @@ def test_a_malformed_place_in_the_data_is_left_out_by_name(
     assert [r.getMessage() for r in caplog.records] == ["worker.position_not_taken"]
 
 
+COUNTED = {"split_batches": True, "sync_mode": "async"}
+"""With which no reader knows where it is: batches are counted."""
+
+
+@pytest.mark.parametrize(
+    ("keys", "wrong"),
+    [
+        (COUNTED, {"batches": 6}),
+        (COUNTED, {"batches": 2**53}),
+        ({"reader_type": "InmemoryDataset"}, {"batches": 2, "data": None}),
+        ({}, {"batches": 2, "data": None}),
+    ],
+    ids=["one too many", "far too many", "memory", "queue"],
+)
+def test_a_place_that_the_data_does_not_have_is_left_out_by_name(
+    files: list[str],
+    keys: dict[str, Any],
+    wrong: dict[str, Any],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    data = data_of(files, **keys)
+    data.load_state_dict(data.state_dict() | wrong)
+    data.begin(0)
+
+    assert sorted(used(data)) == list(range(20))
+
+    (record,) = caplog.records
+    assert record.getMessage() == "worker.position_not_taken"
+    assert vars(record)["remedy"] == "the epoch begins anew"
+
+
+def test_a_place_at_the_end_of_an_epoch_leaves_nothing_of_it(
+    files: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    data = data_of(files, **COUNTED)
+    data.load_state_dict(data.state_dict() | {"batches": 5})
+
+    assert data.begin(0) == 5
+    assert used(data) == []
+    assert caplog.records == []
+    assert (data.state_dict()["epoch"], data.state_dict()["batches"]) == (1, 0)
+
+
 def test_a_place_counts_what_was_yielded_and_the_end_of_an_epoch(files: list[str]) -> None:
     data = data_of(files)
     data.begin(5)
