@@ -142,4 +142,4 @@ if not TYPE_CHECKING:  # a type checker knows the names, and which there aren't
 
 
 def __dir__() -> list[str]:
-    return [*globals(), *(name for name in __all__ if name not in globals())]
+    return [*__all__, *(name for name in globals() if name.startswith("__"))]

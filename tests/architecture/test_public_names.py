@@ -113,5 +113,8 @@ def test_public_functions_say_what_they_do() -> None:
     assert not silent
 
 
-def test_dir_shows_them_all() -> None:
-    assert set(fleet.__all__) <= set(dir(fleet))
+def test_dir_shows_them_all_and_nothing_else() -> None:
+    shown = {name for name in dir(fleet) if not name.startswith("__")}
+
+    assert shown == set(fleet.__all__)
+    assert {"__all__", "__doc__", "__file__"} <= set(dir(fleet))

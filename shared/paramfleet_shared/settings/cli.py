@@ -1,6 +1,7 @@
 """A command line from a settings class, the same for every service."""
 
 import contextlib
+import re
 import sys
 import typing
 from collections.abc import Callable, Iterator
@@ -27,6 +28,9 @@ T = TypeVar("T")
 MAX_MESSAGE = 2000
 """Characters of what is said about a command line."""
 
+_FOR_CALLERS = re.compile(r"^ *(?:Args|Raises|Returns|Yields):$", re.MULTILINE)
+"""The first line of a docstring's sections."""
+
 
 def echo(text: str, *, err: bool = False) -> None:
     """Write lines to standard output or error, with control characters escaped."""
@@ -34,7 +38,14 @@ def echo(text: str, *, err: bool = False) -> None:
 
 
 class _Bounded(click.Command):
-    """A command whose errors repeat only the beginning of what it was given."""
+    """A command whose errors repeat only the beginning of what it was given.
+
+    Its help is its function's docstring, without what that says to who calls the function.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.help = self.help and _FOR_CALLERS.split(self.help)[0].rstrip()
 
     @override
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
@@ -53,6 +64,8 @@ class BoundedCommand(_Bounded):
 
 class BoundedGroup(_Bounded, click.Group):
     """As ``click.Group``; its errors are bounded and hold no control characters."""
+
+    command_class = BoundedCommand
 
 
 @contextlib.contextmanager

@@ -232,5 +232,7 @@ class MetricRegistry:
 
 def _shown(value: Any) -> str:
     """Return a value on one line, quoted when it holds blanks."""
+    if isinstance(value, Mapping):  # as text: quotes inside quotes would be escaped
+        value = "{" + ", ".join(f"{key}: {each}" for key, each in value.items()) + "}"
     text = shortened(str(value), MAX_VALUE)
     return repr(text) if any(c.isspace() or c in '"=' for c in text) or not text else text

@@ -46,6 +46,12 @@ def test_a_record_is_time_level_who_event_and_fields() -> None:
     )
 
 
+def test_what_is_said_of_several_names_has_no_escaped_quotes() -> None:
+    line = line_of(not_saved={"states/bad": "['n'] is of type object", "b": 2}, none={})
+
+    assert line.endswith(""" not_saved="{states/bad: ['n'] is of type object, b: 2}" none={}""")
+
+
 def test_as_json_a_record_is_one_object_on_one_line() -> None:
     record = logging.makeLogRecord({
         "levelname": "WARNING", "msg": "worker.%s", "args": ("lost",), "created": 1.25,
