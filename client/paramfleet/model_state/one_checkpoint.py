@@ -17,7 +17,7 @@ from paramfleet_shared.checkpoint.manifest import (
 )
 from paramfleet_shared.net.wire.message import Message
 
-__all__ = ["LoadedFrom", "folder_to_load", "one_manifest"]
+__all__ = ["LoadedFrom", "folder_to_load", "of_one_manifest", "one_manifest"]
 
 _MOST_LINKS = 40
 """As many as Linux follows."""
@@ -51,8 +51,20 @@ def one_manifest(folder: Path) -> Iterator[Manifest]:
         CheckpointDamagedError: as the body did, if it is still the same.
     """
     manifest = read_manifest(folder)
-    try:
+    with of_one_manifest(folder, manifest):
         yield manifest
+
+
+@contextmanager
+def of_one_manifest(folder: Path, manifest: Manifest) -> Iterator[None]:
+    """Say so if another manifest took the place of one that was read.
+
+    Raises:
+        ManifestError: if the folder is another checkpoint meanwhile.
+        CheckpointDamagedError: as the body did, if it is still the same.
+    """
+    try:
+        yield
     except CheckpointDamagedError:
         read_manifest(folder, digest=manifest.digest)
         raise

@@ -196,15 +196,20 @@ class Registered:
             positions={0: self.positions()} if self.has_positions else {},
         )
 
-    def take(self, saved: SavedProgress, *, rank: int, workers: int) -> list[str]:
+    @contextmanager
+    def taking(
+        self, saved: SavedProgress, *, rank: int, workers: int
+    ) -> Generator[list[str], None, None]:
         """Go on from what was saved: all objects that there is a state of, or none.
+
+        The block does what else has to succeed: if it fails, all are as they were.
 
         Args:
             saved: What a checkpoint has.
             rank: This worker's.
             workers: How many there are now.
 
-        Returns:
+        Yields:
             Names of objects that stay as they are: the checkpoint has no state of them, or
             none that goes with this number of workers.
 
@@ -222,11 +227,16 @@ class Registered:
         with all_or_none({name: self._objects[name] for name in found}):
             for name, state in found.items():
                 _restore(name, self._objects[name], state, steps_on=name in saved.pending)
+            yield [name for name in self._objects if name not in found]
         for name, state in found.items():
             if _is_position(self._objects[name]):
                 self._positions[name] = state
         self.begin(saved.steps)
-        return [name for name in self._objects if name not in found]
+
+    def take(self, saved: SavedProgress, *, rank: int, workers: int) -> list[str]:
+        """Do as ``taking`` with nothing else to do; return what that yields."""
+        with self.taking(saved, rank=rank, workers=workers) as lacking:
+            return lacking
 
     def _note(self, steps: int) -> None:
         if self._objects:

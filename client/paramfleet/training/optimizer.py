@@ -5,7 +5,8 @@ learning-rate schedulers, ``clip_grad_norm_`` and ``zero_grad`` work on it. What
 step does is the mode's business.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, overload
 
@@ -30,6 +31,7 @@ from paramfleet_shared.values.bounds import MAX_LEARNING_RATE, MAX_WEIGHT
 __all__ = [
     "DistributedOptimizer",
     "ExamplesError",
+    "LoadIncompleteError",
     "NotStartedError",
     "TrainingFinishedError",
 ]
@@ -52,6 +54,19 @@ class ExamplesError(ContractError):
     def describe(self) -> str:
         allowed = f"must be from 0 to {MAX_WEIGHT:g}"
         return f"step(examples={self.examples}): {allowed}; nothing was changed"
+
+
+class LoadIncompleteError(ContractError):
+    """A load failed when some of the job had loaded; until another one nothing may go on."""
+
+    code = "contract.load_incomplete"
+    folder: str
+    reason: str
+    sentence = (
+        "the load of {folder} failed in part, so that servers and workers may hold values of "
+        "different trainings: {reason}; call fleet.load_model() in every worker, or start the "
+        "job again"
+    )
 
 
 class TrainingFinishedError(ContractError):
@@ -103,6 +118,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._mode: Mode | None = None
         self.is_finished = False
         """Whether this worker takes no more steps."""
+        self._incomplete: dict[str, str] = {}
+        """Of a load that failed in part: the folder, and why."""
         self._staleness = Staleness()
         self._between_steps = between_steps
         if mode.name == "local":
@@ -154,6 +171,28 @@ class DistributedOptimizer(torch.optim.Optimizer):
         """Count from the steps that a checkpoint's model has taken."""
         self.num_steps = steps
         self.running.fresh.go_on_from(steps)
+
+    @contextmanager
+    def loading(self, folder: str) -> Generator[None, None, None]:
+        """Take no step any more if the block fails, until ``end_load``."""
+        try:
+            yield
+        except BaseException as error:
+            self._incomplete = {"folder": folder, "reason": str(error) or repr(error)}
+            raise
+
+    def end_load(self) -> None:
+        """Note that a whole checkpoint was loaded."""
+        self._incomplete = {}
+
+    def check_loaded(self) -> None:
+        """Pass if no load has failed in part.
+
+        Raises:
+            LoadIncompleteError: naming it.
+        """
+        if self._incomplete:
+            raise LoadIncompleteError(**self._incomplete)
 
     @property
     def started(self) -> bool:
@@ -208,12 +247,14 @@ class DistributedOptimizer(torch.optim.Optimizer):
             NotStartedError: before ``fleet.init_worker``.
             ExamplesError: if ``examples`` is no weight that a mean can use.
             TrainingFinishedError: after ``fleet.finish_training``.
+            LoadIncompleteError: after a load that succeeded in part.
             GradientError: if a gradient is NaN, infinite or too large; nothing was changed.
             LearningRateError: if a learning rate can't be used; nothing was changed.
             FleetError: if the job failed or a peer didn't answer in time.
         """
         if self.is_finished:
             raise TrainingFinishedError
+        self.check_loaded()
         if examples is not None and not 0 <= examples <= MAX_WEIGHT:
             raise ExamplesError(examples=examples)
         returned = None

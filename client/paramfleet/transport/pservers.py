@@ -25,7 +25,7 @@ from paramfleet_shared.net.tls import Tls
 from paramfleet_shared.net.wire.message import Message
 from paramfleet_shared.system.clock import Clock
 
-__all__ = ["PIECES_AT_ONCE", "PServers", "both", "ends_of"]
+__all__ = ["PIECES_AT_ONCE", "PServers", "answers_of", "both", "ends_of"]
 
 T = TypeVar("T")
 
@@ -69,7 +69,7 @@ async def ends_of(works: Iterator[Coroutine[None, None, None]], *, at_once: int)
         raise errors.exceptions[0] from None
 
 
-def _answers_of(outcomes: Sequence[Outcome | BaseException]) -> list[Message]:
+def answers_of(outcomes: Sequence[Outcome | BaseException]) -> list[Message]:
     """Return answers, or raise the first error among them."""
     answers = []
     for outcome in outcomes:
@@ -218,7 +218,7 @@ class PServers:
             return await self._call_from_here(op, messages, limit_s)
         if len(self._channels) == 1:  # needs no task of its own
             return [await self._channels[0].call(op, messages[0], timeout_s=limit_s)]
-        return _answers_of(
+        return answers_of(
             await asyncio.gather(
                 *(
                     channel.call(op, message, timeout_s=limit_s)
@@ -238,7 +238,7 @@ class PServers:
             outcomes[:] = direct.call(op, messages, limit_s)
         missing = [index for index, outcome in enumerate(outcomes) if outcome is None]
         if not missing:
-            return _answers_of(outcomes)
+            return answers_of(outcomes)
         await hop()
         left_s = max(0.001, limit_s - (self._now() - began))
         found = await asyncio.gather(
@@ -252,7 +252,7 @@ class PServers:
         )
         for index, outcome in zip(missing, found, strict=True):
             outcomes[index] = outcome
-        answers = _answers_of(outcomes)
+        answers = answers_of(outcomes)
         if direct is not None and direct.is_due:
             await direct.open()
         return answers

@@ -124,7 +124,8 @@ class PserverBackend(Backend):
         self.job = job
         own.departure.begin()
         optimizer.bind(mode, job.staleness)
-        begin_registered(self, job, optimizer)
+        with optimizer.loading(self.agreement.loaded_from.folder):
+            begin_registered(self, job, optimizer)
 
     @override
     def stop(self, finish: Callable[[], None]) -> None:

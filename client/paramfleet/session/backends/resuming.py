@@ -4,6 +4,8 @@ Only the first worker reads the files. The others receive it in a gather.
 """
 
 import logging
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,13 @@ from paramfleet.training.optimizer import DistributedOptimizer
 from paramfleet_shared.checkpoint.manifest import Manifest
 from paramfleet_shared.errors import FleetError, error_from_wire, error_to_wire
 
-__all__ = ["begin_registered", "packed_progress", "take_progress", "unpacked_progress"]
+__all__ = [
+    "begin_registered",
+    "packed_progress",
+    "take_progress",
+    "taking_progress",
+    "unpacked_progress",
+]
 
 log = logging.getLogger(__name__)
 
@@ -56,9 +64,21 @@ def take_progress(
     progress: SavedProgress | None,
     folder: str,
 ) -> list[str]:
-    """Have registered objects and the step count go on.
+    """Do as ``taking_progress`` with nothing else to do; return what that yields."""
+    with taking_progress(backend, optimizer, progress, folder) as lacking:
+        return lacking
 
-    Returns:
+
+@contextmanager
+def taking_progress(
+    backend: Backend,
+    optimizer: DistributedOptimizer,
+    progress: SavedProgress | None,
+    folder: str,
+) -> Generator[list[str], None, None]:
+    """Have registered objects and the step count go on, if the block succeeds.
+
+    Yields:
         What of it stays as it is.
 
     Raises:
@@ -66,13 +86,13 @@ def take_progress(
         OtherDataError: if a position is one in other data; the same.
     """
     saved = progress or SavedProgress(steps=optimizer.num_steps)
-    rank, workers = backend.worker_index(), backend.worker_num()
-    lacking = backend.own.registered.take(saved, rank=rank, workers=workers)
+    who = {"rank": backend.worker_index(), "workers": backend.worker_num()}
+    with backend.own.registered.taking(saved, **who) as lacking:
+        yield lacking
     optimizer.go_on_from(saved.steps)
     if lacking:
         facts = {"folder": folder, "names": lacking, "not_saved": saved.not_saved}
         log.warning("worker.not_resumed", extra=facts)
-    return lacking
 
 
 def packed_progress(folder: Path, manifest: Manifest) -> bytes:

@@ -14,7 +14,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgpack
 import torch
 
 from paramfleet.config.errors import CallOrderError
@@ -31,6 +30,7 @@ from paramfleet.session.checkpoint.pserver_load import load_everywhere, log_left
 from paramfleet.session.checkpoint.replaceable import folder_to_save
 from paramfleet.session.checkpoint.whole_folders import give_name, naming, temporary_beside
 from paramfleet.session.registered import SavedProgress
+from paramfleet.session.backends.resuming import taking_progress
 from paramfleet.session.saved_progress import read_progress, write_progress
 from paramfleet.session.session import Session
 from paramfleet.tables.sparse import tables_of
@@ -49,7 +49,6 @@ from paramfleet_shared.checkpoint.manifest import (
     write_manifest,
     write_part,
 )
-from paramfleet_shared.errors import error_from_wire
 from paramfleet_shared.files.folders import check_folder_name
 from paramfleet_shared.net.wire.message import Message
 from paramfleet_shared.system.clock import Clock, SystemClock
@@ -98,11 +97,14 @@ class Saving:
 
         Raises:
             CallOrderError: before ``init_worker`` or after ``stop_worker``.
+            LoadIncompleteError: after a load that succeeded in part.
             FolderNameError: if no folder can have that name, or what has it must stay.
             FolderNotAllowedError: if the pservers may not save there.
             CheckpointWriteError: if the system refuses; nothing of that name is changed.
         """
         self._session.backend.check_served("save_persistables", remedy=_WITH_TORCH)
+        if self._session.optimizer is not None:
+            self._session.optimizer.check_loaded()
         check_folder_name(str(dirname))
         if not self._session.is_first_worker():
             return None
@@ -132,8 +134,10 @@ class Saving:
 
         The first worker has it loaded; every worker calls this between the same steps,
         and returns with the loaded values. What any of them had not pushed is pushed
-        before and so overwritten. If one pserver refuses, the others may have loaded: every
-        worker gets the error, and the job should end.
+        before and so overwritten. Every worker's registered objects take their states first:
+        if one can't, every worker gets the error, and nothing is changed. If one pserver
+        refuses, the others may have loaded: every worker gets the error, keeps its registered
+        objects as they were, and takes no step and saves nothing until a load has succeeded.
 
         Returns:
             The model's tables, buffers and extra states that the checkpoint doesn't have, and
@@ -141,6 +145,8 @@ class Saving:
 
         Raises:
             BufferMismatchError: if a buffer has another shape or dtype.
+            RegisteredStateError: if a saved state isn't one of the object that is registered by
+                its name, in any of the workers.
             FolderNameError: if no folder can have that name.
             FolderNotAllowedError: if it isn't below one of the pservers' ``checkpoint_dirs``.
             ManifestError: if the folder isn't a checkpoint, or another one took its name
@@ -159,18 +165,9 @@ class Saving:
         mode = self._running("load_model")
         mode.flush()
         self._session.worker_barrier("fleet.load_model")  # nobody writes any more
-        optimizer, outcome = self._session.optimizer, b""
+        optimizer = self._session.optimizer
         assert optimizer is not None, "its mode runs"
-        if self._session.is_first_worker():
-            outcome = load_everywhere(job, folder, optimizer)
-        outcomes = self._session.gather("fleet.load_model", outcome)
-        error, lacking, buffers, progress = msgpack.unpackb(outcomes[0])
-        if error is not None:
-            failure = error_from_wire(error)
-            raise failure
-        mode.reload(workers=len(outcomes))
-        job.agreement.take([buffers], others="worker 0")
-        return [*lacking, *self._go_on(optimizer, unpacked_progress(progress), folder)]
+        return load_everywhere(self._session.backend, job, optimizer, folder)
 
     def save_inference_model(
         self, dirname: str | Path, *, unknown: UnknownOf = "initial"
@@ -197,6 +194,7 @@ class Saving:
 
         Raises:
             CallOrderError: before ``distributed_model`` and ``init_worker``.
+            LoadIncompleteError: after a load that succeeded in part.
             FolderNameError: if no folder can have that name, or what has it must stay.
             FolderNotAllowedError: if the pservers may not save there.
             UnknownRowError: if ``unknown`` is wrong.
@@ -204,6 +202,8 @@ class Saving:
             CheckpointWriteError: if the system refuses; nothing of that name is changed.
         """
         self._session.backend.check_served("save_inference_model", remedy=_WITH_TORCH)
+        if self._session.optimizer is not None:
+            self._session.optimizer.check_loaded()
         check_folder_name(str(dirname))
         if not self._session.is_first_worker():
             return
@@ -309,19 +309,16 @@ class Saving:
             )
         if progress is None:  # as of before these were saved
             progress = SavedProgress(steps=tables.steps)
-        not_resumed = self._go_on(optimizer, progress, folder)  # what can fail comes first
-        tables.install()
+        with taking_progress(
+            self._session.backend, optimizer, progress, str(folder)
+        ) as not_resumed:
+            tables.install()
         log_left_out(tables.left_out)
         return [
             *note_differences(optimizer, manifest, folder),
             *buffers.install(),
             *not_resumed,
         ]
-
-    def _go_on(
-        self, optimizer: DistributedOptimizer, progress: SavedProgress | None, folder: Path
-    ) -> list[str]:
-        return take_progress(self._session.backend, optimizer, progress, str(folder))
 
     def _with_served_dense(self, model: torch.nn.Module, path: Path) -> None:
         """Write the state_dict with the pservers' dense values, and keep this worker's own."""
