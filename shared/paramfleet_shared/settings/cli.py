@@ -65,7 +65,7 @@ class BoundedCommand(_Bounded):
 class BoundedGroup(_Bounded, click.Group):
     """As ``click.Group``; its errors are bounded and hold no control characters."""
 
-    command_class = BoundedCommand
+    command_class: type[click.Command] | None = BoundedCommand
 
 
 @contextlib.contextmanager
