@@ -65,7 +65,9 @@ strategy.a_sync = True
 strategy.a_sync_configs = {"k_steps": 100}
 ```
 
-`a_sync = False` is sync; `a_sync = True` is async, and with `k_steps` above 0 geo. A key
+`a_sync = False` is sync; `a_sync = True` is async, and with `k_steps` above 0 geo. `a_sync` is True
+by default, as Fleet's: a strategy of which nothing is set trains async. Each worker logs at its start
+(`worker.trains`) which mode it is, by which keys, and with how many servers and workers. A key
 that is unknown, out of range, or without effect in the mode raises `StrategyError`.
 
 With `a_sync = True` one of `localsgd`, `adaptive_localsgd` and `diloco` is
@@ -221,7 +223,7 @@ def _strategy() -> str:
     rows = [
         (f"`{option.name}`", _shown(configs[option.name]), option.help)
         for option in options_of(TrainingMode)
-        if option.name not in {"name", "apart", "checkpoints", "sync_batch_norm"}
+        if option.name not in {"name", "chosen_by", "apart", "checkpoints", "sync_batch_norm"}
     ]
     periodic = [
         (f"`{name}`", _shown(key.default), key.meaning) for name, key in CHECKPOINT_KEYS.items()

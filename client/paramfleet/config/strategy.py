@@ -96,6 +96,9 @@ class TrainingMode:
     """``local`` is training in this one process, ``collective`` among workers, both without
     servers."""
 
+    chosen_by: str = field(default="", compare=False)
+    """The strategy's keys that choose it, in words."""
+
     k_steps: int = 0
     """GEO: batches between two exchanges once the period is grown; 0 in the other modes."""
 
@@ -195,6 +198,8 @@ class CollectiveMode:
 class DistributedStrategy:
     """Choose the mode: ``a_sync = False`` is sync, ``True`` async, ``k_steps > 0`` GEO.
 
+    ``a_sync`` is True by default, as Fleet's: a strategy of which nothing is set, and a
+    ``distributed_optimizer`` without one, train async. Set it to False for sync.
     ``a_sync_configs`` takes Fleet's keys, plus ``wire_dtype`` (every mode),
     ``fresh_steps`` (async and GEO), ``max_staleness`` and ``async_rate`` (async), ``geo_merge``
     and ``geo_growth`` (GEO). See ``TrainingMode`` for what each means.
@@ -279,7 +284,15 @@ class DistributedStrategy:
                 values[key] = value
         checkpoints = plan_of(self.checkpoint_configs)
         values["sync_batch_norm"] = self._resolve_batch_norm(name)
+        values["chosen_by"] = self._chooses(k_steps, "" if apart is None else apart[0])
         return TrainingMode(name=name, checkpoints=checkpoints, **values)
+
+    def _chooses(self, k_steps: int, apart: str) -> str:
+        """Return the keys that choose a mode, and what they are."""
+        by_default = "" if "a_sync" in self._on else ", the default"
+        more = f", k_steps = {k_steps}" if k_steps else ""
+        more += f", {apart} = True" if apart else ""
+        return f"a_sync = {self.a_sync}{by_default}{more}"
 
     def _resolve_batch_norm(self, mode: ModeName) -> bool:
         """Return whether batch norm is over the batches of all workers.

@@ -72,7 +72,8 @@ class Session(Standing):
             role_maker: The role; read from the environment if not given.
             is_collective: Collective mode: no servers, and torch.distributed among the
                 workers that torchrun or ``paramfleet launch --nproc_per_node`` started.
-            strategy: Used where ``distributed_optimizer`` gets none.
+            strategy: Used where ``distributed_optimizer`` gets none. Without any it is
+                ``DistributedStrategy()``, which is async.
 
         Raises:
             RoleError: if the role environment is incomplete.

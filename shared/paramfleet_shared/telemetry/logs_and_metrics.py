@@ -40,6 +40,7 @@ __all__ = [
     "add_pairs",
     "event_formatter",
     "finite",
+    "note",
     "setup_logging",
     "show_warnings",
 ]
@@ -193,6 +194,24 @@ def show_warnings(role: str, index: int | None) -> None:
         logger = logging.getLogger(name)
         others = [h for h in logger.handlers if not isinstance(h, _WhereNobodyShows)]
         logger.handlers[:] = [*others, *([] if others else [handler])]
+
+
+def note(logger: logging.Logger, event: str, **facts: Any) -> None:
+    """Log at INFO, and show it where ``show_warnings`` shows warnings.
+
+    Args:
+        logger: Below one that ``show_warnings`` gives a handler.
+        event: The record's name.
+        facts: Its fields.
+    """
+    if logger.isEnabledFor(logging.INFO):
+        logger.info(event, extra=facts)
+        return
+    where = logger.name.partition(".")[0]
+    record = logger.makeRecord(logger.name, logging.INFO, "", 0, event, (), None, extra=facts)
+    for handler in logging.getLogger(where).handlers:
+        if isinstance(handler, _WhereNobodyShows):
+            handler.handle(record)
 
 
 class MetricRegistry:

@@ -32,6 +32,15 @@ def test_sync_equals_one_process(jobs: Any, optimizer: str, workers: int, server
         assert result == results[0], "all workers hold the same to the bit"
 
 
+def test_each_worker_logs_which_mode_it_trains_in_and_why(jobs: Any) -> None:
+    ended = jobs.run(SCRIPT, "--mode", "async", "--steps", "2", workers=2, servers=1)
+
+    for rank in (0, 1):
+        (line,) = [x for x in ended.logs[f"worker{rank}"].splitlines() if "worker.trains" in x]
+        facts = "mode=async chosen_by='a_sync = True' servers=1 workers=2"
+        assert line.endswith(f"INFO worker/{rank} worker.trains {facts}"), ended.story()
+
+
 def test_sync_pulls_no_rows_of_small_tables_once_all_were_seen(jobs: Any) -> None:
     short = jobs.run(SCRIPT, "--steps", "30", "--traffic").results
     long = jobs.run(SCRIPT, "--steps", "60", "--traffic").results

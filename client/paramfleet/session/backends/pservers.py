@@ -24,6 +24,7 @@ from paramfleet.training.optimizer import DistributedOptimizer
 from paramfleet.transport.communicator import Communicator
 from paramfleet_shared.errors import FleetError
 from paramfleet_shared.errors.served import ElasticModeError
+from paramfleet_shared.telemetry.logs_and_metrics import note
 
 if TYPE_CHECKING:
     from paramfleet.training.modes.base import Mode
@@ -126,6 +127,14 @@ class PserverBackend(Backend):
         optimizer.bind(mode, job.staleness)
         with optimizer.loading(self.agreement.loaded_from.folder):
             begin_registered(self, job, optimizer)
+        note(
+            log,
+            "worker.trains",
+            mode=optimizer.mode.name,
+            chosen_by=optimizer.mode.chosen_by,
+            servers=self.server_num(),
+            workers=self.worker_num(),
+        )
 
     @override
     def stop(self, finish: Callable[[], None]) -> None:

@@ -22,7 +22,9 @@ from paramfleet.model_state.plain import unpack
 from paramfleet.model_state.saved_state import buffers_to_load, plain_state, write_state
 from paramfleet.nn.table_binding import without_negative_ids
 from paramfleet.serving.unknown import UnknownOf, chosen_of
-from paramfleet.session.backends.resuming import take_progress, unpacked_progress
+from paramfleet.session.backends.resuming import (
+    taking_progress,
+)
 from paramfleet.session.checkpoint.cuts import save_everywhere
 from paramfleet.session.checkpoint.exporting import finish_export, write_rows
 from paramfleet.session.checkpoint.local_state import export_tables, tables_to_load
@@ -30,7 +32,6 @@ from paramfleet.session.checkpoint.pserver_load import load_everywhere, log_left
 from paramfleet.session.checkpoint.replaceable import folder_to_save
 from paramfleet.session.checkpoint.whole_folders import give_name, naming, temporary_beside
 from paramfleet.session.registered import SavedProgress
-from paramfleet.session.backends.resuming import taking_progress
 from paramfleet.session.saved_progress import read_progress, write_progress
 from paramfleet.session.session import Session
 from paramfleet.tables.sparse import tables_of

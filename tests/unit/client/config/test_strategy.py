@@ -33,6 +33,19 @@ def test_a_sync_and_k_steps_choose_the_mode(
     assert strategy(a_sync, **configs).resolve().name == mode
 
 
+def test_a_mode_says_what_has_chosen_it() -> None:
+    with_localsgd = DistributedStrategy()
+    with_localsgd.localsgd = True
+
+    assert DistributedStrategy().resolve().chosen_by == "a_sync = True, the default"
+    assert strategy(True).resolve().chosen_by == "a_sync = True"
+    assert strategy(False).resolve().chosen_by == "a_sync = False"
+    assert strategy(True, k_steps=20).resolve().chosen_by == "a_sync = True, k_steps = 20"
+    assert with_localsgd.resolve().chosen_by == "a_sync = True, the default, localsgd = True"
+    assert "True" in (DistributedStrategy.__doc__ or "")
+    assert DistributedStrategy().a_sync is True
+
+
 def test_the_order_of_assignment_does_not_matter() -> None:
     configs_first = DistributedStrategy()
     configs_first.a_sync_configs = {"k_steps": 7}
