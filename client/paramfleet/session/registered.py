@@ -199,7 +199,7 @@ class Registered:
     @contextmanager
     def taking(
         self, saved: SavedProgress, *, rank: int, workers: int
-    ) -> Generator[list[str], None, None]:
+    ) -> Generator[dict[str, str], None, None]:
         """Go on from what was saved: all objects that there is a state of, or none.
 
         The block does what else has to succeed: if it fails, all are as they were.
@@ -210,8 +210,8 @@ class Registered:
             workers: How many there are now.
 
         Yields:
-            Names of objects that stay as they are: the checkpoint has no state of them, or
-            none that goes with this number of workers.
+            Names of objects that stay as they are, and why: the checkpoint has no state of
+            them, or none that goes with this number of workers.
 
         Raises:
             RegisteredStateError: if a state isn't one of such an object; no object is changed.
@@ -227,7 +227,11 @@ class Registered:
         with all_or_none({name: self._objects[name] for name in found}):
             for name, state in found.items():
                 _restore(name, self._objects[name], state, steps_on=name in saved.pending)
-            yield [name for name in self._objects if name not in found]
+            yield {
+                name: _why_not(each, name, saved, rank=rank, workers=workers)
+                for name, each in self._objects.items()
+                if name not in found
+            }
         for name, state in found.items():
             if _is_position(self._objects[name]):
                 self._positions[name] = state
@@ -236,7 +240,7 @@ class Registered:
     def take(self, saved: SavedProgress, *, rank: int, workers: int) -> list[str]:
         """Do as ``taking`` with nothing else to do; return what that yields."""
         with self.taking(saved, rank=rank, workers=workers) as lacking:
-            return lacking
+            return list(lacking)
 
     def _note(self, steps: int) -> None:
         if self._objects:
@@ -277,6 +281,18 @@ def _position(
         return spread(list(found.values()))
 
 
+def _why_not(each: Any, name: str, saved: SavedProgress, *, rank: int, workers: int) -> str:
+    """Return why an object doesn't go on from what was saved."""
+    keys, lacking = [f"states/{name}"], "the checkpoint has no state of it"
+    if _is_position(each):
+        if workers != saved.workers:
+            return f"it was saved by {saved.workers} workers, and there are {workers} now"
+        keys = [f"positions/{rank}/{name}", f"positions/{rank}"]
+        lacking = f"the checkpoint has no position of worker {rank}"
+    refused = next((saved.not_saved[key] for key in keys if key in saved.not_saved), "")
+    return f"it wasn't saved: {refused}" if refused else lacking
+
+
 def _restore(name: str, each: Any, state: Any, *, steps_on: bool) -> None:
     """Give an object its state.
 
@@ -314,11 +330,15 @@ def _check_schedule(name: str, each: LRScheduler, state: Any) -> None:
         if None not in (have, got) and type(got) is not type(have) and not are_numbers:
             rule = f"has {key!r} of type {type(got).__name__}"
             raise RegisteredStateError(name=name, rule=rule)
-    rates = state.get("_last_lr", [])
-    if len(rates) not in {0, len(each.optimizer.param_groups)} or not all(
-        math.isfinite(rate) and 0 <= rate <= MAX_LEARNING_RATE for rate in rates
-    ):
-        rule = "has no learning rate for each parameter group"
+    rates, groups = state.get("_last_lr", []), len(each.optimizer.param_groups)
+    if len(rates) not in {0, groups}:
+        rule = (
+            f"has the learning rates of {len(rates)} parameter groups, and the optimizer has "
+            f"{groups}: make as many groups, or leave {name!r} unregistered for this load"
+        )
+        raise RegisteredStateError(name=name, rule=rule)
+    if not all(math.isfinite(rate) and 0 <= rate <= MAX_LEARNING_RATE for rate in rates):
+        rule = f"has a learning rate that isn't from 0 to {MAX_LEARNING_RATE:g}: {rates}"
         raise RegisteredStateError(name=name, rule=rule)
 
 

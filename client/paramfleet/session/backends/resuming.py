@@ -86,12 +86,18 @@ def taking_progress(
         OtherDataError: if a position is one in other data; the same.
     """
     saved = progress or SavedProgress(steps=optimizer.num_steps)
-    who = {"rank": backend.worker_index(), "workers": backend.worker_num()}
-    with backend.own.registered.taking(saved, **who) as lacking:
-        yield lacking
+    registered, workers = backend.own.registered, backend.worker_num()
+    with registered.taking(saved, rank=backend.worker_index(), workers=workers) as lacking:
+        yield list(lacking)
     optimizer.go_on_from(saved.steps)
     if lacking:
-        facts = {"folder": folder, "names": lacking, "not_saved": saved.not_saved}
+        remedy = "they stay as they are; an epoch of them begins anew"
+        if workers != saved.workers and registered.has_positions:
+            remedy = (
+                f"an epoch of them begins anew; with {saved.workers} workers it goes on where "
+                "it was"
+            )
+        facts = {"folder": folder, "reasons": lacking, "remedy": remedy}
         log.warning("worker.not_resumed", extra=facts)
 
 

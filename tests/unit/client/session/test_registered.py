@@ -204,7 +204,10 @@ def test_what_is_not_plain_is_left_out_by_name(tmp_path: Path) -> None:
         ({"dict": {"optimizer": None}}, "'optimizer', which"),
         ({"dict": {"base_lrs": "x"}}, "'base_lrs' of type str"),
         ({"dict": {"_last_lr": [{"float": "nan"}]}}, "learning rate"),
-        ({"dict": {"_last_lr": [0.1, 0.1]}}, "learning rate"),
+        (
+            {"dict": {"_last_lr": [0.1, 0.1]}},
+            "of 2 parameter groups, and the optimizer has 1: .* leave 'scheduler' unregistered",
+        ),
         ({"dict": {"step_size": 0}}, "ZeroDivisionError"),
         ({"dict": {"step_size": 0, "last_epoch": 0}}, "ZeroDivisionError"),
         (["x"], "'x', which"),
@@ -316,6 +319,34 @@ def test_positions_are_each_worker_s_own_and_spread_where_they_can() -> None:
     registered.add({"a": spread})
     lacking = SavedProgress(workers=3, positions=saved.positions)
     assert registered.take(lacking, rank=0, workers=1) == ["a"]
+
+
+def test_what_does_not_come_back_is_named_with_why_and_what_to_do(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    script = Script(SCHEDULES["step"], place=Place(), odd=Odd(), mine=Place())
+    positions = {rank: {"place": {"at": rank}} for rank in range(2)}
+    not_saved = {"states/odd": "its value is a function", "positions/0/mine": "too deep"}
+    saved = SavedProgress(workers=2, positions=positions, not_saved=not_saved)
+    one = SavedProgress(workers=1, not_saved=not_saved)
+
+    for each in (saved, one):
+        take_progress(script.session.registered, script.optimizer, each, script.session, "x")
+
+    other, same = (vars(r) for r in caplog.records if r.getMessage() == "worker.not_resumed")
+    assert other["reasons"] == {
+        "scheduler": "the checkpoint has no state of it",
+        "place": "it was saved by 2 workers, and there are 1 now",
+        "odd": "it wasn't saved: its value is a function",
+        "mine": "it was saved by 2 workers, and there are 1 now",
+    }
+    assert other["remedy"] == (
+        "an epoch of them begins anew; with 2 workers it goes on where it was"
+    )
+    assert same["reasons"]["place"] == "the checkpoint has no position of worker 0"
+    assert same["reasons"]["mine"] == "it wasn't saved: too deep"
+    assert same["remedy"] == "they stay as they are; an epoch of them begins anew"
+    assert other["folder"] == "x"
 
 
 def test_a_state_that_does_not_fit_leaves_all_others_as_they_were(tmp_path: Path) -> None:
