@@ -65,10 +65,11 @@ strategy.a_sync = True
 strategy.a_sync_configs = {"k_steps": 100}
 ```
 
-`a_sync = False` is sync; `a_sync = True` is async, and with `k_steps` above 0 geo. `a_sync` is True
-by default, as Fleet's: a strategy of which nothing is set trains async. Each worker logs at its start
-(`worker.trains`) which mode it is, by which keys, and with how many servers and workers. A key
-that is unknown, out of range, or without effect in the mode raises `StrategyError`.
+`a_sync = False` is sync; `a_sync = True` is async, and with `k_steps` above 0 geo. `a_sync`
+is True by default, as Fleet's: a strategy of which nothing is set trains async. Each worker
+logs at its start (`worker.trains`) which mode it is, by which keys, and with how many servers
+and workers. A key that is unknown, out of range, or without effect in the mode raises
+`StrategyError`.
 
 With `a_sync = True` one of `localsgd`, `adaptive_localsgd` and `diloco` is
 [LocalSGD over the servers](localsgd.md#over-parameter-servers); its keys are below, and those
