@@ -66,8 +66,9 @@ def test_geo_learns_and_all_workers_end_with_exactly_the_same(
     assert first["rows"] == second["rows"]
 
 
-def test_ids_that_the_pservers_forgot_are_sent_again(jobs: Any) -> None:
-    args = ["--mode", "sync", "--steps", "5", "--wire_dtype", "int8"]
+@pytest.mark.parametrize("wire", ["float32", "int8"])
+def test_ids_that_the_pservers_forgot_are_sent_again(jobs: Any, wire: str) -> None:
+    args = ["--mode", "sync", "--steps", "5", "--wire_dtype", wire]
 
     kept = jobs.run(SCRIPT, *args).results
     forgotten = jobs.run(SCRIPT, *args, "--max_pulls", "0").results

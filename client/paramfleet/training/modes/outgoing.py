@@ -1,7 +1,8 @@
 """Gradients on their way to the pservers: narrowed, and nothing of them lost for good.
 
-Rows travel sorted by id inside their shard. Those of a narrow job are so from the start
-(``RowSource.by_id``), and nothing is moved here; others are brought into that order.
+A push names the pull that had its ids, which needn't travel again. Float32 rows travel as they
+were asked for, narrow ones sorted by id inside their shard. Those of a narrow job are so from
+the start (``RowSource.by_id``), and nothing is moved here; others are brought into that order.
 
 One thread at a time writes, in async the communicator's loop, while another one reads.
 """
@@ -52,7 +53,7 @@ class _Pull(NamedTuple):
     asked: Rows
     """As the model asked for them."""
     by_id: Rows
-    """Sorted by id inside their shard."""
+    """Sorted by id inside their shard; those of float32 as they were asked for."""
     rows: Rows
     """As they travel."""
     named: Named | None
@@ -130,7 +131,10 @@ class Outgoing:
         """Return what is pulled of rows whose gradient will be pushed."""
         wire, dim = self._wires[table], self._specs[table].dim
         if wire == "float32":
-            return Read(table=table, rows=rows, dim=dim, create=True)
+            with self._pulling:
+                pull = _Pull(rows, rows, rows, None, None, next(self._numbers), [])
+                self._keep(table, pull)
+            return Read(table=table, rows=rows, dim=dim, create=True, keep=pull.number)
         by_id, order = rows.sorted()
         known = self._known.get(table)
         with self._pulling:
@@ -144,10 +148,7 @@ class Outgoing:
                 in_order = Rows(named.ids, by_id.offsets)
                 order = named.order if order is None else order[named.order]
             pull = _Pull(rows, by_id, in_order, named, order, next(self._numbers), [])
-            pulls = self._pulls.setdefault(table, {})
-            pulls[pull.number] = pull
-            if len(pulls) > _PULLS:
-                del pulls[next(iter(pulls))]
+            self._keep(table, pull)
         return Read(
             table=table,
             rows=in_order,
@@ -159,6 +160,13 @@ class Outgoing:
             as_pulled=None if same is None else (same[0], same[1].number),
             named=named if same is None else None,
         )
+
+    def _keep(self, table: str, pull: _Pull) -> None:
+        """Let a push name a pull, and none the oldest of too many."""
+        pulls = self._pulls.setdefault(table, {})
+        pulls[pull.number] = pull
+        if len(pulls) > _PULLS:
+            del pulls[next(iter(pulls))]
 
     def confirm(self, plan: ReadPlan) -> None:
         """Note that all pservers have answered a pull of what ``read`` returned."""
@@ -205,17 +213,16 @@ class Outgoing:
         """Return what is pushed of a table for a gradient."""
         name, rows, values = gradient.name, gradient.rows, gradient.grads
         self._rates[name] = gradient.lr
-        encoded, pulled = None, None
+        encoded = None
+        pull = None if rows is None else self._pull_of(name, rows)
         if self._wires[name] == "float32":
             pass
         elif rows is None:
             encoded = self._encode_dense(name, values)
         else:
-            pull = self._pull_of(name, rows)
             rows, order = rows.sorted() if pull is None else (pull.rows, pull.order)
             if order is not None:
                 values = values[order]
-            pulled = None if pull is None else pull.number
             whole = self._encode_rows(name, rows, values, pull)
             servers = range(self._placement.num_servers)
             encoded = [whole.part(rows.of(self._placement, server)[0]) for server in servers]
@@ -227,7 +234,7 @@ class Outgoing:
             lr=gradient.lr,
             wire=self._wires[name],
             encoded=encoded,
-            pulled=self._named(name, pulled),
+            pulled=self._named(name, None if pull is None else pull.number),
         )
 
     def _encode_dense(self, name: str, values: NDArray[np.float32]) -> list[Encoded]:
@@ -258,6 +265,7 @@ class Outgoing:
         self._unnamed[table] = _PUSHES_UNNAMED
 
     def _named(self, table: str, pulled: int | None) -> int | None:
+        """Return how a push names its pull; None if it carries its ids for now."""
         left = self._unnamed.get(table, 0)
         if not left:
             return pulled

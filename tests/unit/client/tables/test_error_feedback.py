@@ -1,5 +1,7 @@
 """What narrowing loses: int8 sends it later, 16 bits are right on average."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -8,7 +10,7 @@ from paramfleet.training.modes.outgoing import _PUSHES_UNNAMED, Outgoing
 from paramfleet.training.modes.sender import TableGradient
 from paramfleet.transport.requests import ReadPlan, Rows, Write, dense_slice, write_messages
 from paramfleet_shared.discovery.placement import Placement
-from paramfleet_shared.errors.served import KnownIdsGoneError
+from paramfleet_shared.errors.served import KnownIdsGoneError, PulledIdsGoneError
 from paramfleet_shared.tables.codecs.catalog import CODECS
 from paramfleet_shared.tables.encoding import WireDtype, decode_rows
 from paramfleet_shared.tables.partition import partition
@@ -135,6 +137,33 @@ def test_float32_is_written_as_it_is() -> None:
         assert write.values is gradient.grads
         assert (write.sequence, write.lr, write.wire) == (3, 0.1, "float32")
     assert list(outgoing.take_rest()) == []
+
+
+def test_float32_names_its_pull_and_keeps_the_order_that_was_asked_for() -> None:
+    outgoing = Outgoing(specs(SGD), TWO, "float32", incarnation=3)
+    rows = rows_of(np.random.default_rng(5).permutation(50))
+    deep, wide, flat = gradients(np.arange(50))
+
+    read = outgoing.read("deep", rows)
+    write = outgoing.write(replace(deep, rows=rows), sequence=1)
+    again = outgoing.write(replace(deep, rows=rows), sequence=2)
+    others = [outgoing.write(each, sequence=2) for each in (wide, flat)]
+
+    assert (read.rows, read.order, read.named, read.as_pulled) == (rows, None, None, None)
+    assert write.rows is rows
+    assert write.pulled == read.keep == 3 << 32
+    assert [each.pulled for each in (again, *others)] == [None] * 3, "each pull is named once"
+
+
+def test_float32_carries_its_ids_once_a_pserver_has_forgotten_a_pull() -> None:
+    outgoing = Outgoing(specs(SGD), TWO, "float32")
+    deep = gradients(np.arange(30))[0]
+    assert deep.rows is not None
+    outgoing.read("deep", deep.rows)
+
+    outgoing.note_gone(PulledIdsGoneError(table="deep", rank=0, pull=0))
+
+    assert outgoing.write(deep, sequence=1).pulled is None
 
 
 def test_narrow_rows_travel_as_bfloat16_where_int8_was_asked_for() -> None:
@@ -292,15 +321,6 @@ def test_a_pull_that_was_never_pushed_ages_by_those_that_were() -> None:
             assert pulled(rows) is not None
 
     assert pulled(batches[0]) is None
-
-
-def test_the_ids_of_a_float32_pull_are_not_kept() -> None:
-    outgoing = Outgoing(specs(SGD), TWO, "float32")
-    rows = rows_of(np.arange(50))
-
-    read = outgoing.read("deep", rows)
-
-    assert (read.keep, read.order, read.wire) == (None, None, "float32")
 
 
 def test_a_pull_of_the_rows_of_another_table_names_its_latest_pull() -> None:
