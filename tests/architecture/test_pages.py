@@ -65,6 +65,7 @@ def test_a_link_leads_to_a_file(page: Path) -> None:
     assert not missing
 
 
+@pytest.mark.forked
 @pytest.mark.slow
 @pytest.mark.processes
 def test_the_program_in_the_readme_trains_in_one_process(tmp_path: Path) -> None:
@@ -93,6 +94,7 @@ def test_every_dependency_has_its_reason() -> None:
     assert sorted(name for name in names if f"`{name}`" not in page) == []
 
 
+@pytest.mark.forked
 @pytest.mark.slow
 @pytest.mark.processes
 def test_the_python_of_the_collective_page_runs(tmp_path: Path) -> None:
@@ -107,6 +109,7 @@ def test_the_python_of_the_collective_page_runs(tmp_path: Path) -> None:
     assert ended.returncode == 0, ended.stderr
 
 
+@pytest.mark.forked
 @pytest.mark.slow
 @pytest.mark.processes
 def test_the_python_of_the_migration_page_runs(tmp_path: Path) -> None:
@@ -125,6 +128,7 @@ def test_the_python_of_the_migration_page_runs(tmp_path: Path) -> None:
     assert (tmp_path / "checkpoint").is_dir()
 
 
+@pytest.mark.forked
 @pytest.mark.slow
 @pytest.mark.processes
 @pytest.mark.timeout(900)  # four programs, each of which imports torch

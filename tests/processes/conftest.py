@@ -3,6 +3,9 @@
 from collections.abc import Iterator
 
 import pytest
+from tests.prepared.plugin import pytest_runtest_protocol, pytest_sessionfinish
+
+__all__ = ["pytest_runtest_protocol", "pytest_sessionfinish"]
 
 
 @pytest.fixture(scope="module", autouse=True)

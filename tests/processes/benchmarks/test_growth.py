@@ -10,6 +10,7 @@ SMALL = growth.Axes(
 
 
 @pytest.mark.processes
+@pytest.mark.forked
 def test_every_axis_has_its_values() -> None:
     found = growth.measure(budget_s=0.0, axes=SMALL)
 

@@ -11,6 +11,8 @@ import pytest
 
 from paramfleet_shared.system.processes.keeping import tied
 
+pytestmark = pytest.mark.forked
+
 FOLDER = Path(__file__).parents[3] / "benchmarks"
 
 
@@ -93,6 +95,7 @@ def test_word2vec_trains_beside_others_and_over_a_wire_that_delays(tmp_path: Pat
 
 
 @pytest.mark.processes
+@pytest.mark.forked(False)
 def test_a_workload_runs_alone_from_its_command_line() -> None:
     ended = subprocess.run(
         tied(

@@ -14,7 +14,7 @@ import torch
 from paramfleet.config.features import CLASHES, FEATURES, SETTINGS
 from paramfleet_shared.system.processes.keeping import tied
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow]
+pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.forked]
 
 SCRIPT = Path(__file__).parent / "scripts" / "regression.py"
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
@@ -104,6 +104,7 @@ def test_workers_agree_on_their_buffers(small_jobs: dict[str, Any]) -> None:
         torch.testing.assert_close(torch.tensor(each), (first + second) / 2)
 
 
+@pytest.mark.forked(False)
 def test_two_workers_of_paramfleet_launch_are_one_process_too(tmp_path: Path) -> None:
     log = f"--log_dir={tmp_path}"
     launch = [sys.executable, "-m", "paramfleet_worker", "launch", "--nproc_per_node=2", log]

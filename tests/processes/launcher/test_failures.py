@@ -12,7 +12,7 @@ import pytest
 
 from paramfleet_shared.testing.patience import LATE_S
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow]
+pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.forked]
 
 EVERYONE = ("worker 0", "worker 1", "pserver 0", "pserver 1")
 LOCAL = ("--server_num=2", "--worker_num=2")
@@ -91,6 +91,7 @@ def test_who_ignores_sigterm_is_killed_in_time(launch: Callable[..., Any]) -> No
     assert launched.survivors(0.0) == []
 
 
+@pytest.mark.forked(False)
 def test_what_a_script_has_started_dies_with_it(launch: Callable[..., Any]) -> None:
     body = """
         program = (
@@ -147,6 +148,7 @@ def test_a_second_ctrl_c_ends_those_who_ignore_the_first(
     assert launched.survivors(0.0) == []
 
 
+@pytest.mark.forked(False)
 def test_nothing_survives_a_launcher_that_is_killed(launch: Callable[..., Any]) -> None:
     launched = launch("wait()", *LOCAL)
     launched.wait_all(*EVERYONE)
@@ -160,6 +162,7 @@ def test_nothing_survives_a_launcher_that_is_killed(launch: Callable[..., Any]) 
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's help is Linux's")
+@pytest.mark.forked(False)
 def test_nothing_survives_a_launcher_and_its_keeper_that_are_killed(
     launch: Callable[..., Any],
 ) -> None:
@@ -202,6 +205,7 @@ def command_line_of(pid: int) -> str:
     return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
 
 
+@pytest.mark.forked(False)
 def test_a_redis_that_does_not_start_is_reported_and_nothing_else_is_started(
     launch: Callable[..., Any], tmp_path: Path
 ) -> None:

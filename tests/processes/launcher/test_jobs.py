@@ -17,13 +17,14 @@ import pytest
 from paramfleet_shared.settings.config import read_environment
 from paramfleet_shared.system.processes.keeping import tied
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow]
+pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.forked]
 
 LOCAL = ("--server_num=2", "--worker_num=2")
 
 QUICK_LEASE = {"PARAMFLEET_LEASE_TTL_S": "4"}
 
 
+@pytest.mark.forked(False)
 def test_a_job_that_finishes_ends_with_zero_and_stdout_is_worker_0s_alone(
     launch: Callable[..., Any],
 ) -> None:
@@ -183,6 +184,7 @@ def test_what_cannot_be_meant_is_refused_in_one_sentence_before_anything_starts(
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.forked(False)
 def test_the_command_says_its_version_and_what_it_can_do() -> None:
     assert command("--version").stdout.startswith("paramfleet, version ")
     shown = command("--help").stdout

@@ -19,7 +19,7 @@ from paramfleet_shared.testing.secrets import SECRET
 from paramfleet_worker.core.topology import Host
 from paramfleet_worker.process.ports import PortReservations
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow]
+pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.forked]
 
 LOCAL = ("--server_num=2", "--worker_num=2")
 
@@ -59,6 +59,7 @@ BODY = """
     """
 
 
+@pytest.mark.forked(False)
 def test_pservers_listen_where_the_launcher_said_and_end_with_the_job(
     launch: Callable[..., Any],
 ) -> None:
@@ -100,6 +101,7 @@ def test_ctrl_c_ends_pservers_too(launch: Callable[..., Any]) -> None:
     assert launched.survivors(0.0) == []
 
 
+@pytest.mark.forked(False)
 def test_a_cold_machine_compiles_once_and_says_so(
     launch: Callable[..., Any], tmp_path: Path
 ) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from paramfleet_shared.testing.patience import LATE_S
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow]
+pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.forked]
 
 FIRST, SECOND = "127.0.0.1", "127.0.0.2"
 
@@ -91,6 +91,7 @@ def test_a_death_on_one_machine_is_named_on_the_others_at_once(on: Machine) -> N
 
 
 @pytest.mark.usefixtures("go")
+@pytest.mark.forked(False)
 def test_ctrl_c_on_one_machine_ends_the_job_on_all(on: Machine) -> None:
     first, second = on(FIRST), on(SECOND)
     first.read_until("[worker 0] done")

@@ -20,7 +20,7 @@ import pytest
 from paramfleet_shared.settings.config import read_environment
 from paramfleet_shared.system.processes.keeping import tied
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow]
+pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.forked]
 
 BODY = """
     async def train(session):
@@ -149,6 +149,7 @@ def test_another_user_of_the_machine_reads_nothing_and_changes_nothing(
     assert state != "paused"
 
 
+@pytest.mark.forked(False)
 def test_a_terminal_is_shown_a_link_that_opens_the_page_once(
     steered: Steered, preamble: str
 ) -> None:

@@ -13,7 +13,7 @@ from paramfleet_shared.system.processes.keeping import tied
 EXAMPLES = Path(__file__).parents[3] / "examples"
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
 
-pytestmark = [pytest.mark.slow, pytest.mark.processes]
+pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.forked]
 
 
 def test_a_small_gpt_learns_under_torchrun_with_few_bytes(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from paramfleet_shared.system.processes.keeping import tied
 
 SCRIPT = Path(__file__).parent / "scripts" / "synchronize.py"
 
-pytestmark = [pytest.mark.slow, pytest.mark.processes]
+pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.forked]
 
 
 @pytest.fixture(scope="module")

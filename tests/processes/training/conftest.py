@@ -28,54 +28,31 @@ from paramfleet_shared.testing.secrets import SECRET
 HERE = Path(__file__).parent
 
 
-class Zygote:
-    """The process that forks the processes of jobs; see ``zygote.py``."""
+class Programs:
+    """Starts a job's processes, as forks (see ``tests/prepared``)."""
 
     def __init__(self) -> None:
-        env = {**read_environment(), "OMP_NUM_THREADS": "1"}
-        for name in ("TRAINING_ROLE", "PADDLE_TRAINER_ID"):
-            env.pop(name, None)
-        self._process = subprocess.Popen(
-            tied([sys.executable, str(HERE / "zygote.py")]),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=env,
-        )
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self.local_results: dict[tuple[str, ...], dict[str, Any]] = {}
         """By words: what a script without a job has printed last."""
-        self._answer()
 
     def start(self, argv: list[str], env: dict[str, str], log: Path) -> int:
-        pid = self.ask({"start": {"argv": argv, "env": env, "log": str(log)}})["pid"]
-        assert isinstance(pid, int)
-        return pid
+        inherited = read_environment()
+        for name in ("TRAINING_ROLE", "PADDLE_TRAINER_ID"):
+            inherited.pop(name, None)
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                tied([sys.executable, *argv]),
+                env={**inherited, "OMP_NUM_THREADS": "1", **env},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+            )
+        self._processes[process.pid] = process
+        return process.pid
 
     def wait(self, pid: int) -> int:
-        code = self.ask({"wait": pid})["code"]
-        assert isinstance(code, int)
-        return code
-
-    def ask(self, command: dict[str, Any]) -> dict[str, Any]:
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(command) + "\n")
-        self._process.stdin.flush()
-        return self._answer()
-
-    def close(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait(timeout=20)
-        assert self._process.stdout is not None
-        self._process.stdout.close()
-
-    def _answer(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        assert line, "the zygote died"
-        answer = json.loads(line)
-        assert isinstance(answer, dict)
-        return answer
+        return self._processes.pop(pid).wait()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,9 +87,15 @@ class Running:
     """A job's processes, started one by one and watched through logs and pidfds."""
 
     def __init__(
-        self, zygote: Zygote, env: dict[str, str], folder: Path, *, workers: int, servers: int
+        self,
+        programs: Programs,
+        env: dict[str, str],
+        folder: Path,
+        *,
+        workers: int,
+        servers: int,
     ) -> None:
-        self._zygote = zygote
+        self._programs = programs
         self._env = {**env, "PADDLE_TRAINERS_NUM": str(workers)}
         self.folder = folder
         self.num_workers = workers
@@ -141,7 +124,7 @@ class Running:
 
     def start_coordinator(self, *, name: str = "coordinator") -> None:
         sizes = [f"--worker_num={self.num_workers}", f"--server_num={self.num_servers}"]
-        self._start(name, ["coordinator", *sizes], {})
+        self._start(name, ["-m", "paramfleet_coordinator", *sizes], {})
 
     def start_pserver(self, index: int, script: str, *args: str) -> None:
         role = {
@@ -190,7 +173,7 @@ class Running:
         """Wait for the end of one process."""
         if name not in self._codes:
             assert ends(self.pids[name], within_s), f"{name} still runs:\n{self.story()}"
-            self._codes[name] = self._zygote.wait(self.pids[name])
+            self._codes[name] = self._programs.wait(self.pids[name])
         return self._codes[name]
 
     def end(self, *, within_s: float = 180.0) -> Ended:
@@ -219,7 +202,7 @@ class Running:
     def _start(self, name: str, argv: list[str], role: dict[str, str]) -> None:
         log = self.folder / name
         log.touch()
-        self.pids[name] = self._zygote.start(argv, {**self._env, **role}, log)
+        self.pids[name] = self._programs.start(argv, {**self._env, **role}, log)
 
 
 class AdminClient:
@@ -277,8 +260,8 @@ class AdminClient:
 class JobRunner:
     """Runs a script as every role of a job, and waits for all of them."""
 
-    def __init__(self, zygote: Zygote, redis_url: str, job: str, folder: Path) -> None:
-        self.zygote = zygote
+    def __init__(self, programs: Programs, redis_url: str, job: str, folder: Path) -> None:
+        self.programs = programs
         self._redis_url = redis_url
         self._job = job
         self._folder = folder
@@ -287,15 +270,15 @@ class JobRunner:
     def local(self, script: str, *args: str) -> dict[str, Any]:
         """Run the script alone, without a job."""
         log = self._folder / "local.log"
-        pid = self.zygote.start([_script(script), *args], {}, log)
-        code = self.zygote.wait(pid)
+        pid = self.programs.start([_script(script), *args], {}, log)
+        code = self.programs.wait(pid)
         text = log.read_text()
         assert code == 0, text
         return _last_json(text)
 
     def local_once(self, script: str, *args: str) -> dict[str, Any]:
         """Return what ``local`` does; tests that run the same words share one run."""
-        known = self.zygote.local_results
+        known = self.programs.local_results
         if (script, *args) not in known:
             known[script, *args] = self.local(script, *args)
         return known[script, *args]
@@ -320,7 +303,7 @@ class JobRunner:
             "PARAMFLEET_CHECKPOINT_DIRS": str(self._folder.resolve()),
             **env,
         }
-        running = Running(self.zygote, env, folder, workers=workers, servers=servers)
+        running = Running(self.programs, env, folder, workers=workers, servers=servers)
         self._running.append(running)
         return running
 
@@ -378,14 +361,14 @@ def free_port() -> int:
 
 
 @pytest.fixture(scope="session")
-def zygote() -> Iterator[Zygote]:
-    made = Zygote()
-    yield made
-    made.close()
+def programs() -> Programs:
+    return Programs()
 
 
 @pytest.fixture
-def jobs(zygote: Zygote, redis_url: str, job_name: str, tmp_path: Path) -> Iterator[JobRunner]:
-    runner = JobRunner(zygote, redis_url, job_name, tmp_path)
+def jobs(
+    programs: Programs, redis_url: str, job_name: str, tmp_path: Path
+) -> Iterator[JobRunner]:
+    runner = JobRunner(programs, redis_url, job_name, tmp_path)
     yield runner
     runner.close()

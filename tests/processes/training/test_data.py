@@ -94,8 +94,8 @@ def test_a_killed_worker_goes_on_at_the_exact_sample(
     for die_after in ("20", "0", "9", "-1"):
         more = ["--ledger", str(ledger), "--die_after", die_after]
         command = ["--pipe_command", "cat | cat" if die_after == "9" else "cat"]
-        pid = jobs.zygote.start([script, *args, *command, *more], {}, tmp_path / "log")
-        codes.append(jobs.zygote.wait(pid))
+        pid = jobs.programs.start([script, *args, *command, *more], {}, tmp_path / "log")
+        codes.append(jobs.programs.wait(pid))
 
     assert codes == [-signal.SIGKILL] * 3 + [0], (tmp_path / "log").read_text()
     entries = [json.loads(line)["numbers"] for line in ledger.read_text().splitlines()]

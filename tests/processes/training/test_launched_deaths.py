@@ -19,7 +19,7 @@ import pytest
 from paramfleet_shared.system.processes.keeping import tied
 from paramfleet_shared.testing.patience import LATE_S
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow]
+pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.forked]
 
 SCRIPT = Path(__file__).parent / "scripts" / "train_long.py"
 WITHIN_S = 5 + LATE_S
@@ -70,7 +70,11 @@ class Launched:
     def find(self, role: str) -> int:
         """Note every process of the job; return the one of a role: ``worker 1``, ``redis``."""
         self.all = set(descendants(self.process.pid))
-        (found,) = [pid for pid in self.all if role_of(pid) == role]
+        name = {"coordinator 0": "paramfleet_coordinator", "redis 0": "redis-server"}.get(role)
+        if name is None:
+            (said,) = re.findall(rf"^\[{role}\] pid=(\d+)$", self.text, re.MULTILINE)
+            return int(said)
+        (found,) = [pid for pid in self.all if name in " ".join(words_of(pid, "cmdline"))]
         return found
 
     def end(self) -> int:
@@ -119,6 +123,7 @@ def test_a_killed_process_is_named_first_and_nothing_is_left(
     assert launched.survivors() == []
 
 
+@pytest.mark.forked(False)
 def test_a_killed_worker_of_an_elastic_job_is_lost_without_a_wait(
     launch: Any, tmp_path: Path
 ) -> None:
@@ -313,17 +318,6 @@ def words_of(pid: int, name: str) -> list[str]:
         return Path(f"/proc/{pid}/{name}").read_bytes().decode(errors="replace").split("\0")
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return []
-
-
-def role_of(pid: int) -> str:
-    command = " ".join(words_of(pid, "cmdline"))
-    if str(SCRIPT) not in command:
-        found = re.search(r"redis(?=-server)|coordinator", command)
-        return f"{found[0]} 0" if found else ""
-    environment = dict(w.split("=", 1) for w in words_of(pid, "environ") if "=" in w)
-    if environment["TRAINING_ROLE"] == "PSERVER":
-        return "pserver 0"
-    return f"worker {environment['PADDLE_TRAINER_ID']}"
 
 
 def ends(pid: int, within_s: float) -> bool:

@@ -6,8 +6,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from tests.prepared.plugin import pytest_runtest_protocol, pytest_sessionfinish
 
 from paramfleet_shared.settings.config import read_environment
+
+__all__ = ["pytest_runtest_protocol", "pytest_sessionfinish"]
 
 CHECKOUT = Path(__file__).parents[3]
 

@@ -12,7 +12,7 @@ from paramfleet_shared.system.processes.keeping import tied
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow]
+pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.forked]
 
 
 def result_of(example: str, *arguments: str) -> dict[str, Any]:
@@ -27,6 +27,7 @@ def result_of(example: str, *arguments: str) -> dict[str, Any]:
     return result
 
 
+@pytest.mark.forked(False)
 def test_flights_are_learnt(tmp_path: Path) -> None:
     result = result_of("wide_and_deep", "--cache_dir", str(tmp_path), "--epochs", "1")
 

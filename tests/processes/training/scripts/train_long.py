@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import os
 import sys
 import threading
 import time
@@ -76,6 +77,7 @@ def far_away(delay_s: float) -> None:
     member.wait_placement = placement  # type: ignore[method-assign]
 
 
+print(f"pid={os.getpid()}", file=sys.stderr, flush=True)
 fleet.init()
 if fleet.is_server():
     fleet.init_server()
