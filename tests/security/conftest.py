@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.prepared.plugin import pytest_runtest_protocol, pytest_sessionfinish
 
 from paramfleet_shared.discovery.redis.store import store_of
 from paramfleet_shared.discovery.registry import Registry
@@ -19,6 +20,8 @@ from paramfleet_shared.system.clock import SystemClock
 from paramfleet_shared.system.processes.keeping import tied
 from paramfleet_shared.testing.patience import LATE_S
 from paramfleet_shared.testing.secrets import SECRET, secret_for
+
+__all__ = ["pytest_runtest_protocol", "pytest_sessionfinish"]
 
 
 class Target:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from tests.prepared.plugin import pytest_runtest_protocol, pytest_sessionfinish
 
 from paramfleet_coordinator.app import Coordinator
 from paramfleet_coordinator.config import CoordinatorSettings
@@ -21,6 +22,8 @@ from paramfleet_shared.settings.config import JobSettings, Resolved, resolve
 from paramfleet_shared.system.clock import SystemClock
 from paramfleet_shared.testing.patience import LATE_S
 from paramfleet_shared.testing.secrets import SECRET
+
+__all__ = ["pytest_runtest_protocol", "pytest_sessionfinish"]
 
 FAST = {
     "secret": SECRET,

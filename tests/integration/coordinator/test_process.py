@@ -19,7 +19,7 @@ from paramfleet_shared.system.processes.keeping import tied
 from paramfleet_shared.testing.patience import LATE_S
 from paramfleet_shared.testing.secrets import SECRET
 
-pytestmark = [pytest.mark.slow, pytest.mark.processes]
+pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.forked]
 
 START_S = 40.0
 """Seconds that a process may take to start on a busy machine."""
@@ -90,6 +90,7 @@ async def test_a_coordinator_that_was_stopped_for_a_while_declares_nobody_dead(
         assert workers[0].session.failure() is None
 
 
+@pytest.mark.forked(False)
 async def test_a_failed_job_exits_with_1_and_one_line_that_says_why(
     stage: Any, redis_url: str, job_name: str, start: Start, tmp_path: Path
 ) -> None:

@@ -16,7 +16,7 @@ from paramfleet_shared.discovery.redis.scripts import Keys
 from paramfleet_shared.discovery.redis.store import RedisStore
 from paramfleet_shared.system.clock import SystemClock
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow]
+pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.forked]
 
 LEASE = {"PARAMFLEET_LEASE_TTL_S": "3"}
 
@@ -70,7 +70,9 @@ def test_a_second_launch_of_a_name_is_refused_and_leaves_the_first_alone(
 ) -> None:
     first = start(f"--job={job_name}")
     first.wait_all("worker 0")
-    before = held(redis_server.admin_url, job_name)
+    job = Keys(job_name).of_run(1)[3]
+    while (before := held(redis_server.admin_url, job_name))[job][b"state"] != b"training":
+        continue  # the coordinator writes it just after the placement
 
     second = start(f"--job={job_name}")
     code = second.read_to_end()
