@@ -57,7 +57,7 @@ def take_place(
     signal.signal(signal.SIGINT, signal.default_int_handler)
     random.seed()
     np.random.seed()
-    threads = request["environment"].get("OMP_NUM_THREADS", os.cpu_count())
+    threads = request["environment"].get("OMP_NUM_THREADS", 1)  # more would spin on busy cores
     torch.set_num_threads(int(threads))
 
 

@@ -23,9 +23,11 @@ from paramfleet_shared.settings.config import read_environment
 
 __all__ = ["Prepared", "num_options", "receive"]
 
+COORDINATOR = "paramfleet_coordinator"
+
 MODULES = {
+    COORDINATOR,
     "nursery.process",
-    "paramfleet_coordinator",
     "paramfleet_pserver",
     "paramfleet_worker",
     "torch.distributed.run",
@@ -86,7 +88,10 @@ class Prepared:
 
     @contextlib.contextmanager
     def starting(self) -> Iterator[None]:
-        """Let ``subprocess`` fork what it would execute."""
+        """Let ``subprocess`` fork what it would execute, on Linux."""
+        if sys.platform != "linux":
+            yield
+            return
         executes = subprocess._fork_exec  # type: ignore[attr-defined]
 
         def start(*call: Any) -> int:
@@ -109,7 +114,10 @@ class Prepared:
         with self._one_at_a_time:
             if self._line is None:
                 self._line = self._open_line()
-            starts = self._starters and "TRAINING_ROLE" not in request["environment"]
+            is_member = (
+                "TRAINING_ROLE" in request["environment"] or COORDINATOR in request["words"]
+            )
+            starts = self._starters and not is_member
             asks = json.dumps({**request, "starts": starts}).encode()
             socket.send_fds(self._line, [asks], streams)
             answer = self._line.recv(MAX_BYTES)

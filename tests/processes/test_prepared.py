@@ -11,7 +11,12 @@ import pytest
 from paramfleet_shared.settings.config import read_environment
 from paramfleet_shared.system.processes.keeping import tied
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.forked]
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.slow,
+    pytest.mark.forked,
+    pytest.mark.skipif(sys.platform != "linux", reason="forks are made on Linux alone"),
+]
 
 NEW = [sys.executable, "-B"]
 """An option that nothing is forked with."""
