@@ -8,6 +8,7 @@ from paramfleet.config.roles import RoleMaker
 from paramfleet.session.session import Session
 from paramfleet.training.modes.geo.states import GeoStates
 from paramfleet.training.modes.local import LocalMode
+from paramfleet_shared.net.wire.message import Message
 
 FIRST = 0.25
 
@@ -40,3 +41,30 @@ def test_the_shares_of_those_who_load_together_are_what_was_saved() -> None:
     (block, _) = optimizer.tables.dense[0]
     found = inner.state[block.parameters[0]]["sum"].numpy()
     np.testing.assert_allclose(found, share[:1], rtol=1e-6)
+
+
+def test_steps_of_a_dropped_row_are_not_counted_for_the_one_in_its_place() -> None:
+    session = Session()
+    session.init(RoleMaker(distributed=False))
+    model = session.distributed_model(
+        torch.nn.Sequential(fleet.nn.Embedding(0, 2, name="rows"), torch.nn.Linear(2, 1))
+    )
+    inner = torch.optim.Adam(model.parameters(), lr=0.1)
+    optimizer = session.distributed_optimizer(inner)
+    optimizer.minimize(model(torch.tensor([3, 5])).sum())
+    mode = optimizer.running
+    assert isinstance(mode, LocalMode)
+    (stepper,) = mode.steppers
+    states = GeoStates(inner, optimizer.tables, mode.steppers, workers=2)
+    for _ in range(2):
+        states.note(stepper, stepper.store.slots(np.array([3, 5])))
+
+    states.forget("rows", stepper.store.remove(np.array([5])))
+    stepper.store.slots(np.array([7]))
+
+    fields = {"table": "rows", "rule": states.specs()[0].optimizer.rule}
+    held = states.answer(Message(fields=fields, tensors={"ids": np.array([3, 5, 7])}))
+    assert held.tensors["counts"].tolist()[0] == 2
+    assert held.tensors["counts"].tolist()[2] == 0
+    assert not held.tensors["states"][2].any()
+    assert held.tensors["states"][0].any()
