@@ -6,9 +6,11 @@ rate isn't part of a rule: it travels with every push, so that torch's scheduler
 unchanged.
 """
 
-import math
 import pkgutil
+import sys
+from collections.abc import Mapping
 from functools import cache
+from numbers import Real
 from typing import Any
 
 import torch
@@ -19,11 +21,13 @@ from paramfleet_shared.tables.rules.catalog import RULES
 from paramfleet_shared.tables.rules.record import Pace, Rule, TorchForm
 from paramfleet_shared.tables.spec import OptimizerSpec
 from paramfleet_shared.values.bounds import MAX_LEARNING_RATE
+from paramfleet_shared.values.texts import shown
 
 __all__ = [
     "OptimizerNotServedError",
     "OptimizerOptionError",
     "RuleChangedError",
+    "check_numbers",
     "check_options",
     "is_served",
     "needs_kernels",
@@ -41,6 +45,9 @@ _NOT_NEGATIVE = frozenset(
 """Options whose negatives are mistakes in every optimizer that has them."""
 
 
+_FINITE = "a finite number"
+
+
 class OptimizerNotServedError(ContractError):
     """The pservers can't run this optimizer, or one of its options."""
 
@@ -56,12 +63,13 @@ class OptimizerNotServedError(ContractError):
 
 
 class OptimizerOptionError(ContractError):
-    """An option of the optimizer is a number that no training can use."""
+    """An option of the optimizer is a number that no training can use, or is none."""
 
     code = "contract.optimizer_option"
     optimizer: str
     option: str
-    value: float
+    value: float | str
+    """Of what isn't a float, what ``repr`` returns."""
     rule: str
     sentence = "{optimizer} with {option} = {value}: must be {rule}"
 
@@ -95,22 +103,46 @@ def check_options(optimizer: torch.optim.Optimizer) -> None:
                 rule = _rule_broken(option, number)
                 if rule is not None:
                     raise OptimizerOptionError(
-                        optimizer=name, option=option, value=float(number), rule=rule
+                        optimizer=name, option=option, value=_fact(number), rule=rule
                     )
+
+
+def check_numbers(optimizer: str, options: Mapping[str, Any]) -> None:
+    """Pass if options of an optimizer are numbers, or tensors of one.
+
+    Raises:
+        OptimizerOptionError: on anything else, or an integer that no float can hold.
+    """
+    for option, value in options.items():
+        number = _number(value)
+        is_number = isinstance(number, Real) and not isinstance(number, bool)
+        if not is_number or (isinstance(number, int) and abs(number) > sys.float_info.max):
+            raise OptimizerOptionError(
+                optimizer=optimizer, option=option, value=_fact(value), rule=_FINITE
+            )
+
+
+def _number(value: Any) -> Any:
+    is_one = isinstance(value, torch.Tensor) and value.numel() == 1
+    return value.item() if is_one else value
+
+
+def _fact(value: Any) -> float | str:
+    number = _number(value)
+    return number if isinstance(number, float) else shown(number)
 
 
 def _rule_broken(option: str, number: Any) -> str | None:
     """Return what a number of an option must be, None if it is that, or is no number."""
-    if isinstance(number, torch.Tensor) and number.numel() == 1:
-        number = number.item()
+    number = _number(number)
     if not isinstance(number, int | float) or isinstance(number, bool):
         return None
     if option == "lr" and not 0 <= number <= MAX_LEARNING_RATE:
         return f"from 0 to {MAX_LEARNING_RATE:g}"
     if option == "betas" and not 0 <= number < 1:
         return "at least 0 and less than 1"
-    if not math.isfinite(number):
-        return "a finite number"
+    if not abs(number) <= sys.float_info.max:  # isfinite raises on large integers
+        return _FINITE
     if option in _NOT_NEGATIVE and number < 0:
         return "0 or more"
     return None

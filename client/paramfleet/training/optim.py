@@ -15,6 +15,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
+from typing_extensions import override
+
+from paramfleet.tables.rules import check_numbers
 
 __all__ = ["FTRL", "RowwiseAdagrad"]
 
@@ -24,14 +27,21 @@ _States = dict[str, torch.Tensor]
 class _ByRows(torch.optim.Optimizer, ABC):
     """Steps parameters by whole, or the rows of a sparse gradient."""
 
-    def __init__(self, params: Iterable[Any], defaults: dict[str, Any]) -> None:
-        super().__init__(params, defaults)
-        for group in self.param_groups:
-            for option in set(group) - {"params", *defaults}:
-                if group[option]:
-                    name = type(self).__name__
-                    message = f"{name} has no option {option!r}: leave it out of its groups"
-                    raise TypeError(message)
+    @override
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Train more parameters, with options of their own.
+
+        Raises:
+            OptimizerOptionError: if an option is no number.
+            TypeError: if there is no such option.
+        """
+        name, options = type(self).__name__, {**self.defaults, **param_group}
+        for option in set(options) - {"params", *self.defaults}:
+            if options[option]:
+                message = f"{name} has no option {option!r}: leave it out of its groups"
+                raise TypeError(message)
+        check_numbers(name, {option: options[option] for option in self.defaults})
+        super().add_param_group(param_group)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -107,6 +117,7 @@ class FTRL(_ByRows):
         l2: The paper's lambda 2, from 0 to 1e6.
 
     Raises:
+        OptimizerOptionError: if an option is no number.
         TypeError: if a group has another option.
     """
 
@@ -161,6 +172,7 @@ class RowwiseAdagrad(_ByRows):
         eps: Added to the root.
 
     Raises:
+        OptimizerOptionError: if an option is no number.
         TypeError: if a group has another option.
     """
 

@@ -46,6 +46,8 @@ def test_a_rate_that_no_step_can_use_is_refused_when_the_optimizer_is_given(
         ("betas", (0.9, 1.5)),
         ("betas", (float("nan"), 0.9)),
         ("lr", -0.1),
+        ("lr", 10**400),
+        ("eps", 10**400),
     ],
 )
 def test_an_option_that_no_training_can_use_is_refused_by_name(

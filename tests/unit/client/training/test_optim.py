@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from paramfleet.tables.rules import OptimizerNotServedError, server_rule
+from paramfleet.tables.rules import OptimizerNotServedError, OptimizerOptionError, server_rule
 from paramfleet.training import optim
 
 ROWS, DIM, STEPS, RATE = 12, 5, 60, 0.2
@@ -100,6 +100,41 @@ def test_an_option_that_there_is_not_is_refused(kind: Any) -> None:
     groups = [{"params": [torch.nn.Parameter(torch.ones(2))], "weight_decay": 0.1}]
     with pytest.raises(TypeError, match="has no option 'weight_decay'"):
         kind(groups)
+
+
+@pytest.mark.parametrize(
+    "wrong", [None, "0.1", True, [0.1], torch.tensor([0.1, 0.2]), torch.tensor(True), 10**400]
+)
+@pytest.mark.parametrize(
+    ("kind", "option"),
+    [
+        *((optim.FTRL, option) for option in ("lr", "beta", "l1", "l2")),
+        *(
+            (optim.RowwiseAdagrad, option)
+            for option in ("lr", "initial_accumulator_value", "eps")
+        ),
+    ],
+)
+def test_an_option_that_is_no_number_is_refused_by_name(
+    kind: Any, option: str, wrong: Any
+) -> None:
+    parameter = torch.zeros(1)
+    rule = f"{kind.__name__} with {option} = .*: must be a finite number"
+    with pytest.raises(OptimizerOptionError, match=rule):
+        kind([parameter], **{option: wrong})
+
+    optimizer = kind([parameter])
+    with pytest.raises(OptimizerOptionError, match=rule):
+        optimizer.add_param_group({"params": [torch.zeros(1)], option: wrong})
+    assert len(optimizer.param_groups) == 1
+
+
+def test_an_option_may_be_a_tensor_of_one_number() -> None:
+    for number in (torch.tensor(0.5), np.float32(0.5), 1):
+        parameter = torch.ones(2)
+        parameter.grad = torch.ones(2)
+        optim.FTRL([parameter], lr=number, l2=number).step()
+        assert torch.isfinite(parameter).all()
 
 
 @pytest.mark.parametrize("sparse", [True, False])
