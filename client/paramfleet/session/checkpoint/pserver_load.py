@@ -84,17 +84,17 @@ def load_everywhere(
         try:
             read = _read(job, folder)
             said[1] = read.progress
-        except FleetError as error:
-            said[0] = error_to_wire(error)
+        except FleetError as unread:
+            said[0] = error_to_wire(unread)
     refusal, progress = msgpack.unpackb(backend.gather("fleet.load_model", _packed(said))[0])
     _raise(refusal)
     saved = unpacked_progress(progress)
     with ExitStack() as taken:
+        lacking: list[str] = []
         error: Exception | None = None
         try:
-            lacking = taken.enter_context(
-                taking_progress(backend, optimizer, saved, str(folder))
-            )
+            taking = taking_progress(backend, optimizer, saved, str(folder))
+            lacking = taken.enter_context(taking)
         except Exception as failure:  # noqa: BLE001 - a user's object may raise anything
             error = failure
         workers = _agree(backend, error)

@@ -331,7 +331,7 @@ def test_what_does_not_come_back_is_named_with_why_and_what_to_do(
     one = SavedProgress(workers=1, not_saved=not_saved)
 
     for each in (saved, one):
-        take_progress(script.session.registered, script.optimizer, each, script.session, "x")
+        take_progress(script.session.backend, script.optimizer, each, "x")
 
     other, same = (vars(r) for r in caplog.records if r.getMessage() == "worker.not_resumed")
     assert other["reasons"] == {

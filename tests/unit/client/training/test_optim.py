@@ -130,7 +130,8 @@ def test_an_option_that_is_no_number_is_refused_by_name(
 
 
 def test_an_option_may_be_a_tensor_of_one_number() -> None:
-    for number in (torch.tensor(0.5), np.float32(0.5), 1):
+    numbers: list[Any] = [torch.tensor(0.5), np.float32(0.5), 1]
+    for number in numbers:
         parameter = torch.ones(2)
         parameter.grad = torch.ones(2)
         optim.FTRL([parameter], lr=number, l2=number).step()
