@@ -109,6 +109,23 @@ async def test_a_row_of_one_worker_gets_all_and_one_of_all_workers_its_share(
     np.testing.assert_allclose(np.asarray(flat), 4 * 3 * weight, rtol=1e-6)
 
 
+async def test_new_and_known_rows_of_one_exchange_are_told_to_whom_they_concern(
+    start_servers: Start,
+) -> None:
+    ada, bob = await crew(await start_servers(1), 2, ROWS)
+    await ada.exchange({"rows": rows({7: 1.0, 3: 1.0})}, step=0, damping=1.0)
+    await bob.exchange({"rows": NOTHING}, step=0, damping=1.0)
+    await ada.exchange({"rows": rows({3: 1.0})}, step=1, damping=1.0)
+
+    own = await bob.exchange({"rows": rows({5: 1.0, 3: 1.0, 4: 1.0})}, step=1, damping=1.0)
+    other = await ada.exchange({"rows": NOTHING}, step=2, damping=1.0)
+
+    assert {number: row.tolist() for number, row in own["rows"].rows.items()} == {
+        3: [2.5, 2.5]
+    }, "half was added, since both have changed it"
+    assert other["rows"].rows.keys() == {3, 4, 5}, "and nothing of 7, which she alone changed"
+
+
 async def test_a_writer_hears_what_a_table_of_16_bits_made_of_its_row(
     start_servers: Start,
 ) -> None:

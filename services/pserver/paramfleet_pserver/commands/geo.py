@@ -102,7 +102,10 @@ class GeoExchange(ServerMode):
             if isinstance(content, DensePart):
                 content = content._replace(scale=share * self._weight(part.damping))
             elif part.damping or self._is_guarded(part):
-                content = content._replace(weights=np.ones(len(content.ids), np.float32))
+                num = len(content.ids)
+                content = content._replace(
+                    weights=np.ones(num, np.float32), slots=np.empty(num, np.int64)
+                )
                 jobs += self._weigh_jobs(part, content, request)
             jobs += table.update_jobs([content], lr=part.lr, step=number)
             if isinstance(content, SparsePart):
@@ -304,9 +307,11 @@ class _Recorded(NamedTuple):
     def weigh(
         self, part: SparsePart, *, writer: Rank, step: Step, pace: Pace, guarded_steps: float
     ) -> None:
-        """Set the weights of rows that are about to change, and end the writer's period."""
+        """Set weights and slots of rows that are about to change; end the writer's period."""
         assert part.weights is not None, "they are to be set"
-        counts = self.sharers.count(self.block.rows.find(part.ids), writer=writer, step=step)
+        assert part.slots is not None, "and these"
+        part.slots[:] = self.block.rows.find(part.ids)
+        counts = self.sharers.count(part.slots, writer=writer, step=step)
         self._count_bytes()
         scale, power = 1.0, pace.power
         if guarded_steps and len(part.ids):
@@ -316,12 +321,21 @@ class _Recorded(NamedTuple):
 
     def record(self, part: SparsePart, *, writer: Rank) -> None:
         """Note rows that changed; the writer hears of those that aren't what it holds."""
-        rows = self.block.rows.find(part.ids)
+        rows = self._slots_of(part)
         is_rounded = self.block.rows.spec.storage != "float32"
         self.recorder.record(rows, writer=None if is_rounded else writer)
         if part.weights is not None:
             self.recorder.announce(writer, rows[part.weights < 1.0])
             self.sharers.note(rows, writer=writer)
+
+    def _slots_of(self, part: SparsePart) -> NDArray[np.int64]:
+        """Return where rows that exist by now are; only new ones are looked up once more."""
+        if part.slots is None:
+            return self.block.rows.find(part.ids)
+        new = np.flatnonzero(part.slots < 0)
+        if len(new):
+            part.slots[new] = self.block.rows.find(part.ids[new])
+        return part.slots
 
 
 def _all_rows(table: SparseTable, rank: Rank | None) -> Iterator[Announce]:

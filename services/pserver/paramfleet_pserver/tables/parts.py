@@ -56,6 +56,9 @@ class SparsePart(NamedTuple):
     """Whether the worker promises that the ids differ."""
     weights: NDArray[np.float32] | None = None
     """What each row is multiplied by beside ``scale``; None for 1. [n]"""
+    slots: NDArray[np.int64] | None = None
+    """Where the rows were before the numbers are added, -1 for new ones; None if nobody has
+    looked. They hold among an owner's jobs of one change, and no longer. [n]"""
 
     @property
     def numbers(self) -> Encoded:
@@ -71,7 +74,10 @@ class SparsePart(NamedTuple):
         if where.start == 0 and where.stop == len(self.ids):
             return self
         weights = None if self.weights is None else self.weights[where]
-        return self._replace(ids=self.ids[where], rows=self.rows.part(where), weights=weights)
+        slots = None if self.slots is None else self.slots[where]
+        return self._replace(
+            ids=self.ids[where], rows=self.rows.part(where), weights=weights, slots=slots
+        )
 
     def scaled(self, scale: float) -> "SparsePart":
         """Return the rows multiplied by another ``scale``."""
