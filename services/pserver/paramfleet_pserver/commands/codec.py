@@ -5,6 +5,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from paramfleet_pserver.commands.geo import ANNOUNCED_ROWS
 from paramfleet_pserver.commands.records import (
     Announce,
     Announced,
@@ -58,6 +59,8 @@ def from_bytes(body: bytes | bytearray | memoryview, store: TableStore) -> Comma
         MalformedMessageError: if it isn't one.
         UnknownTableError: if a table isn't there.
         RowShapeError: if a tensor's dtype or shape is wrong.
+        FleetError: why a load's tables can't be built here; see ``TableStore.check`` and
+            ``check_limits``.
     """
     return command_of(decode(body), store)
 
@@ -220,6 +223,9 @@ def _read_announce(message: Message, store: TableStore) -> Announce:
         raise MalformedMessageError(where="announce field 'block'", rule=rule)
     rank = fields.optional_integer("rank")
     start, stop = fields.integer("start"), fields.integer("stop")
+    if not start <= stop <= start + ANNOUNCED_ROWS:
+        rule = f"must be from start = {start} to {ANNOUNCED_ROWS} more"
+        raise MalformedMessageError(where="announce field 'stop'", rule=rule)
     return Announce(table, block, start, stop, None if rank is None else Rank(rank))
 
 
@@ -256,8 +262,16 @@ def _read_limit(message: Message, _store: TableStore) -> Limit:
 
 def _read_load(message: Message, store: TableStore) -> Load:
     tables = Fields(message.fields, where="load").parts("tables")
-    wheres = (Fields(about, where=f"load table {i}") for i, about in enumerate(tables))
-    return Load(tuple(read_table(message, about, i, store) for i, about in enumerate(wheres)))
+    wheres = [Fields(about, where=f"load table {i}") for i, about in enumerate(tables)]
+    specs = [spec_of(about.map("spec")) for about in wheres]
+    store.check(specs)
+    store.check_limits(specs, anew=True)
+    return Load(
+        tuple(
+            read_table(message, about, i, store.build(spec))
+            for i, (about, spec) in enumerate(zip(wheres, specs, strict=True))
+        )
+    )
 
 
 def _read_make(message: Message, _store: TableStore) -> Make:

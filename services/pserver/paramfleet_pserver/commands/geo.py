@@ -40,10 +40,11 @@ from paramfleet_pserver.tables.parts import DensePart, Guarded, SparsePart, squa
 from paramfleet_pserver.tables.table import DenseTable, SparseTable, Table
 from paramfleet_pserver.tables.table_store import TableStore
 from paramfleet_shared.errors.served import GeoRuleError
+from paramfleet_shared.net.wire.message import MalformedMessageError
 from paramfleet_shared.tables.spec import TableSpec
 from paramfleet_shared.values.ids import Rank, Step
 
-__all__ = ["GeoExchange", "LocalSgdExchange"]
+__all__ = ["ANNOUNCED_ROWS", "GeoExchange", "LocalSgdExchange"]
 
 ANNOUNCED_ROWS = 1 << 18
 """Rows of a table that are announced at a time."""
@@ -171,7 +172,10 @@ class GeoExchange(ServerMode):
             self._announced[announced.table.spec.name] = announced.table.blocks
 
     def announce(self, announce: Announce) -> list[Job]:
-        """Let rows wait for a worker, or for all."""
+        """Let rows wait for a worker, or for all.
+
+        Its job changes nothing, and raises ``MalformedMessageError``, if the block has fewer.
+        """
         recorded = self._recorded(announce.table)[announce.block]
         act = partial(recorded.announce, announce.start, announce.stop, announce.rank)
         return [Job(recorded.block.owner, announce.stop - announce.start, act)]
@@ -291,7 +295,15 @@ class _Recorded(NamedTuple):
         self.block.rows.count_beside(beside)
 
     def announce(self, start: int, stop: int, rank: Rank | None) -> None:
-        """Let the rows in places [start, stop) wait for a worker, or for all."""
+        """Let the rows in places [start, stop) wait for a worker, or for all.
+
+        Raises:
+            MalformedMessageError: if there are fewer places; nothing is changed.
+        """
+        found = self.block.rows.num_slots  # only its owner knows: rows may be on their way
+        if stop > found:
+            rule = f"must be at most {found}: as many rows are there"
+            raise MalformedMessageError(where="announce field 'stop'", rule=rule)
         rows = self.block.rows.live(start, stop)
         if rank is None:
             self.recorder.record(rows, writer=None)
@@ -340,7 +352,10 @@ class _Recorded(NamedTuple):
 
 def _all_rows(table: SparseTable, rank: Rank | None) -> Iterator[Announce]:
     """Yield a table's rows, some at a time: their owners have others to serve."""
-    for index, block in enumerate(table.blocks):
+    blocks = table.blocks
+    for index, block in enumerate(blocks):
         for start in range(0, block.rows.num_slots, ANNOUNCED_ROWS):
+            if table.blocks is not blocks:  # a load came between: it has news of its own
+                return
             stop = min(start + ANNOUNCED_ROWS, block.rows.num_slots)
             yield Announce(table, index, start, stop, rank)

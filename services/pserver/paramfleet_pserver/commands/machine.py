@@ -51,7 +51,11 @@ from paramfleet_pserver.tables.owners import Job, Owners, when_done
 from paramfleet_pserver.tables.parts import DensePart, is_counted
 from paramfleet_pserver.tables.table import DenseTable
 from paramfleet_pserver.tables.table_store import TableStore
-from paramfleet_shared.errors.served import TablesDamagedError, UnknownWorkerError
+from paramfleet_shared.errors.served import (
+    OperationModeError,
+    TablesDamagedError,
+    UnknownWorkerError,
+)
 from paramfleet_shared.values.ids import Rank, Step
 
 __all__ = ["Machine", "Outcome", "kind_of"]
@@ -164,6 +168,7 @@ class Machine:
             SequenceExpiredError: if a sequence is from before a gap that was given up.
             UnknownWorkerError: if the worker takes no part.
             ParkedStepError: if its step may not begin yet.
+            OperationModeError: if the job's mode has no such change.
             FleetError: why a step of sync takes no push; see ``StepReservoir.check``.
         """
         self.check_whole()
@@ -171,7 +176,7 @@ class Machine:
             case Contribute(push):
                 if not self._is_new(push, self._fresh(push)):
                     return ()
-                self.steps.reservoir.check(push.rank, push.step, push.weight)
+                self._stepping("contribute").reservoir.check(push.rank, push.step, push.weight)
                 return push.parts
             case Update(push):
                 new = [part for part in push.parts if self.identities.is_fresh(part.identity)]
@@ -200,6 +205,7 @@ class Machine:
             alone: Whether nobody else waits for the event loop.
 
         Raises:
+            OperationModeError: if the job's mode has no such command.
             FleetError: as ``judge`` does, or why a worker isn't admitted.
         """
         held = Claims() if claims is None else claims
@@ -226,6 +232,26 @@ class Machine:
             case _:
                 outcome = self._admit(command)
         return outcome
+
+    def _stepping(self, operation: str) -> StepApplier:
+        """Return what steps all workers together.
+
+        Raises:
+            OperationModeError: if the mode isn't sync.
+        """
+        if not isinstance(self.mode, StepApplier):
+            raise OperationModeError(operation=operation, mode=self.terms.mode)
+        return self.mode
+
+    def _exchanging(self, operation: str) -> GeoExchange:
+        """Return what notes rows for workers.
+
+        Raises:
+            OperationModeError: if the mode is neither GEO nor LocalSGD.
+        """
+        if not isinstance(self.mode, GeoExchange):
+            raise OperationModeError(operation=operation, mode=self.terms.mode)
+        return self.mode
 
     def _admit(self, command: Fence | Join | Leave | Lose | Limit) -> Outcome:
         """Execute what changes no row."""
@@ -283,7 +309,7 @@ class Machine:
         return table.paced_jobs(content, lr=part.lr, step=step, pace=pace)
 
     def _contribute(self, push: PushRequest, claims: Claims) -> Outcome:
-        steps = self.steps
+        steps = self._stepping("contribute")
         fresh = self._fresh(push)
         if not self._is_new(push, fresh):
             claims.release()
@@ -296,7 +322,7 @@ class Machine:
         return self._done(fresh=fresh, released=released)
 
     def _exchange(self, exchange: ExchangeRequest, claims: Claims) -> Outcome:
-        geo = self.geo
+        geo = self._exchanging("exchange")
         fresh = self._fresh(exchange)
         self.gate.check(exchange.rank, exchange.step)
         new = [part for part, is_fresh in zip(exchange.parts, fresh, strict=True) if is_fresh]
@@ -327,8 +353,9 @@ class Machine:
 
     def _announce(self, command: Announce | Announced) -> Outcome:
         if isinstance(command, Announce):
-            return Outcome(applied=self._owners.start(self.geo.announce(command)))
-        self.geo.announced(command)
+            jobs = self._exchanging("announce").announce(command)
+            return Outcome(applied=self._owners.start(jobs))
+        self._exchanging("announced").announced(command)
         return self._done()
 
     def _make(self, command: Make) -> Outcome:
@@ -386,7 +413,7 @@ class Machine:
         """Return whether a push of sync, some of whose parts are fresh, wasn't kept before."""
         if push.parts:
             return any(fresh)
-        return not self.steps.reservoir.holds(push.rank, push.step)
+        return not self._stepping("contribute").reservoir.holds(push.rank, push.step)
 
     def _note_end(
         self,

@@ -5,11 +5,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paramfleet_pserver.requests.checked import spec_of
 from paramfleet_pserver.requests.fields import Fields
 from paramfleet_pserver.requests.tensors import tensor_of
 from paramfleet_pserver.tables.table import DenseTable, SparseTable, Table
-from paramfleet_pserver.tables.table_store import TableStore
 from paramfleet_shared.net.wire.message import Message
 from paramfleet_shared.tables.routing import route
 
@@ -36,15 +34,21 @@ def describe_table(table: Table, index: int) -> tuple[dict[str, Any], dict[str, 
     return about, {f"{index}.{name}": np.concatenate(column) for name, column in columns}
 
 
-def read_table(message: Message, about: Fields, index: int, store: TableStore) -> Table:
-    """Return a table as ``describe_table`` described it; rows come in the same order.
+def read_table(
+    message: Message, about: Fields, index: int, table: SparseTable | DenseTable
+) -> Table:
+    """Fill a new table as ``describe_table`` described it; rows come in the same order.
+
+    Args:
+        message: What holds its tensors.
+        about: Its description.
+        index: Which it is of the message's tables.
+        table: It, as built from its spec.
 
     Raises:
         MalformedMessageError: if a field or a tensor is missing, or of a wrong type.
-        TableSpecError: if the table is described wrongly.
         RowShapeError: if a tensor has another dtype or shape.
     """
-    table = store.build(spec_of(about.map("spec")))
     table.num_updates, table.is_loaded = about.integer("updates"), True
     if isinstance(table, DenseTable):
         shapes = (table.range.values.shape, table.range.states.shape)
@@ -62,9 +66,9 @@ def read_table(message: Message, about: Fields, index: int, store: TableStore) -
         tensor_of(message, f"{index}.{name}", table, dtype="float32", shape=shape)
         for name, shape in zip(_DENSE, shapes_of_rows, strict=True)
     )
-    routed = route(ids, store.num_shards)
+    routed = route(ids, table.spec.num_shards)
     for block in table.blocks:
-        first = store.shards.start
+        first = table.hosted.start
         start, stop = (
             int(routed.offsets[first + shard])
             for shard in (block.shards.start, block.shards.stop)

@@ -13,10 +13,13 @@ from hypothesis import given, settings
 
 from paramfleet_pserver.commands.applying import StepApplier
 from paramfleet_pserver.commands.codec import command_of, from_bytes, to_bytes
-from paramfleet_pserver.commands.geo import GeoExchange
+from paramfleet_pserver.commands.geo import ANNOUNCED_ROWS, GeoExchange
 from paramfleet_pserver.commands.machine import Machine
 from paramfleet_pserver.commands.records import (
+    Announce,
+    Announced,
     Command,
+    Exchange,
     Fence,
     Join,
     Leave,
@@ -27,17 +30,20 @@ from paramfleet_pserver.commands.records import (
     Update,
 )
 from paramfleet_pserver.commands.terms import Terms
-from paramfleet_pserver.requests.checked import Mode, push_request
+from paramfleet_pserver.core.limits import TableLimits
+from paramfleet_pserver.requests.checked import ExchangeRequest, Mode, push_request
 from paramfleet_pserver.tables.owners import Owners
 from paramfleet_pserver.tables.parts import SparsePart
 from paramfleet_pserver.tables.table import DenseTable, SparseTable
 from paramfleet_pserver.tables.table_store import TableStore
 from paramfleet_shared.errors import FleetError
+from paramfleet_shared.errors.served import OperationModeError
+from paramfleet_shared.errors.tables import TableLimitError, TableMemoryError
 from paramfleet_shared.net.wire.message import MalformedMessageError, Message
 from paramfleet_shared.tables.encoding import WireDtype, encode_rows
 from paramfleet_shared.tables.routing import route
 from paramfleet_shared.tables.rules.catalog import RULES
-from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
+from paramfleet_shared.tables.spec import OptimizerSpec, TableMismatchError, TableSpec
 from paramfleet_shared.values.ids import Rank, Step
 
 SHARDS, DIM, SIZE, NUM_WORKERS, MOST_ROWS = 8, 3, 11, 3, 1 << 20
@@ -472,6 +478,110 @@ def test_what_is_no_command_is_refused(fields: dict[str, Any], rule: str) -> Non
 
     with pytest.raises(MalformedMessageError, match=rule):
         command_of(Message(fields=fields), store)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "rule"),
+    [
+        ({"dim": 2**62}, TableLimitError, "dim"),
+        ({"dim": 1 << 40}, TableLimitError, "dim"),
+        ({"kind": "dense", "dim": 1, "size": 2**53}, TableMemoryError, "bytes"),
+        ({"num_shards": SHARDS + 1}, TableMismatchError, "num_shards"),
+    ],
+)
+def test_a_load_that_this_server_can_not_hold_is_refused(
+    change: dict[str, Any], error: type[FleetError], rule: str
+) -> None:
+    store = TableStore(shards=range(SHARDS), num_shards=SHARDS, num_owners=2)
+    (spec, *_) = specs_of("async", "float32", "sgd")
+    about = {"spec": spec.to_wire() | change, "updates": 0}
+    tensors = {"0.ids": np.empty(0, np.int64)}
+    tensors |= {f"0.{name}": np.empty((0, 1), np.float32) for name in ("values", "states")}
+
+    with pytest.raises(error, match=rule):
+        command_of(Message(fields={"kind": "load", "tables": [about]}, tensors=tensors), store)
+
+    assert not list(store)
+
+
+def test_as_many_tables_as_this_server_takes_are_loaded_at_most() -> None:
+    store = TableStore(
+        shards=range(SHARDS), num_shards=SHARDS, num_owners=2, limits=TableLimits(max_tables=2)
+    )
+    tables = [store.build(spec) for spec in specs_of("async", "float32", "sgd")]
+
+    with pytest.raises(TableLimitError, match="number of tables"):
+        from_bytes(to_bytes(Load(tuple(tables))), store)
+
+
+@pytest.mark.parametrize(
+    ("start", "stop"), [(3, 2), (0, 2**62), (2**62, 2**62 + 2**20), (0, ANNOUNCED_ROWS + 1)]
+)
+def test_an_announcement_of_too_many_rows_is_no_command(start: int, stop: int) -> None:
+    store = TableStore(shards=range(SHARDS), num_shards=SHARDS, num_owners=2)
+    store.put(store.build(spec) for spec in specs_of("geo", "float32", "sgd"))
+    fields = {"kind": "announce", "table": "rows", "block": 0, "start": start, "stop": stop}
+
+    with pytest.raises(MalformedMessageError, match="'stop'"):
+        command_of(Message(fields=fields), store)
+
+
+@pytest.mark.parametrize(("start", "stop"), [(0, 1), (2**62, 2**62 + 1)])
+@pytest.mark.parametrize("rank", [None, Rank(0)])
+async def test_rows_that_are_not_there_do_not_wait_for_anybody(
+    rank: Rank | None, start: int, stop: int
+) -> None:
+    replica = Replica("geo", 2, rate="full", elastic=False)
+    replica.machine.execute(Make(specs_of("geo", "float32", "sgd")))
+    table, geo = replica.store.find("rows"), replica.machine.geo
+    assert isinstance(table, SparseTable)
+    assert geo is not None
+    try:
+        outcome = replica.machine.execute(Announce(table, 0, start, stop, rank))
+        with pytest.raises(MalformedMessageError, match="as many rows are there"):
+            await outcome.applied
+        recorders = [each.recorder for each in geo._recorded(table)]
+        assert [each.num_waiting(Rank(0)) for each in recorders] == [0, 0]
+    finally:
+        await replica.owners.close()
+
+
+async def test_rows_of_blocks_that_a_load_replaced_are_not_announced() -> None:
+    replica = Replica("geo", 2, rate="full", elastic=False)
+    replica.machine.execute(Make(specs_of("geo", "float32", "sgd")))
+    table, geo = replica.store.find("rows"), replica.machine.geo
+    assert isinstance(table, SparseTable)
+    assert geo is not None
+    table.is_loaded = True
+    for block in table.blocks:
+        block.rows.assign(
+            np.arange(5), np.zeros((5, DIM), np.float32), np.zeros((5, 0), np.float32)
+        )
+    news = geo.news_of_load()
+    try:
+        assert next(news) == Announce(table, 0, 0, 5, None)
+        table.adopt(replica.store.build(table.spec))
+        assert list(news) == []
+    finally:
+        await replica.owners.close()
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+async def test_what_only_exchanges_need_is_refused_in_other_modes(mode: Mode) -> None:
+    replica = Replica(mode, 2, rate="full", elastic=False)
+    replica.machine.execute(Make(specs_of(mode, "float32", "sgd")))
+    table = replica.store.find("rows")
+    assert isinstance(table, SparseTable)
+    exchange = ExchangeRequest(
+        rank=Rank(0), incarnation=1, step=Step(0), loss=None, parts=(), continues=False
+    )
+    commands = (Announce(table, 0, 0, 0, None), Announced(Rank(0), table), Exchange(exchange))
+    try:
+        for command in commands:
+            with pytest.raises(OperationModeError, match=f"no operation of mode '{mode}'"):
+                replica.machine.execute(command)
+    finally:
+        await replica.owners.close()
 
 
 def test_a_command_is_the_same_bytes_when_it_is_read_again() -> None:
