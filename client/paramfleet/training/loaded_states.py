@@ -4,6 +4,7 @@ They come out of the checkpoint's files, some rows at a time: each file from one
 """
 
 import logging
+from collections.abc import Mapping
 from typing import Protocol
 
 import numpy as np
@@ -14,7 +15,7 @@ from paramfleet_shared.checkpoint.manifest import ManifestError, SavedTable
 from paramfleet_shared.net.wire.message import Message
 from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
 
-__all__ = ["TakesStates", "take_saved_states"]
+__all__ = ["TakesStates", "states_not_used", "take_saved_states"]
 
 log = logging.getLogger(__name__)
 
@@ -24,6 +25,10 @@ class TakesStates(Protocol):
 
     def rule_for(self, saved: TableSpec) -> OptimizerSpec | None:
         """Return under which rule saved states are used; None if they can't be."""
+        ...
+
+    def kind_of(self, table: str) -> str | None:
+        """Return which rule or optimizer trains a table here; None if nothing does."""
         ...
 
     def take_rows(
@@ -62,7 +67,8 @@ def take_saved_states(job: Job, states: TakesStates) -> None:
         table.spec.name: table for table in map(SavedTable.from_wire, listed.fields["tables"])
     }
     if job.author.rank == 0:
-        _warn(tables, states)
+        for left_out in states_not_used(tables, states):
+            log.warning("worker.states_left_out", extra=left_out)
     for number, name in enumerate(listed.fields["files"]):
         table = tables[name]
         if table.version and states.rule_for(table.spec) is not None:
@@ -92,10 +98,14 @@ def _ask(job: Job, server: int, about: dict[str, int]) -> Message:
     return job.communicator.wait(asking)
 
 
-def _warn(tables: dict[str, SavedTable], states: TakesStates) -> None:
-    """Warn of saved states that nobody goes on with."""
-    for name, table in tables.items():
-        rule = table.spec.optimizer
-        if rule.num_state_columns and states.rule_for(table.spec) is None:
-            told = {"table": name, "saved": rule.rule, "rule": "the workers' own"}
-            log.warning("worker.states_left_out", extra=told)
+def states_not_used(
+    tables: Mapping[str, SavedTable], states: TakesStates
+) -> list[dict[str, str]]:
+    """Return the model's tables whose saved states nobody goes on with, and both kinds."""
+    return [
+        {"table": name, "saved": table.spec.optimizer.rule, "rule": rule}
+        for name, table in tables.items()
+        if table.spec.optimizer.num_state_columns
+        and states.rule_for(table.spec) is None
+        and (rule := states.kind_of(name)) is not None
+    ]

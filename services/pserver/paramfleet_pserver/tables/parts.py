@@ -81,8 +81,8 @@ class SparsePart(NamedTuple):
 
     def scaled(self, scale: float) -> "SparsePart":
         """Return the rows multiplied by another ``scale``."""
-        ids, offsets, rows, wire, _, unique, weights = self
-        return SparsePart(ids, offsets, rows, wire, scale, unique, weights)
+        ids, offsets, rows, wire, _, unique, weights, slots = self
+        return SparsePart(ids, offsets, rows, wire, scale, unique, weights, slots)
 
 
 @dataclass(slots=True)

@@ -136,6 +136,13 @@ class GeoStates:
         rule = self._rules().get(saved.name)
         return rule if rule is not None and rule.rule == saved.optimizer.rule else None
 
+    def kind_of(self, table: str) -> str | None:
+        """Return the rule that trains a table, or the optimizer that has none."""
+        if table not in self._steppers and table not in self._blocks:
+            return None
+        rule = self._rules().get(table)
+        return type(self._optimizer).__name__ if rule is None else rule.rule
+
     def take_rows(
         self,
         saved: TableSpec,
