@@ -25,6 +25,7 @@ from paramfleet.session.early_end import watch_for_early_end
 from paramfleet.session.hosting import serve
 from paramfleet.session.process_group import Standing
 from paramfleet.training.forwards import Forwards
+from paramfleet.training.load_notes import note_unsaved_states
 from paramfleet.training.optimizer import DistributedOptimizer
 from paramfleet_shared.system.clock import SystemClock
 
@@ -169,6 +170,8 @@ class Session(Standing):
             made = DistributedOptimizer(optimizer, mode, take, self.times, self._end_step)
             self.optimizer = made
             self.progress.watch(made)
+            if self.is_first_worker():
+                note_unsaved_states(made)
             return made
 
         self._stepper = self.backend.take_optimizer(optimizer, chosen, make)

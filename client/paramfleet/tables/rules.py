@@ -32,12 +32,15 @@ __all__ = [
     "is_served",
     "needs_kernels",
     "pace_of",
+    "remedy_for",
     "server_rule",
 ]
 
 _NOT_SERVED = ("amsgrad", "maximize", "differentiable", "decoupled_weight_decay")
 """Options of torch's optimizers that change the numbers and that servers don't have."""
 
+
+_OR_GEO = ", or train in geo mode, where any torch optimizer runs"
 
 _NOT_NEGATIVE = frozenset(
     {"weight_decay", "eps", "momentum", "lr_decay", "initial_accumulator_value"}
@@ -167,7 +170,7 @@ def server_rule(
     allowed = frozenset[str]().union(*(form.allows for _, form, _ in known))
     for option in _NOT_SERVED:
         if group.get(option) and option not in allowed:
-            remedy = "leave it out, or train in geo mode, where any torch optimizer runs"
+            remedy = f"leave it out{_OR_GEO}"
             raise OptimizerNotServedError(optimizer=name, option=option, remedy=remedy)
     options = {"weight_decay": 0.0, **group}
     decay = float(options["weight_decay"])
@@ -180,17 +183,24 @@ def server_rule(
         constants = form.constants(options) if sparse or not rows_only else None
         if constants is not None:
             return OptimizerSpec(rule=rule.name, **constants)
-    remedy = f"use {_offered()}, or train in geo mode, where any torch optimizer runs"
+    remedy = f"use {_offered()}{_OR_GEO}"
     raise OptimizerNotServedError(optimizer=name, option="", remedy=remedy)
 
 
 def is_served(optimizer: torch.optim.Optimizer, group: dict[str, Any], *, sparse: bool) -> bool:
     """Return whether there is a rule for one parameter group, as ``server_rule`` takes it."""
+    return remedy_for(optimizer, group, sparse=sparse) is None
+
+
+def remedy_for(
+    optimizer: torch.optim.Optimizer, group: dict[str, Any], *, sparse: bool
+) -> str | None:
+    """Return what to do so that there is a rule for one parameter group; None if there is."""
     try:
         server_rule(optimizer, group, sparse=sparse)
-    except OptimizerNotServedError:
-        return False
-    return True
+    except OptimizerNotServedError as error:
+        return error.remedy.removesuffix(_OR_GEO)
+    return None
 
 
 def pace_of(optimizer: torch.optim.Optimizer) -> Pace:

@@ -1,5 +1,7 @@
 """What a load leaves as it was, because checkpoint and model differ: named in the log.
 
+What no checkpoint will hold of an optimizer is named before, when training begins.
+
 A table is known by its name: that of its module, or of the optimizer's parameter group. A
 renamed module has another table, and a checkpoint of another model fills nothing.
 """
@@ -10,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from paramfleet.tables.rules import is_served
+from paramfleet.tables.rules import is_served, remedy_for
 from paramfleet_shared.checkpoint.manifest import Manifest
 
 if TYPE_CHECKING:
     from paramfleet.training.optimizer import DistributedOptimizer
 
-__all__ = ["note_differences"]
+__all__ = ["note_differences", "note_unsaved_states"]
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +31,32 @@ _UNUSED = (
     "give a renamed module its former name with name="
 )
 _ANEW = "the optimizer begins with new states: no checkpoint has those that it would go on with"
+
+_UNSAVED = "no checkpoint holds its states of these tables: after a load they begin anew"
+
+
+def note_unsaved_states(optimizer: "DistributedOptimizer") -> None:
+    """Warn of states that checkpoints won't hold, where this process steps by any optimizer.
+
+    Pservers refuse such an optimizer. Of LocalSGD no inner states are saved.
+    """
+    mode, inner = optimizer.mode, optimizer.inner
+    if mode.name not in {"local", "geo"} or mode.apart is not None:
+        return
+    remedies = {
+        name: remedy_for(inner, group, sparse=sparse)
+        for name, group, sparse in _groups(optimizer)
+        if _keeps_states(inner, group)
+    }
+    unsaved = {name: remedy for name, remedy in remedies.items() if remedy is not None}
+    if unsaved:
+        facts = {
+            "optimizer": type(inner).__name__,
+            "tables": sorted(unsaved),
+            "reason": _UNSAVED,
+            "remedy": "; ".join(dict.fromkeys(unsaved.values())),
+        }
+        log.warning("worker.states_not_saved", extra=facts)
 
 
 def note_differences(
@@ -70,11 +98,9 @@ def _without_states(optimizer: "DistributedOptimizer", manifest: Manifest) -> li
     """
     mode, inner = optimizer.running, optimizer.inner
     saved = {table.spec.name: table.spec.optimizer for table in manifest.tables}
-    groups = [(table.name, group, True) for table, group in optimizer.tables.sparse]
-    groups += [(block.name, group, False) for block, group in optimizer.tables.dense]
     return sorted(
         name
-        for name, group, sparse in groups
+        for name, group, sparse in _groups(optimizer)
         if name in saved
         and mode.begins_anew(
             kept=_keeps_states(inner, group),
@@ -82,6 +108,12 @@ def _without_states(optimizer: "DistributedOptimizer", manifest: Manifest) -> li
             served=is_served(inner, group, sparse=sparse),
         )
     )
+
+
+def _groups(optimizer: "DistributedOptimizer") -> list[tuple[str, dict[str, Any], bool]]:
+    """Return each table's name, its parameter group, and whether it has rows."""
+    groups = [(table.name, group, True) for table, group in optimizer.tables.sparse]
+    return groups + [(block.name, group, False) for block, group in optimizer.tables.dense]
 
 
 def _keeps_states(inner: torch.optim.Optimizer, group: dict[str, Any]) -> bool:

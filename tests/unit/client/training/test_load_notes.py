@@ -10,8 +10,12 @@ import torch
 
 import paramfleet as fleet
 from paramfleet.config.roles import RoleMaker
+from paramfleet.config.strategy import TrainingMode
 from paramfleet.session.checkpoint.saving import Saving
 from paramfleet.session.session import Session
+from paramfleet.telemetry.step_times import StepTimes
+from paramfleet.training.load_notes import note_unsaved_states
+from paramfleet.training.optimizer import DistributedOptimizer
 
 
 def made(
@@ -25,6 +29,52 @@ def made(
     optimizer = session.distributed_optimizer(inner(model.parameters(), lr=0.1, **keys))
     optimizer.minimize(model(torch.arange(9)).pow(2).sum())
     return Saving(session)
+
+
+@pytest.mark.parametrize("mode", ["local", "geo", "async"])
+@pytest.mark.parametrize(
+    ("inner", "keys", "unsaved", "remedy"),
+    [
+        (torch.optim.RMSprop, {}, ["dense_0", "words"], "use SGD, "),
+        (torch.optim.AdamW, {}, ["words"], "a parameter group of their own with weight_dec"),
+        (torch.optim.AdamW, {"weight_decay": 0.0}, [], ""),
+        (torch.optim.SGD, {"weight_decay": 0.1}, [], ""),
+    ],
+)
+def test_states_that_no_checkpoint_will_hold_are_named_at_the_start(
+    caplog: pytest.LogCaptureFixture,
+    mode: Any,
+    inner: Any,
+    keys: Any,
+    unsaved: list[str],
+    remedy: str,
+) -> None:
+    parameters = torch.nn.Sequential(
+        fleet.nn.Embedding(0, 2, name="words"), torch.nn.Linear(2, 1)
+    ).parameters()
+    times = StepTimes(lambda: 0.0)
+    optimizer = DistributedOptimizer(
+        inner(parameters, lr=0.1, **keys), TrainingMode(name=mode), lambda: 1, times
+    )
+
+    note_unsaved_states(optimizer)
+
+    found = warned(caplog, "worker.states_not_saved")
+    if mode == "async":  # whose pservers refuse it
+        unsaved = []
+    assert [(each["optimizer"], each["tables"]) for each in found] == (
+        [(inner.__name__, unsaved)] if unsaved else []
+    )
+    assert all(remedy in each["remedy"] for each in found)
+    assert not any("geo" in each["remedy"] for each in found)
+
+
+def test_a_script_is_warned_once_when_it_makes_its_optimizer(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    made(torch.optim.AdamW)
+
+    assert len(warned(caplog, "worker.states_not_saved")) == 1
 
 
 def without(folder: Path, table: str) -> None:
