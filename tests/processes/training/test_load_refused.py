@@ -40,6 +40,20 @@ def test_a_worker_that_cannot_take_its_states_leaves_the_job_as_it_was(
         assert [step, save, result["steps"]] == [[], [], 2]
 
 
+def test_an_error_that_nobody_expects_reaches_the_other_workers_too(
+    jobs: Any, folder: str
+) -> None:
+    common = ["--folder", folder, "--refusing", "1", "--oddly"]
+
+    results = jobs.run(SCRIPT, *common, workers=2, servers=1).results
+
+    (other, _, _), (own, _, _) = (result["caught"] for result in results)
+    assert own == ["AssertionError", "no such count"]
+    assert other[0] == "LoadRefusedError"
+    assert "worker 1 " in other[1]
+    assert all(result["after"] == result["before"] for result in results)
+
+
 def test_a_pserver_that_refuses_ends_the_training_until_another_load(
     jobs: Any, folder: str, tmp_path: Path
 ) -> None:
