@@ -12,16 +12,17 @@ that step when it is loaded.
 import math
 import threading
 import warnings
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from copy import copy
 from dataclasses import dataclass, field
-from types import SimpleNamespace
+from functools import partial
+from types import SimpleNamespace, TracebackType
 from typing import Any, Protocol
 
 import numpy as np
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
-from typing_extensions import runtime_checkable
+from typing_extensions import override, runtime_checkable
 
 from paramfleet.config.errors import NotYetError
 from paramfleet.model_state.plain import pack
@@ -196,22 +197,17 @@ class Registered:
             positions={0: self.positions()} if self.has_positions else {},
         )
 
-    @contextmanager
-    def taking(
-        self, saved: SavedProgress, *, rank: int, workers: int
-    ) -> Generator[dict[str, str], None, None]:
+    def taking(self, saved: SavedProgress, *, rank: int, workers: int) -> "_Taking":
         """Go on from what was saved: all objects that there is a state of, or none.
 
-        The block does what else has to succeed: if it fails, all are as they were.
+        The block of the context manager does what else has to succeed: if it fails, all are
+        as they were. It gets names of objects that stay as they are, and why: the checkpoint
+        has no state of them, or none that goes with this number of workers.
 
         Args:
             saved: What a checkpoint has.
             rank: This worker's.
             workers: How many there are now.
-
-        Yields:
-            Names of objects that stay as they are, and why: the checkpoint has no state of
-            them, or none that goes with this number of workers.
 
         Raises:
             RegisteredStateError: if a state isn't one of such an object; no object is changed.
@@ -224,14 +220,14 @@ class Registered:
                 state = _position(each, name, saved, rank=rank, workers=workers)
             if state is not None:
                 found[name] = state
-        with all_or_none({name: self._objects[name] for name in found}):
-            for name, state in found.items():
-                _restore(name, self._objects[name], state, steps_on=name in saved.pending)
-            yield {
-                name: _why_not(each, name, saved, rank=rank, workers=workers)
-                for name, each in self._objects.items()
-                if name not in found
-            }
+        lacking = {
+            name: _why_not(each, name, saved, rank=rank, workers=workers)
+            for name, each in self._objects.items()
+            if name not in found
+        }
+        return _Taking(self._objects, saved, found, lacking, partial(self._go_on, saved, found))
+
+    def _go_on(self, saved: SavedProgress, found: Mapping[str, Any]) -> None:
         for name, state in found.items():
             if _is_position(self._objects[name]):
                 self._positions[name] = state
@@ -256,6 +252,49 @@ class Registered:
             return False
         *_, before, last = counts
         return each.last_epoch - last == 1 and last - before == 1
+
+
+class _Taking(AbstractContextManager[dict[str, str]]):
+    """Objects that take their states, and keep them if the block succeeds.
+
+    No generator: an object may raise ``StopIteration``.
+    """
+
+    def __init__(
+        self,
+        objects: Mapping[str, Any],
+        saved: SavedProgress,
+        found: Mapping[str, Any],
+        lacking: dict[str, str],
+        go_on: Callable[[], None],
+    ) -> None:
+        self._objects = objects
+        self._saved = saved
+        self._found = found
+        self._lacking = lacking
+        self._go_on = go_on
+        self._stack = ExitStack()
+
+    @override
+    def __enter__(self) -> dict[str, str]:
+        with ExitStack() as stack:
+            stack.enter_context(all_or_none({n: self._objects[n] for n in self._found}))
+            for name, state in self._found.items():
+                pending = name in self._saved.pending
+                _restore(name, self._objects[name], state, steps_on=pending)
+            self._stack = stack.pop_all()
+        return self._lacking
+
+    @override
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stack.__exit__(kind, error, trace)
+        if error is None:
+            self._go_on()
 
 
 def _is_position(each: Any) -> bool:
