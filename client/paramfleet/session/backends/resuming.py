@@ -91,11 +91,11 @@ def taking_progress(
         yield list(lacking)
     optimizer.go_on_from(saved.steps)
     if lacking:
-        remedy = "they stay as they are; an epoch of them begins anew"
+        remedy = "they stay as they are; the epoch of a position begins anew"
         if workers != saved.workers and registered.has_positions:
             remedy = (
-                f"an epoch of them begins anew; with {saved.workers} workers it goes on where "
-                "it was"
+                f"the epoch of a position begins anew; load with {saved.workers} workers to go "
+                "on where it was"
             )
         facts = {"folder": folder, "reasons": lacking, "remedy": remedy}
         log.warning("worker.not_resumed", extra=facts)

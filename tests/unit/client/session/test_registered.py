@@ -341,11 +341,11 @@ def test_what_does_not_come_back_is_named_with_why_and_what_to_do(
         "mine": "it was saved by 2 workers, and there are 1 now",
     }
     assert other["remedy"] == (
-        "an epoch of them begins anew; with 2 workers it goes on where it was"
+        "the epoch of a position begins anew; load with 2 workers to go on where it was"
     )
     assert same["reasons"]["place"] == "the checkpoint has no position of worker 0"
     assert same["reasons"]["mine"] == "it wasn't saved: too deep"
-    assert same["remedy"] == "they stay as they are; an epoch of them begins anew"
+    assert same["remedy"] == "they stay as they are; the epoch of a position begins anew"
     assert other["folder"] == "x"
 
 
