@@ -229,6 +229,16 @@ class _Session:
         return [payload]
 
 
+class _StillClock:
+    """No time passes, so that as many steps wait for pservers as where these are near."""
+
+    def monotonic(self) -> float:
+        return 0.0
+
+    async def sleep(self, seconds: float) -> None:
+        del seconds
+
+
 class _Communicator:
     """What a mode asks of ``Communicator``, on a loop that runs only while it is waited for."""
 
@@ -240,6 +250,7 @@ class _Communicator:
         self._end_next = end_next
         self._spawned: set[asyncio.Task[Any]] = set()
         self.session = _Session(end_next)
+        self.clock = _StillClock()
 
     def raise_failure(self) -> None:
         """Nothing fails in the background."""

@@ -71,9 +71,13 @@ def took_in(worker: LogicalWorker) -> bool:
 MODES = pytest.mark.parametrize("keys", [{}, {"k_steps": 20}], ids=["async", "geo"])
 
 
-@MODES
+@pytest.mark.parametrize(
+    ("keys", "later"),
+    [({}, [1, 2]), ({"thread_pool_size": 1}, [1, 1]), ({"k_steps": 20}, [1, 1])],
+    ids=["async", "async, one push at a time", "geo"],
+)
 def test_nothing_is_on_its_way_after_a_first_step_and_later_steps_wait_for_nobody(
-    keys: dict[str, Any],
+    keys: dict[str, Any], later: list[int]
 ) -> None:
     travelling = []
     with job(2, **keys) as (logical, (first, _)):
@@ -81,7 +85,7 @@ def test_nothing_is_on_its_way_after_a_first_step_and_later_steps_wait_for_nobod
             take_step(first)
             travelling.append(len(logical._road._gates))
 
-    assert travelling == [0] * FRESH + [1, 1]
+    assert travelling == [0] * FRESH + later
 
 
 @MODES

@@ -32,7 +32,7 @@ class OutstandingSteps:
     def limit(self) -> int:
         """Return how many steps may wait beside the oldest that isn't applied; 1 at least."""
         round_trip_s = min(self._former_s, self._quickest_s)
-        if self._step_s is None or round_trip_s == float("inf"):
+        if self._step_s is None or round_trip_s in {0.0, float("inf")}:
             return 1
         if round_trip_s >= self._most * self._step_s:
             return self._most

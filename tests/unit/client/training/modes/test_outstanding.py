@@ -18,6 +18,7 @@ def test_one_step_waits_before_anything_is_known() -> None:
     assert OutstandingSteps(16).limit == 1
     assert after(round_trips_s=[0.5], steps_s=[]) == 1
     assert after(round_trips_s=[], steps_s=[0.5]) == 1
+    assert after(round_trips_s=[0.0], steps_s=[0.0]) == 1
 
 
 @pytest.mark.parametrize(
