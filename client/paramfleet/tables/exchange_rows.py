@@ -6,10 +6,10 @@ from numpy.typing import NDArray
 from paramfleet_shared.net.wire.message import MalformedMessageError, Message
 from paramfleet_shared.tables.encoding import are_bounds, unpack_ids
 
-__all__ = ["heard_ids", "removed_ids"]
+__all__ = ["received_ids", "removed_ids"]
 
 
-def heard_ids(answer: Message, index: int) -> NDArray[np.int64]:
+def received_ids(answer: Message, index: int) -> NDArray[np.int64]:
     """Return the ids of part ``index`` of an exchange's answer, int64 [n], one a row.
 
     Raises:
@@ -52,7 +52,7 @@ def _same_ids(answer: Message, index: int, other: object, num_rows: int) -> NDAr
         MalformedMessageError: if that part isn't there, or hasn't as many.
     """
     if isinstance(other, int) and 0 <= other < index and f"{other}.ids" in answer.tensors:
-        ids = heard_ids(answer, other)
+        ids = received_ids(answer, other)
         if len(ids) == num_rows:
             return ids
     raise MalformedMessageError(where=f"part {index}", rule="must name a part of as many ids")

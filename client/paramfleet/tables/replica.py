@@ -4,7 +4,7 @@ Two copies of every value: ``cur``, which the local optimizer moves, and ``old``
 what this worker and the servers agreed on. With N workers:
 
 * taking a delta: ``delta = (cur - old) / N; old += delta``
-* hearing of the servers' value P: ``cur += P - old; old = P``
+* receiving the servers' value P: ``cur += P - old; old = P``
 
 ``geo_merge`` says what becomes of the unsent rest ``cur - old``. ``remainder``
 keeps it, so that it is sent with later deltas and the total tends to the sum of
@@ -12,8 +12,8 @@ all workers' progress (Fleet's rule; see also Wu et al., GEO-SGD, in Fleet's
 documentation). ``average`` drops it: ``cur = old`` after taking a delta.
 
 ``paced``, ``damped`` and ``mean`` leave the division to the servers, which know how many
-workers share what changes: there N = 1, nothing is unsent, and the worker hears what became of
-its delta.
+workers share what changes: there N = 1, nothing is unsent, and the worker receives what
+became of its delta.
 
 A delta that is sent as narrow numbers is sent rounded: ``give_back`` counts what that loses
 as unsent, so that it goes with a later delta. With ``remainder`` it is taken out of ``old``
@@ -33,8 +33,8 @@ from paramfleet.tables.row_store import RowStore
 from paramfleet_shared.tables.kernels.basics.compiled import as_input
 from paramfleet_shared.tables.kernels.replica import (
     differing,
-    hear_rows,
     note_slots,
+    receive_rows,
     take_deltas,
 )
 from paramfleet_shared.tables.memory.reservation import RowColumn
@@ -104,7 +104,7 @@ class DenseReplica:
     def take_piece(
         self, cur: NDArray[np.float32], where: slice, *, rest: bool = False
     ) -> NDArray[np.float32]:
-        """Return the delta of some values to send; ``hear_piece`` follows before they move.
+        """Return the delta of some values to send; ``receive_piece`` follows before they move.
 
         Args:
             cur: As in ``delta_of_piece``, and so are the others.
@@ -115,7 +115,7 @@ class DenseReplica:
         self.old[where] += delta
         return delta
 
-    def hear_piece(
+    def receive_piece(
         self,
         cur: NDArray[np.float32],
         where: slice,
@@ -124,7 +124,7 @@ class DenseReplica:
         sent: bool = False,
         rest: bool = False,
     ) -> NDArray[np.float32]:
-        """Return some current values after hearing what the servers hold, float32 [n].
+        """Return some current values after receiving what the servers hold, float32 [n].
 
         Args:
             cur: Before, float32 [n].
@@ -156,10 +156,10 @@ class DenseReplica:
         self.old = values_P.copy()
         self._lost = None
 
-    def hear(
+    def receive(
         self, cur: NDArray[np.float32], served: NDArray[np.float32]
     ) -> NDArray[np.float32]:
-        """Return the current values after hearing what the servers hold.
+        """Return the current values after receiving what the servers hold.
 
         They are exactly ``served`` where nothing is unsent.
         """
@@ -258,11 +258,11 @@ class RowReplica:
         else:
             self.store.column(_OLD)[slots] -= lost
 
-    def hear(self, ids: NDArray[np.int64], served: NDArray[np.float32]) -> None:
+    def receive(self, ids: NDArray[np.int64], served: NDArray[np.float32]) -> None:
         """Take in rows that others changed: ids int64 [U], values float32 [U, D]."""
         slots = self.store.slots_to_overwrite(ids)  # a new row has nothing unsent
         rows = as_input(served, np.float32).reshape(-1)
-        hear_rows(self.store.flat, slots, rows, self._layout)
+        receive_rows(self.store.flat, slots, rows, self._layout)
 
     def drop(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Remove rows that the servers removed, int64 [n], with all progress of them.

@@ -78,7 +78,7 @@ class OptimizerOptionError(ContractError):
 
 
 class RuleChangedError(ContractError):
-    """An option of the optimizer changed after the pservers were told."""
+    """An option of the optimizer changed after it was declared to the pservers."""
 
     code = "contract.rule_changed"
     table: str

@@ -32,7 +32,7 @@ Numbers = Callable[[DenseBlock, slice], NDArray[np.float32]]
 """Returns what is sent for some values of a block, float32 [n]. Other threads call it, once
 for each value, while the training thread waits."""
 
-Heard = Callable[[DenseBlock, slice, NDArray[np.float32]], None]
+Received = Callable[[DenseBlock, slice, NDArray[np.float32]], None]
 """Takes what the pservers hold of some values of a block, float32 [n]; called as ``Numbers``,
 behind it."""
 
@@ -62,7 +62,7 @@ class Change:
     """What is sent."""
     part_fields: Callable[[DenseBlock], Mapping[str, Any]]
     """More of each part of a block."""
-    heard: Heard | None = None
+    received: Received | None = None
     """Takes what an exchange is answered with."""
     guarded: Numbers | None = None
     """As ``numbers``, but it changes nothing: called first, where the pservers judge an
@@ -100,16 +100,16 @@ class InPlace:
         self._blocks = blocks
         self._sequences = {block.name: count(1) for block in blocks}
 
-    def pull(self, heard: Heard | None = None) -> None:
+    def pull(self, received: Received | None = None) -> None:
         """Install the pservers' values.
 
         Args:
-            heard: Takes the values instead.
+            received: Takes the values instead.
 
         Raises:
             FleetError: if a pserver didn't answer, or the job failed.
         """
-        self._job.communicator.wait(self._pull(heard or _install))
+        self._job.communicator.wait(self._pull(received or _install))
 
     def change(self, change: Change, *, blocks: Sequence[DenseBlock] | None = None) -> None:
         """Send what changes the tables, and take what it is answered with.
@@ -123,18 +123,18 @@ class InPlace:
         """
         self._job.communicator.wait(self._change(change, blocks or self._blocks))
 
-    async def _pull(self, heard: Heard) -> None:
+    async def _pull(self, received: Received) -> None:
         for block in self._blocks:
-            reading = (self._pull_piece(block, each, heard) for each in self._pieces(block))
+            reading = (self._pull_piece(block, each, received) for each in self._pieces(block))
             await ends_of(reading, at_once=PIECES_AT_ONCE)
 
-    async def _pull_piece(self, block: DenseBlock, piece: _Piece, heard: Heard) -> None:
+    async def _pull_piece(self, block: DenseBlock, piece: _Piece, received: Received) -> None:
         where = max(piece.inside, key=lambda inside: inside.stop - inside.start)
         read = Read(table=block.name, size=block.size, piece=where)
         plan = ReadPlan([read], self._job.placement)
         rank = self._job.author.rank
         answers = await self._job.pservers.pull(plan, rank=rank, min_step=0)
-        await asyncio.to_thread(_take, block, piece, answers, heard)
+        await asyncio.to_thread(_take, block, piece, answers, received)
 
     async def _change(self, change: Change, blocks: Sequence[DenseBlock]) -> None:
         for block in blocks:
@@ -163,8 +163,8 @@ class InPlace:
 
         sent = await asyncio.to_thread(messages)
         answers = await self._job.pservers.change(change.op, sent)
-        if change.heard is not None:
-            await asyncio.to_thread(_take, block, piece, answers, change.heard)
+        if change.received is not None:
+            await asyncio.to_thread(_take, block, piece, answers, change.received)
 
     def _message(
         self,
@@ -228,7 +228,9 @@ class InPlace:
         return squares
 
 
-def _take(block: DenseBlock, piece: _Piece, answers: Sequence[Message], heard: Heard) -> None:
+def _take(
+    block: DenseBlock, piece: _Piece, answers: Sequence[Message], received: Received
+) -> None:
     """Take what each pserver holds of a piece.
 
     Raises:
@@ -237,7 +239,7 @@ def _take(block: DenseBlock, piece: _Piece, answers: Sequence[Message], heard: H
     for where, answer in zip(piece.values, answers, strict=True):
         rows = answer.tensors["0.rows"]
         check_array(rows, np.float32, (where.stop - where.start,), table=block.name)
-        heard(block, where, rows)
+        received(block, where, rows)
 
 
 def _install(block: DenseBlock, where: slice, values: NDArray[np.float32]) -> None:

@@ -131,7 +131,7 @@ class Job:
     def wait_for_the_end(self, name: str) -> None:
         """Wait for workers that may train on for long; this one is done.
 
-        Those who meet here hold the same buffers from then on.
+        Those who synchronize here hold the same buffers from then on.
         """
         with self.departure.at_rest():
             payloads = self._gather(name, self.agreement.payload(), FINISH_TIMEOUT_S)

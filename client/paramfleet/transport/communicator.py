@@ -44,7 +44,7 @@ _PUBLISH_PERIOD_S = 1.0
 """Seconds between two looks at this worker's facts for the job's status."""
 
 _LAST_WORDS_S = 3.0
-"""How long a worker that ends tries to tell the job why."""
+"""How long a worker that ends tries to report to the job why."""
 
 
 class CommunicatorClosedError(UnavailableError):

@@ -35,7 +35,7 @@ class Departure:
             return
         if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             self._pid = os.getpid()
-            signal.signal(signal.SIGTERM, self._hear)
+            signal.signal(signal.SIGTERM, self._receive)
 
     def begin(self) -> None:
         """Note that the training begins: from now on only a step's end is a good moment."""
@@ -55,7 +55,7 @@ class Departure:
         finally:
             self._at_rest = False
 
-    def _hear(self, number: int, frame: Any) -> None:
+    def _receive(self, number: int, frame: Any) -> None:
         del frame
         if os.getpid() != self._pid:  # a fork, such as a loader's: it isn't the worker
             signal.signal(number, signal.SIG_DFL)

@@ -335,7 +335,7 @@ class PServer:
     async def _publish(self, session: JobSession) -> None:
         while True:
             if self._routes is not None:
-                self._routes.obey(session.life.orders)
+                self._routes.apply_orders(session.life.orders)
                 await self._routes.count_rows()
             facts = self.status()
             for table in facts["tables"]:

@@ -16,13 +16,13 @@ from paramfleet_shared.tables.encoding import warm_codecs
 from paramfleet_shared.tables.kernels.basics.readiness import alone, is_cold, note_compiled
 from paramfleet_shared.tables.kernels.replica import (
     differing,
-    hear_rows,
     note_slots,
+    receive_rows,
     step_slots,
     take_deltas,
 )
 from paramfleet_shared.tables.kernels.rules import step_of
-from paramfleet_shared.tables.kernels.waiting import append_waiting, forget_told
+from paramfleet_shared.tables.kernels.waiting import append_waiting, forget_reported
 from paramfleet_shared.tables.partition import partition
 from paramfleet_shared.tables.routing import all_finite, merge_by_inverse, route
 from paramfleet_shared.tables.rowstore import gather_rows, scatter_rows
@@ -60,18 +60,18 @@ def warm(spec: TableSpec) -> None:
 
 
 def _warm_replica(rows: NDArray[np.float32], slots: NDArray[np.int64]) -> None:
-    """Compile what a GEO worker does with its rows, and a pserver to tell of them."""
+    """Compile what a GEO worker does with its rows, and a pserver to send them."""
     flat, dim = rows.reshape(-1), rows.shape[1]
     layout = (dim, dim, 0)
     numbers = step_of(OptimizerSpec(rule="sgd"), sparse=True, lr=0.0, step=1)
     step_slots(numbers, flat, flat.copy(), slots, (dim, dim, 0, 0))
     take_deltas(flat, slots, flat.copy(), layout, (np.float32(1.0), False))
-    hear_rows(flat, slots, flat.copy(), layout)
+    receive_rows(flat, slots, flat.copy(), layout)
     differing(flat, 1, np.empty(2, np.int64), layout)
     note_slots(slots, np.zeros(1, np.uint8), slots.copy(), 0)
     marks, queue = np.zeros(1, np.uint32), np.empty(2, np.uint32)
     append_waiting(slots, marks, queue, 0, np.uint32(1))
-    forget_told(queue, (0, 1, 1), marks, np.uint32(1))
+    forget_reported(queue, (0, 1, 1), marks, np.uint32(1))
 
 
 def warm_all() -> None:

@@ -31,7 +31,7 @@ Sparse = tuple[NDArray[np.int64], NDArray[np.float32]]
 
 
 @dataclass
-class Heard:
+class Received:
     """What a worker heard of one table in an exchange."""
 
     rows: dict[int, NDArray[np.float32]] = field(default_factory=dict)
@@ -189,7 +189,7 @@ class Worker:
         max_rows: int = 1 << 20,
         damping: float = 0.0,
         guarded_steps: int = 0,
-    ) -> dict[str, Heard]:
+    ) -> dict[str, Received]:
         """Exchange with every server, and note what to acknowledge next time."""
         messages = self.messages(
             parts,
@@ -202,23 +202,23 @@ class Worker:
             },
             step=step,
         )
-        heard: dict[str, Heard] = {table: Heard() for table in parts}
+        received: dict[str, Received] = {table: Received() for table in parts}
         for server, reply in enumerate(await self.send("exchange", messages)):
             for index, table in enumerate(parts):
-                told, facts = heard[table], reply.fields["parts"][index]
+                reported, facts = received[table], reply.fields["parts"][index]
                 rows = reply.tensors[f"{index}.rows"]
                 self.acks[server, table] = facts["batch"]
-                told.more |= facts["more"]
+                reported.more |= facts["more"]
                 if f"{index}.ids" in reply.tensors:
                     ids = reply.tensors[f"{index}.ids"]
-                    told.rows |= dict(zip(ids.tolist(), rows, strict=True))
+                    reported.rows |= dict(zip(ids.tolist(), rows, strict=True))
                 else:
                     size = self.specs[table].size
-                    told.dense = (
-                        np.empty(size, np.float32) if told.dense is None else told.dense
+                    reported.dense = (
+                        np.empty(size, np.float32) if reported.dense is None else reported.dense
                     )
-                    told.dense[self.range_of(server, size)] = rows
-        return heard
+                    reported.dense[self.range_of(server, size)] = rows
+        return received
 
 
 class Cluster:

@@ -311,16 +311,16 @@ async def test_what_a_full_block_refuses_in_geo_is_told_to_nobody(start_servers:
 
     assert rows_of(table) == [ROOM, 0]
     quiet = {"flat": np.zeros(13, np.float32), "more": nothing, "rows": nothing}
-    heard = await bob.exchange(quiet, step=1)
-    assert heard["flat"].dense is not None
-    assert heard["flat"].dense.tolist() == [0.0] * 13
-    assert heard["rows"].rows == heard["more"].rows == {}
+    received = await bob.exchange(quiet, step=1)
+    assert received["flat"].dense is not None
+    assert received["flat"].dense.tolist() == [0.0] * 13
+    assert received["rows"].rows == received["more"].rows == {}
 
     again(ada, *refused)
     await ada.exchange({**refused, "rows": part(ids_of(0, 3), ids_of(1, 9))}, step=1)
-    heard = await bob.exchange(quiet, step=2)
-    assert sorted(heard["rows"].rows) == sorted([*ids_of(0, 3), *ids_of(1, 9)])
-    assert sorted(heard["more"].rows) == sorted(ids_of(0, 9))
+    received = await bob.exchange(quiet, step=2)
+    assert sorted(received["rows"].rows) == sorted([*ids_of(0, 3), *ids_of(1, 9)])
+    assert sorted(received["more"].rows) == sorted(ids_of(0, 9))
 
 
 async def test_localsgd_changes_no_dense_table_where_rows_find_no_room(
@@ -337,9 +337,9 @@ async def test_localsgd_changes_no_dense_table_where_rows_find_no_room(
 
     assert (await ada.pull("flat")).tolist() == [0.0] * 13
     again(ada, "flat", "rows")
-    heard = await ada.exchange({**refused, "rows": part(ids_of(0, ROOM))})
-    assert heard["flat"].dense is not None
-    assert heard["flat"].dense.tolist() == [-1.0] * 13
+    received = await ada.exchange({**refused, "rows": part(ids_of(0, ROOM))})
+    assert received["flat"].dense is not None
+    assert received["flat"].dense.tolist() == [-1.0] * 13
 
 
 async def test_no_room_stays_claimed_when_all_is_done(start_servers: Start) -> None:

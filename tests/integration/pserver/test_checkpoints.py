@@ -223,8 +223,8 @@ async def test_geo_workers_hear_of_loaded_rows(
         await ada.ask("load", dirname=str(tmp_path))
 
     for worker in (ada, bob):
-        heard = (await worker.exchange(nothing))[ROWS.name].rows
-        np.testing.assert_array_equal([heard[row] for row in IDS], expected)
+        received = (await worker.exchange(nothing))[ROWS.name].rows
+        np.testing.assert_array_equal([received[row] for row in IDS], expected)
         assert (await worker.exchange(nothing))[ROWS.name].rows == {}
 
 
@@ -248,8 +248,8 @@ async def test_an_acknowledgement_from_before_a_load_forgets_no_loaded_row(
 
     for _ in range(4):  # its answers are lost: it goes on acknowledging the old one
         bob.acks.update(acks)
-        heard = (await bob.exchange(nothing))[ROWS.name].rows
-        assert sorted(heard) == sorted(IDS)
+        received = (await bob.exchange(nothing))[ROWS.name].rows
+        assert sorted(received) == sorted(IDS)
 
 
 RULES = {
@@ -280,8 +280,8 @@ async def test_another_optimizer_takes_the_values_and_begins_anew(
     if not load_first:
         replies = await after.ask("load", dirname=str(tmp_path))
         names = [ROWS.name, "flat"]
-        told = [[name, saved, rule] for name in names]
-        assert [reply.fields["left_out"] for reply in replies] == [told] * 3
+        reported = [[name, saved, rule] for name in names]
+        assert [reply.fields["left_out"] for reply in replies] == [reported] * 3
     else:
         assert all(reply.fields["loaded"] == [ROWS.name, "flat"] for reply in declared)
     got = await values_of(after)

@@ -110,12 +110,12 @@ async def test_an_exchange_of_a_piece_is_answered_with_its_values(start_servers:
     worker = (await start_servers(2)).worker()
     await worker.declare(table(OptimizerSpec(rule="sum")), mode="geo")
 
-    heard = [
+    received = [
         [answer.tensors["0.rows"] for answer in await worker.send("exchange", piece)]
         for piece in in_pieces(worker, numbers(1), tensor="deltas")
     ]
 
-    by_server = [np.concatenate(rows) for rows in zip(*heard, strict=True)]
+    by_server = [np.concatenate(rows) for rows in zip(*received, strict=True)]
     np.testing.assert_array_equal(np.concatenate(by_server), numbers(1))
 
 

@@ -134,11 +134,11 @@ async def test_a_late_geo_worker_hears_of_every_row(
     late = cluster.worker(rank, incarnation=incarnation)
 
     await late.declare(ROWS, mode="geo", worker_num=3)
-    heard = (await late.exchange({"rows": NOTHING}))["rows"]
+    received = (await late.exchange({"rows": NOTHING}))["rows"]
     await ada.exchange({"rows": rows({2: 1.0})})
     then = (await late.exchange({"rows": NOTHING}))["rows"]
 
-    assert {i: float(row[0]) for i, row in heard.rows.items()} == {1: 1.0, 2: 2.0, 3: 3.0}
+    assert {i: float(row[0]) for i, row in received.rows.items()} == {1: 1.0, 2: 2.0, 3: 3.0}
     assert {i: float(row[0]) for i, row in then.rows.items()} == {2: 3.0}
 
 

@@ -60,7 +60,7 @@ class Replica:
         self.old += delta
         return float(delta)
 
-    def hear(self, served: float) -> None:
+    def receive(self, served: float) -> None:
         self.cur += np.float32(served) - self.old
         self.old = np.float32(served)
 
@@ -74,11 +74,11 @@ async def test_the_classic_vector_of_two_workers(start_servers: Start) -> None:
     await bob.exchange({"rows": rows({7: 0.3})})
 
     delta = replica.delta()
-    heard = (await ada.exchange({"rows": rows({7: delta})}))["rows"]
-    replica.hear(float(heard.rows[7][0]))
+    received = (await ada.exchange({"rows": rows({7: delta})}))["rows"]
+    replica.receive(float(received.rows[7][0]))
 
     assert delta == pytest.approx(0.2)
-    np.testing.assert_allclose(heard.rows[7], 1.5, rtol=1e-6)
+    np.testing.assert_allclose(received.rows[7], 1.5, rtol=1e-6)
     assert float(replica.cur) == pytest.approx(1.7)
     assert float(replica.old) == pytest.approx(1.5)
     assert replica.delta() == pytest.approx(0.1)
@@ -91,18 +91,18 @@ async def test_a_row_of_one_worker_gets_all_and_one_of_all_workers_its_share(
     workers = await crew(await start_servers(2), 3, ROWS, FLAT)
     before = np.zeros(2)
     for step in range(4):
-        heard = {}
+        received = {}
         for rank, worker in enumerate(workers):
             parts = {"rows": rows({rank: 0.5, 9: 0.75}), "flat": np.ones(13, np.float32)}
-            heard[rank] = (await worker.exchange(parts, step=step, damping=damping))["rows"]
+            received[rank] = (await worker.exchange(parts, step=step, damping=damping))["rows"]
         alone, shared = await workers[0].pull("rows", [0, 9])
         grown, before = shared - before, shared
         np.testing.assert_allclose(alone, 0.5 * (step + 1))
         if step:
             np.testing.assert_allclose(grown, 3 * 0.75 * weight, rtol=1e-6)
-        assert {0, 1, 9} <= heard[2].rows.keys(), "less was added than it sent: it is told"
-        np.testing.assert_array_equal(heard[2].rows[9], shared)
-        assert 2 not in heard[2].rows, "its own row holds what it sent"
+        assert {0, 1, 9} <= received[2].rows.keys(), "less was added than it sent: it is told"
+        np.testing.assert_array_equal(received[2].rows[9], shared)
+        assert 2 not in received[2].rows, "its own row holds what it sent"
 
     parts = {"rows": NOTHING, "flat": np.zeros(13, np.float32)}
     flat = (await workers[0].exchange(parts))["flat"].dense
@@ -132,10 +132,10 @@ async def test_a_writer_hears_what_a_table_of_16_bits_made_of_its_row(
     narrow = replace(ROWS, storage="bfloat16")
     ada, _ = await crew(await start_servers(1), 2, narrow)
 
-    heard = (await ada.exchange({"rows": rows({1: 1.0009765625})}))["rows"]
+    received = (await ada.exchange({"rows": rows({1: 1.0009765625})}))["rows"]
 
-    np.testing.assert_array_equal([heard.rows[1]], await ada.pull("rows", [1]))
-    assert heard.rows[1][0] in {1.0, 1.0078125}
+    np.testing.assert_array_equal([received.rows[1]], await ada.pull("rows", [1]))
+    assert received.rows[1][0] in {1.0, 1.0078125}
 
 
 async def test_what_is_divided_ends_the_same_for_all(start_servers: Start) -> None:
@@ -147,12 +147,12 @@ async def test_what_is_divided_ends_the_same_for_all(start_servers: Start) -> No
             changes = {int(row): 1.0 for row in dice.choice(40, 12, replace=False)}
             for row in changes:
                 mine[row] = mine.get(row, np.zeros(2, np.float32)) + np.float32(1.0)
-            heard = await worker.exchange({"rows": rows(changes)}, step=step, damping=0.5)
-            mine.update(heard["rows"].rows)
+            received = await worker.exchange({"rows": rows(changes)}, step=step, damping=0.5)
+            mine.update(received["rows"].rows)
 
     for worker, mine in zip(workers, held, strict=True):
-        heard = await worker.exchange({"rows": NOTHING}, step=6, damping=0.5)
-        mine.update(heard["rows"].rows)
+        received = await worker.exchange({"rows": NOTHING}, step=6, damping=0.5)
+        mine.update(received["rows"].rows)
         served = await worker.pull("rows", list(mine))
         np.testing.assert_array_equal(list(mine.values()), served)
     assert len(held[0]) == len(held[1]) == len(held[2]) > 30
@@ -163,10 +163,10 @@ async def test_divided_differences_of_a_lost_reply_count_once(start_servers: Sta
     ada, bob = await crew(await start_servers(1, faults=plan), 2, ROWS)
     await ada.exchange({"rows": rows({1: 1.0})}, damping=1.0)
 
-    heard = (await bob.exchange({"rows": rows({1: 1.0})}, damping=1.0))["rows"]
+    received = (await bob.exchange({"rows": rows({1: 1.0})}, damping=1.0))["rows"]
 
     assert len(plan.fired) == 1
-    np.testing.assert_array_equal(heard.rows[1], [1.5, 1.5])
+    np.testing.assert_array_equal(received.rows[1], [1.5, 1.5])
     np.testing.assert_array_equal(await bob.pull("rows", [1]), [[1.5, 1.5]])
 
 
@@ -216,12 +216,12 @@ async def test_a_number_of_steps_whose_square_is_infinite_changes_nothing(
 async def test_one_worker_hears_nothing_of_itself(start_servers: Start) -> None:
     (ada,) = await crew(await start_servers(2), 1, ROWS, FLAT)
 
-    heard = await ada.exchange(
+    received = await ada.exchange(
         {"rows": rows({1: 0.5, 2: 1.5}), "flat": np.ones(13, np.float32)}
     )
 
-    assert heard["rows"].rows == {}
-    np.testing.assert_array_equal(heard["flat"].dense, np.ones(13, np.float32))
+    assert received["rows"].rows == {}
+    np.testing.assert_array_equal(received["flat"].dense, np.ones(13, np.float32))
     np.testing.assert_array_equal(await ada.pull("rows", [1, 2]), [[0.5, 0.5], [1.5, 1.5]])
 
 
@@ -243,9 +243,9 @@ async def test_replicas_agree_after_exchanges_without_training(start_servers: St
     for _ in range(60):
         for worker, mine in zip(workers, replicas, strict=True):
             deltas = {row: replica.delta() for row, replica in mine.items()}
-            heard = (await worker.exchange({"rows": rows(deltas)}))["rows"]
-            for row, served in heard.rows.items():
-                mine.setdefault(row, Replica(0.0, num_workers=3)).hear(float(served[0]))
+            received = (await worker.exchange({"rows": rows(deltas)}))["rows"]
+            for row, served in received.rows.items():
+                mine.setdefault(row, Replica(0.0, num_workers=3)).receive(float(served[0]))
 
     served_rows = (await workers[0].pull("rows", list(range(50))))[:, 0]
     np.testing.assert_allclose(served_rows, moved, atol=1e-4)
@@ -261,11 +261,11 @@ async def test_a_lost_reply_is_told_again_and_its_differences_are_added_once(
     ada, bob = await crew(await start_servers(1, faults=plan), 2, ROWS)
     await ada.exchange({"rows": rows({1: 1.0})})
 
-    heard = (await bob.exchange({"rows": rows({2: 1.0})}))["rows"]
+    received = (await bob.exchange({"rows": rows({2: 1.0})}))["rows"]
     after = (await bob.exchange({"rows": NOTHING}))["rows"]
 
     assert len(plan.fired) == 1
-    np.testing.assert_array_equal(heard.rows[1], [1, 1])
+    np.testing.assert_array_equal(received.rows[1], [1, 1])
     assert after.rows == {}
     np.testing.assert_array_equal(await bob.pull("rows", [2]), [[1, 1]])
 
@@ -278,8 +278,8 @@ async def test_a_worker_that_never_acknowledges_hears_the_same_again(
 
     for _ in range(3):
         bob.acks.clear()
-        heard = (await bob.exchange({"rows": NOTHING}))["rows"]
-        assert list(heard.rows) == [1]
+        received = (await bob.exchange({"rows": NOTHING}))["rows"]
+        assert list(received.rows) == [1]
 
 
 async def test_a_bounded_reply_says_that_there_is_more(start_servers: Start) -> None:
@@ -289,9 +289,9 @@ async def test_a_bounded_reply_says_that_there_is_more(start_servers: Start) -> 
     seen: set[int] = set()
     more = []
     for _ in range(3):
-        heard = (await bob.exchange({"rows": NOTHING}, max_rows=4))["rows"]
-        more.append(heard.more)
-        seen |= set(heard.rows)
+        received = (await bob.exchange({"rows": NOTHING}, max_rows=4))["rows"]
+        more.append(received.more)
+        seen |= set(received.rows)
 
     assert more == [True, True, False]
     assert seen == set(range(10))
@@ -303,9 +303,9 @@ async def test_differences_that_are_not_finite_change_nothing(start_servers: Sta
     with pytest.raises(NonFiniteGradientError):
         await ada.exchange({"rows": rows({1: 1.0}), "flat": np.full(13, np.nan, np.float32)})
 
-    heard = await bob.exchange({"rows": NOTHING, "flat": np.zeros(13, np.float32)})
-    assert heard["rows"].rows == {}
-    np.testing.assert_array_equal(heard["flat"].dense, np.zeros(13, np.float32))
+    received = await bob.exchange({"rows": NOTHING, "flat": np.zeros(13, np.float32)})
+    assert received["rows"].rows == {}
+    np.testing.assert_array_equal(received["flat"].dense, np.zeros(13, np.float32))
 
 
 async def test_an_exchange_commits_its_step_and_one_who_left_is_refused(
@@ -320,8 +320,8 @@ async def test_an_exchange_commits_its_step_and_one_who_left_is_refused(
 
     with pytest.raises(UnknownWorkerError):
         await bob.exchange({"rows": NOTHING})
-    heard = (await ada.exchange({"rows": NOTHING}))["rows"]
-    assert heard.rows == {}
+    received = (await ada.exchange({"rows": NOTHING}))["rows"]
+    assert received.rows == {}
 
 
 async def test_one_who_left_before_a_table_was_touched_leaves_nothing_behind(
@@ -401,10 +401,10 @@ async def test_a_large_exchange_leaves_the_loop_and_loses_nothing(start_servers:
     ids = np.arange(50_000, dtype=np.int64)
 
     await ada.exchange({"rows": (ids, np.ones((50_000, 2), np.float32))})
-    heard = (await bob.exchange({"rows": NOTHING}))["rows"]
+    received = (await bob.exchange({"rows": NOTHING}))["rows"]
 
-    assert len(heard.rows) == 50_000
-    assert all(value[0] == 1.0 for value in heard.rows.values())
+    assert len(received.rows) == 50_000
+    assert all(value[0] == 1.0 for value in received.rows.values())
 
 
 async def test_guarded_differences_that_grow_are_shortened_and_divided(
@@ -416,7 +416,7 @@ async def test_guarded_differences_that_grow_are_shortened_and_divided(
         await ada.exchange(usual, step=step, guarded_steps=1)
     before = await ada.pull("rows", [1]), await ada.pull("flat")
 
-    heard = await ada.exchange(
+    received = await ada.exchange(
         {"rows": rows({1: 4.0}), "flat": np.full(13, 4.0, np.float32)}, step=2, guarded_steps=1
     )
 
@@ -425,7 +425,7 @@ async def test_guarded_differences_that_grow_are_shortened_and_divided(
     after = await ada.pull("rows", [1]), await ada.pull("flat")
     np.testing.assert_allclose(after[0] - before[0], 1.0, rtol=1e-6)
     np.testing.assert_allclose(after[1] - before[1], 0.5, rtol=1e-6)
-    assert heard["rows"].rows.keys() == {1}, "less was added than it sent: it is told"
+    assert received["rows"].rows.keys() == {1}, "less was added than it sent: it is told"
 
 
 async def test_differences_of_more_steps_may_be_longer(start_servers: Start) -> None:

@@ -126,16 +126,16 @@ async def test_geo_exchanges_sum_exactly_and_a_listener_hears_it_all(
         await worker.declare(ROWS, FLAT, mode="geo", worker_num=NUM_WORKERS)
     *writers, listener = workers
     entries = [[entry(dice) for _ in range(NUM_STEPS)] for _ in writers]
-    heard: dict[int, np.ndarray] = {}
+    received: dict[int, np.ndarray] = {}
 
     async def write(writer: Worker, mine: list[dict[str, Any]]) -> None:
         for step, each in enumerate(mine):
             await writer.exchange(each, step=step, max_rows=5)
 
     async def listen() -> bool:
-        told = await listener.exchange(nothing(), max_rows=3)
-        heard.update(told["rows"].rows)
-        return told["rows"].more
+        reported = await listener.exchange(nothing(), max_rows=3)
+        received.update(reported["rows"].rows)
+        return reported["rows"].more
 
     async with asyncio.TaskGroup() as tasks:
         for writer, mine in zip(writers, entries, strict=True):
@@ -149,9 +149,9 @@ async def test_geo_exchanges_sum_exactly_and_a_listener_hears_it_all(
     everything = [each for mine in entries for each in mine]
     await compare(listener, everything)
     touched = sorted({int(row) for each in everything for row in each["rows"][0]})
-    assert sorted(heard) == touched
+    assert sorted(received) == touched
     rows, _ = totals(everything)
-    np.testing.assert_array_equal([heard[row] for row in touched], rows[touched])
+    np.testing.assert_array_equal([received[row] for row in touched], rows[touched])
 
 
 def nothing() -> dict[str, Any]:

@@ -166,9 +166,9 @@ async def test_rows_are_added_up_as_in_geo(start_servers: Start) -> None:
     ids = np.array([7], np.int64)
 
     await workers[0].exchange({"rows": (ids, np.ones((1, 2), np.float32))})
-    heard = await workers[1].exchange({"rows": (ids[:0], np.empty((0, 2), np.float32))})
+    received = await workers[1].exchange({"rows": (ids[:0], np.empty((0, 2), np.float32))})
 
-    np.testing.assert_array_equal(heard["rows"].rows[7], [1, 1])
+    np.testing.assert_array_equal(received["rows"].rows[7], [1, 1])
     adam = TableSpec(name="adam", kind="sparse", optimizer=OptimizerSpec(rule="adam"))
     with pytest.raises(GeoRuleError, match="'adam'"):
         await workers[0].declare(adam, mode="localsgd", worker_num=2)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from paramfleet.tables.exchange_rows import heard_ids, removed_ids
+from paramfleet.tables.exchange_rows import received_ids, removed_ids
 from paramfleet.tables.replica import RowReplica
 from paramfleet.tables.row_store import RowStore
-from paramfleet_pserver.api.answers import telling
+from paramfleet_pserver.api.answers import described
 from paramfleet_pserver.commands.machine import Machine
 from paramfleet_pserver.commands.records import Exchange, Leave, Make, Remove
 from paramfleet_pserver.commands.terms import Terms
@@ -103,12 +103,12 @@ class Worker:
         outcome = self.server.machine.execute(Exchange(request))
         await outcome.applied
         assert outcome.taken is not None
-        parts, tensors = telling(await outcome.taken.read())
+        parts, tensors = described(await outcome.taken.read())
         if is_lost:
             return True
         answer = Message(fields={"parts": parts}, tensors=tensors)
         self.replica.drop(removed_ids(answer, 0))
-        self.replica.hear(heard_ids(answer, 0), tensors["0.rows"])
+        self.replica.receive(received_ids(answer, 0), tensors["0.rows"])
         self.ack = parts[0]["batch"]
         return bool(parts[0]["more"])
 

@@ -137,7 +137,7 @@ async def test_an_exchange_adds_and_answers_as_it_asks(
     nothing = {"sums": (IDS[:0], deltas[:0])}
     (asking,) = reader.messages(nothing, tensor="deltas", extra=extra, step=0)
     asking.fields["parts"][0]["wire"] = wire
-    heard = await reader.call(
+    received = await reader.call(
         0,
         "exchange",
         Message(
@@ -152,12 +152,12 @@ async def test_an_exchange_adds_and_answers_as_it_asks(
 
     values = first + decode_rows(encode_rows(deltas, wire), wire)
     served = dict(zip(IDS.tolist(), decode_rows(encode_rows(values, wire), wire), strict=True))
-    assert heard.fields["parts"][0]["ids"] == "delta"
-    assert heard.tensors["0.ids"].nbytes < 2 * len(IDS)
-    ids = unpack_ids(heard.tensors["0.ids"], heard.tensors["0.offsets"])
+    assert received.fields["parts"][0]["ids"] == "delta"
+    assert received.tensors["0.ids"].nbytes < 2 * len(IDS)
+    ids = unpack_ids(received.tensors["0.ids"], received.tensors["0.offsets"])
     assert ids is not None
     assert sorted(ids.tolist()) == sorted(IDS.tolist())
-    for each, row in zip(ids.tolist(), numbers(heard, 0, wire), strict=True):
+    for each, row in zip(ids.tolist(), numbers(received, 0, wire), strict=True):
         assert np.array_equal(row, served[each])
 
 

@@ -48,9 +48,11 @@ def test_workers_have_a_core_each_in_turns() -> None:
 def test_a_command_runs_on_its_cores_from_the_start() -> None:
     last = USABLE[-1:]
 
-    told = subprocess.check_output(tied(pinned([sys.executable, "-c", TELL], last)), text=True)
+    reported = subprocess.check_output(
+        tied(pinned([sys.executable, "-c", TELL], last)), text=True
+    )
 
-    assert told.split() == [str(last[0])]
+    assert reported.split() == [str(last[0])]
 
 
 def test_a_command_without_cores_is_as_it_was() -> None:
@@ -59,11 +61,11 @@ def test_a_command_without_cores_is_as_it_was() -> None:
 
 @linux
 def test_a_command_runs_even_where_there_are_no_such_cores() -> None:
-    told = subprocess.check_output(
+    reported = subprocess.check_output(
         tied(pinned([sys.executable, "-c", TELL], (1_000_000,))), text=True
     )
 
-    assert told.split() == [str(core) for core in USABLE]
+    assert reported.split() == [str(core) for core in USABLE]
 
 
 @linux

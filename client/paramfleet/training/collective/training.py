@@ -1,4 +1,4 @@
-"""Collective training of one worker: model and optimizer meet here, in either order."""
+"""Collective training of one worker: its model and its optimizer, given in either order."""
 
 from collections.abc import Callable
 from typing import Any

@@ -47,7 +47,7 @@ class GroupSynchronizer:
         ledger: Where bytes are counted.
         device: Of the model.
         group_settings: Deadline and buckets.
-        clock: What waits are told by.
+        clock: What waits are measured by.
     """
 
     def __init__(

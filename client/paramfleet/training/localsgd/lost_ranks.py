@@ -34,7 +34,7 @@ class SynchronizationLostError(IntegrityError):
     def describe(self) -> str:
         who = (
             ", ".join(f"rank {number}" for number in self.missing)
-            or "a rank that can't be told"
+            or "a rank that can't be determined"
         )
         return (
             f"rank {self.rank}: {self.operation}: {who} didn't take part within "

@@ -44,7 +44,7 @@ class LossMissingError(ContractError):
 
 
 class NotFiniteError(ContractError):
-    """What this worker learned holds NaN or infinities; nobody was told of it."""
+    """What this worker learned holds NaN or infinities; nothing of it was sent."""
 
     code = "contract.localsgd_not_finite"
     fragment: int

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 __all__ = ["PserverSynchronizer", "outer_rule"]
 
 
-class _Heard(NamedTuple):
+class _Received(NamedTuple):
     """What one exchange brought."""
 
     values_F: NDArray[np.float32] | None
@@ -67,7 +67,7 @@ class _Exchanging:
     """An exchange that has begun."""
 
     synchronizer: "PserverSynchronizer"
-    future: "Future[_Heard]"
+    future: "Future[_Received]"
     device: torch.device
 
     def done(self) -> bool:
@@ -81,10 +81,10 @@ class _Exchanging:
             FleetError: why there are none; it names who didn't answer, and for how long.
         """
         with self.synchronizer.job.times.during("push"):
-            heard = self.future.result()
-        self.synchronizer.note(heard)
-        assert heard.values_F is not None, "they weren't exchanged in place"
-        return to_device(torch.from_numpy(heard.values_F), self.device)
+            received = self.future.result()
+        self.synchronizer.note(received)
+        assert received.values_F is not None, "they weren't exchanged in place"
+        return to_device(torch.from_numpy(received.values_F), self.device)
 
 
 class PserverSynchronizer:
@@ -189,7 +189,7 @@ class PserverSynchronizer:
             difference = _learned(block, where, snapshot_F)
             return np.negative(difference, out=difference) if adds_up else difference
 
-        def hear(block: DenseBlock, where: slice, served: NDArray[np.float32]) -> None:
+        def receive(block: DenseBlock, where: slice, served: NDArray[np.float32]) -> None:
             block.install_piece(where.start, served)
             snapshot_F[where].copy_(torch.from_numpy(served))
 
@@ -199,14 +199,14 @@ class PserverSynchronizer:
             fields={"step": step},
             numbers=learned,
             part_fields=lambda _: {"ack": 0, "max_rows": 1, "lr": self._settings.outer_lr},
-            heard=hear,
+            received=receive,
         )
         assert self._in_place is not None, "move_in_place was called"
         with self.job.times.during("push"):
             self._in_place.change(change, blocks=[self._blocks[fragment]])
-            heard = self.job.communicator.wait(self._end_exchange(step, self._loss))
+            received = self.job.communicator.wait(self._end_exchange(step, self._loss))
         self._ledger.sent(4 * self._blocks[fragment].size)
-        self.note(heard)
+        self.note(received)
 
     def mean(self, value: float) -> float:
         """Return the mean of this worker's loss and what the others said last.
@@ -217,10 +217,10 @@ class PserverSynchronizer:
         self._loss = value
         return (value + sum(self._others)) / (1 + len(self._others))
 
-    def note(self, heard: _Heard) -> None:
+    def note(self, received: _Received) -> None:
         """Keep what came with the values."""
-        self.num_workers, self._others = heard.workers, heard.losses
-        self.job.staleness.note(step=self.step, slowest=heard.slowest)
+        self.num_workers, self._others = received.workers, received.losses
+        self.job.staleness.note(step=self.step, slowest=received.slowest)
 
     def forget(self) -> None:
         """Drop what narrow numbers lost of differences: the tables were set anew."""
@@ -252,7 +252,7 @@ class PserverSynchronizer:
 
     async def _exchange(
         self, fragment: int, write: Write, step: int, loss: float | None
-    ) -> _Heard:
+    ) -> _Received:
         answer_wire = answer_dtype(write.wire)
         about = {"ack": 0, "max_rows": 1, "answer_wire": answer_wire}
         messages = write_messages(
@@ -267,17 +267,17 @@ class PserverSynchronizer:
             values_F = await fetch_exchanged(
                 self.job, self._blocks[fragment], answers, 0, wire=answer_wire
             )
-        return _heard(values_F, answers)
+        return _received(values_F, answers)
 
-    async def _end_exchange(self, step: int, loss: float | None) -> _Heard:
+    async def _end_exchange(self, step: int, loss: float | None) -> _Received:
         """End an exchange whose pieces have been sent."""
         fields = {**self.job.author.fields(), "step": step, "loss": loss, "parts": []}
-        return _heard(None, await self.job.pservers.call_all("exchange", fields))
+        return _received(None, await self.job.pservers.call_all("exchange", fields))
 
 
-def _heard(values_F: NDArray[np.float32] | None, answers: Sequence[Message]) -> _Heard:
+def _received(values_F: NDArray[np.float32] | None, answers: Sequence[Message]) -> _Received:
     fields = answers[0].fields
-    return _Heard(
+    return _Received(
         values_F,
         slowest_of(answers),
         int(fields["workers"]),

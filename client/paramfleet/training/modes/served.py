@@ -256,7 +256,7 @@ class ServedMode(Mode):
             self._job.staleness.note(step=self._step, slowest=slowest_of(answers))
 
     def check_rules(self) -> None:
-        """Refuse options that changed since the servers were told; the lr may.
+        """Refuse options that changed since they were declared to the servers; the lr may.
 
         Raises:
             RuleChangedError: naming the table.

@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 from paramfleet_pserver.api.reading import tensors_of
 from paramfleet_pserver.commands.taking import PartReply
 
-__all__ = ["telling"]
+__all__ = ["described"]
 
 
-def telling(
+def described(
     replies: Sequence[PartReply],
 ) -> tuple[list[dict[str, Any]], dict[str, NDArray[Any]]]:
     """Return what an exchange's answer says of each part, and its tensors."""

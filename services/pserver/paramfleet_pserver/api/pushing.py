@@ -129,7 +129,7 @@ async def apply_exchange(
         request: What it came with.
 
     Returns:
-        What the worker is to hear of each table, and what the others said of their losses.
+        What the worker is to receive of each table, and the losses that the others reported.
 
     Cancellation: what was begun is applied all the same.
 
@@ -143,7 +143,7 @@ async def apply_exchange(
     claims = await admit(partial(training.machine.judge, command), owners, hold)
     outcome = training.execute(command, claims=claims)
     _note(holding, exchange, outcome)
-    losses = training.hear_loss(exchange.rank, exchange.loss)
+    losses = training.note_loss(exchange.rank, exchange.loss)
     await _until_applied(training, outcome)
     if not all(outcome.fresh):
         await owners.settle()  # the original may still be on its way

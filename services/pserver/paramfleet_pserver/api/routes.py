@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from paramfleet_pserver.api.access import IssuedIncarnations
-from paramfleet_pserver.api.answers import telling
+from paramfleet_pserver.api.answers import described
 from paramfleet_pserver.api.pushing import (
     answer_pull,
     apply_exchange,
@@ -145,7 +145,7 @@ class Routes:
         self._checkpoints.asking.leave(rank)
         return True
 
-    def obey(self, orders: Orders) -> None:
+    def apply_orders(self, orders: Orders) -> None:
         """Keep to the settings that an operator changed."""
         if self._training is not None and "max_staleness" in orders.settings:
             self._training.execute(Limit(orders.settings["max_staleness"]))
@@ -244,7 +244,7 @@ class Routes:
         replies, losses = await apply_exchange(
             training, self._owners, exchange, self._holding, request
         )
-        parts, tensors = telling(replies)
+        parts, tensors = described(replies)
         return Message(
             fields={
                 "parts": parts,

@@ -1,11 +1,11 @@
-"""Exchanges: a worker adds its differences and hears what the others changed.
+"""Exchanges: a worker adds its differences and receives what the others changed.
 
 In LocalSGD a dense table's optimizer takes the differences instead, each worker's divided by
 the number of workers there are.
 
 The order that loses nothing: differences are added, then their rows are noted for the
 other workers, then this worker's waiting rows are taken, then they are read. A reader
-between the steps reads a newer row than it had to and hears of it again. What was begun
+between the steps reads a newer row than it had to and receives it again. What was begun
 ends even if the request's deadline cuts its answer off.
 
 A difference may be divided by how many workers share what it changes, to a power that its
@@ -28,7 +28,7 @@ from typing_extensions import override
 
 from paramfleet_pserver.commands.modes import EVERY_MODE, ServerMode
 from paramfleet_pserver.commands.records import Announce, Announced, Remove
-from paramfleet_pserver.commands.removing import release_told, remove_recorded
+from paramfleet_pserver.commands.removing import release_reported, remove_recorded
 from paramfleet_pserver.commands.taking import Taken, TakingRows
 from paramfleet_pserver.core.geo_recorder import GeoRecorder
 from paramfleet_pserver.core.pacing import Pace, RateGuard
@@ -139,7 +139,7 @@ class GeoExchange(ServerMode):
 
     @override
     def news_of_load(self) -> Iterator[Announce | Announced]:
-        """Yield what lets every worker hear of every row that came from a checkpoint.
+        """Yield what sends every worker every row that came from a checkpoint.
 
         What was executed once isn't yielded again, and what was left out is made up for.
         """
@@ -153,7 +153,7 @@ class GeoExchange(ServerMode):
 
     @override
     def news_of_all(self, rank: Rank) -> Iterator[Announce | Announced]:
-        """Yield what lets a worker that joined hear of every row that there is already.
+        """Yield what sends a worker that joined every row that there is already.
 
         What was left out is made up for, and a row that waits already does so once.
         """
@@ -285,7 +285,7 @@ class _Recorded(NamedTuple):
         self._count_bytes()
 
     def leave(self, rank: Rank) -> None:
-        release_told(self.block.rows, self.recorder, self.recorder.leave(rank))
+        release_reported(self.block.rows, self.recorder, self.recorder.leave(rank))
         self.sharers.leave(rank)
         self._count_bytes()
 
@@ -332,7 +332,7 @@ class _Recorded(NamedTuple):
         part.weights[:] = np.float32(scale) / counts.astype(np.float32) ** np.float32(power)
 
     def record(self, part: SparsePart, *, writer: Rank) -> None:
-        """Note rows that changed; the writer hears of those that aren't what it holds."""
+        """Note rows that changed; the writer receives those that aren't what it holds."""
         rows = self._slots_of(part)
         is_rounded = self.block.rows.spec.storage != "float32"
         self.recorder.record(rows, writer=None if is_rounded else writer)

@@ -1,10 +1,10 @@
 """What changes a pserver's training: each change is a value, and bytes.
 
-A command holds all that decides its outcome, beside the state that it meets: two servers in the
-same state that execute the same commands in the same order come to the same state. So it names
-no cache of the server that took the request: ids that a request names by an earlier pull, by
-numbers or by another part are written out, and numbers that came ahead in pieces are in it.
-Numbers stay as they travelled.
+A command holds all that decides its outcome, beside the state that it is applied to: two
+servers in the same state that execute the same commands in the same order come to the same
+state. So it names no cache of the server that took the request: ids that a request names by an
+earlier pull, by numbers or by another part are written out, and numbers that came ahead in
+pieces are in it. Numbers stay as they travelled.
 """
 
 from dataclasses import dataclass

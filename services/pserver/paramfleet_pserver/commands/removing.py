@@ -15,7 +15,7 @@ from paramfleet_pserver.core.geo_recorder import GeoRecorder
 from paramfleet_pserver.tables.blocks import Block
 from paramfleet_shared.tables.sparse import SparseShard
 
-__all__ = ["News", "news_of", "release_told", "remove_recorded", "remove_rows"]
+__all__ = ["News", "news_of", "release_reported", "remove_recorded", "remove_rows"]
 
 
 class News(NamedTuple):
@@ -37,10 +37,10 @@ def remove_recorded(
 ) -> None:
     """Let workers be sent that the rows in ``places``, int64 [n], were removed."""
     recorder.record(places, writer=None)
-    release_told(rows, recorder, places)
+    release_reported(rows, recorder, places)
 
 
-def release_told(
+def release_reported(
     rows: SparseShard, recorder: GeoRecorder, places: NDArray[np.integer[Any]]
 ) -> None:
     """Let new rows have those of some places that wait for no worker.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from paramfleet_pserver.commands.removing import News, news_of, release_told
+from paramfleet_pserver.commands.removing import News, news_of, release_reported
 from paramfleet_pserver.core.geo_recorder import GeoRecorder, Reply
 from paramfleet_pserver.requests.checked import ExchangePart, ExchangeRequest
 from paramfleet_pserver.tables.blocks import Block
@@ -33,7 +33,7 @@ __all__ = ["PartReply", "Taken", "TakingRows"]
 
 @dataclass(kw_only=True, slots=True)
 class PartReply:
-    """What the worker hears of one table."""
+    """What the worker receives of one table."""
 
     batch: int = 0
     """To be acknowledged; 0 for a dense table, which is sent whole."""
@@ -70,8 +70,8 @@ class TakingRows:
         return Job(self._block.owner, min(waiting, self._max_rows), self._act)
 
     def _act(self) -> None:
-        told = self._recorder.acknowledge(self._rank, self._ack)
-        release_told(self._block.rows, self._recorder, told)
+        reported = self._recorder.acknowledge(self._rank, self._ack)
+        release_reported(self._block.rows, self._recorder, reported)
         self.reply = self._recorder.take(self._rank, max_rows=self._max_rows)
         self.news = news_of(self._block.rows, self.reply.rows)
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from paramfleet_shared.tables.kernels.waiting import append_waiting, forget_told
+from paramfleet_shared.tables.kernels.waiting import append_waiting, forget_reported
 from paramfleet_shared.values.ids import Rank
 
 __all__ = ["GeoRecorder", "Reply"]
@@ -120,7 +120,7 @@ class GeoRecorder:
 
         Args:
             rows: Their numbers, from 0. int64 [n].
-            writer: Whose exchange changed them; None tells everybody.
+            writer: Whose exchange changed them; None reports to everybody.
         """
         for rank in self._workers:
             if rank != writer:
@@ -150,10 +150,10 @@ class GeoRecorder:
         stop = worker.sent[batch]
         worker.sent = {number: end for number, end in worker.sent.items() if number > batch}
         places = (worker.first, stop, worker.end)
-        worker.end = forget_told(worker.queue, places, worker.marks, np.uint32(batch))
-        told = worker.queue[worker.first : stop]
+        worker.end = forget_reported(worker.queue, places, worker.marks, np.uint32(batch))
+        reported = worker.queue[worker.first : stop]
         worker.first = max(worker.first, stop)
-        return told
+        return reported
 
     def take(self, rank: Rank, *, max_rows: int) -> Reply:
         """Make the next reply to a worker: what it hasn't acknowledged, oldest first.

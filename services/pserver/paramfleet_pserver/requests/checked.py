@@ -135,7 +135,7 @@ class ExchangePart(NamedTuple):
 
 
 class ExchangeRequest(NamedTuple):
-    """What a worker tells and asks in GEO and LocalSGD."""
+    """What a worker sends and asks for in GEO and LocalSGD."""
 
     rank: Rank
     incarnation: int

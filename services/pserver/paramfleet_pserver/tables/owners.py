@@ -2,7 +2,7 @@
 
 Every shard belongs to one owner for its life. Jobs of one owner run one after the
 other in the order they were handed in, whoever asked; the event loop only hands
-over and hears of the end. A job short enough to cost less than the hand-over runs
+over and is notified of the end. A job short enough to cost less than the hand-over runs
 on the loop itself, if its owner has nothing to do; so does a longer one while nobody
 else waits for the loop.
 

@@ -113,7 +113,7 @@ class Training:
         for each in news:
             await asyncio.shield(self.execute(each).applied)
 
-    def hear_loss(self, rank: Rank, loss: float | None) -> list[float]:
+    def note_loss(self, rank: Rank, loss: float | None) -> list[float]:
         """Note what a worker says of its loss; return what the others said last."""
         if loss is not None:
             self._losses[rank] = loss

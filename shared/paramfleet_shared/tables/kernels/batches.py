@@ -1,4 +1,4 @@
-"""What a batch of ids and gradients needs before it meets a table."""
+"""What a batch of ids and gradients needs before it is used with a table."""
 
 from typing import Any
 

@@ -15,7 +15,7 @@ between ``2/3 FULLEST`` and ``BEGIN``.
 Page ``t`` of group ``g`` is the index's page ``g + t G``: new pages are always the last.
 The hash's low bits choose the group and, of two or four pages, the page; other bits,
 which neither the shard nor the line depends on, choose one of three. The hash is of the id
-and a random number of each index, so that nobody can craft ids that meet in a page. No outcome
+and a random number of each index, so that nobody can craft ids that share a page. No outcome
 depends on that number: slots are numbered in the order in which ids come.
 
 Slots of removed ids are kept on a stack, and the next new ids take them from there. An entry
@@ -78,7 +78,7 @@ BEGIN, FULLEST = 0.53, 0.7
 """Load of the pages not yet expanded between which a half of a round runs.
 
 At ``FULLEST`` a page overflows where twelve standard deviations more ids than the mean
-meet in it: never, unless they are crafted to. A round ends with a load of 3/4 ``FULLEST``;
+share it: never, unless they are crafted to. A round ends with a load of 3/4 ``FULLEST``;
 with a lower ``BEGIN`` the next would start with a jump, and an insert would pay for it.
 """
 

@@ -98,7 +98,7 @@ def _by_shard(
 def _places_for(ends: NDArray[np.int64]) -> int:
     """Return how many places a hash table of the largest shard's keys has.
 
-    Four for each: every key that meets another is a branch that nobody foresees.
+    Four for each: every collision of keys is a branch that no processor predicts.
     """
     begin, largest = np.int64(0), np.int64(0)
     for shard in range(ends.size - 1):

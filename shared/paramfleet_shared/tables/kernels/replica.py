@@ -14,7 +14,7 @@ from paramfleet_shared.tables.kernels.basics.lanes import LANES, load_lanes, sto
 from paramfleet_shared.tables.kernels.rows import copy_span, prefetch_row
 from paramfleet_shared.tables.kernels.rules import Step, step_span
 
-__all__ = ["differing", "hear_rows", "note_slots", "step_slots", "take_deltas"]
+__all__ = ["differing", "note_slots", "receive_rows", "step_slots", "take_deltas"]
 
 AHEAD = 16
 """Rows between the one worked on and the one prefetched: these rows are wide."""
@@ -100,7 +100,7 @@ def take_deltas(
 
 
 @kernel
-def hear_rows(
+def receive_rows(
     table: NDArray[np.float32],
     slots: NDArray[np.int64],
     served: NDArray[np.float32],
@@ -117,11 +117,11 @@ def hear_rows(
             prefetch_row(table, slots[i + AHEAD] * pitch + old, dim)
         row = slots[i] * pitch
         cur, agreed = table[row : row + dim], table[row + old : row + old + dim]
-        heard = served[i * dim : i * dim + dim]
+        received = served[i * dim : i * dim + dim]
         for j in range(dim):
-            moved = cur[j] + (heard[j] - agreed[j])
-            cur[j] = heard[j] if cur[j] == agreed[j] else moved
-            agreed[j] = heard[j]
+            moved = cur[j] + (received[j] - agreed[j])
+            cur[j] = received[j] if cur[j] == agreed[j] else moved
+            agreed[j] = received[j]
 
 
 @kernel

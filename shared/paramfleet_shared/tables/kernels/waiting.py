@@ -1,4 +1,4 @@
-"""Rows that wait to be told to one reader: a queue in which each row stands once.
+"""Rows that wait to be sent to one reader: a queue in which each row stands once.
 
 A row's mark says since when it waits: 0 if it doesn't, else the number of the first
 reply that can hold its newest change. ``queue`` holds row numbers from the
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from paramfleet_shared.tables.kernels.basics.compiled import kernel
 from paramfleet_shared.tables.kernels.basics.lanes import prefetch
 
-__all__ = ["append_waiting", "forget_told"]
+__all__ = ["append_waiting", "forget_reported"]
 
 AHEAD = 32
 """Rows between the one worked on and the one whose mark is prefetched."""
@@ -38,13 +38,13 @@ def append_waiting(
 
 
 @kernel
-def forget_told(
+def forget_reported(
     queue: NDArray[np.uint32],
     places: tuple[int, int, int],
     marks: NDArray[np.uint32],
     reply: np.uint32,
 ) -> int:
-    """Let rows wait no more that ``reply`` told; return the queue's new end.
+    """Let rows of ``reply`` wait no more; return the queue's new end.
 
     ``places`` = (first, end) of the rows in the queue that it held, and the queue's end.
     Those that changed after it queue up again.

@@ -31,10 +31,10 @@ __all__ = [
 ]
 
 DEFAULT_MAX_ROWS = 1 << 28
-"""Rows a shard may hold unless told otherwise."""
+"""Rows a shard may hold by default."""
 
 MAX_RESERVATION_BYTES = 64 << 30
-"""Of one column of one shard, unless told otherwise."""
+"""Of one column of one shard, by default."""
 
 SMALL_BYTES = 16 << 20
 """A column's beginning that keeps small pages, so that small tables stay small."""
@@ -45,7 +45,7 @@ _LINUX_MAP_NORESERVE = 0x4000
 class CapacityError(ContractError):
     """A shard has no room for the rows a call would create; nothing was changed.
 
-    Only ids crafted to share one page of the index can meet it with rows left; then
+    Only ids crafted to share one page of the index can raise it with rows left; then
     ids before the one that found no place have been created.
     """
 
@@ -73,7 +73,7 @@ class ReservationError(ContractError):
 
 
 def default_max_rows(row_bytes: int) -> int:
-    """Return how many rows of ``row_bytes`` a shard may hold unless told otherwise."""
+    """Return how many rows of ``row_bytes`` a shard may hold by default."""
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return min(DEFAULT_MAX_ROWS, min(MAX_RESERVATION_BYTES, 4 * physical) // row_bytes)
 

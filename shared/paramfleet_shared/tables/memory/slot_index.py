@@ -164,7 +164,7 @@ class SlotIndex:
         return live
 
     def mark(self) -> Mark:
-        """Return what ``made_since`` tells new slots by."""
+        """Return what ``made_since`` finds new slots by."""
         counts = self.arrays.counts
         return Mark(int(counts[USED]), int(counts[FREE]))
 

@@ -44,8 +44,8 @@ def written(folder: Path, *lines: str, name: str = "rows") -> Path:
 
 def is_told(done: Result, *words: str) -> None:
     assert done.exit_code == 2, done.output
-    told = done.stderr
-    assert [word for word in words if word not in told] == [], told
+    reported = done.stderr
+    assert [word for word in words if word not in reported] == [], reported
     assert "Traceback" not in done.output
 
 

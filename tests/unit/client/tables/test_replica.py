@@ -37,7 +37,7 @@ def test_two_workers_send_half_and_hear_the_rest() -> None:
     assert delta == pytest.approx([0.2])
     assert replica.old == pytest.approx([1.2])
 
-    cur = replica.hear(cur, vector(1.5))
+    cur = replica.receive(cur, vector(1.5))
     assert cur == pytest.approx([1.7])
     assert replica.old == pytest.approx([1.5])
 
@@ -58,7 +58,7 @@ def test_rows_follow_the_same_vectors() -> None:
     assert sent.tolist() == [7]
     assert delta == pytest.approx(np.array([[0.2]]))
 
-    replica.hear(ids, np.array([[1.5]], np.float32))
+    replica.receive(ids, np.array([[1.5]], np.float32))
     assert replica.store.values[slots] == pytest.approx(np.array([[1.7]]))
     assert replica.take_delta()[0].size == 0, "an untouched row sends nothing"
 
@@ -74,7 +74,7 @@ def test_average_drops_what_was_not_sent() -> None:
 
     assert delta == pytest.approx([0.2])
     assert cur == pytest.approx([1.2])
-    assert replica.hear(cur, vector(1.5)) == pytest.approx([1.5])
+    assert replica.receive(cur, vector(1.5)) == pytest.approx([1.5])
 
 
 @pytest.mark.parametrize("merge", ["paced", "damped", "mean"])
@@ -92,8 +92,8 @@ def test_where_servers_divide_all_progress_is_sent_and_nothing_is_left(
     assert (delta.tolist(), cur.tolist(), deltas.tolist()) == ([0.5], [1.5], [[0.5]])
     assert dense.take_rest(cur)[0].tolist() == [0.0]
     assert rows.take_rest().ids.size == 0
-    assert dense.hear(vector(1.75), vector(1.25)) == pytest.approx([1.5]), "0.25 is new"
-    rows.hear(np.array([7], np.int64), np.array([[1.25]], np.float32))
+    assert dense.receive(vector(1.75), vector(1.25)) == pytest.approx([1.5]), "0.25 is new"
+    rows.receive(np.array([7], np.int64), np.array([[1.25]], np.float32))
     assert rows.store.values[slots].tolist() == [[1.25]], "what became of its delta"
 
 
@@ -103,7 +103,7 @@ def test_one_worker_alone_agrees_with_the_server_after_one_exchange() -> None:
     delta, cur = replica.take_delta(vector(1.4, 1.0))
     served = vector(1.0, 2.0) + delta
 
-    assert replica.hear(cur, served) == pytest.approx(served)
+    assert replica.receive(cur, served) == pytest.approx(served)
     assert replica.old == pytest.approx(served)
 
 
@@ -116,11 +116,11 @@ def simulate(merge: GeoMerge, rounds: int) -> tuple[float, list[float]]:
         for index, replica in enumerate(replicas):
             delta, current[index] = replica.take_delta(current[index])
             served = served + delta
-            current[index] = replica.hear(current[index], served)
+            current[index] = replica.receive(current[index], served)
     for index, replica in enumerate(replicas):
         rest, current[index] = replica.take_rest(current[index])
         served = served + rest
-    final = [float(r.hear(c, served)[0]) for r, c in zip(replicas, current, strict=True)]
+    final = [float(r.receive(c, served)[0]) for r, c in zip(replicas, current, strict=True)]
     return float(served[0]), final
 
 
@@ -142,7 +142,7 @@ def test_with_average_the_total_is_the_mean_of_all_progress() -> None:
 def test_rows_that_others_made_start_from_the_first_value() -> None:
     replica = row_replica(worker_num=2)
 
-    replica.hear(np.array([3, 9], np.int64), np.array([[1.25], [0.5]], np.float32))
+    replica.receive(np.array([3, 9], np.int64), np.array([[1.25], [0.5]], np.float32))
 
     values = replica.store.values[replica.store.slots(np.array([9, 3], np.int64))]
     assert values.ravel().tolist() == [0.5, 1.25]
@@ -152,17 +152,17 @@ def test_rows_that_others_made_start_from_the_first_value() -> None:
 def test_what_is_all_sent_becomes_the_servers_value_to_the_bit() -> None:
     replica = DenseReplica(vector(1e8), worker_num=2, merge="remainder")
 
-    assert replica.hear(vector(1e8), vector(1.5)).tolist() == [1.5]
+    assert replica.receive(vector(1e8), vector(1.5)).tolist() == [1.5]
     rows = row_replica(worker_num=2)
-    rows.hear(np.array([1], np.int64), np.array([[1e8]], np.float32))
-    rows.hear(np.array([1], np.int64), np.array([[0.3]], np.float32))
+    rows.receive(np.array([1], np.int64), np.array([[1e8]], np.float32))
+    rows.receive(np.array([1], np.int64), np.array([[0.3]], np.float32))
     assert rows.store.values[rows.store.slots(np.array([1], np.int64))] == np.float32(0.3)
 
 
 def test_forgetting_brings_back_first_values() -> None:
     replica = row_replica(worker_num=2)
     slots = replica.store.slots(np.array([5], np.int64))
-    replica.hear(np.array([5], np.int64), np.array([[9.0]], np.float32))
+    replica.receive(np.array([5], np.int64), np.array([[9.0]], np.float32))
     replica.store.values[slots] = 10.0
     replica.touch(slots)
 
@@ -206,7 +206,7 @@ def test_small_progress_of_a_vector_arrives_through_narrow_numbers(merge: GeoMer
             delta, current[index] = replica.take_delta(current[index] + vector(0.1))
             served = served + quarters(delta)
             replica.give_back(delta - quarters(delta))
-            current[index] = replica.hear(current[index], served)
+            current[index] = replica.receive(current[index], served)
     during = float(served[0])
     for index, replica in enumerate(replicas):
         rest, current[index] = replica.take_rest(current[index])
@@ -231,7 +231,7 @@ def test_small_progress_of_rows_arrives_through_narrow_numbers(merge: GeoMerge) 
             sent, deltas, _ = replica.take_delta()
             served[sent] += quarters(deltas)
             replica.give_back(sent, deltas - quarters(deltas))
-            replica.hear(sent, served[sent])
+            replica.receive(sent, served[sent])
     during = served.copy()
     for replica in replicas:
         sent, rest, _ = replica.take_rest()
@@ -284,23 +284,23 @@ def test_a_vector_in_pieces_goes_on_as_the_whole_does(merge: GeoMerge, *, rest: 
     take = whole.take_rest if rest else whole.take_delta
     delta, moved = take(cur)
     served = first + delta + others
-    moved = whole.hear(moved, served)
+    moved = whole.receive(moved, served)
 
     for where in pieces:
         assert np.array_equal(
             divided.delta_of_piece(cur[where], where, rest=rest), delta[where]
         )
         sent = divided.take_piece(cur[where], where, rest=rest)
-        heard = divided.hear_piece(cur[where], where, served[where], sent=True, rest=rest)
+        received = divided.receive_piece(cur[where], where, served[where], sent=True, rest=rest)
         np.testing.assert_array_equal(sent, delta[where])
-        np.testing.assert_array_equal(heard, moved[where])
+        np.testing.assert_array_equal(received, moved[where])
     np.testing.assert_array_equal(divided.old, whole.old)
 
 
 def test_a_piece_that_is_only_heard_keeps_what_is_unsent() -> None:
     replica = DenseReplica(vector(1.0, 2.0, 3.0), worker_num=2, merge="paced")
 
-    moved = replica.hear_piece(vector(2.5, 3.0), slice(1, 3), vector(4.0, 5.0))
+    moved = replica.receive_piece(vector(2.5, 3.0), slice(1, 3), vector(4.0, 5.0))
 
     assert moved == pytest.approx([4.5, 5.0])
     assert replica.old == pytest.approx([1.0, 4.0, 5.0])
@@ -330,7 +330,7 @@ def test_a_dropped_row_leaves_nothing_to_the_row_that_takes_its_place(
     assert again[0] in dropped
     assert rows.store.values[again].tolist() == [[1]]
     rows.touch(again)
-    rows.hear(np.array([9]), np.array([[2.5]], np.float32))
+    rows.receive(np.array([9]), np.array([[2.5]], np.float32))
     deltas = dict(zip(*(each.tolist() for each in rows.take_delta()[:2]), strict=True))
     assert sorted(deltas) == [4, 8]
     assert deltas[8] == [0]

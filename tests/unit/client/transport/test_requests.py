@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paramfleet.tables.exchange_rows import heard_ids
+from paramfleet.tables.exchange_rows import received_ids
 from paramfleet.transport.requests import (
     Read,
     ReadPlan,
@@ -144,15 +144,15 @@ def test_ids_of_several_tables_travel_once_beside_narrow_numbers() -> None:
 
 
 def test_an_answer_may_name_an_earlier_part_of_as_many_ids() -> None:
-    def told(rows: int, **about: Any) -> Message:
+    def reported(rows: int, **about: Any) -> Message:
         tensors: dict[str, np.ndarray[Any, Any]] = {"0.ids": np.arange(3)}
         tensors |= {"0.rows": np.zeros((3, 8)), "1.rows": np.zeros((rows, 1))}
         return Message(fields={"parts": [{}, {"ids": "same", **about}]}, tensors=tensors)
 
-    assert heard_ids(told(3, **{"as": 0}), 1).tolist() == [0, 1, 2]
-    for wrong in (told(2, **{"as": 0}), told(3, **{"as": 1}), told(3)):
+    assert received_ids(reported(3, **{"as": 0}), 1).tolist() == [0, 1, 2]
+    for wrong in (reported(2, **{"as": 0}), reported(3, **{"as": 1}), reported(3)):
         with pytest.raises(MalformedMessageError):
-            heard_ids(wrong, 1)
+            received_ids(wrong, 1)
 
 
 def test_dense_and_sparse_tables_travel_in_one_pull() -> None:
@@ -219,7 +219,7 @@ def test_neighbouring_ids_travel_packed_only_beside_narrow_numbers() -> None:
     assert sizes["bfloat16"] < 500
 
 
-def heard(ids: list[int], **changes: np.ndarray) -> Message:
+def received(ids: list[int], **changes: np.ndarray) -> Message:
     """Return an answer of an exchange with packed ids."""
     batch = np.array(ids, np.int64)
     offsets = np.array([0, 20, len(ids)], np.int64)
@@ -231,7 +231,7 @@ def heard(ids: list[int], **changes: np.ndarray) -> Message:
 
 
 def test_packed_ids_of_an_answer_are_read() -> None:
-    assert heard_ids(heard(list(range(50))), 0).tolist() == list(range(50))
+    assert received_ids(received(list(range(50))), 0).tolist() == list(range(50))
 
 
 @pytest.mark.parametrize(
@@ -245,4 +245,4 @@ def test_packed_ids_of_an_answer_are_read() -> None:
 )
 def test_packed_ids_that_are_none_are_refused(changes: dict[str, np.ndarray]) -> None:
     with pytest.raises(MalformedMessageError, match="must be packed ids"):
-        heard_ids(heard(list(range(50)), **changes), 0)
+        received_ids(received(list(range(50)), **changes), 0)

@@ -145,25 +145,25 @@ def test_a_worker_that_never_asks_costs_no_more_than_its_distinct_rows() -> None
 def test_an_exchange_costs_what_it_moves_however_much_waits() -> None:
     recorder = GeoRecorder(num_workers=2)
     recorder.record(np.arange(1 << 20, dtype=np.int64), writer=ADA)
-    batch, told = 0, 0
+    batch, reported = 0, 0
 
     tracemalloc.start()
     for step in range(100):
         recorder.record(ids(step, step + 1), writer=ADA)
         recorder.acknowledge(BOB, batch)
         reply = recorder.take(BOB, max_rows=100)
-        batch, told = reply.batch, told + len(reply.rows)
+        batch, reported = reply.batch, reported + len(reply.rows)
     _, peak_bytes = tracemalloc.get_traced_memory()
     tracemalloc.stop()
 
-    assert told == 100 * 100
+    assert reported == 100 * 100
     assert peak_bytes < 100_000, "the rows that wait were neither copied nor sorted"
 
 
 def test_rows_that_change_all_the_time_keep_nobody_else_waiting() -> None:
     recorder = GeoRecorder(num_workers=2)
     recorder.record(np.arange(10, dtype=np.int64), writer=ADA)
-    heard: set[int] = set()
+    received: set[int] = set()
     batch = 0
 
     for _ in range(5):
@@ -172,9 +172,9 @@ def test_rows_that_change_all_the_time_keep_nobody_else_waiting() -> None:
         reply = recorder.take(BOB, max_rows=4)
         recorder.record(ids(0, 1), writer=ADA)
         batch = reply.batch
-        heard.update(reply.rows.tolist())
+        received.update(reply.rows.tolist())
 
-    assert heard == set(range(10))
+    assert received == set(range(10))
 
 
 def test_a_recorder_in_the_place_of_another_knows_none_of_its_replies() -> None:

@@ -374,15 +374,15 @@ def test_a_shard_is_a_dict_of_rows(calls: list[tuple[str, list[int]]], dim: int)
 @pytest.mark.parametrize("dim", [1, 8, 16, 21])
 def test_ids_promised_to_differ_step_as_others_do(rule: str, dim: int) -> None:
     rng = np.random.default_rng(8)
-    told, asked = (SparseShard(table(dim, rule), max_rows=5000) for _ in range(2))
+    reported, asked = (SparseShard(table(dim, rule), max_rows=5000) for _ in range(2))
 
     for step in range(1, 4):
         ids = rng.choice(5000, 3000, replace=False)
         grads = rng.standard_normal((ids.size, dim), np.float32)
-        told.push(ids, grads, lr=0.1, step=step, unique=True)
+        reported.push(ids, grads, lr=0.1, step=step, unique=True)
         asked.push(ids, grads, lr=0.1, step=step)
 
-    for mine, theirs in zip(told.export(0, 5000), asked.export(0, 5000), strict=True):
+    for mine, theirs in zip(reported.export(0, 5000), asked.export(0, 5000), strict=True):
         np.testing.assert_array_equal(mine, theirs)
 
 

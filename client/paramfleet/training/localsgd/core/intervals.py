@@ -62,7 +62,7 @@ class AdaptiveInterval:
         """Loss and learning rate at the beginning, once they are known."""
 
     def choose(self, *, step: int, loss: float, rate: float) -> int:
-        """Return the next period; what is told first is what later ones are compared with.
+        """Return the next period; later losses are compared with the first one.
 
         Args:
             step: At which the workers synchronized.

@@ -5,7 +5,7 @@ Up to ``begin_step`` all fragments are exchanged after each step (post-local SGD
 ``k_steps``, the first fragment at its end and the others spread over it (Streaming DiLoCo:
 Douillard et al., 2025, algorithm 2). An exchange ends ``overlap_steps`` after it began, and
 always before the next one of its fragment. It is a function of the number of steps and of
-what ``choose`` was told, so that workers in lockstep need no words about it.
+the arguments of ``choose``, so that workers in lockstep need no messages about it.
 """
 
 from typing import Any, Literal, NamedTuple

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from paramfleet.transport.requests import Rows
 from paramfleet_shared.tables.encoding import Encoded, WireDtype
 
-__all__ = ["Delta", "Heard", "HeardRows", "divided", "part_of"]
+__all__ = ["Delta", "Received", "ReceivedRows", "divided", "part_of"]
 
 
-class HeardRows(NamedTuple):
+class ReceivedRows(NamedTuple):
     """Rows of a table that one answer brought."""
 
     removed: NDArray[np.int64]
@@ -25,11 +25,11 @@ class HeardRows(NamedTuple):
 
 
 @dataclass(slots=True)
-class Heard:
+class Received:
     """What one exchange brought."""
 
     step: int
-    rows: dict[str, list[HeardRows]] = field(default_factory=dict)
+    rows: dict[str, list[ReceivedRows]] = field(default_factory=dict)
     dense: dict[str, NDArray[np.float32]] = field(default_factory=dict)
     slowest: int | None = None
 

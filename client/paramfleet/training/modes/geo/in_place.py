@@ -52,8 +52,8 @@ class GeoInPlace:
             replica = self._replicas[block.name]
             return replica.take_piece(block.piece(where), where, rest=rest)
 
-        def hear(block: DenseBlock, where: slice, served: NDArray[np.float32]) -> None:
-            self._hear(block, where, served, sent=True, rest=rest)
+        def receive(block: DenseBlock, where: slice, served: NDArray[np.float32]) -> None:
+            self._receive(block, where, served, sent=True, rest=rest)
 
         self._moves.change(
             Change(
@@ -61,20 +61,20 @@ class GeoInPlace:
                 fields={"step": max(step - 1, 0)},
                 numbers=take,
                 part_fields=lambda _: {"ack": 0, "max_rows": 1, **powers},
-                heard=hear,
+                received=receive,
                 guarded=delta if "guarded_steps" in powers else None,
             )
         )
 
     def listen(self) -> None:
         """Take in what others changed."""
-        self._moves.pull(self._hear)
+        self._moves.pull(self._receive)
 
     def reload(self) -> None:
         """Take the pservers' values; this worker's progress is forgotten."""
         self._moves.pull(self._reset)
 
-    def _hear(
+    def _receive(
         self,
         block: DenseBlock,
         where: slice,
@@ -84,7 +84,7 @@ class GeoInPlace:
         rest: bool = False,
     ) -> None:
         replica = self._replicas[block.name]
-        moved = replica.hear_piece(block.piece(where), where, served, sent=sent, rest=rest)
+        moved = replica.receive_piece(block.piece(where), where, served, sent=sent, rest=rest)
         block.install_piece(where.start, moved)
 
     def _reset(self, block: DenseBlock, where: slice, served: NDArray[np.float32]) -> None:

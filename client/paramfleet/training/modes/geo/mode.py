@@ -14,7 +14,7 @@ import torch
 
 from paramfleet.config.strategy import TrainingMode
 from paramfleet.tables.error_feedback import sent_and_lost
-from paramfleet.tables.exchange_rows import heard_ids, removed_ids
+from paramfleet.tables.exchange_rows import received_ids, removed_ids
 from paramfleet.tables.replica import DenseReplica, RowReplica
 from paramfleet.tables.row_store import RowStore, spec_of
 from paramfleet.training.in_place import moves_in_place
@@ -30,11 +30,11 @@ from paramfleet.training.job import (
 from paramfleet.training.loaded_states import take_saved_states
 from paramfleet.training.modes.base import Mode, ModelTables, check_gradients
 from paramfleet.training.modes.fresh import FreshSteps
-from paramfleet.training.modes.geo.deltas import Delta, Heard, HeardRows, divided
+from paramfleet.training.modes.geo.deltas import Delta, Received, ReceivedRows, divided
 from paramfleet.training.modes.geo.in_place import GeoInPlace
 from paramfleet.training.modes.geo.periods import Periods
 from paramfleet.training.modes.geo.powers import powers_at
-from paramfleet.training.modes.geo.rows import pull_anew, take_heard
+from paramfleet.training.modes.geo.rows import pull_anew, take_received
 from paramfleet.training.modes.geo.states import GeoStates
 from paramfleet.training.modes.rowstep import RowStepper, forget_states, step_rows
 from paramfleet.transport.requests import Rows, Write, decoded_part, dense_slice, write_messages
@@ -107,7 +107,7 @@ class GeoMode(Mode):
         self._delta_step = 0
         """Steps taken when deltas were taken last."""
         self._acks: dict[tuple[int, str], int] = {}
-        self._flying: Future[Heard] | None = None
+        self._flying: Future[Received] | None = None
         self._slices = {
             block.name: [
                 dense_slice(block.size, job.placement, server)
@@ -184,14 +184,14 @@ class GeoMode(Mode):
         """
         if self._flying is None:
             return
-        heard, self._flying = self._flying.result(), None
-        for name, pieces in heard.rows.items():
-            take_heard(self._rows[name], pieces, self.states)
+        received, self._flying = self._flying.result(), None
+        for name, pieces in received.rows.items():
+            take_received(self._rows[name], pieces, self.states)
         for block in self._blocks:
-            if block.name in heard.dense:
+            if block.name in received.dense:
                 replica = self._dense[block.name]
-                block.install(replica.hear(block.values(), heard.dense[block.name]))
-        self._job.staleness.note(step=self._step, slowest=heard.slowest)
+                block.install(replica.receive(block.values(), received.dense[block.name]))
+        self._job.staleness.note(step=self._step, slowest=received.slowest)
 
     def flush(self) -> None:
         """Exchange now: send what has moved, take in what others changed."""
@@ -277,7 +277,7 @@ class GeoMode(Mode):
         return deltas
 
     def _no_deltas(self) -> list[Delta]:
-        """Return an exchange that only listens; what moves in place is heard at once."""
+        """Return an exchange that only receives; what moves in place is received at once."""
         if self._in_place is not None:
             self._in_place.listen()
         listening = [self._listening(name) for name in self._rows]
@@ -306,55 +306,55 @@ class GeoMode(Mode):
         self._send(deltas)
         self.wait_exchanged()
 
-    async def _exchange(self, deltas: list[Delta], step: int) -> Heard:
+    async def _exchange(self, deltas: list[Delta], step: int) -> Received:
         """Push differences, then collect everything that others changed.
 
-        Rows are heard only when all of this worker's differences are added: a row that
+        Rows are received only when all of this worker's differences are added: a row that
         came earlier would lack what is still to be sent of it. What a pserver answers
-        before isn't acknowledged, so it is told again.
+        before isn't acknowledged, so it is sent again.
         """
-        heard = Heard(step=step)
+        received = Received(step=step)
         while True:
             now, later = divided(deltas, self._max_rows)
-            more = await self._exchange_once(now, step, heard, listens=not later)
+            more = await self._exchange_once(now, step, received, receives=not later)
             sending = {delta.table for delta in later}
             listening = (self._rows.keys() if later else more) - sending
             wires = {delta.table: delta.wire for delta in now}
             deltas = later + [self._listening(n, wires[n]) for n in sorted(listening)]
             if not deltas:
                 break
-        unheard = [block for block in self._blocks if block.name not in heard.dense]
-        if unheard:
-            pulled = await fetch_dense(self._job, unheard)
-            heard.dense |= {b.name: v for b, v in zip(unheard, pulled, strict=True)}
-        return heard
+        missing = [block for block in self._blocks if block.name not in received.dense]
+        if missing:
+            pulled = await fetch_dense(self._job, missing)
+            received.dense |= {b.name: v for b, v in zip(missing, pulled, strict=True)}
+        return received
 
     async def _exchange_once(
-        self, deltas: list[Delta], step: int, heard: Heard, *, listens: bool
+        self, deltas: list[Delta], step: int, received: Received, *, receives: bool
     ) -> set[str]:
-        """Send one message to each pserver; return the tables that have more to tell."""
+        """Send one message to each pserver; return the tables that have more rows to send."""
         self._sequence += 1
         writes = [self._write(delta) for delta in deltas]
         num_steps = max((delta.num_steps for delta in deltas), default=0)
         part_fields = partial(self._part_fields, step=step, num_steps=num_steps)
         fields = {**self._job.author.fields(), "step": max(step - 1, 0)}
-        if not listens:
+        if not receives:
             fields["continues"] = True
         messages = write_messages(
             writes,
             self._job.placement,
             fields,
             values_name="deltas",
-            part_fields=partial(part_fields, listens=listens),
+            part_fields=partial(part_fields, receives=receives),
         )
         answers = await self._job.pservers.change("exchange", messages)
         for block in self._blocks:
             for index, write in enumerate(writes):
                 if write.table == block.name:
-                    heard.dense[block.name] = await fetch_exchanged(
+                    received.dense[block.name] = await fetch_exchanged(
                         self._job, block, answers, index, wire=write.wire
                     )
-        return self._collect(writes, answers, heard, listens=listens)
+        return self._collect(writes, answers, received, receives=receives)
 
     def _write(self, delta: Delta) -> Write:
         encoded: Sequence[Encoded] | None = None
@@ -374,35 +374,35 @@ class GeoMode(Mode):
         )
 
     def _collect(
-        self, writes: list[Write], answers: list[Message], heard: Heard, *, listens: bool
+        self, writes: list[Write], answers: list[Message], received: Received, *, receives: bool
     ) -> set[str]:
-        """Add the answers' rows to ``heard``; return the tables that have more to tell.
+        """Add the answers' rows to ``received``; return the tables that have more rows to send.
 
-        Without ``listens`` rows are left with the pservers.
+        Without ``receives`` rows are left with the pservers.
         """
-        heard.slowest = slowest_of(answers)
+        received.slowest = slowest_of(answers)
         more: set[str] = set()
         for index, write in enumerate(writes):
-            if write.rows is None or not listens:
+            if write.rows is None or not receives:
                 continue
             rows = [decoded_part(answer, index, write.wire) for answer in answers]
             for server, answer in enumerate(answers):
                 facts = answer.fields["parts"][index]
                 self._acks[server, write.table] = int(facts["batch"])
-                ids, removed = heard_ids(answer, index), removed_ids(answer, index)
-                pieces = heard.rows.setdefault(write.table, [])
-                pieces.append(HeardRows(removed, ids, rows[server]))
+                ids, removed = received_ids(answer, index), removed_ids(answer, index)
+                pieces = received.rows.setdefault(write.table, [])
+                pieces.append(ReceivedRows(removed, ids, rows[server]))
                 if facts["more"]:
                     more.add(write.table)
         return more
 
     def _part_fields(
-        self, server: int, write: Write, *, listens: bool, step: int, num_steps: int
+        self, server: int, write: Write, *, receives: bool, step: int, num_steps: int
     ) -> dict[str, float]:
-        """Say what was heard, what may be told (little if nobody listens), how to divide."""
+        """Return what is acknowledged, how many rows may come, and how servers divide."""
         is_dense, powers = write.rows is None, self._powers(step=step)
         return {
             "ack": self._acks.get((server, write.table), 0),
-            "max_rows": self._max_rows(write.table) if listens and not is_dense else 1,
+            "max_rows": self._max_rows(write.table) if receives and not is_dense else 1,
             **powers.fields(dense=is_dense, num_steps=num_steps),
         }

@@ -4,15 +4,17 @@ from collections.abc import Iterable
 
 from paramfleet.tables.replica import RowReplica
 from paramfleet.training.job import Job
-from paramfleet.training.modes.geo.deltas import HeardRows
+from paramfleet.training.modes.geo.deltas import ReceivedRows
 from paramfleet.training.modes.geo.states import GeoStates
 from paramfleet.transport.requests import Read, ReadPlan, Rows
 from paramfleet_shared.tables.partition import partition
 
-__all__ = ["pull_anew", "take_heard"]
+__all__ = ["pull_anew", "take_received"]
 
 
-def take_heard(replica: RowReplica, pieces: Iterable[HeardRows], states: GeoStates) -> None:
+def take_received(
+    replica: RowReplica, pieces: Iterable[ReceivedRows], states: GeoStates
+) -> None:
     """Take in what an exchange brought of one table, in the order it was said.
 
     Args:
@@ -24,11 +26,11 @@ def take_heard(replica: RowReplica, pieces: Iterable[HeardRows], states: GeoStat
         if len(removed):
             with states.lock:
                 states.forget(replica.store.spec.name, replica.drop(removed))
-        replica.hear(ids, served)
+        replica.receive(ids, served)
 
 
 def pull_anew(job: Job, replica: RowReplica, *, max_rows: int) -> None:
-    """Take every row anew: what was heard and added before was rounded.
+    """Take every row anew: what was received and added before was rounded.
 
     Args:
         job: The worker's connections.
