@@ -22,6 +22,7 @@ README = CHECKOUT / "README.md"
 MIGRATION = CHECKOUT / "docs" / "migrating-from-paddle.md"
 PYTHON_BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 YAML_BLOCK = re.compile(r"^```yaml\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+MODULE = re.compile(r"`([\w./-]+/[\w-]+\.py)`")
 LINK = re.compile(r"\[[^\]]*\]\(([^)#:]+)(?:#[^)]*)?\)")
 
 
@@ -40,6 +41,25 @@ def blocks(page: Path) -> list[str]:
 
 def name_of(page: Path) -> str:
     return str(page.relative_to(CHECKOUT))
+
+
+def test_the_pages_name_modules_that_there_are() -> None:
+    folders = ("client", "shared", "services", "tests", "benchmarks", "examples", "models")
+    there = [
+        str(path.relative_to(CHECKOUT))
+        for folder in (*folders, "scripts")
+        for path in (CHECKOUT / folder).rglob("*.py")
+    ]
+    current = [p for p in PAGES if p.name != "CHANGELOG.md" and p.parent.name != "adr"]
+
+    gone = {
+        f"{page.name}: {name}"
+        for page in current
+        for name in MODULE.findall(page.read_text(encoding="utf-8"))
+        if not any(path.endswith(name) for path in there)
+    }
+
+    assert not gone
 
 
 def test_the_configuration_page_is_fresh() -> None:
