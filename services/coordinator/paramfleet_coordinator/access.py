@@ -99,7 +99,9 @@ class AuditLog:
             return
         texts = {entry.number: json.dumps(entry.to_plain()) for entry in self._entries}
         new = [text for number, text in texts.items() if number > self._num_kept]
-        if not await self._keep(self._num_kept, new):  # it came back empty, or older
+        if not await self._keep(
+            self._num_kept, new
+        ):  # Redis was restarted empty, or with old data
             await self._keep(0, [*texts.values()])
         self._num_kept = last
 

@@ -159,7 +159,8 @@ class Coordinator:
 
         Raises:
             CoordinatorExistsError: if its holder goes on renewing it.
-            OtherLaunchError: if its holder, or a launcher that lives, is of another launch.
+            OtherLaunchError: if its holder, or a launcher with a valid lease, is of another
+                launch.
         """
         settings = self._settings
         patience_s = settings.join_timeout_s
@@ -178,7 +179,7 @@ class Coordinator:
             await self._clock.sleep(self._tick_s)
 
     async def _open_job(self) -> Job:
-        """Resume the latest run if it hasn't ended and a member of it lives; else begin one."""
+        """Resume the latest run if it hasn't ended and has a live member; else begin one."""
         job_registry = self._job_registry
         job_registry.epoch = await job_registry.read_epoch()
         if job_registry.epoch and await self._is_own_run() and await self._is_running():

@@ -29,8 +29,8 @@ _TOP_SHARDS = 5
 class RpcRoutes:
     """Serves one run of a job to its members.
 
-    What a member is told is in the registry before it is told, so that a coordinator
-    that is restarted knows it.
+    Every answer to a member is in the registry before it is sent, so that a restarted
+    coordinator knows it.
 
     Args:
         job: The decisions.
@@ -100,7 +100,7 @@ class RpcRoutes:
         return self._snapshot
 
     async def give(self, orders: Orders) -> None:
-        """Write new orders; members hear of them with their next heartbeat.
+        """Write new orders; members receive them with their next heartbeat.
 
         Raises:
             NoRedisError: if Redis doesn't answer; the former orders stay then.
@@ -181,7 +181,7 @@ class RpcRoutes:
         )
 
     async def _gather(self, newcomer: Member) -> None:
-        """Let a newcomer wait until it can be told the job's sizes."""
+        """Let a newcomer wait until the job's sizes are known."""
         role, nonce = newcomer.role, newcomer.nonce
         self._gathering.arrive(role, nonce, now=self._clock.monotonic())
         try:

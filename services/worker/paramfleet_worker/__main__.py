@@ -256,7 +256,7 @@ def _delegate(command: click.Command, name: str, arguments: tuple[str, ...]) -> 
 
 
 def _told(name: str, run: Callable[[], int]) -> int:
-    """Run a command; return its exit code, 1 after an error that is told in one line.
+    """Run a command; return its exit code, 1 after an error, which is printed in one line.
 
     Raises:
         UsageError: if the options can't be what was meant.

@@ -89,8 +89,8 @@ class JobRecords:
     async def begin(self) -> None:
         """Take the job's name for this launch, as soon as a former one's lease is over.
 
-        What a launch left that was killed ends within a lease. One that lives is known by the
-        renewal of its own.
+        The lease of a killed launch expires. A launch that still runs is recognized by the
+        renewal of its lease.
 
         Raises:
             OtherLaunchError: if another launch runs the job.
@@ -163,13 +163,13 @@ class JobRecords:
             self._past_epoch = epoch
 
     async def failure_or(self, name: ProcessName, reason: str) -> FailureRecord | None:
-        """Return why the job failed; where nobody has said so yet, say it was ``name``.
+        """Return why the job failed; record that it was ``name`` if there is no reason yet.
 
         The other machines' members read it with their next heartbeat, and so needn't
         wait for a lease to expire.
 
         Returns:
-            None if nobody had said it, or nobody can be asked.
+            None if no reason was recorded, or the registry doesn't answer.
         """
         try:
             epoch = await self._epoch()
@@ -187,13 +187,13 @@ class JobRecords:
         return None
 
     async def lose(self, name: ProcessName, pid: int, reason: str) -> None:
-        """Say that a worker's process has ended; an elastic job goes on without it at once.
+        """Report that a worker's process has ended; an elastic job then continues without it.
 
-        Without a word it would be waited for as long as for one that is only slow. Where
-        nobody can be told, that is what happens.
+        Without this report the job would wait for it as long as for a slow worker. That happens
+        where the registry doesn't answer.
 
         Args:
-            name: Whose place it had.
+            name: Its role and index.
             pid: Which process; another that has the place since is left in peace.
             reason: How it ended.
         """

@@ -1,7 +1,7 @@
 """What is done to a job: the POST routes of the admin API.
 
-An action is written to the registry before it is answered; members hear of it with their
-next heartbeat. What a job can't do as it stands is refused with 409, and nothing is changed.
+An action is written to the registry before it is answered; members receive it with their next
+heartbeat. What a job can't do as it stands is refused with 409, and nothing is changed.
 """
 
 from collections.abc import Callable
@@ -107,13 +107,13 @@ def _action(path: str, handler: Any, summary: str, answer: Any, **more: Any) -> 
 
 
 ACTING = (
-    _action("pause", _pause, "Let workers take no further step.", _flagged("paused")),
-    _action("resume", _resume, "Let them go on.", _flagged("paused")),
-    _action("end", _end, "Finish the training now, in good order.", _flagged("ends")),
+    _action("pause", _pause, "Stop the workers before their next step.", _flagged("paused")),
+    _action("resume", _resume, "Let the workers continue.", _flagged("paused")),
+    _action("end", _end, "Finish the training now, as after the last batch.", _flagged("ends")),
     _action(
         "checkpoint",
         _checkpoint,
-        "Have worker 0 write a checkpoint; status tells when it is written.",
+        "Let worker 0 write a checkpoint; the status shows when it is complete.",
         {"type": "object", "required": ["number", "dirname"]},
         body={
             "type": "object",
@@ -146,7 +146,7 @@ ACTING = (
     _action(
         "workers/{rank}/drain",
         _drain,
-        "Have a worker leave while the others go on; in async and geo.",
+        "Let a worker leave while the others continue; in async and geo.",
         {"type": "object", "required": ["rank", "drained"]},
         refusals=(404, 409, 413, 415, 422, 503),
     ),

@@ -124,7 +124,7 @@ class AdminService:
         return before, after
 
     async def checkpoint(self, name: str | None) -> dict[str, Any]:
-        """Have a checkpoint written; return which."""
+        """Request a checkpoint; return its number and folder."""
         _, after = await self.act(
             operator_actions.checkpoint, folder=self._checkpoint_dir, name=name
         )

@@ -1,7 +1,7 @@
 """How a browser comes to a session: by a code that a command asks for, or by a token.
 
 The code is in the part of the page's address that browsers don't send (``/#code=...``), so
-that no log of requests has it; it works once. The page sends it here, and forgets it.
+that no log of requests has it; it works once. The page sends it here, and discards it.
 """
 
 from typing import Any

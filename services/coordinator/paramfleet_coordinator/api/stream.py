@@ -1,8 +1,8 @@
 """Following a job live: server-sent events, one a second.
 
-A reader that comes back says which frame it saw last, and gets those it missed if they are
-still kept; else, and at first, it gets the whole. A reader that doesn't keep up is cut off,
-and comes back: nothing is kept for anybody but what its connection holds, which is little.
+A reader that reconnects sends the number of its last frame, and gets those it missed if they
+are still kept; else, and at first, it gets the whole. A reader that doesn't keep up is
+disconnected, and reconnects: per reader only the small buffer of its connection is kept.
 """
 
 import asyncio

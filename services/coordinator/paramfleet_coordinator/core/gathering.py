@@ -1,8 +1,8 @@
 """How many workers and pservers a job has, where that wasn't said: as many as come.
 
-Whoever asks to join waits, until for a while nobody new of its role has come. Then those who
-wait are the job's, and each gets its place. A worker waits for the number of pservers too,
-because that is part of what it is told.
+A process that asks to join waits until no other of its role has joined for a while. Then
+those that wait are the job's, and each gets its index. A worker waits for the number of
+pservers too, because that is part of the answer to its join.
 
 Nothing here waits, logs or reads a clock: ``now`` is an argument, in seconds.
 """
@@ -20,7 +20,7 @@ AWAY_S = 3.0
 @dataclass(slots=True)
 class _Newcomer:
     asked_at: float
-    """When it was last heard of."""
+    """When its last request came."""
 
     is_here: bool
     """Whether a request of it waits."""
@@ -56,7 +56,7 @@ class Gathering:
             newcomer.asked_at, newcomer.is_here = now, False
 
     def knows_enough(self, role: str) -> bool:
-        """Return whether a newcomer of this role can be told the job's sizes."""
+        """Return whether the job's sizes are known to a newcomer of this role."""
         if role == "worker":
             return self.sizes.worker_num > 0 and self.sizes.server_num > 0
         return self.sizes.server_num > 0 or role not in self._newcomers

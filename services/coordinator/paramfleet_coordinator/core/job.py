@@ -129,7 +129,7 @@ class Job:
         return self.state != "waiting"
 
     def resize(self, sizes: JobSizes) -> None:
-        """Take sizes that were open so far: 0 before, and never changed after."""
+        """Set sizes that were open, which is 0; they never change afterwards."""
         self.sizes = sizes
         self.members.resize({"pserver": sizes.server_num, "worker": sizes.worker_num})
 
@@ -142,9 +142,9 @@ class Job:
     ) -> Member | None:
         """Give a newcomer a place; see ``Membership.join`` and ``join_elastic``.
 
-        Before the training one may follow on a member that fell silent, on a pserver only
-        until the placement is published. Once it trains, what the silent one has heard and
-        how often it stood at barriers, or the rows it held, are lost with it: a death.
+        Before the training one may replace a member that became silent, a pserver only until
+        the placement is published. Once it trains, the silent one's received values and barrier
+        counts, or its rows, are lost with it: that is a death.
 
         Raises:
             JobFailedError: if the job has failed.
@@ -167,7 +167,7 @@ class Job:
     def succeed(self, newcomer: Member) -> list[Decision]:
         """Count who held a newcomer's place before as lost, unless that has ended.
 
-        To be called, and the registry to be told, before the newcomer is admitted.
+        To be called, and written to the registry, before the newcomer is admitted.
 
         Returns:
             What was decided.

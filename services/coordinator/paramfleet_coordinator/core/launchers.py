@@ -50,11 +50,11 @@ class Launchers:
         }
 
     def forgive(self) -> None:
-        """Count no silence so far: nobody looked."""
+        """Count no silence until now: the coordinator did not watch."""
         for launcher in self._launchers.values():
             launcher.silence_s = 0.0
 
     def sees(self, member: Member) -> bool:
-        """Return whether a launcher that lives sees a member's process alive."""
+        """Return whether a launcher with a valid lease sees a member's process running."""
         name = f"{member.role}:{member.index}"
         return bool(member.launch) and self._alive.get((member.launch, name)) == member.pid

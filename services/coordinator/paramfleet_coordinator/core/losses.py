@@ -1,7 +1,7 @@
-"""The workers that an elastic job goes on without, and what of it the registry must learn.
+"""The workers that an elastic job lost, and which of them the registry doesn't have yet.
 
-A loss is decided here once, and counts from then on. The registry may fail to take it, or
-may come back empty after it did; what it lacks is due until it is ``settled``.
+A loss is decided here once, and counts from then on. The registry may fail to store it, or
+may be empty after a restart; what it lacks is due until it is ``settled``.
 
 Nothing here waits or knows the time.
 """
@@ -45,7 +45,7 @@ class Losses:
                 self._due[lost.index] = lost
 
     def due(self) -> list[Lost]:
-        """Return the losses that the registry must learn of."""
+        """Return the losses that must be written to the registry."""
         return [self._due[index] for index in sorted(self._due)]
 
     def settle(self, lost: Lost) -> None:

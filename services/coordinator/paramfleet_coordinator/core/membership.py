@@ -3,8 +3,8 @@
 A member renews its lease by counting heartbeats in the registry. The coordinator looks
 at the counts again and again; a member whose count doesn't change falls silent, and one
 that is silent for ``lease_ttl_s`` is dead. Only time in which the coordinator looked
-counts as silence: when it was itself paused, or couldn't reach the registry, nobody is
-judged for it.
+counts as silence: when it was itself paused, or couldn't reach the registry, that time
+isn't counted for any member.
 
 A launcher renews, in the same way, which of its processes it sees alive. A member that is
 silent while its launcher sees its process alive is waited for, up to a grace: it may have
@@ -119,11 +119,11 @@ class Membership:
             index: The index it must have; None for the lowest free one.
             asked_at: When it first asked.
             now: The time.
-            replaceable: Whether it may follow on a member that fell silent.
+            replaceable: Whether it may replace a member that became silent.
 
         Returns:
             The newcomer with its index; None while it isn't known whether the holder of
-            the last place lives.
+            the last place is alive.
 
         Raises:
             JobFullError: if the index is beyond the role's places, or all are held.
@@ -159,7 +159,7 @@ class Membership:
         """Give a worker of an elastic job a place, or let it ask again a little later.
 
         Without an index it gets, in this order: a place that the job was started for and
-        nobody has; that of a lost worker; that of a silent one, in training only if that was
+        no worker has; that of a lost worker; that of a silent one, in training only if that was
         on the same host, as a restarted container is; that of one that left; a new rank.
 
         Args:
@@ -286,7 +286,7 @@ class Membership:
         """Return the ranks that barriers wait for: all workers but those that have ended.
 
         Args:
-            started: Whether the training has begun, and nobody is missing any more.
+            started: Whether the training has begun, and no worker is missing.
         """
         workers = self.of_role("worker")
         awaited: set[int] = set() if started else set(self.missing("worker"))

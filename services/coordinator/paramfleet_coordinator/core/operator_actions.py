@@ -81,7 +81,7 @@ class Standing:
 
 
 def pause(orders: Orders, job: Standing) -> Orders:
-    """Let workers take no further step.
+    """Stop the workers before their next step.
 
     Raises:
         ActionRefusedError: if the job doesn't train.
@@ -91,7 +91,7 @@ def pause(orders: Orders, job: Standing) -> Orders:
 
 
 def resume(orders: Orders, job: Standing) -> Orders:
-    """Let workers go on.
+    """Let the workers continue.
 
     Raises:
         ActionRefusedError: if the job doesn't train.
@@ -111,7 +111,7 @@ def end(orders: Orders, job: Standing) -> Orders:
 
 
 def checkpoint(orders: Orders, job: Standing, *, folder: str, name: str | None) -> Orders:
-    """Have a checkpoint written.
+    """Request a checkpoint from worker 0.
 
     Args:
         orders: The present ones.
@@ -140,7 +140,7 @@ def checkpoint(orders: Orders, job: Standing, *, folder: str, name: str | None) 
 
 
 def drain(orders: Orders, job: Standing, *, rank: int) -> Orders:
-    """Have a worker leave while the others go on; a second time changes nothing.
+    """Let a worker leave while the others continue; a second time changes nothing.
 
     Raises:
         ActionRefusedError: in sync, whose steps need every worker; for worker 0, which

@@ -29,7 +29,7 @@ class Place:
     """Who held it before, while it is reserved."""
 
     vouched: bool = False
-    """Whether a launcher that lives sees its process alive."""
+    """Whether a launcher with a valid lease sees its process running."""
 
     @property
     def may_die(self) -> bool:

@@ -1,4 +1,4 @@
-"""Who holds the others up, and by what, in words.
+"""Which worker delays the others, and why, in words.
 
 A worker's own time is what a step takes it without waiting for others. One whose own time
 is well above that of its peers is the straggler, and the part that exceeds theirs the most
@@ -18,14 +18,14 @@ from paramfleet_coordinator.core.readings import Window
 __all__ = ["Straggler", "Watch", "find_straggler", "lag_reason"]
 
 SLOWER = 1.5
-"""Times the peers' own time a step, from which on a worker holds them up."""
+"""Ratio to the peers' own time per step from which on a worker delays them."""
 
 LEAST_EXCESS_S = 0.002
 """Seconds a step by which it exceeds theirs at least."""
 
 SLOWER_CALLS = 3.0
 LEAST_CALL_EXCESS_S = 0.02
-"""The same of answers that nobody waits for."""
+"""The same for answers for which no step waits."""
 
 MIN_WALL_S = 1.5
 _OWN = ("data", "pull", "compute", "push")
@@ -50,11 +50,11 @@ class Straggler:
 def find_straggler(
     windows: Mapping[int, Window], *, server_s: float | None = None
 ) -> Straggler | None:
-    """Return who holds the others up; None if nobody does, or there are no others.
+    """Return the worker that delays the others; None without one, or without others.
 
     Args:
         windows: What each training worker did, by rank.
-        server_s: Mean seconds the pservers spent on a request that waits for nobody; None
+        server_s: Mean seconds the pservers spent on a request that waits for no other; None
             if that isn't known.
     """
     judged = {
@@ -92,7 +92,7 @@ def lag_reason(window: Window | None, straggler: Straggler | None, rank: int) ->
 
 
 class Watch:
-    """Names a straggler once it was found twice in a row, so that one hiccup names nobody."""
+    """Names a straggler once it was found twice in a row: a single delay isn't enough."""
 
     def __init__(self) -> None:
         self._suspect: tuple[int, str] | None = None
@@ -148,7 +148,7 @@ def _by_step(rank: int, windows: Mapping[int, Window], server_s: float | None) -
 
 
 def _by_answers(windows: Mapping[int, Window], server_s: float | None) -> Straggler | None:
-    """Find who waits long for answers though its steps go on."""
+    """Find the worker that waits long for answers although its steps aren't slower."""
     means = {}
     for rank, window in windows.items():
         count = sum(calls.count for calls in window.calls.values())
@@ -162,7 +162,7 @@ def _by_answers(windows: Mapping[int, Window], server_s: float | None) -> Stragg
     if means[slowest] < SLOWER_CALLS * theirs or excess < LEAST_CALL_EXCESS_S:
         return None
     words = (
-        f"worker {slowest} hears late from the others, its network is slow: an answer takes "
+        f"worker {slowest} gets late answers, its network is slow: an answer takes "
         f"{_ms(means[slowest])} where it takes the others {_ms(theirs)}"
     )
     return Straggler(rank=slowest, cause="network", words=words + _servers_part(server_s))

@@ -33,7 +33,7 @@ class _Server:
         default_factory=lambda: deque(maxlen=MAX_SERVER_SAMPLES)
     )
     recent: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=4))
-    """Requests that wait for nobody, and their seconds, of each of the last samples."""
+    """Requests that wait for no other worker, and their seconds, in the last samples."""
 
 
 class JobView:

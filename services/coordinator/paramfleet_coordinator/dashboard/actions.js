@@ -1,6 +1,6 @@
 "use strict";
 // What a person may do to the job. The coordinator judges; its refusal is shown in its words.
-// Controls are made once and kept, so that a redrawing page takes the focus from nobody.
+// Controls are made once and kept, so that redrawing the page doesn't move the focus.
 
 const actions = (() => {
   const SETTINGS = {
@@ -10,12 +10,12 @@ const actions = (() => {
   };
   const find = (id) => document.getElementById(id);
 
-  function tell(words) {
+  function show(words) {
     find("answer").textContent = words;
   }
 
   async function post(name, path, body = {}) {
-    tell(`${name}: asking`);
+    show(`${name}: asking`);
     try {
       const answer = await fetch(`/api/v1/${path}`, {
         method: "POST",
@@ -24,14 +24,14 @@ const actions = (() => {
       });
       const text = await answer.text();
       if (!answer.ok) {
-        tell(reasonIn(text));
+        show(reasonIn(text));
         if (answer.status === 401) showLogin();
         return null;
       }
-      tell(`${name}: done`);
+      show(`${name}: done`);
       return JSON.parse(text);
     } catch (error) {
-      tell(`${name}: ${error.message}`);
+      show(`${name}: ${error.message}`);
       return null;
     }
   }
@@ -44,7 +44,7 @@ const actions = (() => {
     }
   }
 
-  // Resolves to whether the person is sure. Escape is a no. A dialog's close is told later: it
+  // Resolves to whether the person is sure. Escape is a no. A dialog's close event comes later: it
   // may be open again by then, for another question.
   let settle = () => {};
   function sure(words) {
@@ -88,7 +88,7 @@ const actions = (() => {
       if (text && !input.parentElement.hidden) wanted[input.name] = valueOf(text);
     }
     if (!Object.keys(wanted).length) {
-      tell("settings: write a value first");
+      show("settings: write a value first");
       return;
     }
     const said = await post("settings", "settings", wanted);
@@ -96,7 +96,7 @@ const actions = (() => {
     const changes = Object.entries(said.settings).map(
       ([name, value]) => `${name} = ${value ?? "none"}, was ${said.before[name] ?? "none"}`,
     );
-    tell(`settings: ${changes.join("; ")}`);
+    show(`settings: ${changes.join("; ")}`);
     find("settings").reset();
   }
 

@@ -200,7 +200,7 @@ function drawState(status) {
       return pair;
     }),
   );
-  const words = status.straggler ? status.straggler.words : "nobody lags";
+  const words = status.straggler ? status.straggler.words : "no worker is behind";
   const line = at("straggler");
   if (line.textContent !== words) line.textContent = words;
   line.classList.toggle("named", Boolean(status.straggler));

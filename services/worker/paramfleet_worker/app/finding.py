@@ -35,7 +35,7 @@ class NoJobError(ContractError):
 
 
 class SeveralJobsError(ContractError):
-    """Several jobs run here, and nobody said which is meant."""
+    """Several jobs run here, and none was named."""
 
     code = "contract.several_jobs"
     jobs: list[str]
@@ -51,7 +51,7 @@ class SeveralJobsError(ContractError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Found:
-    """A job, as far as the options, the environment and this user's running jobs tell."""
+    """A job, found by the options, the environment and this user's running jobs."""
 
     settings: JobSettings
     """Its name, where its registry is, and its certificates."""

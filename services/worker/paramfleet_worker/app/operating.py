@@ -1,4 +1,4 @@
-"""Asking a running job's coordinator, and steering it, over its admin API."""
+"""Requests to a running job's coordinator over its admin API: reads and commands."""
 
 import asyncio
 import json
@@ -46,7 +46,7 @@ class AdminRefusedError(ContractError):
 
 
 class AdminUnreachableError(UnavailableError):
-    """Nobody answers at the coordinator's admin address."""
+    """No process answers at the coordinator's admin address."""
 
     code = "unavailable.admin"
     url: str
@@ -56,16 +56,16 @@ class AdminUnreachableError(UnavailableError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Operator:
-    """Somebody who asks one coordinator."""
+    """A client of one coordinator's admin API."""
 
     url: str
     """``http://host:port`` or ``https://host:port``."""
 
     token: str = ""
-    """Says who asks; empty says nothing."""
+    """Identifies the caller; empty sends none."""
 
     tls: ssl.SSLContext | None = None
-    """Whom to believe, for https; None believes this machine's authorities."""
+    """Which authorities are trusted, for https; None trusts this machine's authorities."""
 
     timeout_s: float = _TIMEOUT_S
     """Seconds until an answer must have come."""
@@ -154,7 +154,7 @@ def find_url(settings: JobSettings, *, scheme: str) -> str:
 
 
 def read_audit(settings: JobSettings) -> list[dict[str, Any]]:
-    """Return what operators changed, as the registry keeps it after the job's end.
+    """Return the changes by operators, which the registry keeps after the job's end.
 
     Raises:
         NoRedisError: if the registry doesn't answer.

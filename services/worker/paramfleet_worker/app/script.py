@@ -62,7 +62,7 @@ def worker_environment(
 ) -> dict[str, str]:
     """Return the environment in which a script is a worker.
 
-    ``PADDLE_TRAINER_ID`` stays as it is: where nobody gave an index, the coordinator
+    ``PADDLE_TRAINER_ID`` stays as it is: where no index was given, the coordinator
     assigns one. A secret stays in the file that holds it.
     """
     shared = {field.name for field in fields(JobSettings)}

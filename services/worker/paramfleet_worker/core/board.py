@@ -44,7 +44,7 @@ def board(status: Mapping[str, Any], *, width: int = 120) -> list[str]:
         for each in status["barriers"]
     ]
     straggler = status["straggler"]
-    lines += ["", straggler["words"] if straggler else "nobody lags"]
+    lines += ["", straggler["words"] if straggler else "no worker is behind"]
     return [line[:width] for line in lines]
 
 

@@ -32,7 +32,7 @@ class JobFacts:
 
 
 def role_environment(name: ProcessName, facts: JobFacts) -> dict[str, str]:
-    """Return the variables that tell a process its place in the job."""
+    """Return the variables that give a process its role and index in the job."""
     topology = facts.topology
     endpoint = topology.endpoint_of(name)
     environment = {

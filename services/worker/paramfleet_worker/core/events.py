@@ -1,4 +1,4 @@
-"""What a supervisor is told, and what it answers.
+"""The events that a supervisor receives, and the actions that it returns.
 
 Plain values: an event says what happened, an action says what to do.
 """
@@ -74,7 +74,7 @@ class MembersLeft:
 
 @dataclass(frozen=True, slots=True)
 class Interrupted:
-    """Somebody asked the launcher to stop."""
+    """The launcher received a signal to stop."""
 
     signal: signal.Signals
 
@@ -113,7 +113,7 @@ class Signal:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Tell the user, before all else, who ended the job, and how."""
+    """Report to the user, before all else, which process ended the job, and how."""
 
     name: ProcessName
     how: str
@@ -124,7 +124,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Lose:
-    """Tell the user, and the job, that an elastic one goes on without a worker."""
+    """Report to the user, and to the job, that an elastic job continues without a worker."""
 
     name: ProcessName
     how: str

@@ -1,7 +1,7 @@
 """What a launcher does when its processes end, as plain decisions.
 
-A supervisor is told what happened, and when, and answers what to do now. It owns
-no process, reads no clock and prints nothing.
+A supervisor receives events with their times, and returns what to do now. It owns no
+process, reads no clock and prints nothing.
 
 The life of a launch::
 
@@ -14,7 +14,7 @@ The life of a launch::
 SETTLING is for a job that runs here as a whole: its servers and its coordinator end
 by themselves once the workers are done, and if they don't, that is a failure too.
 
-An interrupt passes through BLAMING too where other machines must be told of it.
+An interrupt passes through BLAMING too where other machines must be notified of it.
 
 BLAMING exists because the first process to exit is not always the one to blame:
 when a member elsewhere dies, or one here hangs, the others end *because* of it. The
@@ -57,7 +57,7 @@ REGISTRY_KILL_AFTER_S = 2.6
 """The registry goes last, so that other machines can read why the job ended."""
 
 SETTLE_WITHIN_S = 30.0
-"""How long servers and coordinator may go on after the last worker has ended."""
+"""How long servers and coordinator may run after the last worker has ended."""
 
 LOSE_WITHIN_S = 60.0
 """How much longer in an elastic job, whose coordinator waits for a worker that was killed where
@@ -209,7 +209,7 @@ class Supervisor:
     def _suspect(self, name: ProcessName, how: str, now: float) -> list[Action]:
         self._suspected = (name, how)
         self._enter(Phase.BLAMING, now)
-        if name == self._registry:  # there is nobody left to ask
+        if name == self._registry:  # the failure record can't be read
             return self._blame()
         return [Consult(name, how)]
 
@@ -220,7 +220,7 @@ class Supervisor:
             record = self._silent_registry(*self._suspected, silent_s)
         self._record = record
         if self._suspected is not None and record is not None and record.name in self._alive:
-            return []  # it may still say its last words
+            return []  # its last output may still come
         return self._blame()
 
     def _silent_registry(
@@ -228,7 +228,7 @@ class Supervisor:
     ) -> FailureRecord | None:
         """Return that the registry is to blame: it doesn't answer, and so the others gave up.
 
-        Not for a process that a signal killed, which had no say in it.
+        Not for a process that a signal killed: it did not end by itself.
         """
         if self._exits.get(name, 0) < 0:
             return None
@@ -242,7 +242,7 @@ class Supervisor:
                 if self._alone:
                     self._enter(Phase.ENDING, now)
                     return []
-                self._enter(Phase.BLAMING, now)  # with no suspect: the others must be told
+                self._enter(Phase.BLAMING, now)  # with no suspect: the others must be notified
                 known = min(self._alive | self._exits.keys(), key=_by_interest)
                 return [Consult(known, f"its launcher was stopped by {number.name}")]
             case Phase.BLAMING:

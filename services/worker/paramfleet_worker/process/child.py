@@ -43,7 +43,7 @@ class Child:
         environment: All of its environment.
         log: File that gets everything the process writes; an old one is replaced.
         console: Where its lines go.
-        keeper: Is told of the group before the command starts.
+        keeper: Receives the process group before the command starts.
 
     Raises:
         OSError: if the log can't be written or no process can be started.

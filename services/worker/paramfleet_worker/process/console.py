@@ -104,7 +104,7 @@ def _clean(line: str) -> bytes:
 
 
 def _write(stream: BinaryIO | None, data: bytes) -> BinaryIO | None:
-    """Write now; return None once nobody reads any more. The logs go on without."""
+    """Write now; return None once no process reads the output. The logs are still written."""
     if stream is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Ports that are known before their process listens, and that nobody else can take."""
+"""Ports that are known before their process listens, and that no other process can take."""
 
 import socket
 import sys

@@ -75,7 +75,7 @@ class Hand:
         return self._child.pid
 
     async def news(self) -> list[News]:
-        """Return what there is to tell, as soon as there is something; an exit comes last."""
+        """Return the next reports as soon as there are some; an exit comes last."""
         assert self._child is not None, "started"
         while not self._news:
             await asyncio.sleep(LOOK_S)

@@ -30,7 +30,7 @@ def test_the_board_tells_the_job_its_members_and_who_lags() -> None:
     assert lines[4].endswith("its data is slow")
     assert "barrier fleet.finish: waiting for 1" in lines
     assert lines[-1] == "worker 1 is behind"
-    assert board({**STATUS, "straggler": None})[-1] == "nobody lags"
+    assert board({**STATUS, "straggler": None})[-1] == "no worker is behind"
 
 
 def test_the_board_keeps_to_the_width() -> None:

@@ -140,7 +140,7 @@ def _say(what: str, *, made: bool) -> None:
 
 
 def _told(run: Callable[[], object]) -> None:
-    """Run a command; an error is told in one line.
+    """Run a command; an error is printed in one line.
 
     Raises:
         ClickException: for any error that has a sentence.

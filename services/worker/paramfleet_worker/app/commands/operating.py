@@ -79,12 +79,12 @@ def _tables(operator: Operator, options: dict[str, Any]) -> None:
 
 
 def _workers(operator: Operator, options: dict[str, Any]) -> None:
-    """Show the workers, and why they lag."""
+    """Show the workers, and why a slow one is slow."""
     _list(operator.get("workers"), WORKER_COLUMNS, options)
 
 
 def _barriers(operator: Operator, options: dict[str, Any]) -> None:
-    """Show who stands at which barrier, and whom it waits for."""
+    """Show which workers wait at which barrier, and for whom."""
     _list(operator.get("barriers"), BARRIER_COLUMNS, options)
 
 
@@ -100,12 +100,12 @@ def _audit_of_registry(options: dict[str, Any]) -> None:
 
 
 def _pause(operator: Operator, options: dict[str, Any]) -> None:
-    """Let the workers take no further step."""
+    """Stop the workers before their next step."""
     _show(operator.post("pause"), ["paused"], options)
 
 
 def _resume(operator: Operator, options: dict[str, Any]) -> None:
-    """Let the workers go on."""
+    """Let the workers continue."""
     _show(operator.post("resume"), ["resumed"], options)
 
 
@@ -117,12 +117,12 @@ def _page(operator: Operator, options: dict[str, Any]) -> None:
 
 
 def _end(operator: Operator, options: dict[str, Any]) -> None:
-    """Finish the training now, in good order."""
+    """Finish the training now, in the same way as after the last batch."""
     _show(operator.post("end"), ["the job ends"], options)
 
 
 def _drain(operator: Operator, options: dict[str, Any]) -> None:
-    """Let the worker of RANK leave while the others go on; in async and geo."""
+    """Let the worker of RANK leave while the others continue; in async and geo."""
     rank = options["rank"]
     _show(operator.post(f"workers/{rank}/drain"), [f"worker {rank} leaves"], options)
 
@@ -148,7 +148,7 @@ def _set(operator: Operator, options: dict[str, Any]) -> None:
 
 
 def _checkpoint(operator: Operator, options: dict[str, Any]) -> None:
-    """Have a checkpoint written, and wait until it is.
+    """Write a checkpoint, and wait until it is complete.
 
     Ends with 1 if it could not be written, with 3 if it is written but not a consistent cut.
 

@@ -93,7 +93,7 @@ def revoke(path: Path, name: str) -> None:
 
 
 def _told(run: Callable[[], None]) -> None:
-    """Run a command; an error is told in one line.
+    """Run a command; an error is printed in one line.
 
     Raises:
         ClickException: for any error that has a sentence.

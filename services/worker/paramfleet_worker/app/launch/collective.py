@@ -1,7 +1,7 @@
 """``paramfleet launch`` of a collective job: torch's elastic agent starts the workers.
 
 The agent, which also watches them, is torchrun's own. Ours are the options, the lines of the
-workers, and how the end is told.
+workers, and how the end is reported.
 """
 
 import os
@@ -84,12 +84,12 @@ class _Plan:
 
     @property
     def endpoint(self) -> str:
-        """Where the machines meet; port 0 is a free one."""
+        """The address of the rendezvous; port 0 is a free one."""
         return f"{self.machines[0]}:{self.port if len(self.machines) > 1 else 0}"
 
 
 class _Pipes(LogsSpecs):
-    """Tells torch's agent where the workers' output goes."""
+    """Gives torch's agent the destinations of the workers' output."""
 
     def __init__(self, streams: Streams, names: Sequence[ProcessName], folder: str) -> None:
         super().__init__(log_dir=folder)
@@ -205,7 +205,7 @@ def _additions(
 
 
 def _config(plan: _Plan, pipes: _Pipes) -> LaunchConfig:
-    """Return what torch's agent is told; nobody is started a second time."""
+    """Return the configuration of torch's agent; no worker is started a second time."""
     several = len(plan.machines) > 1
     configs = {"rank": plan.machine, "timeout": MEET_WITHIN_S} if several else {}
     return LaunchConfig(

@@ -22,7 +22,7 @@ from paramfleet_shared.system.open_files import raise_open_files
 from paramfleet_shared.system.processes.keeping import Keeper
 from paramfleet_worker.app.launch.naming import job_settings_of
 from paramfleet_worker.app.launch.own_redis import OwnRedis
-from paramfleet_worker.app.launch.page_link import tell_page
+from paramfleet_worker.app.launch.page_link import show_page
 from paramfleet_worker.app.launch.planning import COORDINATOR, REDIS
 from paramfleet_worker.app.launch.preparing import PreparedLaunch
 from paramfleet_worker.core.events import (
@@ -230,7 +230,7 @@ class Launcher:
                 loop.remove_signal_handler(number)
 
     def _reap(self) -> None:
-        """Tell of every process that has ended since the last time."""
+        """Queue an event for every process that has ended since the last call."""
         for name, child in self._children.items():
             if not child.ended and (code := child.poll()) is not None:
                 self._events.put_nowait(Exited(name, code))
@@ -243,10 +243,10 @@ class Launcher:
             coordinator = self._children.get(COORDINATOR)
             if coordinator is not None:
                 prepared = self._prepared
-                told = tell_page(
+                page = show_page(
                     self._records, prepared.folder, prepared.job, self._console, coordinator
                 )
-                questions.add(group.create_task(told))
+                questions.add(group.create_task(page))
             code = None
             while code is None:
                 event = await self._next_event(supervisor.next_tick())
@@ -259,7 +259,7 @@ class Launcher:
                         case Lose():
                             how = f"{action.name.label} {action.how}"
                             self._console.say(f"{how}; the job goes on without it")
-                            questions.add(group.create_task(self._tell_lost(action)))
+                            questions.add(group.create_task(self._report_lost(action)))
                         case Report() | Signal():
                             await self._carry_out(action, supervisor)
             for question in questions:
@@ -268,7 +268,7 @@ class Launcher:
         return code
 
     async def _vouch(self, supervisor: Supervisor) -> None:
-        """Say again and again which processes are alive, until it is cancelled."""
+        """Renew periodically which processes run, until it is cancelled."""
         said = ""
         while True:
             alive = {
@@ -294,7 +294,7 @@ class Launcher:
         """Carry a question to the registry, and its answer back."""
         if isinstance(question, Consult):
             silent_s = self._records.silent_s
-            if silent_s >= self._lease.lease_ttl_s:  # nobody to ask
+            if silent_s >= self._lease.lease_ttl_s:  # the registry wouldn't answer
                 self._events.put_nowait(RecordRead(None, silent_s))
                 return
             record = await self._records.failure_or(question.name, question.reason)
@@ -303,7 +303,7 @@ class Launcher:
             await self._records.wait_members_left()
             self._events.put_nowait(MembersLeft())
 
-    async def _tell_lost(self, lost: Lose) -> None:
+    async def _report_lost(self, lost: Lose) -> None:
         await self._records.lose(lost.name, self._children[lost.name].pid, lost.how)
 
     async def _carry_out(self, action: Report | Signal, supervisor: Supervisor) -> None:

@@ -1,4 +1,4 @@
-"""What a launch is called: the job's name where nobody gave one, and the launch's own."""
+"""Names of a launch: the job's, if none was given, and that of the launch itself."""
 
 import hashlib
 import re
@@ -37,7 +37,7 @@ def with_name(settings: LaunchSettings, *, script: Sequence[str]) -> LaunchSetti
     """Return the settings with a name for the job.
 
     Where none is given it is the script's name with random digits, so that jobs that share a
-    Redis don't meet. On several machines the digits follow from the addresses, because the
+    Redis don't conflict. On several machines the digits follow from the addresses, because the
     same command must give the same name on each. With certificates it is their default name,
     because they stand for one job alone.
 

@@ -17,7 +17,7 @@ _LOADER = "loader"
 
 
 class OwnRedis:
-    """Lets in the job's processes, for the commands and keys of the job, and nobody else.
+    """Admits only the job's processes, for the commands and keys of the job.
 
     The job's scripts are given to it by a user whose password only this process knows, and who
     may do nothing else. So no user there can change its settings, load a module or run a
@@ -32,7 +32,7 @@ class OwnRedis:
         self._loader_password = secrets.token_urlsafe()
 
     def command(self, program: Path) -> list[str]:
-        """Return the command that runs it; what it is told is in a file of the job's folder.
+        """Return the command that runs it; its settings are in a file of the job's folder.
 
         Raises:
             OSError: if the file can't be written.

@@ -11,7 +11,7 @@ from paramfleet_worker.process.admin_token import token_in
 from paramfleet_worker.process.console import Console
 from paramfleet_worker.storage import JobRecords
 
-__all__ = ["tell_page"]
+__all__ = ["show_page"]
 
 _TIMEOUT_S = 2.0
 
@@ -25,7 +25,7 @@ class HasPid(Protocol):
         ...
 
 
-async def tell_page(
+async def show_page(
     records: JobRecords,
     folder: JobFolder,
     settings: JobSettings,

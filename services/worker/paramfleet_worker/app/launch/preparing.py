@@ -113,7 +113,7 @@ def _require_closed(prepared: PreparedLaunch) -> None:
     """Look whether the Redis to start lets in the job alone.
 
     Raises:
-        OpenRedisError: if it would let in everybody, and nobody said that this is wanted.
+        OpenRedisError: if it would admit everybody, and that wasn't asked for.
     """
     address = prepared.plan.redis
     if address is None or address.socket or prepared.redis_password or prepared.job.insecure:

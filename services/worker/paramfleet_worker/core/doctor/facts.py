@@ -1,4 +1,4 @@
-"""What is known of a machine and of a job, in plain values; None is what nobody could tell."""
+"""Facts about a machine and a job, in plain values; None where a fact is unknown."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -47,7 +47,7 @@ class RedisFacts:
 
     is_reachable: bool = True
     refusal: str = ""
-    """Why it doesn't let us in; empty if it does."""
+    """Why it refuses access; empty if it grants it."""
     reason: str = ""
     """Why it isn't reachable."""
     host: str = "127.0.0.1"
@@ -92,7 +92,7 @@ class PortFacts:
     is_ours: bool = True
     is_free: bool = True
     listener: str = ""
-    """Which process has it, as far as can be told."""
+    """Which process has it, if that is known."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -163,7 +163,7 @@ class MachineFacts:
     has_device: bool = False
     """Whether there is an NVIDIA device."""
     driver: str = ""
-    """The newest CUDA that its driver can do; empty if it can't be told."""
+    """The newest CUDA that its driver supports; empty if that is unknown."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

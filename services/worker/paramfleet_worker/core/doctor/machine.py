@@ -11,7 +11,7 @@ PYTHONS = ((3, 11), (3, 13))
 OLDEST_TORCH = (2, 6)
 FEW_FILES = 1024
 LITTLE_SHM = 64 << 20
-"""What a container gets where nobody asks for more; torch's loaders pass batches there."""
+"""What a container gets by default; torch's data loaders pass batches there."""
 
 CHECKPOINT_SHARE = 1.2
 """Of the tables' bytes: a new checkpoint is written beside the former one's index."""

@@ -1,4 +1,4 @@
-"""Checks of Redis, of the clocks, and of what the job's members say of themselves."""
+"""Checks of Redis, of the clocks, and of the versions that the job's members report."""
 
 from collections.abc import Iterator
 
@@ -15,11 +15,11 @@ SLOW_S = 0.1
 """A heartbeat that takes longer is late when its lease is short."""
 
 SKEW_S = 5.0
-"""Dates of certificates and logs may differ by this and nobody minds."""
+"""Clocks may differ by this without harm to dates of certificates and logs."""
 
 
 def check_redis(facts: Facts) -> Iterator[Finding]:
-    """Check that the registry answers, lets us in, and keeps what it is told."""
+    """Check that the registry answers, grants access, and keeps what is written to it."""
     redis = facts.redis
     where = facts.settings.redis
     if redis is None:
@@ -111,8 +111,8 @@ def _check_keeping(redis: RedisFacts, where: str) -> Iterator[Finding]:
         yield warning(
             "redis-forgets",
             where,
-            "Redis keeps nothing on disk: after a restart the members tell it again, but how "
-            "earlier runs ended is forgotten",
+            "Redis keeps nothing on disk: after a restart members write their records again, "
+            "but how earlier runs ended is lost",
             "set appendonly yes, where that matters",
         )
     if redis.round_trip_s > SLOW_S:

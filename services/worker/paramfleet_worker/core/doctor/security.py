@@ -1,8 +1,8 @@
 """What of a job is open, and to whom: the checks of ``paramfleet doctor --security``.
 
-A failure lets somebody in who wasn't asked to come: to read, change or end the job, or to run
-code as its owner. A warning tells what whoever listens on the network, or reads this
-machine's files, may learn.
+A failure gives access to unauthorized users: to read, change or end the job, or to run
+code as its owner. A warning is about data that others can read on the network
+or in this machine's files.
 """
 
 from collections.abc import Iterator
@@ -46,14 +46,14 @@ class ListenerFacts:
 
     process: str
     address: str
-    """What it listens on, as far as can be told; else what others call."""
+    """The address it listens on, if that is known; else the one that others call."""
 
     is_loopback: bool
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OpenRedisFacts:
-    """What the registry lets strangers and the job do."""
+    """What the registry permits to unauthenticated clients and to the job."""
 
     address: str
     """Without its password."""
@@ -65,7 +65,7 @@ class OpenRedisFacts:
     speaks_tls: bool
     lets_strangers_in: bool = False
     dangerous: tuple[str, ...] = ()
-    """Commands that whoever is let in may run and that let them run code on its machine."""
+    """Commands that every admitted client may run, and by which it can run code there."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

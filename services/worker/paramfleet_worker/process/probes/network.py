@@ -58,7 +58,7 @@ def look_at_port(host: str, port: int) -> PortFacts:
 
 
 def _listener_on(port: int) -> str:
-    """Return which process listens on a port; empty if that can't be told."""
+    """Return which process listens on a port; empty if that is unknown."""
     inodes = set()
     for table in ("tcp", "tcp6"):
         with contextlib.suppress(OSError):

@@ -45,7 +45,7 @@ async def ask_registry(
 
     Args:
         settings: Where it is, and who we are.
-        tls: Our certificate, to look at the coordinator with; None speaks without.
+        tls: Our certificate, to call the coordinator with; None calls it without TLS.
         role: Whose rights to look for.
     """
     host = urlsplit(settings.redis).hostname or ""
@@ -77,7 +77,7 @@ async def _ask(
     """Ask Redis.
 
     Raises:
-        RedisError: if it doesn't answer, or lets nobody in.
+        RedisError: if it doesn't answer, or refuses access.
         TimeoutError: if it doesn't answer in time.
     """
 

@@ -112,7 +112,7 @@ async def look_at_redis(settings: JobSettings) -> OpenRedisFacts | None:
 
 
 async def _may(url: str, options: dict[str, Any]) -> tuple[str, ...] | None:
-    """Return which dangerous commands somebody may run; None if they aren't let in."""
+    """Return which dangerous commands a client may run; None if it has no access."""
     client = Redis.from_url(url, retry=Retry(NoBackoff(), 0), **options)
     call = cast("Command", client.execute_command)
 
