@@ -1,9 +1,9 @@
 """How a worker carries out the operator's commands: between two steps, in the training thread.
 
-A script that looks at ``fleet.should_stop()``, or takes its batches from
+A script that calls ``fleet.should_stop()``, or takes its batches from
 ``fleet.prefetch``, ends its loop by itself when the job is to end, and then evaluates and
 prints as it does at any end. Another script is ended at once, with status 0. A drained
-worker always leaves at once: the others go on, and would not come to its barriers.
+worker always leaves immediately: the others continue, and would not reach its barriers.
 """
 
 import logging
@@ -29,7 +29,7 @@ class Conduct:
     """Carries out orders for one session.
 
     Args:
-        session: Whose worker obeys.
+        session: The session whose worker applies the commands.
         saving: Writes the checkpoints that are asked for.
         clock: For how long that took.
     """
@@ -48,19 +48,19 @@ class Conduct:
     def should_stop(self) -> bool:
         """Return whether an operator ended the job: leave the loop over batches then.
 
-        Whoever asks is trusted to: the worker is not ended before the script's own end.
+        A script that calls this leaves the loop itself: its worker isn't ended before that.
         """
         self._looks = True
         orders = self._orders()
         return orders is not None and orders.ends
 
     def _between_steps(self) -> None:
-        self.obey()
+        self.apply_commands()
         self._periodic.look()
         self._session.backend.between_steps()
 
-    def obey(self) -> None:
-        """Do what newer orders ask for; costs next to nothing without any.
+    def apply_commands(self) -> None:
+        """Apply newer orders; almost free of cost without any.
 
         Raises:
             SystemExit: if this worker's part is over, after it has left in good order.
@@ -111,7 +111,7 @@ class Conduct:
             sys.exit(0)
 
     def _save(self, order: CheckpointOrder) -> None:
-        """Write a checkpoint; a failure is told, and ends nothing."""
+        """Write a checkpoint; a failure is reported, and ends nothing."""
         done = saved(self._saving, order.dirname, clock=self._clock)
         self._session.raise_if_failed()
         self._session.progress.note(checkpoint={"number": order.number, **done})

@@ -2,7 +2,7 @@
 
 Which rows a batch needs is what its ids say, and those come from ``ids``, or from watching
 the first batch: which of its tensors, or views of them, reached which module of
-``fleet.nn``. A tensor that is computed on the way there is nobody's view; its rows are
+``fleet.nn``. A tensor that is computed in between is no view of the batch's; its rows are
 pulled when the forward asks, as without prefetching.
 
 The loader stays in the training thread.
@@ -231,10 +231,10 @@ class Prefetching:
     ) -> Prefetcher[B]:
         """Iterate over a loader while the rows of coming batches are on their way.
 
-        The batches come unchanged. What a mode promises stays: in sync, and in the first
-        ``fresh_steps`` of async, the rows are those of the step, so that they travel between
-        ``step()`` and the next forward; later in async they travel beside the training and
-        may be ``depth`` steps older, which counts as staleness and keeps to
+        The batches come unchanged. The guarantees of the modes still hold: in sync, and in the
+        first ``fresh_steps`` of async, the rows are those of the step, so that they travel
+        between ``step()`` and the next forward; later in async they travel beside the training
+        and may be ``depth`` steps older, which counts as staleness and keeps to
         ``max_staleness``. Alone and in GEO nothing travels. A forward that looks up other ids
         pulls them, as without. Loops may be inside each other or side by side.
 

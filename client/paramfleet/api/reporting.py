@@ -1,4 +1,4 @@
-"""``fleet.report`` and ``fleet.job_progress``: what workers tell the job and each other."""
+"""``fleet.report`` and ``fleet.job_progress``: reports of workers to the job and each other."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ class Reporting:
         self._session = session
 
     def report(self, *, loss: float, examples: int, **metrics: float) -> None:
-        """Tell the job how this worker is doing; shown on its status page.
+        """Report this worker's progress to the job; shown on its status page.
 
         Args:
             loss: The loss of the last batch.

@@ -6,7 +6,7 @@ __all__ = ["CallOrderError", "NotYetError"]
 
 
 class NotYetError(ContractError):
-    """Something was asked of an object that isn't so far yet, or not any more."""
+    """An object was asked for something that it can't do yet, or no longer can do."""
 
     code = "contract.not_yet"
 

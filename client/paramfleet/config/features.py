@@ -63,7 +63,7 @@ _BEGIN = Key(
     default=1,
     minimum=1,
     maximum=MAX_STEPS,
-    meaning="Steps in which the workers synchronize every time before they train apart.",
+    meaning="First steps, after each of which the workers synchronize.",
 )
 
 FAMILY: dict[str, dict[str, Key]] = {
@@ -73,7 +73,7 @@ FAMILY: dict[str, dict[str, Key]] = {
             default=1,
             minimum=1,
             maximum=MAX_STEPS,
-            meaning="Steps that a worker trains apart.",
+            meaning="Steps of a worker from one synchronization to the next.",
         ),
         "begin_step": _BEGIN,
         **_OUTER,
@@ -100,7 +100,7 @@ FAMILY: dict[str, dict[str, Key]] = {
             default=100,
             minimum=1,
             maximum=MAX_STEPS,
-            meaning="Steps that a worker trains apart.",
+            meaning="Steps of a worker from one synchronization to the next.",
         ),
         **_OUTER,
         "outer_optimizer": Key(
@@ -292,13 +292,13 @@ SETTINGS: dict[str, Key] = {
 }
 """What collective mode takes beside them: single values. ``sync_batch_norm`` is sync's, too."""
 
-_APART = "workers that train apart all-reduce no gradients"
+_APART = "LocalSGD's workers all-reduce no gradients"
 _WHOLE = "sharded parameters have no gradients of their own that a bucket could hold"
 
 CLASHES: dict[frozenset[str], str] = {
-    frozenset({"localsgd", "adaptive_localsgd"}): "choose one way to train apart",
-    frozenset({"localsgd", "diloco"}): "choose one way to train apart",
-    frozenset({"adaptive_localsgd", "diloco"}): "choose one way to train apart",
+    frozenset({"localsgd", "adaptive_localsgd"}): "choose one kind of LocalSGD",
+    frozenset({"localsgd", "diloco"}): "choose one kind of LocalSGD",
+    frozenset({"adaptive_localsgd", "diloco"}): "choose one kind of LocalSGD",
     frozenset({"lars", "lamb"}): "choose one optimizer",
     frozenset({"dgc", "lars"}): "DGC keeps the momentum itself, and steps with plain SGD",
     frozenset({"dgc", "lamb"}): "DGC is for momentum SGD",

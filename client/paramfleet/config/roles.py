@@ -170,7 +170,7 @@ def UserDefinedRoleMaker(  # noqa: N802 - the name Fleet users call
     """State the role in code instead of the environment.
 
     Args:
-        is_collective: Collective mode; worker 0 keeps the store that all meet at, at its
+        is_collective: Collective mode; worker 0 hosts the store of the rendezvous, at its
             ``host:port`` of ``worker_endpoints``.
         current_id: Index of this process among those of its role.
         role: ``Role.WORKER`` or ``Role.SERVER``.

@@ -33,7 +33,7 @@ class WorkerSettings(JobSettings):
 
     dense_request_bytes: int = 64 << 20
     """Bytes of dense values that one request to a pserver carries; more go in pieces of a
-    fourth of it, which take longer but hold nobody up."""
+    fourth of it, which take longer but delay no other request."""
 
     dense_in_place_bytes: int = 1 << 30
     """Bytes of a model's dense values beyond which a worker of async, GEO or LocalSGD keeps no

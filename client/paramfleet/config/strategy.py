@@ -106,13 +106,13 @@ class TrainingMode:
     geo_merge: GeoMerge = "paced"
     """GEO: what is added of a worker's progress. ``damped`` divides it by the square root of
     the number of workers that changed the same row at the same time, a dense parameter's by
-    that of all workers; ``mean`` by the number itself. So what one worker alone learns of a
-    row is added whole. ``paced`` divides by a power of these numbers that fits: with SGD the
-    number itself at first and nothing after 12 steps, unless differences grow much longer than
-    usual; with Adam nothing at first, and dense parameters by the root after ``fresh_steps``
-    and 800 steps of all workers together; with others the root. ``remainder`` and ``average``
-    divide all by the number of workers; ``remainder`` sends the rest later, so that totals tend
-    to the sum over workers, and ``average`` drops it."""
+    that of all workers; ``mean`` by the number itself. So a change that only one worker makes
+    to a row is added whole. ``paced`` divides by a power of these numbers that fits: with SGD
+    the number itself at first and nothing after 12 steps, unless differences grow much longer
+    than usual; with Adam nothing at first, and dense parameters by the root after
+    ``fresh_steps`` and 800 steps of all workers together; with others the root. ``remainder``
+    and ``average`` divide all by the number of workers; ``remainder`` sends the rest later, so
+    that totals tend to the sum over workers, and ``average`` drops it."""
 
     geo_growth: int = 40
     """GEO: steps after which the period between two exchanges is one batch longer, until it is
@@ -128,7 +128,7 @@ class TrainingMode:
     """How parameters, gradients and differences travel: ``float32``, or ``float16`` or
     ``bfloat16``, or ``int8`` or ``float8_e4m3`` (with a scale a row). Gradients are rounded to
     16 bits by chance, right on average; what is lost of others, and of differences, is sent
-    with later ones. The promises of sync hold for ``float32``."""
+    with later ones. The guarantees of sync hold for ``float32``."""
 
     max_staleness: int | None = None
     """async: batches a worker may lead the slowest by; None never waits."""
@@ -322,7 +322,7 @@ class DistributedStrategy:
                 raise StrategyError(key=key, value=shown(value), rule=rule)
         for apart, keys in self._features().items():
             if not self.a_sync:
-                rule = "doesn't go with a_sync = False: workers that train apart don't wait"
+                rule = "doesn't go with a_sync = False: LocalSGD's workers don't wait"
                 raise StrategyError(key=apart, value="True", rule=rule)
             k_steps = self.a_sync_configs["k_steps"]
             if k_steps > 0:

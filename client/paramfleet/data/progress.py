@@ -78,7 +78,7 @@ def among_workers(states: Sequence[Mapping[str, Any]], files: Sequence[str]) -> 
 
     Each file goes on where its reader was, whoever reads it now. A file whose reader had
     begun a later epoch is finished in this one; one that was read by several goes on where
-    the first of them was, and one that nobody had from its beginning.
+    the first of them was, and one that no worker began starts at its beginning.
 
     Args:
         states: Every worker's, of ``Progress.to_state``.

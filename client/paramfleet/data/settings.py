@@ -1,4 +1,4 @@
-"""What a dataset is told: a frozen record, each field with its sentence."""
+"""The settings of a dataset: a frozen record, each field with its sentence."""
 
 import difflib
 from collections.abc import Mapping, Sequence
@@ -117,7 +117,7 @@ def changed(before: DatasetSettings | None, given: Mapping[str, Any]) -> Dataset
     """Return settings with some values given.
 
     Args:
-        before: The settings so far; None for the defaults.
+        before: The present settings; None for the defaults.
         given: Values by name.
 
     Raises:

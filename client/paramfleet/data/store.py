@@ -87,7 +87,7 @@ class _Column:
         return self._array
 
     def _resize(self, size: int) -> None:
-        self._array.resize(self._shape(size), refcheck=False)  # nobody has a view yet
+        self._array.resize(self._shape(size), refcheck=False)  # there are no views yet
 
     def _shape(self, size: int) -> tuple[int, ...]:
         return (size, self._width) if self._width else (size,)

@@ -59,7 +59,7 @@ def _train(path: Path, options: tuple[str, ...], more: tuple[str, ...]) -> None:
 
 
 def _folders_of(path: Path, options: tuple[str, ...]) -> list[Path]:
-    """Return where a model's checkpoints are: who starts a server with it trusts it.
+    """Return where a model's checkpoints are: a server that is started with it may use them.
 
     Raises:
         UsageError: if the configuration can't be what was meant.
@@ -84,7 +84,7 @@ def _infer(path: Path, options: tuple[str, ...], more: tuple[str, ...]) -> None:
 
 
 def _told(name: str, work: Work, path: Path, options: tuple[str, ...]) -> None:
-    """Run a command on a model; an error is told in one line.
+    """Run a command on a model; an error is printed in one line.
 
     Raises:
         UsageError: if the configuration can't be what was meant.

@@ -65,7 +65,7 @@ class TrainData:
         """Say which epoch comes next; return how many of its batches were used before.
 
         A loaded position in another epoch, in other files or of another reader is left out,
-        and the log says so: a model may begin with what it learned from other data.
+        and the log says so: a model may begin with parameters trained on other data.
         """
         saved, self._saved = self._saved, None
         self._epoch, self._used = epoch, 0

@@ -26,7 +26,7 @@ __all__ = ["device_of", "strategy_of", "train"]
 
 
 def train(model: Model[Any], clock: Clock) -> Outcome:
-    """Train this worker's share, score the test files with the others, and tell.
+    """Train this worker's share, score the test files with the others, and report.
 
     ``fleet.init`` was called, and took the role of a worker.
 

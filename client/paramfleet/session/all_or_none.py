@@ -49,7 +49,7 @@ class _Former:
     """What an object was: its state, its attributes, and a schedule's parameter groups.
 
     An object that says its state may hold it in place, as a module does, and one that keeps
-    more than it says, as a dataset in memory, has it in its attributes: both come back.
+    more than it says, as a dataset in memory, has it in its attributes: both are restored.
     """
 
     def __init__(self, each: Any) -> None:

@@ -97,7 +97,7 @@ class Registered:
         self._positions: dict[str, Any] = {}
 
     def add(self, objects: Mapping[str, Any]) -> None:
-        """Save and load objects from now on, each by its name; a former one makes way.
+        """Save and load objects from now on, each by its name; a former one is replaced.
 
         Raises:
             RegistrationError: if a name can't be one, or an object has no ``state_dict`` and

@@ -1,10 +1,10 @@
-"""One process's life in a job: the functions that training code calls as ``fleet.*``.
+"""One process in a job: the functions that training code calls as ``fleet.*``.
 
 Start: ``init`` reads the role and, in a worker, joins the job; ``init_worker``
 waits until every pserver serves, declares the tables and starts from common
-values. Stop: ``finish_training`` brings what waits to the servers and waits for the
-other workers; ``stop_worker`` does that too, says that this worker is done, and
-leaves. A script that ends without it ends the job, or an elastic one goes on without it.
+values. Stop: ``finish_training`` sends pending changes to the servers and waits for the
+other workers; ``stop_worker`` does that too, reports that this worker is done, and leaves. A
+script that ends without it ends the job; an elastic job continues without this worker.
 """
 
 import logging
@@ -54,7 +54,7 @@ class Session(Standing):
         self._load: str | None = None
         self._curves = Curves()
         self.between_steps: Callable[[], None] = lambda: None
-        """Called after every step; whoever obeys an operator sets it."""
+        """Called after every step; set by the object that applies an operator's commands."""
         self.model: torch.nn.Module | None = None
         self.optimizer: DistributedOptimizer | None = None
         """What trains tables."""
@@ -135,8 +135,8 @@ class Session(Standing):
         """Name the model's tables by their modules' paths, and count its examples.
 
         Returns:
-            The same model; in collective mode a module around it, which brings the
-            workers' gradients together.
+            The same model; in collective mode a module around it, which combines the
+            workers' gradients.
 
         Raises:
             TableConflictError: if two modules give one table different widths.
@@ -211,11 +211,11 @@ class Session(Standing):
         agreement.take(self.gather("fleet.average_buffers", agreement.payload()))
 
     def finish_training(self) -> None:
-        """Take no more steps: send what waits, and wait until every worker is so far.
+        """Take no more steps: send pending changes, and wait until every worker has finished.
 
         Afterwards all workers and pservers hold the same values, and in a job with pservers all
         workers the same buffers, as ``average_buffers`` gives them; evaluate then. Workers
-        with more batches go on meanwhile, without waiting for this one. ``stop_worker``
+        with more batches continue meanwhile, without waiting for this one. ``stop_worker``
         implies it; a second call does nothing.
 
         Raises:
@@ -228,7 +228,7 @@ class Session(Standing):
         self._curves.end()
 
     def stop_worker(self) -> None:
-        """Finish training, say that this worker is done, and leave the job.
+        """Finish training, report that this worker is done, and leave the job.
 
         A second call does nothing. A worker that has states which a checkpoint is to hold, as
         GEO's have, stays until the first worker has left, which may save until then.
@@ -239,7 +239,7 @@ class Session(Standing):
         self.backend.stop(self.finish_training)
 
     def depart(self) -> None:
-        """Leave the job while others go on: what waits is sent, and nobody waited for.
+        """Leave the job while others continue: send pending changes, and wait for no worker.
 
         To be called between two steps. In an elastic job SIGTERM does it at the next step's
         end, and ends the script with status 0.

@@ -38,8 +38,8 @@ _UNDERWAY = {
 }
 
 _LOCALSGD = {
-    "synchronisations": "LocalSGD: exchanges so far, in wholes of the model.",
-    "sent_bytes": "LocalSGD: bytes of what this worker sent of what it learned.",
+    "synchronisations": "LocalSGD: exchanges until now, in wholes of the model.",
+    "sent_bytes": "LocalSGD: bytes of the differences that this worker sent.",
     "stall_seconds": "LocalSGD: seconds in which training waited for an exchange.",
     "k_steps": "LocalSGD: steps from one exchange to the next, as chosen last.",
 }
@@ -203,7 +203,7 @@ class Progress:
         return True, "training"
 
     def _calls(self) -> dict[str, list[float]]:
-        """Return by operation: calls that wait for nobody, their seconds, and all bytes."""
+        """Return by operation: calls without waits for others, their seconds, all bytes."""
         sent, received = self._traffic.sent_bytes, self._traffic.received_bytes
         return {
             op: [calls, round(seconds, 5), sent.get(op, 0) + received.get(op, 0)]
@@ -227,7 +227,7 @@ class Progress:
         return float(count)
 
     def _apart(self) -> dict[str, float]:
-        """Return what LocalSGD's exchanges cost so far, drawn as curves; nothing without."""
+        """Return the cost of LocalSGD's exchanges until now, as curves; empty without them."""
         ledger = None if self._optimizer is None else self._optimizer.ledger
         figures = {} if ledger is None else ledger.figures()
         return {f"localsgd_{name}": round(value, 4) for name, value in figures.items()}
@@ -250,7 +250,7 @@ class Progress:
 
 
 def _facts_of(optimizer: DistributedOptimizer) -> dict[str, Any]:
-    """Return what an optimizer tells beside its steps."""
+    """Return the facts that an optimizer reports in addition to its steps."""
     mode = optimizer.mode
     return {
         "times": optimizer.times.facts(),

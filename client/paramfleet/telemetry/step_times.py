@@ -75,7 +75,7 @@ class StepTimes:
         self._step_began, self._paused_s = now, paused_s
 
     def seconds(self, phase: str) -> float:
-        """Return the time of a phase so far."""
+        """Return the time of a phase until now."""
         seconds = self._seconds[phase]
         return seconds + self._now() - self._since if phase == self._phase else seconds
 
@@ -89,7 +89,7 @@ class StepTimes:
         return _During(self, phase)
 
     def facts(self) -> dict[str, Any]:
-        """Return the sums so far; any thread may ask.
+        """Return the sums until now; any thread may call it.
 
         ``steps`` and ``examples`` are numbers, ``seconds`` the time by phase, ``phase`` the
         current one, ``step_ms`` percentiles of the steps of the last half minute.

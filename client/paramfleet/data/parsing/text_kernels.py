@@ -258,7 +258,7 @@ def parse(
             the text. V is half of the text's bytes, and one.
         marks: Where each row's integers and its floats begin, int64 [R + 1] each; each
             row's line, int64 [R].
-        used: int64 [5]: integers, floats and unsure floats so far; they grow. At a bad
+        used: int64 [5]: integers, floats and unsure floats until now; they grow. At a bad
             line its slot, and where in the text it is wrong.
 
     Returns:

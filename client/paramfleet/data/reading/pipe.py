@@ -1,8 +1,8 @@
 """A pipe command: a file goes in, MultiSlot text comes out.
 
 The command waits when its output isn't read: the pipe between them is all that is
-buffered. It has a process group of its own, which is killed if nobody reads to the end, also
-when this process exits.
+buffered. It has a process group of its own, which is killed if its output isn't read to the
+end, also when this process exits.
 """
 
 import contextlib

@@ -155,7 +155,7 @@ class Readers:
                 return
 
     def _put(self, block: Block) -> bool:
-        """Wait for room; returns False if nobody wants more."""
+        """Wait for room; returns False if no more blocks are wanted."""
         with self._changed:
             while len(self._blocks) >= self._settings.num_blocks and self._is_wanted:
                 self._changed.wait()

@@ -10,7 +10,7 @@ __all__ = ["AloneBackend"]
 
 
 class AloneBackend(Backend):
-    """Who this process is says its role; there is nobody to wait for."""
+    """The role says who this process is; there is no other to wait for."""
 
     joined = False
 

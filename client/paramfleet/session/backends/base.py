@@ -162,7 +162,7 @@ class Backend(ABC):
         self, optimizer: DistributedOptimizer | None, model: torch.nn.Module | None
     ) -> None:
         """Declare the tables, and start from common values."""
-        del optimizer, model  # nobody else has any
+        del optimizer, model  # no other process has any
 
     @abstractmethod
     def stop(self, finish: Callable[[], None]) -> None:

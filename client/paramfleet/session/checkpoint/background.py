@@ -1,4 +1,4 @@
-"""Checkpoints that nobody waits for: how they went is told, and a failure ends nothing."""
+"""Checkpoints without a caller that waits: the result is reported, a failure ends nothing."""
 
 import logging
 from pathlib import Path

@@ -22,7 +22,7 @@ from paramfleet_shared.system.clock import Clock
 __all__ = ["Verdict", "judge", "save_everywhere"]
 
 HOLD_S = 30.0
-"""Seconds that pservers hold pushes by themselves: a saver that dies holds nobody up longer."""
+"""Seconds for which a pserver holds pushes: if the saver dies, they wait no longer."""
 
 PATIENCE_S = 10.0
 """Seconds to wait for pushes that some pservers have and others don't."""

@@ -1,10 +1,10 @@
 """Checkpoints by time, as ``strategy.checkpoint_configs`` asks for them.
 
 Worker 0 has them written, between two of its steps. Each has a folder of its own,
-``<number>-step-<step>``, which is whole or not there; numbers go on over restarts, so the
+``<number>-step-<step>``, which is complete or absent; numbers continue over restarts, so the
 newest is the one with the highest, and ``latest`` is a link to it. Older ones than ``keep`` are
-removed when a newer one is complete. A failure is told and ends nothing: the next is tried
-when its time comes.
+removed when a newer one is complete. A failure is reported and ends nothing: the next is tried
+at its time.
 """
 
 import logging
@@ -82,7 +82,7 @@ class PeriodicCheckpoints:
 
 
 def _tidy(folder: Path, name: str, *, keep: int) -> None:
-    """Point to a new checkpoint, and remove old ones; what fails is told.
+    """Point to a new checkpoint, and remove old ones; failures are logged.
 
     None is removed that ``latest`` might still point to.
     """
@@ -94,8 +94,8 @@ def _tidy(folder: Path, name: str, *, keep: int) -> None:
         finally:
             pointer.unlink(missing_ok=True)
     except OSError as error:
-        told = {"folder": str(folder), "reason": str(error)}
-        log.warning("worker.checkpoint_pointer_failed", extra=told)
+        facts = {"folder": str(folder), "reason": str(error)}
+        log.warning("worker.checkpoint_pointer_failed", extra=facts)
         return
     numbered = _numbered(folder)
     for number in sorted(numbered)[:-keep]:
@@ -113,8 +113,8 @@ def _remove(folder: Path) -> None:
         folder.rename(former)
         shutil.rmtree(former)
     except (FolderNameError, CheckpointWriteError, OSError) as error:
-        told = {"folder": str(folder), "reason": str(error)}
-        log.warning("worker.checkpoint_not_removed", extra=told)
+        facts = {"folder": str(folder), "reason": str(error)}
+        log.warning("worker.checkpoint_not_removed", extra=facts)
 
 
 def _clear(folder: Path) -> None:

@@ -122,10 +122,10 @@ def _agree(backend: Backend, error: Exception | None) -> int:
     refusal = None
     if error is not None:
         log.warning("worker.states_not_taken", extra={"reason": str(error) or repr(error)})
-        told = error
+        reported = error
         if not isinstance(error, FleetError):
-            told = LoadRefusedError(worker=backend.worker_index(), reason=repr(error))
-        refusal = error_to_wire(told)
+            reported = LoadRefusedError(worker=backend.worker_index(), reason=repr(error))
+        refusal = error_to_wire(reported)
     outcomes = backend.gather("fleet.load_model.states", _packed(refusal))
     if error is not None:
         raise error

@@ -123,11 +123,11 @@ class Saving:
             lacking = {str(rank): why for rank, why in manifest.gathered.left_out.items()}
             facts = {"folder": str(final), "workers": lacking}
             log.warning("worker.states_not_gathered", extra=facts)
-        told = {"folder": str(final), "paused_s": cut.paused_s, "reason": cut.reason}
+        result = {"folder": str(final), "paused_s": cut.paused_s, "reason": cut.reason}
         if cut.consistent:
-            log.info("worker.checkpoint_written", extra=told)
+            log.info("worker.checkpoint_written", extra=result)
         else:
-            log.warning("worker.checkpoint_not_a_consistent_cut", extra=told)
+            log.warning("worker.checkpoint_not_a_consistent_cut", extra=result)
         return cut
 
     def load_model(self, dirname: str | Path) -> list[str]:
@@ -165,7 +165,7 @@ class Saving:
             return self._load_locally(folder)
         mode = self._running("load_model")
         mode.flush()
-        self._session.worker_barrier("fleet.load_model")  # nobody writes any more
+        self._session.worker_barrier("fleet.load_model")  # no worker writes any more
         optimizer = self._session.optimizer
         assert optimizer is not None, "its mode runs"
         return load_everywhere(self._session.backend, job, optimizer, folder)

@@ -56,7 +56,7 @@ def temporary_beside(final: Path) -> Path:
 
 
 def give_name(temporary: Path, final: Path) -> None:
-    """Give a complete folder its name; a former one of that name makes way.
+    """Give a complete folder its name; a former one of that name is replaced.
 
     Where the system can exchange two names, the name is at no moment without a folder.
 

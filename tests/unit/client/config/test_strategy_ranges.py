@@ -103,7 +103,7 @@ def test_two_ways_to_train_apart_are_refused_as_soon_as_both_are_on(
     if first == second:
         setattr(made, second, True)
         return
-    with pytest.raises(StrategyError, match="choose one way to train apart") as caught:
+    with pytest.raises(StrategyError, match="choose one kind of LocalSGD") as caught:
         setattr(made, second, True)
     assert first in str(caught.value)
     assert second in str(caught.value)

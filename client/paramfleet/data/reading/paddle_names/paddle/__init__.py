@@ -2,7 +2,7 @@
 
 PaddleRec's readers of a ``pipe_command`` import ``paddle.distributed.fleet`` for the generators
 alone, those with a ``RecDataset`` the base classes of ``paddle.io``. This folder is on the path
-of pipe commands, and while a reader is imported; where there is a Paddle it makes way for that.
+of pipe commands, and while a reader is imported; an installed Paddle is used instead.
 """
 
 import importlib
