@@ -59,7 +59,7 @@ class BarrierCaller:
         return self._passed.get(name, 0) + 1
 
     async def pass_through(self, name: str, *, timeout_s: float) -> list[int]:
-        """Wait for the other workers; a coordinator that comes back elsewhere is found.
+        """Wait for the other workers; a coordinator that was restarted elsewhere is found.
 
         Returns:
             The ranks that took part.

@@ -1,4 +1,4 @@
-"""What workers put down for those that come late, and nobody waits for."""
+"""Values that workers store for workers that join late; no worker waits for them."""
 
 from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar

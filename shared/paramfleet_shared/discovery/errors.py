@@ -265,7 +265,7 @@ class BarrierTimeoutError(UnavailableError):
 
 
 class GatherLostError(UnavailableError):
-    """Payloads of a gather vanished, because Redis came back empty in between."""
+    """Payloads of a gather were lost, because Redis was restarted empty in between."""
 
     code = "unavailable.gather_lost"
 

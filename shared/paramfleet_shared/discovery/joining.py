@@ -52,7 +52,7 @@ class Admission:
     sizes: JobSizes
     epoch: int
     known_workers: int
-    """Workers that the job counts at this moment: more than any rank so far."""
+    """Workers that the job counts at this moment: more than any rank until now."""
 
     late: bool
     """Whether the training had begun before."""
@@ -258,10 +258,10 @@ def newcomer(settings: JobSettings, *, role: str, endpoint: str, admin: str) -> 
 
 
 async def _withdraw(registry: Registry, asking: asyncio.Future[Admission]) -> None:
-    """Give back a place that a process gets while it is stopped, and say why.
+    """Release an index that a process gets while it is being stopped, with the reason.
 
-    The coordinator counts on a member before the member knows. One that went without a word
-    would be taken for a silent one, a lease's length later.
+    The coordinator counts on a member before the member knows. One that ended without a notice
+    would count as silent, one lease later.
     """
     try:
         await asyncio.wait([asking], timeout=_WITHDRAW_S)

@@ -1,4 +1,4 @@
-"""Whether a job still lives, and waits that end when it doesn't."""
+"""Whether a job still runs, and waits that end when it doesn't."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -12,14 +12,14 @@ __all__ = ["JobLife"]
 
 
 class JobLife:
-    """How a job stands for one of its members; the first end it learns of stays."""
+    """The state of a job as one member knows it; the first end that it receives stays."""
 
     def __init__(self) -> None:
         self._failure: FleetError | None = None
         self._finished = False
         self.lost: tuple[Lost, ...] = ()
         self.orders = Orders()
-        """The newest that the registry told of."""
+        """The newest that were read from the registry."""
         self._waits: set[asyncio.Timeout] = set()
 
     @property
@@ -33,7 +33,7 @@ class JobLife:
         return self._finished
 
     def note(self, record: JobRecord | None) -> None:
-        """Learn what the registry says; None, because Redis came back empty, says nothing."""
+        """Take the registry's record; None, as from an empty Redis, changes nothing."""
         if record is None:
             return
         self.lost = record.lost

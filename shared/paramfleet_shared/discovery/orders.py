@@ -1,7 +1,7 @@
-"""What an operator wants of a running job, as one value that every member hears.
+"""What an operator wants of a running job, as one value that every member receives.
 
-It says how things are to be, not what to do: a member that missed a version obeys the next.
-The coordinator writes it beside its decisions, and each heartbeat brings it.
+It describes a state, not an action: a member that missed a version applies the next.
+The coordinator writes it with its decisions, and each heartbeat returns it.
 """
 
 import json
@@ -25,10 +25,10 @@ class CheckpointOrder:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Orders:
-    """How a job is to go on."""
+    """How a job is to continue."""
 
     version: int = 0
-    """Counts the changes; 0 is a job that nobody has interfered with."""
+    """Counts the changes; 0 is a job without any command."""
 
     paused: bool = False
     """Whether workers take no further step."""

@@ -70,7 +70,7 @@ class Member:
     """From 0 in its role."""
 
     incarnation: int
-    """Counts the lives of this role and index, from 1."""
+    """Counts the processes that had this role and index, from 1."""
 
     endpoint: str
     """``host:port`` of its data plane; empty if it has none."""
@@ -82,7 +82,7 @@ class Member:
     pid: int
 
     nonce: str = ""
-    """Random name of this life: tells a retried join from a restarted process."""
+    """Random name of this process: distinguishes a retried join from a restarted process."""
 
     launch: str = ""
     """Launch it belongs to; empty for a process that was started by hand."""
@@ -158,7 +158,7 @@ class JobRecord:
 
     state: State
     sizes: JobSizes | None = None
-    """None when Redis lost it and nobody has written it again."""
+    """None when Redis lost it and it hasn't been written again."""
 
     failure: Failure | None = None
     placement: Mapping[str, Any] | None = None
@@ -252,7 +252,7 @@ class Snapshot:
     """All the registry knows of one run, read at one moment."""
 
     job: JobRecord | None = None
-    """None when the registry holds no record: it is new, or came back empty."""
+    """None when the registry holds no record: it is new, or was restarted empty."""
 
     members: Mapping[MemberKey, Member] = field(default_factory=dict)
     beats: Mapping[MemberKey, int] = field(default_factory=dict)

@@ -60,7 +60,7 @@ class JobView:
     """What a heartbeat learns."""
 
     job: JobRecord | None
-    """None when Redis came back empty and the coordinator hasn't written it again."""
+    """None when Redis was restarted empty and the coordinator hasn't written it again."""
 
     has_coordinator: bool
 
@@ -221,7 +221,7 @@ def raise_if_fenced(answer: list[Any], member: Member, *, job: str, epoch: int) 
     Raises:
         FencedError: if a newer process has this role and index.
         EpochEndedError: if another run of the job has begun.
-        UnissuedIncarnationError: if nobody gave this incarnation out.
+        UnissuedIncarnationError: if the coordinator didn't assign this incarnation.
     """
     if answer[0] == b"unissued":
         raise UnissuedIncarnationError(

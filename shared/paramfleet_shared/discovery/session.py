@@ -44,7 +44,7 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 _POLL_S = 0.1
-"""Seconds between two looks at what only the registry tells."""
+"""Seconds between two reads of what is only in the registry."""
 
 _MAX_REASON = 500
 """Characters of why a worker gave up that the job keeps."""
@@ -157,7 +157,7 @@ class JobSession:
         ``outage_grace_s``.
 
         Args:
-            after_beat: Called when a heartbeat has told how the job stands.
+            after_beat: Called when a heartbeat has returned the job's state.
 
         Raises:
             JobFailedError: if a member died or gave up, the coordinator for good included.
@@ -364,7 +364,7 @@ class JobSession:
         return view.has_coordinator
 
     async def _blame_coordinator(self) -> None:
-        """Write that the coordinator is gone, or a launcher would blame the first who ends."""
+        """Write that the coordinator is lost, or a launcher would name the first that ends."""
         gone = self._life.failure
         if isinstance(gone, JobFailedError):
             with contextlib.suppress(FleetError):

@@ -7,7 +7,7 @@ The tree answers one question: what may the caller do next?
 * ``OutcomeUnknownError``: try again only if the call is idempotent.
 * ``IntegrityError``: stop the job.
 
-A leaf class lives beside the code that raises it, those of a pserver in
+A leaf class is defined beside the code that raises it, those of a pserver in
 ``errors.served``, where workers know them too. It states each thing once::
 
     class IdError(ContractError):

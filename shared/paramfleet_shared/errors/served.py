@@ -154,8 +154,8 @@ class KnownIdsGoneError(ContractError):
     rank: int
     book: int
     sentence = (
-        "table {table!r}: the numbers of worker {rank}'s book {book} aren't known: "
-        "send the ids, and begin another book"
+        "table {table!r}: the numbers of worker {rank}'s list {book} of ids aren't known: "
+        "send the ids, and begin another list"
     )
 
 
@@ -169,7 +169,7 @@ class PushRepeatedError(ContractError):
 
 
 class FencedError(IntegrityError):
-    """A former life of a worker acted after its successor had begun."""
+    """A former process of a worker sent a request after its successor had begun."""
 
     code = "integrity.worker_fenced"
     worker: int
@@ -182,7 +182,7 @@ class FencedError(IntegrityError):
 
 
 class SequenceExpiredError(ContractError):
-    """A push came so late that nobody knows whether it was taken before."""
+    """A push came so late that it isn't known whether it was applied before."""
 
     code = "contract.sequence_expired"
     worker: int
@@ -191,7 +191,7 @@ class SequenceExpiredError(ContractError):
     oldest: int
     sentence = (
         "worker {worker}, table {table!r}: push {sequence} is older than {oldest}, "
-        "the oldest that can still be told from a retry"
+        "the oldest that can still be distinguished from a retry"
     )
 
 
@@ -204,7 +204,7 @@ class UnknownWorkerError(ContractError):
 
 
 class ParkedStepError(ContractError):
-    """A worker committed a step it had been told to hold."""
+    """A worker committed a step that it had been asked to hold."""
 
     code = "contract.parked_step"
     rank: int

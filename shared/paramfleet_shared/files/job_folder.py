@@ -1,10 +1,10 @@
 """The folder of a running job on one machine: what its owner alone may read.
 
 ``paramfleet launch`` makes one for its job, below a folder of this user. It holds the job's
-secret, the Unix socket of its Redis, the token that steers it and the facts by which the
+secret, the Unix socket of its Redis, the token for its commands and the facts by which the
 command line finds it. Folder and files are of mode 0700 and 0600.
 
-The launcher holds a lock on the folder while it lives. So a second launch of the same name
+The launcher holds a lock on the folder while it runs. So a second launch of the same name
 sees that the first one runs, and a folder whose lock is free was left by a launcher that was
 killed: the next one clears it away. (systemd leaves locked folders of ``/tmp`` alone, too.)
 """
@@ -150,7 +150,7 @@ class JobFolder:
 
     @property
     def admin_token_file(self) -> Path:
-        """Where the token is that steers the job."""
+        """Where the token for the job's commands is."""
         return self.path / "admin.token"
 
     @property
@@ -167,7 +167,7 @@ class JobFolder:
             job: The job's name, safe as a file's.
 
         Raises:
-            JobRunsError: if a launcher that lives has it.
+            JobRunsError: if a running launcher has it.
             UnsafeFolderError: if somebody else could read it.
         """
         folder = cls(root / _name_of(job))
@@ -219,7 +219,7 @@ class JobFolder:
         write_private(self.path / _FACTS_NAME, json.dumps(asdict(facts)).encode() + b"\n")
 
     def is_held(self) -> bool:
-        """Return whether a launcher that lives has the folder."""
+        """Return whether a running launcher has the folder."""
         try:
             _require_private(self.path)
             lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
@@ -269,7 +269,7 @@ def _require_private(path: Path) -> None:
 
 
 def _require_own_way(path: Path) -> None:
-    """Look whether nobody else can put another folder in a folder's place.
+    """Check that no other user can replace a folder by another one.
 
     Raises:
         UnsafeFolderError: if somebody can rename one above it.

@@ -13,7 +13,7 @@ __all__ = ["is_hidden", "open_mode", "others_bits", "user_of"]
 def open_mode(path: Path) -> int | None:
     """Return the mode of a file of this user's that others may read; None if it isn't so.
 
-    A file that nobody may write, or on a file system that is mounted to be read alone, as
+    A file that no user may write, or on a file system that is mounted read-only, as
     containers get their secrets, is None: its owner can't do anything about it.
     """
     try:

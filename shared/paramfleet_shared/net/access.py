@@ -6,7 +6,7 @@ Bearer``), by a client certificate or by the session of a browser, and refuses w
 whoever doesn't say and with 403 whoever isn't meant. Who asks by a host that isn't this
 machine's is refused with 421, whatever they ask for.
 
-Without tokens, certificates and a secret nobody can be told from another: then what isn't
+Without tokens, certificates and a secret callers can't be distinguished: then what isn't
 open is refused, on this machine, too, where other users are callers like any.
 """
 
@@ -345,7 +345,7 @@ def _joined(known: list[Identity]) -> Identity:
 
 
 def _cookie_name(request: web.Request) -> str:
-    """Return the name of a session's cookie: browsers don't tell a host's ports apart."""
+    """Return the name of a session's cookie: browsers send one to every port of a host."""
     port = request.url.port or 0
     return f"__Host-paramfleet-{port}" if request.secure else f"paramfleet-{port}"
 

@@ -70,7 +70,7 @@ class AdminServer:
         config: What ``/config`` answers: ``Resolved.shown()``, with secrets hidden.
         routes: More aiohttp routes, whose handlers are marked with ``@requires``.
         state: What those handlers find in their application.
-        gate: Who may ask; without one health alone is told.
+        gate: Who may ask; without one only the health is answered.
         tls: Serve TLS. Callers without a certificate are served what the gate lets them.
         limits: What callers may not pass.
         clock: Time.

@@ -1,4 +1,4 @@
-"""The secret of a job, which its processes share and nobody else knows.
+"""The secret of a job, which only its processes know.
 
 Every process of a job gets the same secret, as ``PARAMFLEET_SECRET_FILE``; ``paramfleet
 launch`` makes one for its job. It never travels: each connection proves it by an HMAC over
@@ -54,7 +54,7 @@ class OpenJobError(ContractError):
     job: str
     sentence = (
         "job {job} has neither certificates nor a secret, so anybody who reaches its "
-        "ports could steer it: give each of its processes the same file in "
+        "ports could control it: give each of its processes the same file in "
         "PARAMFLEET_SECRET_FILE (`paramfleet secret FILE` makes one), or certificates in "
         "PARAMFLEET_TLS_DIR (`paramfleet certs init`), or set PARAMFLEET_INSECURE=true "
         "where everybody who reaches the network is trusted"
@@ -81,7 +81,7 @@ class JobSecret:
     def token(self, role: Literal["read", "admin"]) -> str:
         """Return the token of admin addresses that the secret stands for.
 
-        Whoever has the secret may read the job and steer it, where no file of tokens says
+        Whoever has the secret may read and control the job, where no file of tokens says
         otherwise.
         """
         key = base64.urlsafe_b64encode(self.key(f"{role} token")).rstrip(b"=").decode()

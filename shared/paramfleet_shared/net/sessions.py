@@ -1,12 +1,12 @@
-"""Browsers that were let in: codes that open a page once, and the sessions they begin.
+"""Browsers that were admitted: codes that open a page once, and the sessions they begin.
 
 A code is for a link that may end up in a terminal's history or a log: it works once, for ten
 minutes. What it begins is a session of two random halves, one for a cookie and one that the
 page keeps by itself. Browsers send a cookie to every port of a host, so that the cookie alone
 would be known to whoever serves another page on this machine.
 
-Times are seconds of one clock, given by the caller. Nothing that lets anybody in is kept, but
-its hash.
+Times are seconds of one clock, given by the caller. Of codes and keys only hashes are
+kept.
 """
 
 import hashlib
@@ -78,7 +78,7 @@ class Attempts:
     """Wrong answers of each peer to the question who it is.
 
     What may not be guessed is 32 random bytes, so guesses are limited for the sake of the log
-    and of the processor alone. Whoever gives a right answer is let in all the same: peers of
+    and of the processor alone. A peer with a right answer is always admitted: peers of
     one machine have one address, and one user's guesses must not keep another one out.
     """
 

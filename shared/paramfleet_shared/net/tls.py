@@ -4,7 +4,7 @@ A certificate names a job and a role in a URI, ``paramfleet://job/<job>/role/<ro
 that is what is checked: members come and go on any host, so a host's name says nothing.
 
 A server completes the handshake with callers whose certificate is missing or has expired,
-because only then can it tell them why it serves them nothing. A certificate that another
+because only then can it send them the reason of the refusal. A certificate that another
 authority signed ends the handshake.
 
 The files are read again when they have changed: new connections use what is there now.
@@ -39,7 +39,7 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 MEMBER_ROLES = ("admin", "coordinator", "pserver", "worker")
-"""Roles whose certificates speak to a job."""
+"""Roles of certificates that a job accepts."""
 
 _URI = re.compile(r"paramfleet://job/(?P<job>[A-Za-z0-9_.-]{1,128})/role/(?P<role>[a-z]{1,32})")
 

@@ -1,7 +1,7 @@
 """Tokens of the admin addresses, of which a file keeps the hashes alone.
 
 A line is ``<sha256> <role> <name>``. A token is 32 random bytes, so that its plain SHA-256
-can't be guessed back, and it begins with ``pf-<role>-``, so that people can tell them apart.
+can't be guessed back, and it begins with ``pf-<role>-``, so that people can distinguish them.
 """
 
 import hashlib

@@ -33,7 +33,7 @@ class SecuritySettings:
 
     tls_dir: str = ""
     """Folder with ca.crt and this role's certificate and key (worker.crt, worker.key), as
-    `paramfleet certs` makes it; empty speaks without TLS."""
+    `paramfleet certs` makes it; empty is without TLS."""
 
     tls_ca: str = ""
     """File of the authority's certificate, where it isn't in tls_dir."""

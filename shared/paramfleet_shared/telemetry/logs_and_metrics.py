@@ -69,7 +69,7 @@ def event_formatter(who: str) -> logging.Formatter:
 
 
 class _LineFormatter(logging.Formatter):
-    """Keeps control characters out of the log: what is logged may come from a stranger."""
+    """Keeps control characters out of the log: what is logged may come from any peer."""
 
     @override
     def formatMessage(self, record: logging.LogRecord) -> str:
@@ -169,7 +169,7 @@ def setup_logging(
 
 
 class _WhereNobodyShows(logging.StreamHandler[Any]):
-    """Shows what nobody else does: a script that sets up a log of its own has its own way."""
+    """Shows events that no other handler shows: a script's own logging replaces it."""
 
     @override
     def emit(self, record: logging.LogRecord) -> None:

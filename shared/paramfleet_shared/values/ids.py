@@ -8,7 +8,7 @@ Rank = NewType("Rank", int)
 """A worker's index in the job, from 0; stable across its restarts."""
 
 Incarnation = NewType("Incarnation", int)
-"""Counts the lives of one (role, index), from 1: a restart has a higher one."""
+"""Counts the processes of one (role, index), from 1: a restart has a higher one."""
 
 Step = NewType("Step", int)
 """Batches a worker has finished, counted from 0."""

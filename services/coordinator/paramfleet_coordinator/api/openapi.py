@@ -44,7 +44,7 @@ def describe(routes: Iterable[Route]) -> dict[str, Any]:
         "info": {
             "title": "paramfleet coordinator",
             "version": "1",
-            "description": "What a training job does, and how to steer it.",
+            "description": "The state of a training job, and commands to it.",
         },
         "paths": paths,
         "components": {

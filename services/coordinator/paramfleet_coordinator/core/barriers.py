@@ -3,7 +3,7 @@
 A barrier has a name, and each use of it a generation, counted by every worker for
 itself from 1. Arrivals are sets, so that a repeated request counts once. A barrier lets
 go when every participant stands at the same generation. A worker that stands at a later
-generation proves that the earlier one has let go, even if that was forgotten.
+generation proves that the earlier one was released, even if its record is lost.
 
 Nothing here waits or knows the time.
 """
@@ -72,17 +72,17 @@ class Barriers:
             ranks = self._arrived[name, generation]
             if ranks and participants <= ranks:
                 new.append(self._let_go(name, generation, ranks))
-            elif generation < latest[name]:  # it let go once, and who took part is forgotten
+            elif generation < latest[name]:  # it was released; its members are no longer known
                 new.append(self._let_go(name, generation, set()))
         return new
 
     def is_released(self, name: str, generation: int) -> bool:
-        """Return whether this use of a barrier has let go."""
+        """Return whether this use of a barrier was released."""
         latest = self._released.get(name)
         return latest is not None and latest.generation >= generation
 
     def passed(self) -> dict[str, int]:
-        """Return how often each barrier has let go, by name."""
+        """Return how often each barrier was released, by name."""
         return {name: release.generation for name, release in self._released.items()}
 
     def took_part(self, name: str, generation: int) -> tuple[int, ...]:

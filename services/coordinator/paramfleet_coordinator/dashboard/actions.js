@@ -68,7 +68,7 @@ const actions = (() => {
     event.preventDefault();
     const rank = find("drain-rank").value;
     if (rank === "") return;
-    if (await sure(`Drain worker ${rank}? It leaves, and the others go on without it.`)) {
+    if (await sure(`Drain worker ${rank}? It leaves, and the others continue without it.`)) {
       await post(`drain of worker ${rank}`, `workers/${rank}/drain`);
     }
   }

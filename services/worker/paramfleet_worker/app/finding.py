@@ -60,7 +60,7 @@ class Found:
     """Its coordinator's admin address; empty if the registry must be asked."""
 
     token: str
-    """What steers it; empty without one."""
+    """The token for its commands; empty without one."""
 
     folder: JobFolder | None
     """Its folder, if it was launched here by this user and runs."""

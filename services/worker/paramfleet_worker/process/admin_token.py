@@ -1,4 +1,4 @@
-"""The token that steers a launched job, in the job's folder."""
+"""The token for commands to a launched job, in the job's folder."""
 
 import os
 import pwd
@@ -43,7 +43,7 @@ def admin_environment(folder: JobFolder, settings: JobSettings) -> Mapping[str, 
 
 
 def token_in(folder: JobFolder) -> str:
-    """Return the token that steers a job of this machine: its own, or its secret's.
+    """Return the token for commands to a job of this machine: its own, or its secret's.
 
     Returns:
         Empty if the folder has neither.

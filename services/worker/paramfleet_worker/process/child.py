@@ -117,7 +117,7 @@ class Child:
         return self._log.last_lines(num_lines)
 
     def close(self) -> None:
-        """Stop following the output, even if some stranger still holds the pipe."""
+        """Stop following the output, even if another process still holds the pipe."""
         for stream in (self._process.stdout, self._process.stderr):
             if stream is not None and not stream.closed:
                 asyncio.get_running_loop().remove_reader(stream.fileno())

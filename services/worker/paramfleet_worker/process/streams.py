@@ -59,7 +59,7 @@ class Streams:
         for descriptor in self._write_ends:
             os.close(descriptor)
         self._write_ends.clear()
-        self._thread.join(timeout_s)  # longer only if some stranger still holds a pipe
+        self._thread.join(timeout_s)  # longer only if another process still holds a pipe
 
     def _pipe(self, name: ProcessName, *, out: bool = False) -> str:
         reading, writing = os.pipe()

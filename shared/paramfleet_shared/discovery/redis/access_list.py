@@ -34,13 +34,13 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
     "pserver": (*_CONNECTION, *_MEMBERS, _LOAD),
     "worker": (*_CONNECTION, *_MEMBERS, _LOAD),
 }
-"""What each user may run where nobody loads the scripts before."""
+"""What each user may run where the scripts aren't loaded before."""
 
 REDIS_USERS = tuple(COMMANDS)
 
 
 def access_list(job: str, digests: Mapping[str, str]) -> str:
-    """Return the file; nobody else gets in.
+    """Return the file; no other user has access.
 
     Args:
         job: Whose keys they may touch.
@@ -64,7 +64,7 @@ def user_line(name: str, password: str, rights: str) -> str:
 
     Args:
         name: The user's name.
-        password: Empty lets everybody in.
+        password: Empty gives access to everybody.
         rights: Keys and commands, as Redis writes them.
     """
     digest = hashlib.sha256(password.encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""What a Redis that we start is told: where it listens, whom it lets in, what it keeps."""
+"""The settings of a Redis that we start: where it listens, its users, what it keeps."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -52,10 +52,10 @@ class Openness:
     """Its address, without a password."""
 
     asks_for_password: bool = True
-    """Whether it lets in nobody who gives none; for a Unix socket, nobody but its owner."""
+    """Whether a client needs one; of a Unix socket, whether only its owner has access."""
 
     dangerous: tuple[str, ...] = ()
-    """Commands that the job's own user may run, or a stranger if no password is asked for."""
+    """Commands that the job's own user may run, or any client if no password is required."""
 
     def warnings(self) -> list[str]:
         """Return what is open, in a sentence each; empty for a closed one."""
@@ -122,7 +122,7 @@ async def _dangerous(url: str, account: dict[str, Any]) -> tuple[str, ...]:
     """Return what the job's user may run of what it should not.
 
     Raises:
-        RedisError: if Redis lets it in no more.
+        RedisError: if Redis no longer gives it access.
     """
     client = _client(url, account)
     allowed = []

@@ -3,7 +3,7 @@
 Every script gets the keys of one run of a job in the order of ``Keys.of_run`` and
 refuses a writer that is not the newest: one of an older run (``epoch``), or one whose
 role and index a newer process has (``fenced``). A writer that is newer than what Redis
-knows restores it, because then Redis came back empty or with old data; one that is newer by
+knows restores it, because then Redis was restarted empty or with old data; one that is newer by
 more than old data explain is refused, too (``unissued``).
 """
 
@@ -75,8 +75,9 @@ local function rival(launch, part, nonce)
   end
 end
 """
-"""Finds a launcher that lives, of another launch or of the same part of this one. ``launchers``
-holds for each part until when, in ms of Redis's own clock, and its voucher behind a space."""
+"""Finds a launcher with a valid lease, of another launch or of the same part of this one.
+``launchers`` holds for each part until when, in ms of Redis's own clock, and its voucher behind
+a space."""
 
 _MOST_NEWER = 1000
 """Lives of one place that old data may lack."""
@@ -176,7 +177,7 @@ return {'ok', incarnation}
 """
 )
 """A coordinator takes the free lease. 1: ms of its lease, 2: its record, 3: its launch: while a
-launcher of another one lives, the job is that one's."""
+launcher of another one has a valid lease, the job is that one's."""
 
 VOUCH = (
     _NAMES

@@ -116,7 +116,7 @@ def private_folder() -> Path:
 
 
 async def load_scripts(url: str, *, user: str, password: str) -> None:
-    """Give a Redis every script of a job, so that nobody else needs to be let load any.
+    """Give a Redis every script of a job, so that no other user needs the right to load any.
 
     Raises:
         RedisError: if Redis doesn't take one.

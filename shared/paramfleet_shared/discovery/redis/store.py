@@ -105,7 +105,7 @@ def derived_password(settings: JobSettings) -> str:
 
 
 def refusal_of(error: BaseException) -> RedisError | None:
-    """Return why Redis doesn't let somebody in, or do something; None if it was anything else.
+    """Return why Redis refuses access or a command; None for any other error.
 
     redis-py wraps it where it comes up while a Unix socket is connected.
     """

@@ -2,7 +2,7 @@
 
 The owner, one task or protocol, drives it:
 
-* read into ``get_buffer()``, tell ``buffer_updated``, act on the events;
+* read into ``get_buffer()``, call ``buffer_updated``, act on the events;
 * after every call, write all that ``take_buffers`` returns until it returns
   nothing, or until its transport wants no more;
 * when ``end_reason`` is set, write what is left and close the transport.

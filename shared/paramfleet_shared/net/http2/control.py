@@ -26,7 +26,7 @@ _PRIORITY_BYTES = 5
 
 
 class ControlFrames(ABC):
-    """The part of a connection that its peer steers with frames without a message."""
+    """The part of a connection that its peer controls by frames without a message."""
 
     client_side: ClassVar[bool]
 

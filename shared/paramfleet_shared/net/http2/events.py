@@ -1,4 +1,4 @@
-"""What a connection tells its owner."""
+"""The events that a connection returns to its owner."""
 
 from typing import NamedTuple
 

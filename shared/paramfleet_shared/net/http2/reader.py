@@ -75,7 +75,7 @@ class FrameReader:
 
     @property
     def partial(self) -> "tuple[object, int] | None":
-        """Return which frame has come in part, and the length of its payload so far known.
+        """Return which frame has come in part, and the length of its payload if known.
 
         The first is another object for another frame; None if no frame has begun.
         """
@@ -92,7 +92,7 @@ class FrameReader:
         return payload.num_bytes - payload.num_missing
 
     def discard(self, stream_id: int) -> None:
-        """Throw the rest of this stream's payload under way away, and let go of its place."""
+        """Discard the rest of this stream's payload in transfer, and release its buffer."""
         payload = self._payload
         if payload is not None and payload.stream_id == stream_id and payload.padded is None:
             payload.place = None

@@ -82,7 +82,7 @@ class Sender:
         return False
 
     def drop(self, stream: Stream) -> None:
-        """Send no more of this stream's body, and let go of it."""
+        """Send no more of this stream's body, and release it."""
         body, stream.outgoing = stream.outgoing, None
         if body is not None:
             body.clear()

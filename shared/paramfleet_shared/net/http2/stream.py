@@ -84,7 +84,7 @@ class OutgoingBody:
 
 
 class Stream:
-    """What a connection remembers of one call.
+    """The state that a connection keeps of one call.
 
     Args:
         stream_id: Its number.
@@ -134,7 +134,7 @@ class Stream:
         return body[self.num_received : end]
 
     def take_body(self) -> memoryview:
-        """Return the whole body, and forget it."""
+        """Return the whole body, and release it."""
         body, self.body = self.body, None
         if body is None:
             return allocate_body(0)
@@ -159,6 +159,6 @@ class Stream:
         return body
 
     def release(self) -> None:
-        """Stop counting the incoming body: nobody needs it any more."""
+        """Stop counting the incoming body: it is no longer needed."""
         self.body = None
         self.num_reserved = 0

@@ -77,7 +77,7 @@ class RpcServer:
     then ``close``.
 
     Args:
-        handlers: By operation; see ``Handler`` for what they owe.
+        handlers: By operation; see ``Handler`` for their duties.
         name: This server's name, as "pserver 0": the one that its clients call it by, unless
             ``identify`` says another.
         limits: What clients may not pass.

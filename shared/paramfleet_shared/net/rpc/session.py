@@ -71,7 +71,7 @@ class Request(NamedTuple):
     deadline: float | None
     """When the caller stops waiting, in the server's ``clock.monotonic()``; None: never."""
     is_alone: bool = False
-    """Whether nobody else waits for this server, as far as it can see: no other call is
+    """Whether no other call waits for this server, as far as it can see: no other call is
     here, and the one before came over the same connection."""
 
 
@@ -104,7 +104,7 @@ class Service:
     callers: "Callers"
     """Whose calls there are."""
     tls: TlsEnd | None
-    """Whose certificates are accepted; None speaks without."""
+    """Whose certificates are accepted; None serves without TLS."""
 
 
 class Callers:

@@ -108,7 +108,7 @@ class TracedChannel(Channel):
 
 
 class TracedSession(Session):
-    """A session that remembers, while a handler begins, for which span it was asked."""
+    """A session that keeps, while a handler begins, the span of its request."""
 
     @override
     def _serve(self, stream_id: int, headers: dict[bytes, bytes], body: memoryview) -> None:

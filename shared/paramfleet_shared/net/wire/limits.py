@@ -82,10 +82,10 @@ class Limits:
     connect_timeout_s: float = 5.0
     """Longest wait of one attempt to connect, until the peer's settings are here."""
     probe_timeout_s: float = 2.0
-    """After a call that heard nothing by its deadline: longest wait for a PING's answer."""
+    """After a call without any answer by its deadline: longest wait for a PING's answer."""
     close_timeout_s: float = 2.0
     """Longest wait for a peer to read the last bytes before its connection is cut."""
 
 
 DEFAULT_LIMITS = Limits()
-"""What is used where nobody says otherwise."""
+"""The defaults."""

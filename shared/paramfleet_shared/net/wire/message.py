@@ -68,7 +68,7 @@ class MalformedMessageError(ContractError):
 
 
 class WireVersionError(ContractError):
-    """The peer speaks another version of the wire."""
+    """The peer uses another version of the wire."""
 
     code = "contract.wire_version"
     found: int

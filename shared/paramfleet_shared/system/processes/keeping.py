@@ -30,7 +30,7 @@ def tied(command: Sequence[str]) -> list[str]:
 def behind_gate(command: Sequence[str]) -> list[str]:
     """Return what starts a command that waits for a byte on its standard input first.
 
-    So a keeper can be told of it before it does anything. It is ``tied`` as well.
+    So a keeper can be notified of it before it does anything. It is ``tied`` as well.
     """
     return _through("gate", command)
 

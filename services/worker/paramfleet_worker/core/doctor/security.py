@@ -109,7 +109,7 @@ def _check_proof(facts: SecurityFacts) -> Iterator[Finding]:
             "no-proof",
             facts.where,
             f"job {facts.job} has neither a secret nor certificates: its processes can't be "
-            "told from strangers",
+            "distinguished from others",
             "start it by `paramfleet launch`, set PARAMFLEET_SECRET_FILE for each process "
             "(`paramfleet secret FILE`), or PARAMFLEET_TLS_DIR (`paramfleet certs init`)",
         )
@@ -211,10 +211,10 @@ def _name_of(path: PathFacts) -> str:
 _CHMOD = "chmod go-rwx"
 
 _IF_WRITABLE = {
-    "job folder": "others may put files into it, and so steer the job",
+    "job folder": "others may put files into it, and so control the job",
     "secret": "others may replace it",
     "token": "others may replace it",
-    "tokens": "others may add a token of their own, and steer the job",
+    "tokens": "others may add a token of their own, and control the job",
     "key": "others may replace it",
     "checkpoints": "others may replace what is loaded from it",
     "log": "others may replace or remove what the job's processes said",
@@ -224,8 +224,8 @@ _IF_WRITABLE = {
 
 _IF_READABLE = {
     "job folder": "others look into it",
-    "secret": "others on this machine may join and steer the job",
-    "token": "others on this machine may steer the job",
+    "secret": "others on this machine may join and control the job",
+    "token": "others on this machine may control the job",
     "key": "others on this machine may pass for this process",
 }
 """By kind: what follows, where reading is enough."""

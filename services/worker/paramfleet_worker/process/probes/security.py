@@ -91,7 +91,7 @@ def look_at_listener(use: str, process: str, endpoint: str) -> ListenerFacts | N
 
 
 async def look_at_redis(settings: JobSettings) -> OpenRedisFacts | None:
-    """Return what the registry lets strangers and the job do; None if it doesn't answer."""
+    """Return what the registry permits to others and to the job; None without an answer."""
     parts = urlsplit(settings.redis)
     is_socket = parts.scheme == "unix"
     facts = OpenRedisFacts(

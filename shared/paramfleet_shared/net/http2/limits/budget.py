@@ -21,7 +21,7 @@ class BodyBudget:
         self.limit_bytes = limit_bytes
         self.num_held = 0
         self.num_refused = 0
-        """Requests that found no memory so far."""
+        """Requests that have found no memory until now."""
 
     def share(self, limit_bytes: int | None = None) -> "BodyShare":
         """Return a part for one peer; with None it may take all."""

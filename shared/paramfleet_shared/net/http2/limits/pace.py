@@ -55,7 +55,7 @@ class Pace:
 
 
 class BodyPace:
-    """The bodies of one connection, which share what its peer owes.
+    """The bodies of one connection, which share the least rate of its peer.
 
     Args:
         limits: The least rate, and the grace.

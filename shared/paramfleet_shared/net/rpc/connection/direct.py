@@ -56,7 +56,7 @@ class Waker:
             self._writer.send(b"!")
 
     def close(self) -> None:
-        """Close it; nobody waits any more."""
+        """Close it; no call waits any more."""
         self._reader.close()
         self._writer.close()
 

@@ -37,7 +37,7 @@ class AdminLimits:
 
 
 class RequestPace:
-    """How a connection comes along, by what is told of it.
+    """The progress of a connection, from the events reported to it.
 
     Args:
         limits: The times.

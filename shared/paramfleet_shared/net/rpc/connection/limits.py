@@ -96,7 +96,7 @@ def quota_of(
 
 
 class Admission:
-    """One connection that was let in; ``release`` it when it is gone."""
+    """One connection that was admitted; ``release`` it when it is closed."""
 
     __slots__ = ("_release", "peer", "share")
 
@@ -192,7 +192,7 @@ class Repeats:
 
     @property
     def num_things(self) -> int:
-        """Return how many things it remembers: ``max_things`` and one at most."""
+        """Return how many things it keeps: ``max_things`` and one at most."""
         return len(self._said_at)
 
     def count(self, what: str, now: float, *, num: int = 1) -> int:

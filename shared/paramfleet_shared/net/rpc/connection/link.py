@@ -93,7 +93,7 @@ class Link(Http2Protocol[ClientConnection]):
         )
 
     async def wait_ready(self) -> None:
-        """Wait for the server's settings: then it does speak HTTP/2, and is alive.
+        """Wait for the server's settings: then it uses HTTP/2, and is alive.
 
         Raises:
             CallLostError: if the connection ends before.
@@ -138,7 +138,7 @@ class Link(Http2Protocol[ClientConnection]):
     ) -> ResponseReceived:
         """Send a request, and return its answer.
 
-        Cancellation: the server is told to give up, and the outcome is unknown; the same
+        Cancellation: the server is asked to cancel, and the outcome is unknown; the same
         if no answer came within ``timeout_s``.
 
         Raises:

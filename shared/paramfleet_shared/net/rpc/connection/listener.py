@@ -1,6 +1,6 @@
 """Listening sockets whose connections are counted before anything of them is read.
 
-asyncio's own server forgets who it was that failed a TLS handshake. Here each connection is
+asyncio's own server doesn't keep which peer failed a TLS handshake. Here each connection is
 admitted or closed at once, and each handshake is awaited by a task that knows the peer.
 
 Without TLS uvloop accepts in C, which takes a fifth off the start of a connection; so that is
@@ -68,7 +68,7 @@ class Listener:
         table: Which connections there are, and may be.
         clock: Time.
         server: How the log names what listens here.
-        tls: Whose certificate is shown; None speaks without.
+        tls: Whose certificate is shown; None serves without TLS.
     """
 
     def __init__(
@@ -322,7 +322,7 @@ def _peer_of(sock: socket.socket, address: tuple[object, ...] | str | None) -> P
     """Return who has connected.
 
     Raises:
-        OSError: if it can't be told any more.
+        OSError: if that is no longer known.
     """
     if sock.family == socket.AF_UNIX:
         name = process_of(sock)

@@ -117,7 +117,7 @@ class ServerProof:
         start = self._received[:_HELLO_BYTES]
         if not _begins_alike(start):
             raise UnprovenError("it doesn't know of the job's secret")
-        if len(self._received) > _HELLO_BYTES:  # nobody can prove anything as yet
+        if len(self._received) > _HELLO_BYTES:  # no proof is possible yet
             raise UnprovenError("it doesn't wait for the challenge")
         if len(start) == _HELLO_BYTES:
             self._client_nonce = start[len(_MAGIC) :]

@@ -33,9 +33,9 @@ class Http2Protocol(asyncio.BufferedProtocol, ABC, Generic[C]):
     def __init__(self, connection: C, limits: Limits, clock: Clock) -> None:
         self.connection = connection
         self.num_received = 0
-        """Bytes that came so far: any of them is a sign of life."""
+        """Bytes received until now: any of them shows that the peer is alive."""
         self.num_written = 0
-        """Bytes given to the transport so far."""
+        """Bytes given to the transport until now."""
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._limits = limits
         self._clock = clock
@@ -46,7 +46,7 @@ class Http2Protocol(asyncio.BufferedProtocol, ABC, Generic[C]):
 
     @abstractmethod
     def on_event(self, event: Event) -> None:
-        """React to what the connection tells; ``flush`` follows."""
+        """React to an event of the connection; ``flush`` follows."""
 
     def flush(self) -> None:
         """Write what the connection has, as far as the transport wants it."""
@@ -100,7 +100,7 @@ class Http2Protocol(asyncio.BufferedProtocol, ABC, Generic[C]):
         return bool(self._writing.late(waiting, now))
 
     def close(self) -> None:
-        """Say goodbye and close; ``closed`` tells when that is done."""
+        """Send GOAWAY and close; ``closed`` is done when that is."""
         for event in self.connection.close():
             self.on_event(event)
         self.flush()
@@ -108,7 +108,7 @@ class Http2Protocol(asyncio.BufferedProtocol, ABC, Generic[C]):
             self.closed.set_result(None)
 
     def abort(self, reason: str) -> None:
-        """Cut the connection without a word."""
+        """Close the connection without a notice to the peer."""
         for event in self.connection.lost(reason):
             self.on_event(event)
         if self._transport is not None:

@@ -40,7 +40,7 @@ _MAX_UNPROVEN = 256
 _REFUSAL = frames.frame(FrameType.SETTINGS, 0, 0) + frames.goaway(
     0, ErrorCode.INADEQUATE_SECURITY
 )
-"""What an HTTP/2 client that doesn't know of the secret is told."""
+"""The answer to an HTTP/2 client that doesn't prove the secret."""
 
 _LOG_EVERY_S = 10.0
 """Seconds between two lines about a peer and a reason; those in between are counted."""
@@ -65,7 +65,7 @@ class Proving:
         self.key = proof_key(key)
         self.timeout_s = timeout_s
         self.name: str | None = None
-        """This server's name as its callers know it; until then nobody is answered."""
+        """This server's name as its callers know it; until then no client is answered."""
         self._log_name = server
         self._waiting: dict[_ServerProving, float] = {}
         """Until when each may prove itself, by the loop's time; the oldest first."""
@@ -133,7 +133,7 @@ class Proving:
             connection.refuse(f"no proof within {self.timeout_s:g} s")
 
     def note_unproven(self, peer: Peer, reason: str) -> None:
-        """Log who isn't let in, and how often that was so.
+        """Log which client isn't admitted, and how often.
 
         Args:
             peer: Who has connected.
@@ -239,7 +239,7 @@ class _ServerProving(_Greeting):
             self._give_up()
 
     def refuse(self, reason: str) -> None:
-        """Say that this caller isn't let in, and close."""
+        """Answer that this caller isn't admitted, and close."""
         self._all.note_unproven(self.peer, reason)
         self._all.discard(self)
         transport = self._transport
@@ -311,4 +311,4 @@ class ClientProving(_Greeting):
             self._next = None
         if not self._link.done():
             self._link.set_exception(error)
-            self._link.exception()  # whoever waits is told; nobody may wait any more
+            self._link.exception()  # a waiter gets it; there may be none any more

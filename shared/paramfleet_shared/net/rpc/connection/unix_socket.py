@@ -4,10 +4,10 @@ Through loopback TCP a byte costs both ends about twice the processor time. So a
 listen on a Unix socket as well, whose name is its address and port, and who calls them looks
 for that name first.
 
-Names are of Linux' abstract kind (unix(7)): one lives as long as its socket, and is seen in
+Names are of Linux' abstract kind (unix(7)): one exists as long as its socket, and is seen in
 its network namespace alone, as a port is. A server of all addresses has none, because another
 machine's server may have the same port. Anybody may take any name, so both ends go on only
-with a process of their own user; whoever finds nobody comes through TCP.
+with a process of their own user; a client that finds none uses TCP.
 """
 
 import contextlib
@@ -60,7 +60,7 @@ def connect_nearby(host: str, port: int) -> socket.socket | None:
     """Return a connection to a server of this machine and this user; None if there is none.
 
     Args:
-        host: The address of the server's TCP socket; of a name nobody is found.
+        host: The address of the server's TCP socket; a host name finds none.
         port: And its port.
     """
     name = _name(host, port)
@@ -68,7 +68,7 @@ def connect_nearby(host: str, port: int) -> socket.socket | None:
         return None
     with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
         sock = stack.enter_context(socket.socket(socket.AF_UNIX, _KIND))
-        sock.connect(name)  # it never waits: nobody is there, or too many wait to be let in
+        sock.connect(name)  # it never waits: there is no listener, or its queue is full
         if is_of_our_user(sock):
             widen(sock)
             stack.pop_all()
