@@ -37,7 +37,8 @@ print(json.dumps({
 }))
 atexit.register(print, "at exit")
 print("to stderr", file=sys.stderr)
-threading.Thread(target=lambda: print("a thread's", sys.stdin.closed)).start()
+thread = threading.Thread(target=lambda: print("a thread's", sys.stdin.closed))
+thread.start()
 """
 
 ENDS = {
@@ -46,7 +47,7 @@ ENDS = {
     "sentence": "sys.exit('it is over')",
     "error": "def inner():\n    raise OSError('no such thing')\ninner()",
     "interrupt": "os.kill(os.getpid(), signal.SIGINT); time.sleep(9)",
-    "killed": "sys.stdout.flush(); os.kill(os.getpid(), signal.SIGKILL)",
+    "killed": "thread.join(); sys.stdout.flush(); os.kill(os.getpid(), signal.SIGKILL)",
 }
 
 

@@ -1,5 +1,6 @@
 """When a process of a local job dies: who is named, what is left, how long it takes."""
 
+import itertools
 import os
 import signal
 import sys
@@ -49,7 +50,8 @@ def test_the_last_twenty_lines_of_the_dead_one_are_shown(launch: Callable[..., A
     launched.read_to_end()
 
     at = launched.said.index(f"the last lines of {launched.cwd}/log/workerlog.1:")
-    shown = [line.strip() for line in launched.said[at + 1 : -1]]
+    after = itertools.takewhile(lambda line: line.startswith(" "), launched.said[at + 1 :])
+    shown = [line.strip() for line in after]
     assert len(shown) == 20
     assert shown[-1] == "RuntimeError: the loss is nan"
     assert "line 29" in shown

@@ -59,7 +59,7 @@ def assert_logs_are_json(ended: Any) -> None:
     """Every line of a server and the coordinator, and those of a worker's own log."""
     events: dict[str, set[tuple[str, str]]] = {}
     for name, text in ended.logs.items():
-        lines = text.splitlines()
+        lines = [line for line in text.splitlines() if not line.startswith("pid=")]
         if name.startswith("worker"):  # whose script prints
             lines = [line for line in lines if line.startswith("{")]
         said = [json.loads(line) for line in lines]
@@ -215,6 +215,7 @@ def test_where_reading_is_open_a_person_enters_when_they_change_something(
     for rank in (0, 1):
         running.wait_for(f"worker{rank}", "training as")
     admin = running.admin()
+    admin.wait(lambda status: status["mode"])
     page = browser.new_page()
     page.goto(f"{admin.url}/")
     expect(page).to_have_title(re.compile("training$"), timeout=15_000)

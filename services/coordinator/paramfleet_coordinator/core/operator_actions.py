@@ -236,7 +236,8 @@ def _require_state(action: str, job: Standing) -> None:
         ActionRefusedError: if not.
     """
     if job.state != "training" or job.mode is None:
-        reason = f"it is {job.state}"
+        unknown = "no worker has reported its mode yet: try again in a second"
+        reason = unknown if job.state == "training" else f"it is {job.state}"
         raise ActionRefusedError(action=action, mode=job.mode, reason=reason)
 
 
