@@ -19,7 +19,7 @@ def pytest_asyncio_loop_factories(
     return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 
 
-class House:
+class Peers:
     """Opens servers and channels, and closes them in the right order.
 
     Args:
@@ -57,10 +57,10 @@ class House:
 
 
 @pytest.fixture(params=[False, True], ids=["tcp", "unix"])
-async def house(request: pytest.FixtureRequest) -> AsyncIterator[House]:
-    house = House(nearby=request.param)
-    yield house
-    await house.close()
+async def peers(request: pytest.FixtureRequest) -> AsyncIterator[Peers]:
+    peers = Peers(nearby=request.param)
+    yield peers
+    await peers.close()
 
 
 @pytest.fixture

@@ -45,8 +45,8 @@ def message_of(**tensors: Any) -> Message:
 
 
 @pytest.mark.parametrize("handler", [echo, slow_echo])
-async def test_a_message_comes_back(house: Any, handler: Any) -> None:
-    channel = await house.connect({"echo": handler})
+async def test_a_message_comes_back(peers: Any, handler: Any) -> None:
+    channel = await peers.connect({"echo": handler})
 
     reply = await channel.call(
         "echo",
@@ -60,27 +60,27 @@ async def test_a_message_comes_back(house: Any, handler: Any) -> None:
     assert reply.tensors["rows"].flags.writeable
 
 
-async def test_a_handler_knows_its_caller_and_its_deadline(house: Any) -> None:
+async def test_a_handler_knows_its_caller_and_its_deadline(peers: Any) -> None:
     seen: list[Request] = []
 
     def note(request: Request) -> Message:
         seen.append(request)
         return Message()
 
-    channel = await house.connect({"note": note})
-    began = house.clock.monotonic()
+    channel = await peers.connect({"note": note})
+    began = peers.clock.monotonic()
     await channel.call("note", Message(), timeout_s=LATE_S)
 
     (request,) = seen
     assert request.op == "note"
-    assert request.peer.startswith("process " if house.nearby else "127.0.0.1:")
+    assert request.peer.startswith("process " if peers.nearby else "127.0.0.1:")
     assert request.deadline is not None
-    assert began - 0.1 < request.deadline - LATE_S <= house.clock.monotonic()
+    assert began - 0.1 < request.deadline - LATE_S <= peers.clock.monotonic()
 
 
 @pytest.mark.slow
-async def test_large_bodies_and_small_calls_share_a_connection_both_ways(house: Any) -> None:
-    channel = await house.connect({"echo": slow_echo})
+async def test_large_bodies_and_small_calls_share_a_connection_both_ways(peers: Any) -> None:
+    channel = await peers.connect({"echo": slow_echo})
     large = [np.random.default_rng(i).random(500_000) for i in range(8)]
 
     replies = await asyncio.gather(
@@ -94,7 +94,7 @@ async def test_large_bodies_and_small_calls_share_a_connection_both_ways(house: 
         assert np.array_equal(reply.tensors["x"], array)
 
 
-async def test_more_calls_than_streams_wait_their_turn(house: Any) -> None:
+async def test_more_calls_than_streams_wait_their_turn(peers: Any) -> None:
     running, most = 0, 0
 
     async def busy(request: Request) -> Message:
@@ -105,7 +105,7 @@ async def test_more_calls_than_streams_wait_their_turn(house: Any) -> None:
         running -= 1
         return request.message
 
-    channel = await house.connect({"busy": busy}, limits=Limits(max_streams=4))
+    channel = await peers.connect({"busy": busy}, limits=Limits(max_streams=4))
     await asyncio.gather(
         *(channel.call("busy", Message(), timeout_s=LATE_S) for _ in range(60))
     )
@@ -113,7 +113,7 @@ async def test_more_calls_than_streams_wait_their_turn(house: Any) -> None:
     assert most == 4
 
 
-async def test_a_waiting_call_that_is_given_up_passes_its_turn_on(house: Any) -> None:
+async def test_a_waiting_call_that_is_given_up_passes_its_turn_on(peers: Any) -> None:
     begun, gate = asyncio.Event(), asyncio.Event()
 
     async def wait(request: Request) -> Message:
@@ -121,7 +121,7 @@ async def test_a_waiting_call_that_is_given_up_passes_its_turn_on(house: Any) ->
         await gate.wait()
         return request.message
 
-    channel = await house.connect({"wait": wait, "echo": echo}, limits=Limits(max_streams=1))
+    channel = await peers.connect({"wait": wait, "echo": echo}, limits=Limits(max_streams=1))
     async with asyncio.TaskGroup() as group:
 
         async def call_and_cancel_the_next() -> None:
@@ -139,7 +139,7 @@ async def test_a_waiting_call_that_is_given_up_passes_its_turn_on(house: Any) ->
     assert second.cancelled()
 
 
-async def test_handlers_that_do_not_stop_are_bounded(house: Any) -> None:
+async def test_handlers_that_do_not_stop_are_bounded(peers: Any) -> None:
     stop = asyncio.Event()
 
     async def stubborn(request: Request) -> Message:
@@ -149,7 +149,7 @@ async def test_handlers_that_do_not_stop_are_bounded(house: Any) -> None:
         return request.message
 
     handlers = {"stubborn": stubborn, "echo": lambda request: request.message}
-    channel = await house.connect(handlers, limits=Limits(max_streams=1))
+    channel = await peers.connect(handlers, limits=Limits(max_streams=1))
     await channel.call("echo", Message(), timeout_s=LATE_S)  # it is connected
     try:
         for _ in range(2):
@@ -162,11 +162,11 @@ async def test_handlers_that_do_not_stop_are_bounded(house: Any) -> None:
         stop.set()  # else the server waits for them
 
 
-async def test_a_planned_error_comes_out_as_the_same_class(house: Any) -> None:
+async def test_a_planned_error_comes_out_as_the_same_class(peers: Any) -> None:
     def fail(request: Request) -> Message:
         raise JobFailedError(role="worker", index=3, reason="killed")
 
-    channel = await house.connect({"fail": fail})
+    channel = await peers.connect({"fail": fail})
 
     with pytest.raises(JobFailedError, match="worker 3: killed") as caught:
         await channel.call("fail", Message(), timeout_s=LATE_S)
@@ -176,7 +176,7 @@ async def test_a_planned_error_comes_out_as_the_same_class(house: Any) -> None:
 
 @pytest.mark.parametrize("asynchronous", [False, True])
 async def test_an_unplanned_error_is_internal_and_logged(
-    house: Any, caplog: pytest.LogCaptureFixture, asynchronous: bool
+    peers: Any, caplog: pytest.LogCaptureFixture, asynchronous: bool
 ) -> None:
     def fail(request: Request) -> Message:
         raise KeyError("shard")
@@ -185,7 +185,7 @@ async def test_an_unplanned_error_is_internal_and_logged(
         await asyncio.sleep(0)
         return fail(request)
 
-    channel = await house.connect({"fail": fail_later if asynchronous else fail})
+    channel = await peers.connect({"fail": fail_later if asynchronous else fail})
 
     with pytest.raises(FleetError, match="KeyError: 'shard'") as caught:
         await channel.call("fail", Message(), timeout_s=LATE_S)
@@ -193,40 +193,40 @@ async def test_an_unplanned_error_is_internal_and_logged(
     assert [record.message for record in caplog.records] == ["rpc.handler_failed"]
 
 
-async def test_a_time_out_of_the_handlers_own_is_not_taken_for_the_deadline(house: Any) -> None:
+async def test_a_time_out_of_the_handlers_own_is_not_taken_for_the_deadline(peers: Any) -> None:
     async def fail(request: Request) -> Message:
         raise TimeoutError("disk")
 
-    channel = await house.connect({"fail": fail})
+    channel = await peers.connect({"fail": fail})
 
     with pytest.raises(FleetError, match="TimeoutError: disk"):
         await channel.call("fail", Message(), timeout_s=LATE_S)
 
 
-async def test_a_reply_that_cannot_travel_is_the_handlers_error(house: Any) -> None:
-    channel = await house.connect({"odd": lambda request: Message(fields={"x": object()})})
+async def test_a_reply_that_cannot_travel_is_the_handlers_error(peers: Any) -> None:
+    channel = await peers.connect({"odd": lambda request: Message(fields={"x": object()})})
 
     with pytest.raises(UnencodableMessageError) as caught:
         await channel.call("odd", Message(), timeout_s=LATE_S)
     assert caught.value.remote
 
 
-async def test_a_request_that_cannot_travel_is_never_sent(house: Any) -> None:
-    channel = house.channel("127.0.0.1:1")
+async def test_a_request_that_cannot_travel_is_never_sent(peers: Any) -> None:
+    channel = peers.channel("127.0.0.1:1")
 
     with pytest.raises(UnencodableMessageError):
         await channel.call("x", Message(fields={"x": object()}), timeout_s=LATE_S)
 
 
-async def test_an_operation_nobody_serves_is_named(house: Any) -> None:
-    channel = await house.connect({})
+async def test_an_operation_nobody_serves_is_named(peers: Any) -> None:
+    channel = await peers.connect({})
 
     with pytest.raises(UnknownOperationError, match="pserver 0 has no operation 'fly'"):
         await channel.call("fly", Message(), timeout_s=LATE_S)
 
 
-async def test_a_request_over_the_servers_limit_is_refused_with_the_limit(house: Any) -> None:
-    channel = await house.connect({"echo": echo}, limits=Limits(max_body_bytes=10_000))
+async def test_a_request_over_the_servers_limit_is_refused_with_the_limit(peers: Any) -> None:
+    channel = await peers.connect({"echo": echo}, limits=Limits(max_body_bytes=10_000))
 
     with pytest.raises(BodyTooLargeError) as caught:
         await channel.call("echo", message_of(x=np.zeros(10**6)), timeout_s=LATE_S)
@@ -235,9 +235,9 @@ async def test_a_request_over_the_servers_limit_is_refused_with_the_limit(house:
     assert (await channel.call("echo", message_of(x=np.zeros(3)), timeout_s=LATE_S)).tensors
 
 
-async def test_an_answer_over_the_clients_limit_is_given_up(house: Any) -> None:
-    _, endpoint = await house.serve({"large": lambda request: message_of(x=np.zeros(10**5))})
-    channel = house.channel(endpoint, limits=Limits(max_body_bytes=1000))
+async def test_an_answer_over_the_clients_limit_is_given_up(peers: Any) -> None:
+    _, endpoint = await peers.serve({"large": lambda request: message_of(x=np.zeros(10**5))})
+    channel = peers.channel(endpoint, limits=Limits(max_body_bytes=1000))
 
     with pytest.raises(BodyTooLargeError) as caught:
         await channel.call("large", Message(), timeout_s=LATE_S)
@@ -245,9 +245,9 @@ async def test_an_answer_over_the_clients_limit_is_given_up(house: Any) -> None:
 
 
 async def test_calls_over_the_byte_budget_are_tried_again_until_there_is_room(
-    house: Any,
+    peers: Any,
 ) -> None:
-    channel = await house.connect({"echo": slow_echo}, limits=Limits(body_budget_bytes=2 << 20))
+    channel = await peers.connect({"echo": slow_echo}, limits=Limits(body_budget_bytes=2 << 20))
 
     replies = await asyncio.gather(
         *(
@@ -259,16 +259,16 @@ async def test_calls_over_the_byte_budget_are_tried_again_until_there_is_room(
     assert len(replies) == 6
 
 
-async def test_a_port_in_use_is_named(house: Any) -> None:
-    _, endpoint = await house.serve({})
+async def test_a_port_in_use_is_named(peers: Any) -> None:
+    _, endpoint = await peers.serve({})
     port = int(endpoint.rpartition(":")[2])
 
     with pytest.raises(PortInUseError, match=f"port {port} of 127.0.0.1 is in use"):
-        await house.serve({}, port=port)
+        await peers.serve({}, port=port)
 
 
-async def test_an_address_of_another_machine_cannot_be_served_on(house: Any) -> None:
-    server = RpcServer({}, name="x", clock=house.clock)
+async def test_an_address_of_another_machine_cannot_be_served_on(peers: Any) -> None:
+    server = RpcServer({}, name="x", clock=peers.clock)
 
     with pytest.raises(CannotListenError, match=r"203\.0\.113\.1"):
         await server.start("203.0.113.1")
@@ -276,13 +276,13 @@ async def test_an_address_of_another_machine_cannot_be_served_on(house: Any) -> 
     await server.close()
 
 
-def test_an_endpoint_is_checked_when_the_channel_is_made(house: Any) -> None:
+def test_an_endpoint_is_checked_when_the_channel_is_made(peers: Any) -> None:
     with pytest.raises(MalformedEndpointError, match="host:port"):
-        Channel("localhost", peer="x", clock=house.clock)
+        Channel("localhost", peer="x", clock=peers.clock)
 
 
-async def test_a_closed_channel_says_so(house: Any) -> None:
-    channel = await house.connect({"echo": echo})
+async def test_a_closed_channel_says_so(peers: Any) -> None:
+    channel = await peers.connect({"echo": echo})
     await channel.call("echo", Message(), timeout_s=LATE_S)
     await channel.close()
     await channel.close()
@@ -291,7 +291,7 @@ async def test_a_closed_channel_says_so(house: Any) -> None:
         await channel.call("echo", Message(), timeout_s=LATE_S)
 
 
-async def test_closing_a_channel_ends_its_calls(house: Any, free_port: int) -> None:
+async def test_closing_a_channel_ends_its_calls(peers: Any, free_port: int) -> None:
     begun = asyncio.Event()
 
     async def never(request: Request) -> Message:
@@ -299,8 +299,8 @@ async def test_closing_a_channel_ends_its_calls(house: Any, free_port: int) -> N
         await asyncio.Event().wait()
         return request.message
 
-    channel = await house.connect({"never": never})
-    nowhere = house.channel(f"127.0.0.1:{free_port}")
+    channel = await peers.connect({"never": never})
+    nowhere = peers.channel(f"127.0.0.1:{free_port}")
     sent = asyncio.gather(
         channel.call("never", Message(), timeout_s=LATE_S),
         nowhere.call("never", Message(), timeout_s=LATE_S),
@@ -316,7 +316,7 @@ async def test_closing_a_channel_ends_its_calls(house: Any, free_port: int) -> N
     assert isinstance(unreachable, PeerUnreachableError)
 
 
-async def test_closing_a_server_cancels_its_handlers_and_loses_their_calls(house: Any) -> None:
+async def test_closing_a_server_cancels_its_handlers_and_loses_their_calls(peers: Any) -> None:
     ended: list[str] = []
     begun = asyncio.Event()
 
@@ -328,8 +328,8 @@ async def test_closing_a_server_cancels_its_handlers_and_loses_their_calls(house
             ended.append("cancelled")
         return request.message
 
-    server, endpoint = await house.serve({"never": never})
-    channel = house.channel(endpoint)
+    server, endpoint = await peers.serve({"never": never})
+    channel = peers.channel(endpoint)
     call = asyncio.gather(
         channel.call("never", Message(), timeout_s=LATE_S, idempotent=False),
         return_exceptions=True,
@@ -344,7 +344,7 @@ async def test_closing_a_server_cancels_its_handlers_and_loses_their_calls(house
     assert server.num_connections == 0
 
 
-async def test_a_handler_knows_whether_its_caller_is_alone(house: Any) -> None:
+async def test_a_handler_knows_whether_its_caller_is_alone(peers: Any) -> None:
     seen: list[bool] = []
     waiting, gate = asyncio.Event(), asyncio.Event()
 
@@ -357,8 +357,8 @@ async def test_a_handler_knows_whether_its_caller_is_alone(house: Any) -> None:
         await gate.wait()
         return Message()
 
-    _, endpoint = await house.serve({"note": note, "wait": wait})
-    mine, other = house.channel(endpoint), house.channel(endpoint)
+    _, endpoint = await peers.serve({"note": note, "wait": wait})
+    mine, other = peers.channel(endpoint), peers.channel(endpoint)
 
     await mine.call("note", Message(), timeout_s=LATE_S)
     await mine.call("note", Message(), timeout_s=LATE_S)
@@ -378,15 +378,15 @@ async def test_a_handler_knows_whether_its_caller_is_alone(house: Any) -> None:
 
 
 async def test_a_channel_tells_of_the_bytes_of_calls_that_were_answered_well(
-    house: Any,
+    peers: Any,
 ) -> None:
     told: list[tuple[str, int, int]] = []
 
     def fail(_: Request) -> Message:
         raise JobFailedError(role="worker", index=1, reason="x")
 
-    _, endpoint = await house.serve({"echo": echo, "fail": fail})
-    channel = house.channel(endpoint, count=lambda *facts: told.append(facts))
+    _, endpoint = await peers.serve({"echo": echo, "fail": fail})
+    channel = peers.channel(endpoint, count=lambda *facts: told.append(facts))
     messages = [Message(), Message(fields={"a": 1}, tensors={"rows": np.zeros((300, 7))})]
 
     for message in messages:
@@ -398,19 +398,19 @@ async def test_a_channel_tells_of_the_bytes_of_calls_that_were_answered_well(
     assert told == [("echo", size, size) for size in sizes]
 
 
-async def test_nothing_is_held_of_a_call_that_has_ended(house: Any) -> None:
-    server, endpoint = await house.serve({"echo": echo})
-    channel = house.channel(endpoint)
+async def test_nothing_is_held_of_a_call_that_has_ended(peers: Any) -> None:
+    server, endpoint = await peers.serve({"echo": echo})
+    channel = peers.channel(endpoint)
     before = channel.num_held
     await channel.call("echo", message_of(rows=np.zeros(1 << 20, np.float32)), timeout_s=LATE_S)
 
     assert before == channel.num_held == server.num_held == (0, 0)
 
 
-async def test_what_a_call_had_sent_that_was_lost_is_freed_at_once(house: Any) -> None:
-    _, endpoint = await house.serve({"echo": echo})
+async def test_what_a_call_had_sent_that_was_lost_is_freed_at_once(peers: Any) -> None:
+    _, endpoint = await peers.serve({"echo": echo})
     async with Proxy(int(endpoint.rpartition(":")[2])) as wire:
-        channel = house.channel(wire.endpoint)
+        channel = peers.channel(wire.endpoint)
         rows = np.zeros(1 << 20, np.float32)
         freed = weakref.ref(rows)
         wire.cut_after(100_000)

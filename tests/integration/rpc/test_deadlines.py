@@ -37,15 +37,15 @@ def echo(request: Request) -> Message:
     return request.message
 
 
-async def test_a_server_that_never_answers_is_given_up_at_the_deadline(house: Any) -> None:
+async def test_a_server_that_never_answers_is_given_up_at_the_deadline(peers: Any) -> None:
     sleeper = Sleeper()
-    channel = await house.connect({"never": sleeper.never, "echo": echo})
-    started = house.clock.monotonic()
+    channel = await peers.connect({"never": sleeper.never, "echo": echo})
+    started = peers.clock.monotonic()
 
     with pytest.raises(DeadlineExceededError) as caught:
         await channel.call("never", Message(), timeout_s=0.1)
 
-    assert 0.099 <= house.clock.monotonic() - started < 0.1 + LATE_S
+    assert 0.099 <= peers.clock.monotonic() - started < 0.1 + LATE_S
     assert isinstance(caught.value, OutcomeUnknownError)
     assert (caught.value.peer, caught.value.operation) == ("pserver 0", "never")
     assert caught.value.waited_s >= 0.099  # timers of uvloop count milliseconds
@@ -53,15 +53,15 @@ async def test_a_server_that_never_answers_is_given_up_at_the_deadline(house: An
     await channel.call("echo", Message(), timeout_s=LATE_S)  # the connection goes on
 
 
-async def test_a_black_hole_is_unreachable_at_the_deadline(house: Any) -> None:
+async def test_a_black_hole_is_unreachable_at_the_deadline(peers: Any) -> None:
     async def swallow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(-1)
         writer.close()
 
     listener = await asyncio.start_server(swallow, "127.0.0.1", 0)
     endpoint = f"127.0.0.1:{listener.sockets[0].getsockname()[1]}"
-    channel = house.channel(endpoint)
-    impatient = house.channel(endpoint, limits=Limits(connect_timeout_s=0.05))
+    channel = peers.channel(endpoint)
+    impatient = peers.channel(endpoint, limits=Limits(connect_timeout_s=0.05))
 
     with pytest.raises(PeerUnreachableError) as caught:
         await channel.call("echo", Message(), timeout_s=0.1)
@@ -74,10 +74,10 @@ async def test_a_black_hole_is_unreachable_at_the_deadline(house: Any) -> None:
     listener.close()
 
 
-async def test_a_peer_that_falls_silent_is_left_for_a_new_connection(house: Any) -> None:
-    _, endpoint = await house.serve({"echo": echo})
+async def test_a_peer_that_falls_silent_is_left_for_a_new_connection(peers: Any) -> None:
+    _, endpoint = await peers.serve({"echo": echo})
     async with Proxy(int(endpoint.rpartition(":")[2])) as proxy:
-        channel = house.channel(proxy.endpoint, limits=Limits(probe_timeout_s=0.05))
+        channel = peers.channel(proxy.endpoint, limits=Limits(probe_timeout_s=0.05))
         await channel.call("echo", Message(), timeout_s=LATE_S)
 
         proxy.freeze()
@@ -92,11 +92,11 @@ async def test_a_peer_that_falls_silent_is_left_for_a_new_connection(house: Any)
         await channel.close()
 
 
-async def test_a_slow_peer_that_shows_life_keeps_its_connection(house: Any) -> None:
+async def test_a_slow_peer_that_shows_life_keeps_its_connection(peers: Any) -> None:
     sleeper = Sleeper()
-    _, endpoint = await house.serve({"echo": echo, "never": sleeper.never})
+    _, endpoint = await peers.serve({"echo": echo, "never": sleeper.never})
     async with Proxy(int(endpoint.rpartition(":")[2])) as proxy:
-        channel = house.channel(proxy.endpoint, limits=Limits(probe_timeout_s=0.05))
+        channel = peers.channel(proxy.endpoint, limits=Limits(probe_timeout_s=0.05))
         await channel.call("echo", Message(), timeout_s=LATE_S)
 
         for _ in range(2):
@@ -108,9 +108,9 @@ async def test_a_slow_peer_that_shows_life_keeps_its_connection(house: Any) -> N
         await channel.close()
 
 
-async def test_the_server_gives_a_handler_up_that_is_past_its_deadline(house: Any) -> None:
+async def test_the_server_gives_a_handler_up_that_is_past_its_deadline(peers: Any) -> None:
     sleeper = Sleeper()
-    _, endpoint = await house.serve({"never": sleeper.never})
+    _, endpoint = await peers.serve({"never": sleeper.never})
 
     status, body = await ask(endpoint, b"never", deadline_ms=b"50")
 
@@ -119,8 +119,8 @@ async def test_the_server_gives_a_handler_up_that_is_past_its_deadline(house: An
     assert sleeper.ended.is_set()
 
 
-async def test_a_deadline_that_is_no_number_is_malformed(house: Any) -> None:
-    _, endpoint = await house.serve({"echo": echo})
+async def test_a_deadline_that_is_no_number_is_malformed(peers: Any) -> None:
+    _, endpoint = await peers.serve({"echo": echo})
 
     status, body = await ask(endpoint, b"echo", deadline_ms=b"soon")
 
@@ -128,22 +128,22 @@ async def test_a_deadline_that_is_no_number_is_malformed(house: Any) -> None:
     assert b"pf-deadline-ms" in body
 
 
-async def test_a_call_without_a_deadline_is_served(house: Any) -> None:
+async def test_a_call_without_a_deadline_is_served(peers: Any) -> None:
     seen: list[float | None] = []
 
     def note(request: Request) -> Message:
         seen.append(request.deadline)
         return Message()
 
-    _, endpoint = await house.serve({"note": note})
+    _, endpoint = await peers.serve({"note": note})
 
     assert (await ask(endpoint, b"note"))[0] == 200
     assert seen == [None]
 
 
-async def test_a_cancelled_call_cancels_its_handler(house: Any) -> None:
+async def test_a_cancelled_call_cancels_its_handler(peers: Any) -> None:
     sleeper = Sleeper()
-    channel = await house.connect({"never": sleeper.never})
+    channel = await peers.connect({"never": sleeper.never})
 
     async with asyncio.TaskGroup() as group:
         call = group.create_task(channel.call("never", Message(), timeout_s=LATE_S))
@@ -154,7 +154,7 @@ async def test_a_cancelled_call_cancels_its_handler(house: Any) -> None:
 
 
 async def test_a_call_given_up_before_its_handler_began_leaves_nothing_behind(
-    house: Any,
+    peers: Any,
 ) -> None:
     begun: list[str] = []
 
@@ -162,7 +162,7 @@ async def test_a_call_given_up_before_its_handler_began_leaves_nothing_behind(
         begun.append(request.op)
         return request.message
 
-    _, endpoint = await house.serve({"op": handler})
+    _, endpoint = await peers.serve({"op": handler})
     reader, writer = await asyncio.open_connection(*endpoint.split(":"))
     plain = PlainEnd(client_side=True)
     plain.h2.send_headers(1, [*PSEUDO, (b":path", b"/v1/op")])

@@ -69,10 +69,10 @@ async def opened(channel: Channel, waker: Waker) -> DirectLink:
 
 @pytest.mark.parametrize("secret", [None, SECRET], ids=["open", "secret"])
 async def test_a_thread_asks_and_reads_its_answers(
-    house: Any, waker: Waker, secret: JobSecret | None
+    peers: Any, waker: Waker, secret: JobSecret | None
 ) -> None:
-    _, endpoint = await house.serve(HANDLERS, secret=secret)
-    channel = house.channel(endpoint, secret=secret)
+    _, endpoint = await peers.serve(HANDLERS, secret=secret)
+    channel = peers.channel(endpoint, secret=secret)
     link = await opened(channel, waker)
 
     for size in (0, 3, 40_000, 3_000_000):
@@ -87,8 +87,8 @@ async def test_a_thread_asks_and_reads_its_answers(
     link.close()
 
 
-async def test_an_error_is_raised_as_the_peer_meant_it(house: Any, waker: Waker) -> None:
-    channel = await house.connect(HANDLERS)
+async def test_an_error_is_raised_as_the_peer_meant_it(peers: Any, waker: Waker) -> None:
+    channel = await peers.connect(HANDLERS)
     link = await opened(channel, waker)
 
     response = await asyncio.to_thread(call, link, "refuse", Message())
@@ -98,8 +98,8 @@ async def test_an_error_is_raised_as_the_peer_meant_it(house: Any, waker: Waker)
     link.close()
 
 
-async def test_a_wait_ends_at_its_deadline(house: Any, waker: Waker) -> None:
-    channel = await house.connect(HANDLERS)
+async def test_a_wait_ends_at_its_deadline(peers: Any, waker: Waker) -> None:
+    channel = await peers.connect(HANDLERS)
     link = await opened(channel, waker)
 
     with pytest.raises(TimeoutError):
@@ -109,13 +109,13 @@ async def test_a_wait_ends_at_its_deadline(house: Any, waker: Waker) -> None:
 
 
 async def test_a_wait_ends_when_it_is_woken_and_so_do_all_that_follow(
-    house: Any, waker: Waker
+    peers: Any, waker: Waker
 ) -> None:
     async def wake(request: Request) -> Message:
         waker.wake()
         return await never(request)
 
-    link = await opened(await house.connect({"wake": wake}), waker)
+    link = await opened(await peers.connect({"wake": wake}), waker)
 
     with pytest.raises(WokenError):
         await asyncio.to_thread(call, link, "wake", Message())
@@ -124,26 +124,26 @@ async def test_a_wait_ends_when_it_is_woken_and_so_do_all_that_follow(
     link.close()
 
 
-async def test_a_connection_that_breaks_is_lost(house: Any, waker: Waker) -> None:
+async def test_a_connection_that_breaks_is_lost(peers: Any, waker: Waker) -> None:
     wires: list[Proxy] = []
 
     async def cut(request: Request) -> Message:
         wires[0].cut()
         return await never(request)
 
-    _, endpoint = await house.serve({"cut": cut})
+    _, endpoint = await peers.serve({"cut": cut})
     async with Proxy(int(endpoint.rpartition(":")[2])) as wire:
         wires.append(wire)
-        link = await opened(house.channel(wire.endpoint), waker)
+        link = await opened(peers.channel(wire.endpoint), waker)
 
         with pytest.raises(DirectLostError):
             await asyncio.to_thread(call, link, "cut", Message())
         link.close()
 
 
-async def test_a_server_that_leaves_ends_the_connection(house: Any, waker: Waker) -> None:
-    server, endpoint = await house.serve(HANDLERS)
-    link = await opened(house.channel(endpoint), waker)
+async def test_a_server_that_leaves_ends_the_connection(peers: Any, waker: Waker) -> None:
+    server, endpoint = await peers.serve(HANDLERS)
+    link = await opened(peers.channel(endpoint), waker)
 
     await server.close()
 
@@ -152,9 +152,9 @@ async def test_a_server_that_leaves_ends_the_connection(house: Any, waker: Waker
     link.close()
 
 
-async def test_there_is_none_where_it_cannot_be(house: Any, free_port: int) -> None:
+async def test_there_is_none_where_it_cannot_be(peers: Any, free_port: int) -> None:
     with contextlib.closing(Waker()) as waker:
-        nobody = house.channel(f"127.0.0.1:{free_port}")
+        nobody = peers.channel(f"127.0.0.1:{free_port}")
         assert await nobody.open_direct(waker) is None
-        planned = house.channel(f"127.0.0.1:{free_port}", faults=FaultPlan())
+        planned = peers.channel(f"127.0.0.1:{free_port}", faults=FaultPlan())
         assert await planned.open_direct(waker) is None

@@ -27,10 +27,10 @@ class Gate:
         return Message(fields=request.message.fields)
 
 
-async def test_draining_finishes_the_calls_in_flight(house: Any) -> None:
+async def test_draining_finishes_the_calls_in_flight(peers: Any) -> None:
     gate = Gate()
-    server, endpoint = await house.serve({"wait": gate.wait})
-    channel = house.channel(endpoint)
+    server, endpoint = await peers.serve({"wait": gate.wait})
+    channel = peers.channel(endpoint)
 
     async with asyncio.TaskGroup() as group:
         calls = [
@@ -47,10 +47,10 @@ async def test_draining_finishes_the_calls_in_flight(house: Any) -> None:
     assert server.num_connections == 0
 
 
-async def test_calls_during_a_drain_go_to_the_next_server(house: Any) -> None:
+async def test_calls_during_a_drain_go_to_the_next_server(peers: Any) -> None:
     gate = Gate()
-    server, endpoint = await house.serve({"wait": gate.wait})
-    channel = house.channel(endpoint)
+    server, endpoint = await peers.serve({"wait": gate.wait})
+    channel = peers.channel(endpoint)
 
     async with asyncio.TaskGroup() as group:
         old = [
@@ -60,7 +60,7 @@ async def test_calls_during_a_drain_go_to_the_next_server(house: Any) -> None:
         await gate.all_begun.wait()
         draining = group.create_task(server.drain(5))
         await asyncio.sleep(0)
-        await house.serve(
+        await peers.serve(
             {"wait": lambda request: Message(fields={"i": "new"})},
             port=int(endpoint.rpartition(":")[2]),
         )
@@ -77,10 +77,10 @@ async def test_calls_during_a_drain_go_to_the_next_server(house: Any) -> None:
     assert draining.result()
 
 
-async def test_a_call_waiting_for_its_turn_leaves_a_draining_server(house: Any) -> None:
+async def test_a_call_waiting_for_its_turn_leaves_a_draining_server(peers: Any) -> None:
     gate = Gate()
-    server, endpoint = await house.serve({"wait": gate.wait}, limits=Limits(max_streams=5))
-    channel = house.channel(endpoint)
+    server, endpoint = await peers.serve({"wait": gate.wait}, limits=Limits(max_streams=5))
+    channel = peers.channel(endpoint)
 
     async with asyncio.TaskGroup() as group:
         for _ in range(5):
@@ -90,7 +90,7 @@ async def test_a_call_waiting_for_its_turn_leaves_a_draining_server(house: Any) 
         await asyncio.sleep(0)
         draining = group.create_task(server.drain(5))
         await asyncio.sleep(0)
-        await house.serve(
+        await peers.serve(
             {"wait": lambda request: Message(fields={"i": "new"})},
             port=int(endpoint.rpartition(":")[2]),
         )
@@ -100,10 +100,10 @@ async def test_a_call_waiting_for_its_turn_leaves_a_draining_server(house: Any) 
     assert draining.result()
 
 
-async def test_a_drain_that_takes_too_long_says_so(house: Any) -> None:
+async def test_a_drain_that_takes_too_long_says_so(peers: Any) -> None:
     gate = Gate()
-    server, endpoint = await house.serve({"wait": gate.wait})
-    channel = house.channel(endpoint)
+    server, endpoint = await peers.serve({"wait": gate.wait})
+    channel = peers.channel(endpoint)
     calls = asyncio.gather(
         *(
             channel.call("wait", Message(), timeout_s=LATE_S, idempotent=False)
@@ -119,9 +119,9 @@ async def test_a_drain_that_takes_too_long_says_so(house: Any) -> None:
     assert all(isinstance(lost, Exception) for lost in await calls)
 
 
-async def test_a_drained_server_is_not_there_any_more(house: Any) -> None:
-    server, endpoint = await house.serve({"echo": lambda request: request.message})
-    channel = house.channel(endpoint)
+async def test_a_drained_server_is_not_there_any_more(peers: Any) -> None:
+    server, endpoint = await peers.serve({"echo": lambda request: request.message})
+    channel = peers.channel(endpoint)
     await channel.call("echo", Message(), timeout_s=LATE_S)
 
     assert await server.drain(5)
@@ -132,8 +132,8 @@ async def test_a_drained_server_is_not_there_any_more(house: Any) -> None:
     assert isinstance(gone[0], PeerUnreachableError)
 
 
-async def test_a_client_that_reads_nothing_is_cut_off_at_the_end(house: Any) -> None:
-    server, endpoint = await house.serve({})
+async def test_a_client_that_reads_nothing_is_cut_off_at_the_end(peers: Any) -> None:
+    server, endpoint = await peers.serve({})
     reader, writer = await asyncio.open_connection(*endpoint.split(":"))
     plain = PlainEnd(client_side=True)
     writer.write(plain.take())

@@ -37,8 +37,8 @@ async def curl(*arguments: str) -> str:
 
 
 @needs_curl
-async def test_curl_reads_the_health(house: Any) -> None:
-    _, endpoint = await house.serve({}, health=lambda: {"role": "pserver", "index": 0})
+async def test_curl_reads_the_health(peers: Any) -> None:
+    _, endpoint = await peers.serve({}, health=lambda: {"role": "pserver", "index": 0})
 
     told = await curl(f"http://{endpoint}/healthz")
 
@@ -46,8 +46,8 @@ async def test_curl_reads_the_health(house: Any) -> None:
 
 
 @needs_curl
-async def test_curl_may_ask_for_the_head_alone(house: Any) -> None:
-    _, endpoint = await house.serve({})
+async def test_curl_may_ask_for_the_head_alone(peers: Any) -> None:
+    _, endpoint = await peers.serve({})
 
     told = await curl("--head", f"http://{endpoint}/healthz")
 
@@ -68,9 +68,9 @@ async def test_curl_may_ask_for_the_head_alone(house: Any) -> None:
     ],
 )
 async def test_curl_learns_what_it_did_wrong(
-    house: Any, path: str, arguments: tuple[str, ...], status: str
+    peers: Any, path: str, arguments: tuple[str, ...], status: str
 ) -> None:
-    _, endpoint = await house.serve(
+    _, endpoint = await peers.serve(
         {"echo": lambda request: request.message}, limits=Limits(max_body_bytes=4000)
     )
 

@@ -108,9 +108,9 @@ def lines_of(caplog: pytest.LogCaptureFixture, event: str) -> list[dict[str, Any
     ],
 )
 async def test_a_head_that_never_ends_is_cut_and_named(
-    house: Any, strangers: Any, caplog: pytest.LogCaptureFixture, begun: bytes
+    peers: Any, strangers: Any, caplog: pytest.LogCaptureFixture, begun: bytes
 ) -> None:
-    server, endpoint = await house.serve(ECHO, limits=FAST)
+    server, endpoint = await peers.serve(ECHO, limits=FAST)
     stranger = await strangers(endpoint)
     stranger.send(begun)
 
@@ -123,11 +123,11 @@ async def test_a_head_that_never_ends_is_cut_and_named(
 
 
 async def test_many_slow_heads_are_gone_soon_and_workers_are_served(
-    house: Any, strangers: Any
+    peers: Any, strangers: Any
 ) -> None:
-    server, endpoint = await house.serve(ECHO, limits=FAST)
+    server, endpoint = await peers.serve(ECHO, limits=FAST)
     slow = [await strangers(endpoint) for _ in range(200)]
-    channel = house.channel(endpoint)
+    channel = peers.channel(endpoint)
 
     await channel.call("echo", Message(), timeout_s=LATE_S)
     await asyncio.gather(*(each.until_cut() for each in slow))
@@ -135,8 +135,8 @@ async def test_many_slow_heads_are_gone_soon_and_workers_are_served(
     assert server.num_connections == 1
 
 
-async def test_who_has_said_its_settings_may_be_silent(house: Any) -> None:
-    channel = await house.connect(ECHO, limits=FAST)
+async def test_who_has_said_its_settings_may_be_silent(peers: Any) -> None:
+    channel = await peers.connect(ECHO, limits=FAST)
     await channel.call("echo", Message(), timeout_s=LATE_S)
     link = channel._link
 
@@ -146,8 +146,8 @@ async def test_who_has_said_its_settings_may_be_silent(house: Any) -> None:
     assert channel._link is link
 
 
-async def test_a_body_that_trickles_is_reset(house: Any, strangers: Any) -> None:
-    server, endpoint = await house.serve(ECHO, limits=FAST)
+async def test_a_body_that_trickles_is_reset(peers: Any, strangers: Any) -> None:
+    server, endpoint = await peers.serve(ECHO, limits=FAST)
     stranger = await strangers(endpoint)
     stranger.greet()
     stream = stranger.begin(60 << 20)
@@ -163,17 +163,17 @@ async def test_a_body_that_trickles_is_reset(house: Any, strangers: Any) -> None
 
 
 async def test_bodies_of_many_connections_hold_no_more_than_their_server_may(
-    house: Any, strangers: Any, caplog: pytest.LogCaptureFixture
+    peers: Any, strangers: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     limits = Limits(server_budget_bytes=20 << 20, body_idle_timeout_s=1.0)
-    server, endpoint = await house.serve(ECHO, limits=limits)
+    server, endpoint = await peers.serve(ECHO, limits=limits)
     part = frame(FrameType.DATA, 0, 1, bytes(1000))
     for _ in range(25):
         stranger = await strangers(endpoint)
         stranger.greet()
         stranger.begin(6 << 20)
         stranger.send(part)
-    channel = house.channel(endpoint)
+    channel = peers.channel(endpoint)
     rows = np.zeros(1 << 20, np.float32)
 
     await until(lambda: lines_of(caplog, "bodies.refused"))
@@ -184,9 +184,9 @@ async def test_bodies_of_many_connections_hold_no_more_than_their_server_may(
     assert lines_of(caplog, "bodies.refused")[0]["limit"] == 20 << 20
 
 
-async def test_more_than_all_may_hold_goes_one_after_the_other(house: Any) -> None:
-    _, endpoint = await house.serve(ECHO, limits=Limits(server_budget_bytes=3 << 20))
-    channels = [house.channel(endpoint) for _ in range(6)]
+async def test_more_than_all_may_hold_goes_one_after_the_other(peers: Any) -> None:
+    _, endpoint = await peers.serve(ECHO, limits=Limits(server_budget_bytes=3 << 20))
+    channels = [peers.channel(endpoint) for _ in range(6)]
     rows = np.arange(1 << 18, dtype=np.float64)  # 2 MiB
 
     replies = await asyncio.gather(
@@ -200,7 +200,7 @@ async def test_more_than_all_may_hold_goes_one_after_the_other(house: Any) -> No
 
 
 async def test_a_worker_whose_push_waits_for_others_does_not_keep_theirs_out(
-    house: Any,
+    peers: Any,
 ) -> None:
     waiting: list[Message] = []
     all_here = asyncio.Event()
@@ -212,12 +212,12 @@ async def test_a_worker_whose_push_waits_for_others_does_not_keep_theirs_out(
         await all_here.wait()
         return Message()
 
-    _, endpoint = await house.serve({"push": push}, limits=Limits(server_budget_bytes=1 << 20))
+    _, endpoint = await peers.serve({"push": push}, limits=Limits(server_budget_bytes=1 << 20))
     rows = np.zeros(1 << 17, np.float64)  # the whole budget each
 
     await asyncio.gather(
         *(
-            house.channel(endpoint).call(
+            peers.channel(endpoint).call(
                 "push", Message(tensors={"rows": rows}), timeout_s=LATE_S
             )
             for _ in range(4)
@@ -228,10 +228,10 @@ async def test_a_worker_whose_push_waits_for_others_does_not_keep_theirs_out(
 
 
 async def test_an_answer_that_nobody_reads_is_cut(
-    house: Any, strangers: Any, caplog: pytest.LogCaptureFixture
+    peers: Any, strangers: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     answer = Message(tensors={"rows": np.zeros(1 << 17, np.float64)})  # less than a window
-    server, endpoint = await house.serve({"echo": lambda _: answer}, limits=FAST)
+    server, endpoint = await peers.serve({"echo": lambda _: answer}, limits=FAST)
     stranger = await strangers(endpoint)
     reading: Any = stranger.writer.transport
     reading.pause_reading()
@@ -249,9 +249,9 @@ async def test_an_answer_that_nobody_reads_is_cut(
 
 
 async def test_one_peer_has_so_many_connections_and_more_are_closed_at_once(
-    house: Any, strangers: Any, caplog: pytest.LogCaptureFixture
+    peers: Any, strangers: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    _, endpoint = await house.serve(ECHO, limits=Limits(max_connections=20))
+    _, endpoint = await peers.serve(ECHO, limits=Limits(max_connections=20))
     first = [await strangers(endpoint) for _ in range(10)]
     for each in first:
         each.greet()
@@ -265,12 +265,12 @@ async def test_one_peer_has_so_many_connections_and_more_are_closed_at_once(
     assert "10 connections of this machine are open" in line["reason"]
     first[0].writer.close()
     async with asyncio.timeout(LATE_S):
-        await house.channel(endpoint).call("echo", Message(), timeout_s=LATE_S)
+        await peers.channel(endpoint).call("echo", Message(), timeout_s=LATE_S)
 
 
-async def test_a_job_of_64_workers_on_one_machine_connects_at_once(house: Any) -> None:
-    server, endpoint = await house.serve(ECHO)
-    channels = [house.channel(endpoint) for _ in range(4 * 64)]
+async def test_a_job_of_64_workers_on_one_machine_connects_at_once(peers: Any) -> None:
+    server, endpoint = await peers.serve(ECHO)
+    channels = [peers.channel(endpoint) for _ in range(4 * 64)]
 
     await asyncio.gather(*(each.call("echo", Message(), timeout_s=LATE_S) for each in channels))
 
@@ -295,10 +295,10 @@ def take_sockets(taken: list[socket.socket]) -> None:
 
 
 async def test_without_a_free_descriptor_it_is_said_once_and_accepting_goes_on(
-    house: Any, few_files: int, caplog: pytest.LogCaptureFixture
+    peers: Any, few_files: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
-    _, endpoint = await house.serve(ECHO)
+    _, endpoint = await peers.serve(ECHO)
     host, port = endpoint.split(":")
     taken: list[socket.socket] = []
     with socket.socket() as waiting:
@@ -312,7 +312,7 @@ async def test_without_a_free_descriptor_it_is_said_once_and_accepting_goes_on(
         for each in taken:
             each.close()
 
-        await house.channel(endpoint).call("echo", Message(), timeout_s=LATE_S)
+        await peers.channel(endpoint).call("echo", Message(), timeout_s=LATE_S)
 
     (line,) = lines_of(caplog, "connections.not_accepted")
     assert line["times"] == 1
@@ -321,9 +321,9 @@ async def test_without_a_free_descriptor_it_is_said_once_and_accepting_goes_on(
 
 
 async def test_connections_leave_descriptors_for_files(
-    house: Any, few_files: int, strangers: Any, caplog: pytest.LogCaptureFixture
+    peers: Any, few_files: int, strangers: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    server, endpoint = await house.serve(ECHO, limits=Limits(max_connections_per_peer=10**6))
+    server, endpoint = await peers.serve(ECHO, limits=Limits(max_connections_per_peer=10**6))
     assert isinstance(server, RpcServer)
     idle: list[Stranger] = []
     async with asyncio.timeout(LATE_S):

@@ -15,7 +15,7 @@ from paramfleet_shared.net.wire.limits import Limits
 from paramfleet_shared.net.wire.message import Message
 from paramfleet_shared.testing.patience import LATE_S
 
-pytestmark = pytest.mark.parametrize("house", [True], indirect=True, ids=["unix"])
+pytestmark = pytest.mark.parametrize("peers", [True], indirect=True, ids=["unix"])
 
 HERE = f"process {os.getpid()}"
 
@@ -24,28 +24,28 @@ def who(request: Request) -> Message:
     return Message(fields={"peer": request.peer}, tensors=request.message.tensors)
 
 
-async def peer_seen_by(house: Any, endpoint: str) -> str:
-    answer = await house.channel(endpoint).call("who", Message(), timeout_s=LATE_S)
+async def peer_seen_by(peers: Any, endpoint: str) -> str:
+    answer = await peers.channel(endpoint).call("who", Message(), timeout_s=LATE_S)
     peer = answer.fields["peer"]
     assert isinstance(peer, str)
     return peer
 
 
 async def test_a_caller_of_this_machine_comes_by_the_unix_socket_if_there_is_one(
-    house: Any,
+    peers: Any,
 ) -> None:
-    _, endpoint = await house.serve({"who": who}, nearby=True)
-    _, other = await house.serve({"who": who}, nearby=False)
+    _, endpoint = await peers.serve({"who": who}, nearby=True)
+    _, other = await peers.serve({"who": who}, nearby=False)
 
-    assert await peer_seen_by(house, endpoint) == HERE
+    assert await peer_seen_by(peers, endpoint) == HERE
     by_name = f"localhost:{endpoint.rpartition(':')[2]}"
-    assert "process" not in await peer_seen_by(house, by_name), "names aren't looked up for it"
-    assert (await peer_seen_by(house, other)).startswith("127.0.0.1:")
+    assert "process" not in await peer_seen_by(peers, by_name), "names aren't looked up for it"
+    assert (await peer_seen_by(peers, other)).startswith("127.0.0.1:")
 
 
-async def test_large_messages_cross_it_both_ways(house: Any) -> None:
-    _, endpoint = await house.serve({"who": who}, nearby=True)
-    channel = house.channel(endpoint)
+async def test_large_messages_cross_it_both_ways(peers: Any) -> None:
+    _, endpoint = await peers.serve({"who": who}, nearby=True)
+    channel = peers.channel(endpoint)
     arrays = [np.arange(size, dtype=np.int64) for size in (1 << 21, 3, 1 << 18)]
 
     answers = await asyncio.gather(
@@ -57,33 +57,33 @@ async def test_large_messages_cross_it_both_ways(house: Any) -> None:
         np.testing.assert_array_equal(answer.tensors["x"], each)
 
 
-async def test_a_server_of_every_address_has_no_name(house: Any, free_port: int) -> None:
-    everywhere = RpcServer({"who": who}, name="pserver 0", clock=house.clock, nearby=True)
+async def test_a_server_of_every_address_has_no_name(peers: Any, free_port: int) -> None:
+    everywhere = RpcServer({"who": who}, name="pserver 0", clock=peers.clock, nearby=True)
     await everywhere.start("0.0.0.0", free_port)
     try:
         assert connect_nearby("127.0.0.1", free_port) is None
-        assert (await peer_seen_by(house, f"127.0.0.1:{free_port}")).startswith("127.0.0.1:")
+        assert (await peer_seen_by(peers, f"127.0.0.1:{free_port}")).startswith("127.0.0.1:")
     finally:
         await everywhere.close()
 
 
-async def test_a_server_of_one_address_is_not_found_at_another(house: Any) -> None:
-    _, endpoint = await house.serve({"who": who}, nearby=True)
+async def test_a_server_of_one_address_is_not_found_at_another(peers: Any) -> None:
+    _, endpoint = await peers.serve({"who": who}, nearby=True)
     port = int(endpoint.rpartition(":")[2])
 
     assert connect_nearby("127.0.0.2", port) is None
     with pytest.raises(PeerUnreachableError):
-        await house.channel(f"127.0.0.2:{port}").call("who", Message(), timeout_s=0.3)
+        await peers.channel(f"127.0.0.2:{port}").call("who", Message(), timeout_s=0.3)
 
 
-async def test_who_has_a_name_and_is_silent_is_left_for_tcp(house: Any, free_port: int) -> None:
+async def test_who_has_a_name_and_is_silent_is_left_for_tcp(peers: Any, free_port: int) -> None:
     taken = bind_nearby(("127.0.0.1", free_port))
     assert taken is not None
     with taken:
         taken.listen()
         assert bind_nearby(("127.0.0.1", free_port)) is None
-        _, endpoint = await house.serve({"who": who}, port=free_port, nearby=True)
-        channel = house.channel(endpoint, limits=Limits(connect_timeout_s=0.2))
+        _, endpoint = await peers.serve({"who": who}, port=free_port, nearby=True)
+        channel = peers.channel(endpoint, limits=Limits(connect_timeout_s=0.2))
 
         answer = await channel.call("who", Message(), timeout_s=LATE_S)
 
@@ -91,9 +91,9 @@ async def test_who_has_a_name_and_is_silent_is_left_for_tcp(house: Any, free_por
 
 
 async def test_a_server_lets_no_other_users_process_in(
-    house: Any, monkeypatch: pytest.MonkeyPatch
+    peers: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _, endpoint = await house.serve({"who": who}, nearby=True)
+    _, endpoint = await peers.serve({"who": who}, nearby=True)
     host, port = endpoint.split(":")
     sock = connect_nearby(host, int(port))
     assert sock is not None
@@ -109,28 +109,28 @@ async def test_a_server_lets_no_other_users_process_in(
 
 
 async def test_another_users_process_is_not_trusted_with_a_name(
-    house: Any, monkeypatch: pytest.MonkeyPatch
+    peers: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _, endpoint = await house.serve({"who": who}, nearby=True)
+    _, endpoint = await peers.serve({"who": who}, nearby=True)
     user = os.geteuid()
     monkeypatch.setattr("os.geteuid", lambda: user + 1)
 
-    assert (await peer_seen_by(house, endpoint)).startswith("127.0.0.1:")
+    assert (await peer_seen_by(peers, endpoint)).startswith("127.0.0.1:")
 
 
-async def test_tls_has_no_way_around_it(house: Any, certificates: Any) -> None:
+async def test_tls_has_no_way_around_it(peers: Any, certificates: Any) -> None:
     tls = certificates.tls("pserver")
-    _, endpoint = await house.serve({"who": who}, nearby=True, tls=tls.accepts("worker"))
+    _, endpoint = await peers.serve({"who": who}, nearby=True, tls=tls.accepts("worker"))
     host, port = endpoint.split(":")
 
     assert connect_nearby(host, int(port)) is None
-    channel = house.channel(endpoint, tls=certificates.tls("worker").expects("pserver"))
+    channel = peers.channel(endpoint, tls=certificates.tls("worker").expects("pserver"))
     answer = await channel.call("who", Message(), timeout_s=LATE_S)
     assert answer.fields["peer"].startswith("127.0.0.1:")
 
 
-async def test_a_server_that_drains_is_not_found_any_more(house: Any) -> None:
-    server, endpoint = await house.serve({"who": who}, nearby=True)
+async def test_a_server_that_drains_is_not_found_any_more(peers: Any) -> None:
+    server, endpoint = await peers.serve({"who": who}, nearby=True)
     host, port = endpoint.split(":")
 
     assert await server.drain(1.0)

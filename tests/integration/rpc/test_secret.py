@@ -64,11 +64,11 @@ async def raw(endpoint: str, text: bytes, *, within_s: float = 5.0) -> bytes:
             writer.close()
 
 
-async def test_members_of_one_secret_call_each_other(house: Any) -> None:
+async def test_members_of_one_secret_call_each_other(peers: Any) -> None:
     echo = Counting()
-    channel = await house.connect({"echo": echo}, secret=SECRET)
-    _, endpoint = await house.serve({"echo": echo}, secret=SECRET)
-    channel = house.channel(endpoint, secret=SECRET)
+    channel = await peers.connect({"echo": echo}, secret=SECRET)
+    _, endpoint = await peers.serve({"echo": echo}, secret=SECRET)
+    channel = peers.channel(endpoint, secret=SECRET)
     answers = await asyncio.gather(
         *(channel.call("echo", Message(fields={"n": n}), timeout_s=LATE_S) for n in range(20))
     )
@@ -86,13 +86,13 @@ async def test_members_of_one_secret_call_each_other(house: Any) -> None:
     ids=["another", "no client's", "no server's", "another job's"],
 )
 async def test_ends_of_different_secrets_say_so_at_once(
-    house: Any, theirs: JobSecret | None, ours: JobSecret | None, reason: str
+    peers: Any, theirs: JobSecret | None, ours: JobSecret | None, reason: str
 ) -> None:
     echo = Counting()
-    _, endpoint = await house.serve({"echo": echo}, secret=theirs)
+    _, endpoint = await peers.serve({"echo": echo}, secret=theirs)
     began = time.perf_counter()
     with pytest.raises(PeerUnprovenError, match=reason):
-        await house.channel(endpoint, secret=ours).call("echo", Message(), timeout_s=60)
+        await peers.channel(endpoint, secret=ours).call("echo", Message(), timeout_s=60)
     assert time.perf_counter() - began < 30, "it isn't tried until the deadline"
     assert echo.num_calls == 0
 
@@ -108,12 +108,12 @@ def unproven(caplog: pytest.LogCaptureFixture) -> list[tuple[str, int, str]]:
     "ours", [OTHER, JobSecret("s" * 40, "census")], ids=["another", "another job's"]
 )
 async def test_a_server_logs_a_caller_of_another_secret_once_in_a_while(
-    house: Any, ours: JobSecret, caplog: pytest.LogCaptureFixture
+    peers: Any, ours: JobSecret, caplog: pytest.LogCaptureFixture
 ) -> None:
-    server, endpoint = await house.serve({"echo": Counting()}, secret=SECRET)
+    server, endpoint = await peers.serve({"echo": Counting()}, secret=SECRET)
     for _ in range(5):
         with pytest.raises(PeerUnprovenError):
-            await house.channel(endpoint, secret=ours).call("echo", Message(), timeout_s=60)
+            await peers.channel(endpoint, secret=ours).call("echo", Message(), timeout_s=60)
     await raw(endpoint, PREFACE)  # all before have been seen
 
     assert unproven(caplog) == [
@@ -124,9 +124,9 @@ async def test_a_server_logs_a_caller_of_another_secret_once_in_a_while(
 
 
 async def test_a_stranger_writes_nothing_into_the_log_and_floods_it_not(
-    house: Any, caplog: pytest.LogCaptureFixture
+    peers: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    _, endpoint = await house.serve({"echo": Counting()}, secret=SECRET)
+    _, endpoint = await peers.serve({"echo": Counting()}, secret=SECRET)
     evil = b"\n2026-01-01 ERROR all is lost \x1b[2J\r\n"
     hello = b"paramfleet-1\r\n\r\n" + b"n" * 32
     for text in (evil, hello + evil, b"") * 10:
@@ -144,9 +144,9 @@ async def test_a_stranger_writes_nothing_into_the_log_and_floods_it_not(
 
 
 async def test_a_server_that_ends_blames_nobody(
-    house: Any, caplog: pytest.LogCaptureFixture
+    peers: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    server, endpoint = await house.serve({"echo": Counting()}, secret=SECRET)
+    server, endpoint = await peers.serve({"echo": Counting()}, secret=SECRET)
     reader, writer = await asyncio.open_connection(*endpoint.split(":"))
     writer.write(b"paramfleet-1\r\n\r\n" + b"n" * 32)
     await reader.readexactly(80)
@@ -159,8 +159,8 @@ async def test_a_server_that_ends_blames_nobody(
     assert unproven(caplog) == []
 
 
-async def test_a_proof_leaves_in_one_write_with_what_http2_begins_with(house: Any) -> None:
-    _, endpoint = await house.serve({"echo": Counting()}, secret=SECRET)
+async def test_a_proof_leaves_in_one_write_with_what_http2_begins_with(peers: Any) -> None:
+    _, endpoint = await peers.serve({"echo": Counting()}, secret=SECRET)
     host, _, port = endpoint.rpartition(":")
     loop = asyncio.get_running_loop()
     # a relay, which sees each write of both ends
@@ -170,7 +170,7 @@ async def test_a_proof_leaves_in_one_write_with_what_http2_begins_with(house: An
         far = stack.enter_context(socket.create_connection((host, int(port))))
         listening.setblocking(False)
         far.setblocking(False)
-        channel = house.channel(f"127.0.0.1:{listening.getsockname()[1]}", secret=SECRET)
+        channel = peers.channel(f"127.0.0.1:{listening.getsockname()[1]}", secret=SECRET)
         group = await tasks.enter_async_context(asyncio.TaskGroup())
         call = group.create_task(channel.call("echo", Message(), timeout_s=LATE_S))
         near = stack.enter_context((await loop.sock_accept(listening))[0])
@@ -191,25 +191,25 @@ async def test_a_proof_leaves_in_one_write_with_what_http2_begins_with(house: An
     assert frame_types(proof[32 + len(magic) :])[:3] == [SETTINGS, WINDOW_UPDATE, SETTINGS]
 
 
-async def test_a_server_of_another_name_isnt_the_one_that_is_meant(house: Any) -> None:
-    _, endpoint = await house.serve({"echo": Counting()}, secret=SECRET)
-    channel = Channel(endpoint, peer="pserver 1", clock=house.clock, secret=SECRET)
+async def test_a_server_of_another_name_isnt_the_one_that_is_meant(peers: Any) -> None:
+    _, endpoint = await peers.serve({"echo": Counting()}, secret=SECRET)
+    channel = Channel(endpoint, peer="pserver 1", clock=peers.clock, secret=SECRET)
     with pytest.raises(PeerUnprovenError, match="isn't pserver 1"):
         await channel.call("echo", Message(), timeout_s=LATE_S)
     await channel.close()
 
 
-async def test_a_stranger_is_told_in_http2_and_cut(house: Any) -> None:
-    server, endpoint = await house.serve({"echo": Counting()}, secret=SECRET)
+async def test_a_stranger_is_told_in_http2_and_cut(peers: Any) -> None:
+    server, endpoint = await peers.serve({"echo": Counting()}, secret=SECRET)
     answer = await raw(endpoint, PREFACE)
     assert answer.startswith(bytes.fromhex("000000040000000000"))
     assert answer.endswith(bytes.fromhex("0000000c")), "INADEQUATE_SECURITY"
     assert server.num_connections == 0
 
 
-async def test_whoever_says_nothing_is_cut_in_time(house: Any) -> None:
+async def test_whoever_says_nothing_is_cut_in_time(peers: Any) -> None:
     limits = Limits(connect_timeout_s=0.2)
-    _, endpoint = await house.serve({"echo": Counting()}, secret=SECRET, limits=limits)
+    _, endpoint = await peers.serve({"echo": Counting()}, secret=SECRET, limits=limits)
     silent = [
         raw(endpoint, text) for text in (b"", b"para", b"paramfleet-1\r\n\r\n" + bytes(32))
     ]
@@ -217,12 +217,12 @@ async def test_whoever_says_nothing_is_cut_in_time(house: Any) -> None:
         assert answer.endswith(bytes.fromhex("0000000c"))
 
 
-async def test_a_crowd_of_strangers_keeps_nobody_out(house: Any) -> None:
-    _, endpoint = await house.serve({"echo": Counting()}, secret=SECRET)
+async def test_a_crowd_of_strangers_keeps_nobody_out(peers: Any) -> None:
+    _, endpoint = await peers.serve({"echo": Counting()}, secret=SECRET)
     host, _, port = endpoint.rpartition(":")
     crowd = [socket.create_connection((host, int(port))) for _ in range(400)]
     try:
-        channel = house.channel(endpoint, secret=SECRET)
+        channel = peers.channel(endpoint, secret=SECRET)
         answer = await channel.call("echo", Message(fields={"n": 7}), timeout_s=20)
         assert answer.fields == {"n": 7}
     finally:
@@ -230,9 +230,9 @@ async def test_a_crowd_of_strangers_keeps_nobody_out(house: Any) -> None:
             each.close()
 
 
-async def test_callers_wait_until_a_server_knows_its_own_name(house: Any) -> None:
-    server, endpoint = await house.serve({"echo": Counting()}, secret=SECRET, is_named=False)
-    channel = house.channel(endpoint, secret=SECRET)
+async def test_callers_wait_until_a_server_knows_its_own_name(peers: Any) -> None:
+    server, endpoint = await peers.serve({"echo": Counting()}, secret=SECRET, is_named=False)
+    channel = peers.channel(endpoint, secret=SECRET)
     call = asyncio.gather(channel.call("echo", Message(fields={"n": 1}), timeout_s=20))
     stranger = asyncio.gather(raw(endpoint, PREFACE))
     await stranger  # it has been accepted and answered: so the caller has been accepted, too
@@ -243,29 +243,29 @@ async def test_callers_wait_until_a_server_knows_its_own_name(house: Any) -> Non
 
 
 async def test_a_channel_proves_itself_again_on_a_new_connection(
-    house: Any, free_port: int
+    peers: Any, free_port: int
 ) -> None:
-    first, endpoint = await house.serve({"echo": Counting()}, secret=SECRET, port=free_port)
-    channel = house.channel(endpoint, secret=SECRET)
+    first, endpoint = await peers.serve({"echo": Counting()}, secret=SECRET, port=free_port)
+    channel = peers.channel(endpoint, secret=SECRET)
     await channel.call("echo", Message(), timeout_s=LATE_S)
     await first.close()
-    await house.serve({"echo": Counting()}, secret=SECRET, port=free_port)
+    await peers.serve({"echo": Counting()}, secret=SECRET, port=free_port)
     answer = await channel.call("echo", Message(fields={"n": 2}), timeout_s=20)
     assert answer.fields == {"n": 2}
 
 
-async def test_a_large_message_follows_the_proof_at_once(house: Any) -> None:
+async def test_a_large_message_follows_the_proof_at_once(peers: Any) -> None:
     import numpy as np  # noqa: PLC0415 -- for this test alone
 
-    _, endpoint = await house.serve({"echo": Counting()}, secret=SECRET)
+    _, endpoint = await peers.serve({"echo": Counting()}, secret=SECRET)
     array = np.arange(1 << 21, dtype=np.int64)
-    channel = house.channel(endpoint, secret=SECRET)
+    channel = peers.channel(endpoint, secret=SECRET)
     answer = await channel.call("echo", Message(tensors={"x": array}), timeout_s=30)
     np.testing.assert_array_equal(answer.tensors["x"], array)
 
 
-async def test_a_server_that_closes_ends_those_it_doesnt_know(house: Any) -> None:
-    server, endpoint = await house.serve({"echo": Counting()}, secret=SECRET)
+async def test_a_server_that_closes_ends_those_it_doesnt_know(peers: Any) -> None:
+    server, endpoint = await peers.serve({"echo": Counting()}, secret=SECRET)
     host, _, port = endpoint.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     await raw(endpoint, PREFACE)  # now the first has been accepted
@@ -275,4 +275,4 @@ async def test_a_server_that_closes_ends_those_it_doesnt_know(house: Any) -> Non
             assert await reader.read() == b""
     writer.close()
     with pytest.raises((PeerUnreachableError, FleetError)):
-        await house.channel(endpoint, secret=SECRET).call("echo", Message(), timeout_s=0.5)
+        await peers.channel(endpoint, secret=SECRET).call("echo", Message(), timeout_s=0.5)

@@ -31,7 +31,7 @@ asyncio.run(main())
 @pytest.mark.slow
 @pytest.mark.processes
 async def test_a_stopped_process_is_given_up_at_the_deadline_and_found_again(
-    house: Any,
+    peers: Any,
 ) -> None:
     process = await asyncio.create_subprocess_exec(
         *tied([sys.executable, "-c", SERVER]), stdout=asyncio.subprocess.PIPE
@@ -39,14 +39,14 @@ async def test_a_stopped_process_is_given_up_at_the_deadline_and_found_again(
     try:
         assert process.stdout is not None
         port = int(await asyncio.wait_for(process.stdout.readline(), LATE_S))
-        channel = house.channel(f"127.0.0.1:{port}", limits=Limits(probe_timeout_s=0.05))
+        channel = peers.channel(f"127.0.0.1:{port}", limits=Limits(probe_timeout_s=0.05))
         await channel.call("echo", Message(), timeout_s=LATE_S)
 
         os.kill(process.pid, signal.SIGSTOP)
-        started = house.clock.monotonic()
+        started = peers.clock.monotonic()
         with pytest.raises(DeadlineExceededError, match="pserver 0"):
             await channel.call("echo", Message(), timeout_s=0.2)
-        assert house.clock.monotonic() - started < 0.2 + LATE_S
+        assert peers.clock.monotonic() - started < 0.2 + LATE_S
         os.kill(process.pid, signal.SIGCONT)
 
         await channel.call("echo", Message(), timeout_s=LATE_S)

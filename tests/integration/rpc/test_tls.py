@@ -18,10 +18,10 @@ from paramfleet_shared.testing.patience import LATE_S
 ECHO = {"echo": lambda request: request.message}
 
 
-async def serve(house: Any, certificates: Any, authority: str = "ours") -> str:
+async def serve(peers: Any, certificates: Any, authority: str = "ours") -> str:
     """Return where a pserver listens, for workers and pservers."""
     server = certificates.tls("pserver", authority=authority).accepts("worker", "pserver")
-    _, endpoint = await house.serve(ECHO, tls=server)
+    _, endpoint = await peers.serve(ECHO, tls=server)
     return str(endpoint)
 
 
@@ -29,9 +29,9 @@ def refusals(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
     return [vars(each) for each in caplog.records if each.message == "tls.refused"]
 
 
-async def test_a_message_comes_back_under_tls(house: Any, certificates: Any) -> None:
-    channel = house.channel(
-        await serve(house, certificates), tls=certificates.tls("worker").expects("pserver")
+async def test_a_message_comes_back_under_tls(peers: Any, certificates: Any) -> None:
+    channel = peers.channel(
+        await serve(peers, certificates), tls=certificates.tls("worker").expects("pserver")
     )
     rows = np.random.default_rng(0).random(300_000)
 
@@ -51,7 +51,7 @@ async def test_a_message_comes_back_under_tls(house: Any, certificates: Any) -> 
     ],
 )
 async def test_a_caller_is_refused_with_the_reason_on_both_sides(  # noqa: PLR0917
-    house: Any,
+    peers: Any,
     certificates: Any,
     caplog: pytest.LogCaptureFixture,
     role: str,
@@ -59,9 +59,9 @@ async def test_a_caller_is_refused_with_the_reason_on_both_sides(  # noqa: PLR09
     age_days: float,
     reason: str,
 ) -> None:
-    endpoint = await serve(house, certificates)
+    endpoint = await serve(peers, certificates)
     files = certificates.issue(role, job=job, age_days=age_days)
-    channel = house.channel(endpoint, tls=Tls(files, job="flights").expects("pserver"))
+    channel = peers.channel(endpoint, tls=Tls(files, job="flights").expects("pserver"))
 
     with pytest.raises(CallerRefusedError, match="pserver 0 refuses") as refused:
         await channel.call("echo", Message(), timeout_s=LATE_S)
@@ -73,10 +73,10 @@ async def test_a_caller_is_refused_with_the_reason_on_both_sides(  # noqa: PLR09
 
 
 async def test_a_refused_caller_learns_it_however_long_its_request_is(
-    house: Any, certificates: Any
+    peers: Any, certificates: Any
 ) -> None:
     tls = certificates.tls("admin").expects("pserver")
-    channel = house.channel(await serve(house, certificates), tls=tls)
+    channel = peers.channel(await serve(peers, certificates), tls=tls)
     rows = np.zeros(1 << 20)
 
     with pytest.raises(CallerRefusedError):
@@ -84,9 +84,9 @@ async def test_a_refused_caller_learns_it_however_long_its_request_is(
 
 
 async def test_a_caller_without_certificate_is_refused_and_logged(
-    house: Any, certificates: Any, caplog: pytest.LogCaptureFixture
+    peers: Any, certificates: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    endpoint = await serve(house, certificates)
+    endpoint = await serve(peers, certificates)
     bare = ssl.create_default_context(cafile=str(certificates.folder / "ours" / "ca.crt"))
     bare.set_alpn_protocols(["h2"])
 
@@ -101,14 +101,14 @@ async def test_a_caller_without_certificate_is_refused_and_logged(
 
 
 async def test_a_caller_of_another_authority_is_refused_and_logged(
-    house: Any, certificates: Any, caplog: pytest.LogCaptureFixture
+    peers: Any, certificates: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    endpoint = await serve(house, certificates)
+    endpoint = await serve(peers, certificates)
     files = certificates.issue("worker", authority="theirs")
     liar = Tls(replace(files, ca=certificates.folder / "ours" / "ca.crt"), job="flights")
 
     with pytest.raises(PeerUnreachableError, match="pserver 0"):
-        await house.channel(endpoint, tls=liar.expects("pserver")).call(
+        await peers.channel(endpoint, tls=liar.expects("pserver")).call(
             "echo", Message(), timeout_s=0.5
         )
 
@@ -118,10 +118,10 @@ async def test_a_caller_of_another_authority_is_refused_and_logged(
 
 
 async def test_a_server_of_another_authority_is_refused_at_once(
-    house: Any, certificates: Any
+    peers: Any, certificates: Any
 ) -> None:
-    endpoint = await serve(house, certificates, "theirs")
-    channel = house.channel(endpoint, tls=certificates.tls("worker").expects("pserver"))
+    endpoint = await serve(peers, certificates, "theirs")
+    channel = peers.channel(endpoint, tls=certificates.tls("worker").expects("pserver"))
 
     with pytest.raises(PeerRefusedError, match="pserver 0 at 127") as refused:
         await channel.call("echo", Message(), timeout_s=20)
@@ -130,27 +130,27 @@ async def test_a_server_of_another_authority_is_refused_at_once(
 
 
 async def test_a_worker_that_poses_as_a_pserver_is_refused(
-    house: Any, certificates: Any
+    peers: Any, certificates: Any
 ) -> None:
-    _, endpoint = await house.serve(ECHO, tls=certificates.tls("worker").accepts("worker"))
-    channel = house.channel(endpoint, tls=certificates.tls("worker").expects("pserver"))
+    _, endpoint = await peers.serve(ECHO, tls=certificates.tls("worker").accepts("worker"))
+    channel = peers.channel(endpoint, tls=certificates.tls("worker").expects("pserver"))
 
     with pytest.raises(PeerRefusedError, match="a certificate of worker"):
         await channel.call("echo", Message(), timeout_s=20)
 
 
 async def test_a_plain_client_of_a_tls_server_is_unreachable_and_logged(
-    house: Any, certificates: Any, caplog: pytest.LogCaptureFixture
+    peers: Any, certificates: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    endpoint = await serve(house, certificates)
+    endpoint = await serve(peers, certificates)
 
     with pytest.raises(PeerUnreachableError):
-        await house.channel(endpoint).call("echo", Message(), timeout_s=0.3)
+        await peers.channel(endpoint).call("echo", Message(), timeout_s=0.3)
 
     assert "no tls" in refusals(caplog)[0]["reason"]
 
 
-async def test_a_tls_server_without_http2_is_refused(house: Any, certificates: Any) -> None:
+async def test_a_tls_server_without_http2_is_refused(peers: Any, certificates: Any) -> None:
     async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
         writer.close()
@@ -158,7 +158,7 @@ async def test_a_tls_server_without_http2_is_refused(house: Any, certificates: A
     other = certificates.tls("pserver").accepts("worker", protocol="http/1.1")
     listener = await asyncio.start_server(greet, "127.0.0.1", 0, ssl=other.context())
     endpoint = f"127.0.0.1:{listener.sockets[0].getsockname()[1]}"
-    channel = house.channel(endpoint, tls=certificates.tls("worker").expects("pserver"))
+    channel = peers.channel(endpoint, tls=certificates.tls("worker").expects("pserver"))
 
     with pytest.raises(PeerUnreachableError, match=r"ALPN|ALERT"):
         await channel.call("echo", Message(), timeout_s=0.3)
@@ -168,18 +168,18 @@ async def test_a_tls_server_without_http2_is_refused(house: Any, certificates: A
 
 
 async def test_a_renewed_certificate_is_used_for_the_next_connection(
-    house: Any, certificates: Any
+    peers: Any, certificates: Any
 ) -> None:
     old = certificates.issue("worker", age_days=60)
     tls = Tls(old, job="flights")
-    endpoint = await serve(house, certificates)
+    endpoint = await serve(peers, certificates)
     with pytest.raises(CallerRefusedError, match="expired"):
-        await house.channel(endpoint, tls=tls.expects("pserver")).call(
+        await peers.channel(endpoint, tls=tls.expects("pserver")).call(
             "echo", Message(), timeout_s=LATE_S
         )
 
     certificates.issue("worker")
-    reply = await house.channel(endpoint, tls=tls.expects("pserver")).call(
+    reply = await peers.channel(endpoint, tls=tls.expects("pserver")).call(
         "echo", Message(fields={"step": 3}), timeout_s=LATE_S
     )
 
@@ -187,13 +187,13 @@ async def test_a_renewed_certificate_is_used_for_the_next_connection(
 
 
 async def test_files_that_become_unusable_leave_the_former_certificate_in_use(
-    house: Any, certificates: Any, caplog: pytest.LogCaptureFixture
+    peers: Any, certificates: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     tls = certificates.tls("worker")
-    endpoint = await serve(house, certificates)
+    endpoint = await serve(peers, certificates)
 
     certificates.issue("worker").cert.write_text("half a file")
-    reply = await house.channel(endpoint, tls=tls.expects("pserver")).call(
+    reply = await peers.channel(endpoint, tls=tls.expects("pserver")).call(
         "echo", Message(fields={"step": 3}), timeout_s=LATE_S
     )
 
