@@ -10,8 +10,9 @@ __all__ = ["OutstandingSteps"]
 _ANSWERS = 64
 """Round trips of which the quickest counts; then the quickest of these and of the next ones."""
 
-_WEIGHT = 1 / 8
-"""Of a new step in the mean of their times."""
+_SLOWER, _QUICKER = 1 / 8, 1 / 2
+"""Of a new step in the mean of their times. One that took long counts as one of twice the mean:
+between two steps a script may evaluate, or wait for another process."""
 
 
 class OutstandingSteps:
@@ -40,11 +41,9 @@ class OutstandingSteps:
 
     def note_step(self, seconds: float) -> None:
         """Count a step: the time since the one before, without what it waited for others."""
-        self._step_s = (
-            seconds
-            if self._step_s is None
-            else self._step_s + _WEIGHT * (seconds - self._step_s)
-        )
+        mean = seconds if self._step_s is None else self._step_s
+        more = min(seconds - mean, mean)
+        self._step_s = mean + more * (_SLOWER if more > 0 else _QUICKER)
 
     def note_answer(self, seconds: float) -> None:
         """Count a push: the time until all pservers answered.

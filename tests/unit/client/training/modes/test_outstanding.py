@@ -55,5 +55,7 @@ def test_a_longer_way_is_noticed_after_two_rounds_of_answers() -> None:
 
 
 def test_one_slow_step_changes_little() -> None:
-    assert after(round_trips_s=[0.02], steps_s=[0.002] * 50 + [0.01]) == 7
-    assert after(round_trips_s=[0.02], steps_s=[0.002] * 50 + [0.01] + [0.002] * 50) == 10
+    assert after(round_trips_s=[0.02], steps_s=[0.002] * 50 + [0.01]) == 9
+    assert after(round_trips_s=[0.02], steps_s=[0.002] * 50 + [10.0]) == 9
+    assert after(round_trips_s=[0.02], steps_s=[10.0] + [0.002] * 20) == 10
+    assert after(round_trips_s=[0.02], steps_s=[0.002] * 50 + [0.01] * 50) == 3
