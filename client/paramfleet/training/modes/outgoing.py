@@ -90,7 +90,8 @@ class Outgoing:
         incarnation: int = 0,
     ) -> None:
         self._salts = Salts(rank, incarnation)
-        self._numbers = count(incarnation << 32)
+        self.numbers = count(incarnation << 32)
+        """Of this worker's pulls: pservers keep ids by number, so each has its own."""
         self._pulls: dict[str, dict[int, _Pull | None]] = {}
         """The latest of each table; None for one that was named, which counts still.
         Others age by it as they do in the pservers."""
@@ -132,7 +133,7 @@ class Outgoing:
         wire, dim = self._wires[table], self._specs[table].dim
         if wire == "float32":
             with self._pulling:
-                pull = _Pull(rows, rows, rows, None, None, next(self._numbers), [])
+                pull = _Pull(rows, rows, rows, None, None, next(self.numbers), [])
                 self._keep(table, pull)
             return Read(table=table, rows=rows, dim=dim, create=True, keep=pull.number)
         by_id, order = rows.sorted()
@@ -147,7 +148,7 @@ class Outgoing:
             if named is not None:
                 in_order = Rows(named.ids, by_id.offsets)
                 order = named.order if order is None else order[named.order]
-            pull = _Pull(rows, by_id, in_order, named, order, next(self._numbers), [])
+            pull = _Pull(rows, by_id, in_order, named, order, next(self.numbers), [])
             self._keep(table, pull)
         return Read(
             table=table,

@@ -11,7 +11,7 @@ Sans-io, and used from the training thread.
 Shape legend: U = unique ids of a lookup, K = known ids of a table, D = row width.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import count
 
@@ -85,7 +85,8 @@ class SmallTables:
         placement: Who hosts what.
         max_bytes: What they may take; 0 for none. Once they would take more, none come any
             more: a forward would have to ask for others anyway.
-        incarnation: Of this worker, so that its pulls differ from its former self's.
+        numbers: Of this worker's pulls: the same that its forwards take theirs from, since the
+            pservers keep ids by number.
     """
 
     def __init__(
@@ -94,10 +95,10 @@ class SmallTables:
         placement: Placement,
         *,
         max_bytes: int = MAX_BYTES,
-        incarnation: int = 0,
+        numbers: Iterator[int] | None = None,
     ) -> None:
         self._dense = dense
-        self._numbers = count(incarnation << 32)
+        self._numbers = count() if numbers is None else numbers
         self._placement = placement
         self._left_bytes = max_bytes
         self._known: dict[str, _Known] = {}

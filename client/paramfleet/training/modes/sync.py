@@ -58,7 +58,7 @@ class SyncMode(ServedMode):
             self._dense,
             self._job.placement,
             max_bytes=max_bytes,
-            incarnation=self._job.author.incarnation,
+            numbers=self._outgoing.numbers,
         )
         self._job.communicator.wait(self._open_direct())
 

@@ -10,15 +10,18 @@ from numpy.typing import NDArray
 import paramfleet as fleet
 from paramfleet.tables.sparse import SparseTable
 from paramfleet.training.modes.ahead import Wanted
+from paramfleet.training.modes.outgoing import Outgoing
 from paramfleet.training.modes.small_tables import MAX_BYTES, SmallTables
 from paramfleet.transport.requests import Read, ReadPlan, Rows
 from paramfleet_shared.discovery.placement import Placement
 from paramfleet_shared.net.wire.message import Message
 from paramfleet_shared.tables.partition import partition
+from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
 
 PLACEMENT = Placement(endpoints=("h:1", "h:2"), num_shards=8)
 DENSE = ReadPlan([Read(table="dense", size=4)], PLACEMENT)
 DIM = 3
+WIDE = TableSpec(name="wide", kind="sparse", dim=DIM, optimizer=OptimizerSpec(rule="sgd"))
 
 Kept = dict[tuple[int, str, int], NDArray[np.int64]]
 KEPT: Kept = {}
@@ -211,14 +214,30 @@ def test_ids_travel_again_when_a_pserver_does_not_keep_them(kept: Kept) -> None:
 
 def test_numbers_of_pulls_are_not_those_of_a_former_self(kept: Kept) -> None:
     for incarnation in (1, 2):
+        outgoing = Outgoing([WIDE], PLACEMENT, "float32", incarnation=incarnation)
         small, table = (
-            SmallTables(DENSE, PLACEMENT, incarnation=incarnation),
+            SmallTables(DENSE, PLACEMENT, numbers=outgoing.numbers),
             table_of("wide"),
         )
         small.learn([wanted(table, [5, 1, 9])])
         answer(small, 1)
 
     assert len(kept) == 2 * PLACEMENT.num_servers
+
+
+def test_numbers_of_pulls_are_not_those_of_forwards(kept: Kept) -> None:
+    outgoing = Outgoing([WIDE], PLACEMENT, "float32")
+    small, table = SmallTables(DENSE, PLACEMENT, numbers=outgoing.numbers), table_of("wide")
+    small.learn([wanted(table, [5, 1, 9])])
+    answer(small, 1)
+
+    forward = ReadPlan([outgoing.read("wide", wanted(table, [7]).rows)], PLACEMENT)
+    for server, message in enumerate(forward.messages(rank=0, min_step=0)):
+        about = message.fields["parts"][0]
+        kept[server, "wide", about["keep"]] = message.tensors["0.ids"]
+
+    assert answer(small, 2) == 0
+    assert taken(small, [wanted(table, [9, 1])], 2)
 
 
 def test_what_is_gone_changes_nothing_where_no_rows_come() -> None:
