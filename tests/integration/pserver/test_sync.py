@@ -27,6 +27,7 @@ from paramfleet_shared.testing.faults import FaultPlan
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+    from pathlib import Path
 
     from tests.integration.pserver.conftest import Cluster, Worker
 
@@ -407,7 +408,9 @@ async def test_a_large_step_is_applied_off_the_loop_and_in_order(start_servers: 
     assert values.min() == values.max() == -6.0
 
 
-async def test_a_step_applied_in_part_ends_all_waits(start_servers: Start) -> None:
+async def test_a_step_applied_in_part_ends_all_waits_and_all_else(
+    start_servers: Start, tmp_path: Path
+) -> None:
     cluster = await start_servers(1)
     (ada,) = await crew(cluster, 1, ROWS)
     table = cluster.routes[0]._store.find("rows")
@@ -421,3 +424,10 @@ async def test_a_step_applied_in_part_ends_all_waits(start_servers: Start) -> No
         await ada.pull("rows", [1], min_version=1)
     assert caught.value.step == 0
     assert "rows" in caught.value.reason
+    for later in (
+        ada.push({"rows": (ids[:1], np.ones((1, DIM), np.float32))}, step=1),
+        ada.pull("rows", [1]),
+        ada.ask("save", dirname=str(tmp_path / "c")),
+    ):
+        with pytest.raises(TablesDamagedError, match="step 0"):
+            await later

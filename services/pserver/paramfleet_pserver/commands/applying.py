@@ -21,7 +21,6 @@ from paramfleet_pserver.tables.capacity import Claims
 from paramfleet_pserver.tables.owners import Job, Owners, when_done
 from paramfleet_pserver.tables.table_store import TableStore
 from paramfleet_shared.errors import FleetError
-from paramfleet_shared.errors.served import TablesDamagedError
 from paramfleet_shared.values.ids import Rank, Step
 
 __all__ = ["Kept", "StepApplier", "StepListener"]
@@ -120,8 +119,8 @@ class StepApplier(ServerMode):
             contribution.payload.claims.release()
         error = end.exception()
         if error is not None:
+            damage = self.note_damage(complete.step, error)
             if self.listener is not None:
-                damage = TablesDamagedError(step=complete.step, reason=str(error))
                 self.listener.step_failed(damage)
             return
         self.version = complete.step + 1

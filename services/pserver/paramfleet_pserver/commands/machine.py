@@ -53,7 +53,6 @@ from paramfleet_pserver.tables.table import DenseTable
 from paramfleet_pserver.tables.table_store import TableStore
 from paramfleet_shared.errors.served import (
     OperationModeError,
-    TablesDamagedError,
     UnknownWorkerError,
 )
 from paramfleet_shared.values.ids import Rank, Step
@@ -118,20 +117,6 @@ class Machine:
         for rank in range(num_workers):
             self.gate.join(Rank(rank))
         self.mode = kind(num_workers=num_workers, store=store, owners=owners)
-        self.damage: TablesDamagedError | None = None
-        """What was applied in part, if anything was: nothing is read or changed any more."""
-
-    @property
-    def steps(self) -> StepApplier:
-        """Return the steps of sync."""
-        assert isinstance(self.mode, StepApplier), "only in sync"
-        return self.mode
-
-    @property
-    def geo(self) -> GeoExchange:
-        """Return what GEO and LocalSGD note for each worker."""
-        assert isinstance(self.mode, GeoExchange), "only in GEO and LocalSGD"
-        return self.mode
 
     @property
     def num_members(self) -> int:
@@ -144,8 +129,8 @@ class Machine:
         Raises:
             TablesDamagedError: naming the step.
         """
-        if self.damage is not None:
-            raise self.damage
+        if self.mode.damage is not None:
+            raise self.mode.damage
 
     def check_rank(self, rank: Rank) -> None:
         """Refuse a worker that the job can't have.
@@ -426,7 +411,7 @@ class Machine:
         claims.release()
         error = applied.exception()
         if error is not None:
-            self.damage = TablesDamagedError(step=step, reason=str(error) or repr(error))
+            self.mode.note_damage(step, error)
             return
         for part in parts:
             part.table.version += is_counted(part.content)

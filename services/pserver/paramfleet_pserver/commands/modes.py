@@ -8,6 +8,7 @@ from paramfleet_pserver.commands.removing import remove_rows
 from paramfleet_pserver.requests.checked import Mode
 from paramfleet_pserver.tables.owners import Job, Owners
 from paramfleet_pserver.tables.table_store import TableStore
+from paramfleet_shared.errors.served import TablesDamagedError
 from paramfleet_shared.tables.spec import TableSpec
 from paramfleet_shared.values.ids import Rank, Step
 
@@ -30,6 +31,9 @@ class ServerMode:
     states_apart = False
     """Whether each worker has optimizer states of its own."""
 
+    damage: TablesDamagedError | None = None
+    """What was applied in part, if anything was: nothing is read or changed any more."""
+
     def __init__(self, *, num_workers: int, store: TableStore, owners: Owners) -> None:
         """Begin with so many workers. Nothing is kept for them, unless a mode does."""
 
@@ -37,6 +41,11 @@ class ServerMode:
     def applied(self) -> int | None:
         """Return the steps of sync that are applied; None in other modes."""
         return None
+
+    def note_damage(self, step: Step, error: BaseException) -> TablesDamagedError:
+        """Note that a change of ``step`` failed in its middle, and return what says so."""
+        self.damage = TablesDamagedError(step=step, reason=str(error) or repr(error))
+        return self.damage
 
     @classmethod
     def check_rule(cls, spec: TableSpec) -> None:

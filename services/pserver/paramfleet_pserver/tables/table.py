@@ -5,7 +5,7 @@ the caller hands them over.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -239,11 +239,9 @@ class SparseTable(Table):
 
     def create_jobs(self, ids: NDArray[np.int64], offsets: NDArray[np.int64]) -> list[Job]:
         """Make rows of those ids, sorted by shard, that are unknown; see ``SparsePart``."""
-        part = SparsePart(ids, offsets, Encoded(np.empty((len(ids), 0), np.float32)))
+        split = self._split(ids, offsets)
         return [
-            Job(block.owner, len(own), partial(block.rows.create, own))
-            for block in self.blocks
-            if len(own := part.ids[part.within(block.shards)])
+            Job(block.owner, len(own), partial(block.rows.create, own)) for block, own in split
         ]
 
     def remove_jobs(
@@ -260,12 +258,18 @@ class SparseTable(Table):
             remove: Removes rows of a block; called by its owner.
         """
         self._capacity.note_removal(len(ids))
+        split = self._split(ids, offsets)
+        return [Job(block.owner, len(own), partial(remove, block, own)) for block, own in split]
+
+    def _split(
+        self, ids: NDArray[np.int64], offsets: NDArray[np.int64]
+    ) -> Iterator[tuple[Block, NDArray[np.int64]]]:
+        """Yield the blocks that some of the ids, sorted by shard, belong to, with these."""
         part = SparsePart(ids, offsets, Encoded(np.empty((len(ids), 0), np.float32)))
-        return [
-            Job(block.owner, len(own), partial(remove, block, own))
-            for block in self.blocks
-            if len(own := part.ids[part.within(block.shards)])
-        ]
+        for block in self.blocks:
+            own = part.ids[part.within(block.shards)]
+            if len(own):
+                yield block, own
 
     @override
     def update_jobs(

@@ -245,8 +245,8 @@ def state_of(machine: Machine, *, same_owners: bool) -> Iterator[Any]:
     yield sorted(machine.gate.committed().items()), machine.max_staleness
     yield sorted(machine.lives.items()), machine.num_members
     if isinstance(machine.mode, StepApplier):
-        reservoir = machine.steps.reservoir
-        yield machine.steps.version, reservoir.next_step, reservoir.missing()
+        reservoir = machine.mode.reservoir
+        yield machine.mode.version, reservoir.next_step, reservoir.missing()
         yield sorted(reservoir._members._left_at.items())
         for step, pushed in sorted(reservoir._pushed.items()):
             for rank, (weight, kept) in sorted(pushed.items()):
@@ -254,7 +254,7 @@ def state_of(machine: Machine, *, same_owners: bool) -> Iterator[Any]:
                 for part in kept.parts:
                     yield part.content.numbers.rows.tobytes()
     if isinstance(machine.mode, GeoExchange):
-        yield from _news_of(machine.geo, same_owners=same_owners)
+        yield from _news_of(machine.mode, same_owners=same_owners)
 
 
 def _rows_of(table: SparseTable) -> Iterator[Any]:
@@ -533,9 +533,9 @@ async def test_rows_that_are_not_there_do_not_wait_for_anybody(
 ) -> None:
     replica = Replica("geo", 2, rate="full", elastic=False)
     replica.machine.execute(Make(specs_of("geo", "float32", "sgd")))
-    table, geo = replica.store.find("rows"), replica.machine.geo
+    table, geo = replica.store.find("rows"), replica.machine.mode
     assert isinstance(table, SparseTable)
-    assert geo is not None
+    assert isinstance(geo, GeoExchange)
     try:
         outcome = replica.machine.execute(Announce(table, 0, start, stop, rank))
         with pytest.raises(MalformedMessageError, match="as many rows are there"):
@@ -549,9 +549,9 @@ async def test_rows_that_are_not_there_do_not_wait_for_anybody(
 async def test_rows_of_blocks_that_a_load_replaced_are_not_announced() -> None:
     replica = Replica("geo", 2, rate="full", elastic=False)
     replica.machine.execute(Make(specs_of("geo", "float32", "sgd")))
-    table, geo = replica.store.find("rows"), replica.machine.geo
+    table, geo = replica.store.find("rows"), replica.machine.mode
     assert isinstance(table, SparseTable)
-    assert geo is not None
+    assert isinstance(geo, GeoExchange)
     table.is_loaded = True
     for block in table.blocks:
         block.rows.assign(
