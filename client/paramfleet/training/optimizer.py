@@ -326,14 +326,12 @@ class DistributedOptimizer(torch.optim.Optimizer):
     @property
     def pushes_in_flight(self) -> int:
         """Pushes of async that are on their way to the pservers."""
-        sender = getattr(self._mode, "sender", None)
-        return 0 if sender is None else sender.num_pushes
+        return 0 if self._mode is None else self._mode.pushes_in_flight
 
     @property
     def unapplied_steps(self) -> int:
         """Steps of async that wait to be pushed, or for the answer to their push."""
-        sender = getattr(self._mode, "sender", None)
-        return 0 if sender is None else sender.num_steps
+        return 0 if self._mode is None else self._mode.unapplied_steps
 
     @property
     def prefetch_misses(self) -> int:

@@ -115,6 +115,16 @@ class AsyncMode(ServedMode):
         self.sender.forget_fresh()
         super().reload(workers=workers)
 
+    @property
+    @override
+    def pushes_in_flight(self) -> int:
+        return self.sender.num_pushes
+
+    @property
+    @override
+    def unapplied_steps(self) -> int:
+        return self.sender.num_steps
+
     @override
     def adjust(self, mode: TrainingMode) -> None:
         super().adjust(mode)

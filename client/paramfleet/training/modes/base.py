@@ -151,6 +151,16 @@ class Mode(ABC):
         return  # a mode that defines nothing here exchanges nothing beside the training
 
     @property
+    def pushes_in_flight(self) -> int:
+        """Return how many pushes are on their way, where the training doesn't wait for them."""
+        return 0
+
+    @property
+    def unapplied_steps(self) -> int:
+        """Return how many steps wait to be pushed, or for the answer to their push."""
+        return 0
+
+    @property
     def serving(self) -> Expecting | None:
         """Return who pulls the rows of lookups; None where none travel."""
         return None
