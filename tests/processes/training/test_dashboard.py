@@ -137,7 +137,7 @@ def test_a_page_of_another_site_whose_name_leads_here_steers_nothing(
 ) -> None:
     if CHROMIUM is None:
         pytest.skip("no chromium on PATH: install it (Debian: apt-get install chromium)")
-    from playwright.sync_api import sync_playwright  # noqa: PLC0415 - only with a browser
+    from playwright.sync_api import expect, sync_playwright  # noqa: PLC0415 - as above
 
     running, admin = job
     link = paramfleet(running, "page").stdout.strip()
@@ -163,7 +163,7 @@ def test_a_page_of_another_site_whose_name_leads_here_steers_nothing(
         context = browser.new_context()
         ours = context.new_page()
         ours.goto(link)
-        ours.wait_for_function("localStorage.getItem('paramfleet-key')")
+        expect(ours).to_have_title(re.compile("training$"), timeout=15_000)  # so it has its key
         theirs = context.new_page()
         loaded = theirs.goto(f"http://{EVIL}:{port}/")
         answers = [theirs.evaluate(act, path) for path in ("/api/v1/status", "/api/v1/pause")]
