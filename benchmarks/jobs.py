@@ -26,9 +26,9 @@ from paramfleet_shared.discovery.registry import Registry
 from paramfleet_shared.system.clock import SystemClock
 from peer.children import cpu_s, num_switches
 from rounds import Turn
+from trees import HERE, Tree
 
 __all__ = [
-    "WORK",
     "JobShape",
     "TrainingJob",
     "free_port",
@@ -36,9 +36,6 @@ __all__ = [
     "training_jobs",
     "turn_of",
 ]
-
-WORK = Path(__file__).parent / "work"
-"""Folder of the workloads."""
 
 T = TypeVar("T")
 
@@ -53,7 +50,7 @@ class JobShape:
     """What a job trains, in which mode, and how many processes do it."""
 
     script: str
-    """A workload of ``WORK``."""
+    """A workload: the name of a module in ``work``."""
     mode: str
     """``single`` is one process and no job."""
     arguments: tuple[str, ...] = ()
@@ -64,6 +61,8 @@ class JobShape:
     """Whether a wire that can delay is between every worker and every pserver."""
     pinned: bool = True
     """Whether each worker has a core; beside a system whose workers have none it is False."""
+    tree: Tree = HERE
+    """Whose code its processes run."""
 
 
 class TrainingJob:
@@ -96,7 +95,8 @@ class TrainingJob:
             ChildFailedError: if one doesn't start.
         """
         arguments = (f"--mode={self.shape.mode}", "--driven", *self.shape.arguments)
-        script = [str(WORK / f"{self.shape.script}.py"), *arguments]
+        work = self.shape.tree.benchmarks / "work"
+        script = [str(work / f"{self.shape.script}.py"), *arguments]
         if self.shape.mode == "single":
             self._workers = [await self._start("worker0", script, self._cores(0))]
         else:
@@ -247,8 +247,15 @@ async def training_jobs(
         redis = EmbeddedRedis(folder, clock=SystemClock())
         await redis.start()
         stack.callback(redis.stop)
-        nursery = await stack.enter_async_context(Nursery(folder))
-        jobs = [TrainingJob(shape, nursery, redis.url, stack) for shape in shapes]
+        nurseries: dict[Tree, Nursery] = {}
+        for number, tree in enumerate({shape.tree: None for shape in shapes}):
+            own = folder / str(number)
+            own.mkdir()
+            nurseries[tree] = await stack.enter_async_context(Nursery(own, tree))
+        jobs = [
+            TrainingJob(shape, nurseries[shape.tree], _url_for(shape.tree, redis), stack)
+            for shape in shapes
+        ]
         async with asyncio.TaskGroup() as group:
             for job in jobs:
                 group.create_task(job.start(warm_steps=warm_steps))
@@ -256,6 +263,11 @@ async def training_jobs(
         async with asyncio.TaskGroup() as group:
             for job in jobs:
                 group.create_task(job.end())
+
+
+def _url_for(tree: Tree, redis: EmbeddedRedis) -> str:
+    """Return the registry's address for a tree: former code needs more rights there."""
+    return redis.url if tree == HERE else redis.admin_url
 
 
 def run_jobs(work: Coroutine[Any, Any, T]) -> T:

@@ -11,12 +11,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from cores import Cores
+from cores import Cores, pin_process
 from paramfleet_shared.net.secret import new_secret
 from paramfleet_shared.settings.config import read_environment
 from paramfleet_shared.system.processes.keeping import tied
 from paramfleet_worker.core.environment import runtime_environment
 from peer.children import ChildFailedError
+from trees import HERE, Tree
 
 __all__ = ["Fork", "Nursery"]
 
@@ -25,8 +26,6 @@ ANSWER_TIMEOUT_S = 180.0
 
 END_TIMEOUT_S = 15.0
 """Longest wait for a process to end by itself."""
-
-_FOLDER = Path(__file__).parents[1]
 
 
 class Fork:
@@ -79,6 +78,8 @@ class Fork:
                     await self._reader.read()
             except TimeoutError:
                 os.kill(self.pid, number)
+            except ConnectionError:  # it ended with an answer unread
+                break
         self._writer.close()
 
     def _failure(self, command: str, reason: str) -> ChildFailedError:
@@ -93,10 +94,12 @@ class Nursery:
 
     Args:
         folder: Gets logs and sockets.
+        tree: Whose code they run.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, tree: Tree = HERE) -> None:
         self._folder = folder
+        self._tree = tree
         self._process: asyncio.subprocess.Process | None = None
         self._asking = asyncio.Lock()
 
@@ -114,8 +117,14 @@ class Nursery:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=words,
-                cwd=_FOLDER,
-                env={**secret, **inherited, **added, "OMP_NUM_THREADS": "1"},
+                cwd=self._tree.benchmarks,
+                env={
+                    **secret,
+                    **inherited,
+                    **added,
+                    **self._tree.environment(),
+                    "OMP_NUM_THREADS": "1",
+                },
                 start_new_session=True,  # a signal to our group must not orphan its forks
             )
         await self._answer()
@@ -166,10 +175,10 @@ class Nursery:
                 "environment": dict(environment),
                 "talk": str(talk),
                 "log": str(log),
-                "cores": list(cores),
             }
             self._process.stdin.write(json.dumps(order).encode() + b"\n")
             pid = await self._answer()
+            pin_process(pid, cores)
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 fork = Fork(name, pid, await calls.get(), log)

@@ -27,27 +27,19 @@ import torch._dynamo  # noqa: F401 - for the forks: the first optimizer imports 
 
 import paramfleet  # noqa: F401 - for the forks
 import paramfleet_pserver.__main__  # noqa: F401 - for the forks
-from cores import pin_thread
 from paramfleet_shared.system.processes.tether import tie
 from paramfleet_shared.tables.warm import main as warm
 
 __all__: list[str] = []
 
 
-def fork(
-    arguments: Sequence[str],
-    environment: Mapping[str, str],
-    talk: str,
-    log: str,
-    cores: Sequence[int],
-) -> int:
-    """Return the process id of a fork that runs ``python ARGUMENTS`` on these cores."""
+def fork(arguments: Sequence[str], environment: Mapping[str, str], talk: str, log: str) -> int:
+    """Return the process id of a fork that runs ``python ARGUMENTS``."""
     nursery = os.getpid()
     pid = os.fork()
     if not pid:
         if not tie(nursery):
             os._exit(1)
-        pin_thread(tuple(cores))
         _live(arguments, environment, talk, log)
     return pid
 
