@@ -8,8 +8,9 @@ script that ends without it ends the job; an elastic job continues without this 
 """
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
@@ -24,13 +25,14 @@ from paramfleet.session.curves import Curves
 from paramfleet.session.early_end import watch_for_early_end
 from paramfleet.session.hosting import serve
 from paramfleet.session.process_group import Standing
+from paramfleet.tables.combined import Combined
 from paramfleet.training.forwards import Forwards
 from paramfleet.training.load_notes import note_unsaved_states
 from paramfleet.training.optimizer import DistributedOptimizer, NotAnOptimizerError
 from paramfleet_shared.system.clock import SystemClock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
 
 __all__ = ["Session", "TableConflictError"]
@@ -152,9 +154,13 @@ class Session(Standing):
         self._forwards.watch(model)
 
     def distributed_optimizer(
-        self, optimizer: torch.optim.Optimizer, strategy: DistributedStrategy | None = None
+        self,
+        optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
+        strategy: DistributedStrategy | None = None,
     ) -> DistributedOptimizer:
         """Make the optimizer step in the strategy's mode; alone, in this process.
+
+        Several, each with parameters of its own, are one: see ``fleet.optim.Combined``.
 
         In collective mode it is a ``CollectiveOptimizer``: step, minimize, zero_grad and
         ``num_steps`` are the same, and what servers have to do with raises ``WrongModeError``.
@@ -164,20 +170,19 @@ class Session(Standing):
             StrategyError: if the strategy contradicts itself.
             OptimizerNotServedError: if the mode's servers can't run this optimizer.
         """
-        if not isinstance(optimizer, torch.optim.Optimizer):
-            raise NotAnOptimizerError(got=type(optimizer).__name__)
+        inner = _one_of(optimizer)
         chosen = strategy or self._strategy or DistributedStrategy()
 
         def make(mode: TrainingMode) -> DistributedOptimizer:
             take = self._own.examples.take
-            made = DistributedOptimizer(optimizer, mode, take, self.times, self._end_step)
+            made = DistributedOptimizer(inner, mode, take, self.times, self._end_step)
             self.optimizer = made
             self.progress.watch(made)
             if self.is_first_worker():
                 note_unsaved_states(made)
             return made
 
-        self._stepper = self.backend.take_optimizer(optimizer, chosen, make)
+        self._stepper = self.backend.take_optimizer(inner, chosen, make)
         self._draw()
         return self._stepper
 
@@ -275,3 +280,15 @@ class Session(Standing):
         self._own.departure.exit_if_asked()
         with self.registered.ending_step(self.optimizer):
             self.between_steps()
+
+
+def _one_of(given: Any) -> torch.optim.Optimizer:
+    """Return one optimizer for what may be several.
+
+    Raises:
+        NotAnOptimizerError: if it is something else.
+    """
+    for each in given if isinstance(given, list | tuple) and given else [given]:
+        if not isinstance(each, torch.optim.Optimizer):
+            raise NotAnOptimizerError(got=type(each).__name__)
+    return Combined(given) if isinstance(given, list | tuple) else given

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from typing_extensions import override
 
+from paramfleet.tables.combined import part_of, parts_of
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.tables.rules.catalog import RULES
 from paramfleet_shared.tables.rules.record import Pace, Rule, TorchForm
@@ -98,8 +99,8 @@ def check_options(optimizer: torch.optim.Optimizer) -> None:
     Raises:
         OptimizerOptionError: on a NaN or an infinity, or a negative where none is meant.
     """
-    name = type(optimizer).__name__
     for group in optimizer.param_groups:
+        name = type(part_of(optimizer, group)).__name__
         for option, value in group.items():
             if option == "params":
                 continue
@@ -166,8 +167,8 @@ def server_rule(
         OptimizerNotServedError: on another optimizer, or an option that changes the
             numbers in a way the servers don't know.
     """
-    name = type(optimizer).__name__
-    known = _rules_of(type(optimizer))
+    kind = type(part_of(optimizer, group))
+    name, known = kind.__name__, _rules_of(kind)
     allowed = frozenset[str]().union(*(form.allows for _, form, _ in known))
     for option in _NOT_SERVED:
         if group.get(option) and option not in allowed:
@@ -205,8 +206,16 @@ def remedy_for(
 
 
 def pace_of(optimizer: torch.optim.Optimizer) -> Pace:
-    """Return how long an optimizer's steps are, of which its class or a base has a rule."""
-    for cls in type(optimizer).__mro__:
+    """Return how long an optimizer's steps are, of which its class or a base has a rule.
+
+    Of a combined one it is known if all are alike.
+    """
+    paces = {_pace_of(type(part)) for part in parts_of(optimizer)}
+    return paces.pop() if len(paces) == 1 else "none"
+
+
+def _pace_of(kind: type) -> Pace:
+    for cls in kind.__mro__:
         for rule, _form, _rows_only in _rules_of(cls):
             return rule.pace
     return "none"

@@ -17,9 +17,10 @@ from typing import Any
 import torch
 from typing_extensions import override
 
+from paramfleet.tables.combined import Combined
 from paramfleet.tables.rules import check_numbers
 
-__all__ = ["FTRL", "RowwiseAdagrad"]
+__all__ = ["FTRL", "Combined", "RowwiseAdagrad"]
 
 _States = dict[str, torch.Tensor]
 

@@ -51,8 +51,8 @@ class NotAnOptimizerError(ContractError):
     code = "contract.not_an_optimizer"
     got: str
     sentence = (
-        "fleet.distributed_optimizer takes one torch.optim.Optimizer with the parameters of "
-        "the whole model, not {got}: parameter groups have options of their own"
+        "fleet.distributed_optimizer takes a torch.optim.Optimizer with the parameters of the "
+        "whole model, or a list of several, and not {got}"
     )
 
 

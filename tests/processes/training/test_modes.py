@@ -32,6 +32,21 @@ def test_sync_equals_one_process(jobs: Any, optimizer: str, workers: int, server
         assert result == results[0], "all workers hold the same to the bit"
 
 
+@pytest.mark.parametrize(("mode", "workers", "bound"), [("sync", 2, 1e-6), ("geo", 1, 1e-5)])
+def test_several_optimizers_equal_those_of_one_process(
+    jobs: Any, mode: str, workers: int, bound: float
+) -> None:
+    args = ["--mode", mode, "--optimizer", "several"]
+    alone = jobs.local_once(SCRIPT, *args)
+
+    results = jobs.run(SCRIPT, *args, workers=workers).results
+
+    for result in results:
+        assert far(result, alone, "losses") <= bound
+        assert far(result, alone, "dense") <= 1e-5
+        assert far(result, alone, "rows") <= 1e-5
+
+
 def test_each_worker_logs_which_mode_it_trains_in_and_why(jobs: Any) -> None:
     ended = jobs.run(SCRIPT, "--mode", "async", "--steps", "2", workers=2, servers=1)
 

@@ -20,7 +20,7 @@ def far(a: dict[str, Any], b: dict[str, Any], key: str) -> float:
 
 
 @pytest.mark.parametrize(
-    "optimizer", ["momentum", "adagrad", "adam", "adamw", "rowwise_adagrad", "ftrl"]
+    "optimizer", ["momentum", "adagrad", "adam", "adamw", "rowwise_adagrad", "ftrl", "several"]
 )
 def test_training_goes_on_from_a_checkpoint_on_another_number_of_servers(
     jobs: Any, optimizer: str, tmp_path: Path

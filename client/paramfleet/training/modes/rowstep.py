@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from paramfleet.tables.combined import part_of
 from paramfleet.tables.dense import DenseBlock
 from paramfleet.tables.devices import to_device, to_host
 from paramfleet.tables.row_store import RowStore
@@ -72,7 +73,7 @@ class RowStepper:
         """Steps of the user's rule by which moments decay in one step here."""
         self.table = table
         self.store = store
-        self._optimizer = optimizer
+        self._optimizer = optimizer = part_of(optimizer, group)
         self._group = group
         self._num_steps = 0
         """Steps of this table in the whole job, those before a checkpoint included."""

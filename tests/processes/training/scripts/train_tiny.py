@@ -55,6 +55,10 @@ OPTIMIZERS: dict[str, Any] = {
     "rowwise_adagrad": lambda p: fleet.optim.RowwiseAdagrad(p, lr=0.1),
     "ftrl": lambda p: fleet.optim.FTRL(p, lr=0.1, l1=1e-4),
     "rmsprop": lambda p: torch.optim.RMSprop(p, lr=0.01),
+    "several": lambda p: [
+        fleet.optim.FTRL([next(p)], lr=0.1, l1=1e-4),
+        torch.optim.Adam(p, lr=0.01),
+    ],
 }
 
 

@@ -20,6 +20,7 @@ from typing import NamedTuple
 import torch
 
 from paramfleet.config.strategy import GeoMerge
+from paramfleet.tables.combined import parts_of
 from paramfleet.tables.rules import pace_of
 
 __all__ = ["EARLY_STEPS", "WARM_STEPS", "Powers", "powers_at"]
@@ -27,6 +28,7 @@ __all__ = ["EARLY_STEPS", "WARM_STEPS", "Powers", "powers_at"]
 WARM_STEPS = 12
 EARLY_STEPS = 800
 HALF = 0.5
+_ADAMS = (torch.optim.Adam, torch.optim.SparseAdam)
 
 
 class Powers(NamedTuple):
@@ -85,6 +87,6 @@ def powers_at(
         return Powers(power, power, guarded=True, rate=rate)
     if pace == "even":
         power = HALF * min(1.0, max(0, step - fresh_steps) * workers / EARLY_STEPS)
-        stands_for_all = type(optimizer) in {torch.optim.Adam, torch.optim.SparseAdam}
+        stands_for_all = all(type(part) in _ADAMS for part in parts_of(optimizer))
         return Powers(power, 0.0 if stands_for_all else power)
     return Powers(HALF, HALF)
