@@ -38,6 +38,7 @@ from paramfleet_pserver.api.routes import Routes
 from paramfleet_pserver.tables.owners import Owners
 from paramfleet_pserver.tables.table_store import TableStore
 from paramfleet_shared.discovery.placement import Placement
+from paramfleet_shared.errors import FleetError
 from paramfleet_shared.net.rpc.session import Request
 from paramfleet_shared.net.wire.message import Message
 from paramfleet_shared.system.clock import SystemClock
@@ -319,9 +320,25 @@ class _PServers:
         del timeout_s
         return [await self._road.carry(op, messages[0])]
 
-    async def change(self, op: str, messages: Sequence[Message]) -> list[Message]:
-        """Call: no checkpoint holds it up."""
-        return await self.call(op, messages)
+    async def change(
+        self,
+        op: str,
+        messages: Sequence[Message],
+        *,
+        corrected: Callable[[FleetError], Sequence[Message] | None] = lambda _: None,
+    ) -> list[Message]:
+        """Call, and once more with what is corrected: no checkpoint holds it up.
+
+        Raises:
+            FleetError: if it is refused.
+        """
+        try:
+            return await self.call(op, messages)
+        except FleetError as refusal:
+            instead = corrected(refusal)
+            if instead is None:
+                raise
+        return await self.call(op, instead)
 
     async def pull(self, plan: ReadPlan, *, rank: int, min_step: int) -> list[Message]:
         """Return the answers to a plan."""

@@ -1,9 +1,7 @@
 """paramfleet: a worker of a job, with what a training process does around its calls."""
 
-import itertools
 import threading
-from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -49,8 +47,6 @@ class OursWorker:
     ) -> None:
         self.communicator = Communicator()
         self.communicator.start()
-        self.sequences = defaultdict[str, Iterator[int]](lambda: itertools.count(1))
-        """The numbers of each table's pushes: they go on for who else writes to it."""
         self._worker_num = worker_num
         self._through = through
         given = {"redis": redis, "job": job, "call_timeout_s": CALL_TIMEOUT_S}
@@ -130,7 +126,6 @@ class OursTable:
         self._spec = spec
         self._wire = wire
         self._outgoing = Outgoing([spec], self._pservers.placement, wire)
-        self._sequences = worker.sequences[spec.name]
         self._writing = threading.Lock()  # what narrowing loses of gradients is kept
 
     def pull(self, ids: NDArray[np.int64]) -> Pulled:
@@ -151,9 +146,9 @@ class OursTable:
         """Step rows."""
         gradient = TableGradient(name=self._spec.name, rows=pulled.route, grads=grads, lr=LR)
         with self._writing:
-            sequence = next(self._sequences)
-            write = self._outgoing.write(gradient, sequence=sequence)
-        fields = {**self._worker.author.fields(), "step": sequence, "weight": 1.0}
+            write = self._outgoing.write(gradient)
+        change = self._worker.author.change()
+        fields = {**change, "step": change["sequence"], "weight": 1.0}
         messages = write_messages(
             [write], self._pservers.placement, fields, values_name="grads"
         )

@@ -44,7 +44,7 @@ IDS = np.arange(8, dtype=np.int64)
 OFFSETS = np.full(NUM_SHARDS + 1, len(IDS), np.int64)
 OFFSETS[0] = 0
 Tensors = dict[str, NDArray[Any]]
-PART = {"table": "flat", "sequence": 1, "lr": 0.1, "unique": True, "wire": "float32"}
+PART = {"table": "flat", "lr": 0.1, "unique": True, "wire": "float32"}
 EXCHANGED = {**PART, "ack": 0, "max_rows": 100, "answer_wire": "float32"}
 
 
@@ -69,8 +69,8 @@ def messages(mode: str, folder: str) -> dict[str, list[Message]]:
         "0.offsets": OFFSETS,
         "0.deltas": np.ones((8, 3), np.float32),
     }
-    step = {**ABOUT, "step": 0, "weight": 1.0}
-    told = {**ABOUT, "step": 0, "loss": 0.5}
+    step = {**ABOUT, "sequence": 1, "step": 0, "weight": 1.0}
+    told = {**ABOUT, "sequence": 1, "step": 0, "loss": 0.5}
     reads = [{"table": "rows", "create": True}]
     return {
         "declare": [declaration(mode)],
@@ -95,6 +95,7 @@ def messages(mode: str, folder: str) -> dict[str, list[Message]]:
                 tensors={"rows": np.ones(40, np.float32)},
             )
         ],
+        "void": [Message(fields={**ABOUT, "sequence": 2})],
         "wait_turn": [Message(fields={**ABOUT, "step": 0})],
         "answer": [
             Message(

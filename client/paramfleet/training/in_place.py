@@ -9,9 +9,8 @@ Legend: n = values of a pserver's part of a piece.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -82,7 +81,7 @@ class _Update(NamedTuple):
     """What the pieces of one block's update have in common."""
 
     first: int
-    """The first one's sequence."""
+    """The first message's sequence."""
     squares: Sequence[float]
     """The squared length of each pserver's numbers; 0 where it doesn't matter."""
 
@@ -98,7 +97,6 @@ class InPlace:
     def __init__(self, job: Job, blocks: Sequence[DenseBlock]) -> None:
         self._job = job
         self._blocks = blocks
-        self._sequences = {block.name: count(1) for block in blocks}
 
     def pull(self, received: Received | None = None) -> None:
         """Install the pservers' values.
@@ -141,27 +139,36 @@ class InPlace:
             squares = [0.0] * self._job.placement.num_servers
             if change.guarded is not None and not self._is_alone:
                 squares = await asyncio.to_thread(self._squares, block, change.guarded)
-            sequences = self._sequences[block.name]
-            first = next(sequences)
-            update = _Update(first, squares)
-            sending = (
-                self._send_piece(
-                    change, block, piece, update, next(sequences) if number else first
-                )
-                for number, piece in enumerate(self._pieces(block))
-            )
-            await ends_of(sending, at_once=PIECES_AT_ONCE)
+            await ends_of(self._sending(change, block, squares), at_once=PIECES_AT_ONCE)
+
+    def _sending(
+        self, change: Change, block: DenseBlock, squares: Sequence[float]
+    ) -> Iterator[Coroutine[None, None, None]]:
+        update: _Update | None = None
+        for piece in self._pieces(block):
+            head = self._job.author.change()
+            update = update or _Update(head["sequence"], squares)
+            yield self._send_piece(change, block, piece, update, head)
 
     async def _send_piece(
-        self, change: Change, block: DenseBlock, piece: _Piece, update: _Update, sequence: int
+        self,
+        change: Change,
+        block: DenseBlock,
+        piece: _Piece,
+        update: _Update,
+        head: Mapping[str, Any],
     ) -> None:
         def messages() -> list[Message]:
             return [
-                self._message(change, block, (inside, where), (update, sequence), square)
+                self._message(change, block, (inside, where), (update, head), square)
                 for inside, where, square in zip(*piece, update.squares, strict=True)
             ]
 
-        sent = await asyncio.to_thread(messages)
+        try:
+            sent = await asyncio.to_thread(messages)
+        except BaseException:
+            self._job.pservers.give_up(head)
+            raise
         answers = await self._job.pservers.change(change.op, sent)
         if change.received is not None:
             await asyncio.to_thread(_take, block, piece, answers, change.received)
@@ -171,20 +178,19 @@ class InPlace:
         change: Change,
         block: DenseBlock,
         piece: tuple[slice, slice],
-        update: tuple[_Update, int],
+        update: tuple[_Update, Mapping[str, Any]],
         square: float,
     ) -> Message:
-        (inside, where), ((first, _), sequence) = piece, update
+        (inside, where), ((first, _), head) = piece, update
         part = {
             "table": block.name,
-            "sequence": sequence,
             "update": first,
             "start": inside.start,
             "stop": inside.stop,
             "square": square,
             **change.part_fields(block),
         }
-        fields = {**self._job.author.fields(), **change.fields}
+        fields = {**head, **change.fields}
         name = "0.grads" if change.op == "push" else "0.deltas"
         return Message(
             fields={**fields, "continues": True, "parts": [part]},

@@ -1,9 +1,8 @@
 """Which pushes are on their way, and whether one more may go. Sans-io.
 
-Pushes go in the order of steps, and answers come in any. A pserver recognises a push that comes
-twice as long as it isn't too far behind the newest (``MAX_LATER`` of its window of identities).
-So the oldest push without an answer bounds how far the others go: however long it is repeated,
-it is taken when it comes.
+Pushes go in the order of steps, and answers come in any. A pserver refuses what is too far
+ahead of a push that hasn't come (``MAX_LATER`` of its window of identities). So the oldest push
+without an answer bounds how far the others go: however long it is repeated, they are taken.
 """
 
 from collections import deque

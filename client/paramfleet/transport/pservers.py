@@ -1,7 +1,7 @@
 """The pservers of a job, as one: every operation goes to all of them at once."""
 
 import asyncio
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any, TypeVar
 
@@ -14,6 +14,7 @@ from paramfleet.transport.requests import ReadPlan
 from paramfleet.transport.staging import Ahead
 from paramfleet_shared.checkpoint.cuts import PushesHeldError
 from paramfleet_shared.discovery.placement import Placement
+from paramfleet_shared.errors import FleetError
 from paramfleet_shared.errors import served as served_errors  # noqa: F401 - known by their codes
 from paramfleet_shared.errors.tables import StagedGoneError
 from paramfleet_shared.net.http2.stream import Held
@@ -22,6 +23,7 @@ from paramfleet_shared.net.rpc.tasks import hop, is_here
 from paramfleet_shared.net.rpc.tracing import Tracing, open_channel
 from paramfleet_shared.net.secret import JobSecret
 from paramfleet_shared.net.tls import Tls
+from paramfleet_shared.net.wire.identity import ChangeIdentity
 from paramfleet_shared.net.wire.message import Message
 from paramfleet_shared.system.clock import Clock
 
@@ -115,6 +117,8 @@ class PServers:
         self.divides = False
         """Whether the job's dense tables are larger than one request carries."""
         self._numbers = count(1)
+        self._given_up: list[ChangeIdentity] = []
+        """Changes that are to be voided."""
         self._going_ahead = asyncio.Lock()
         self.placement = placement
         self.call_timeout_s = call_timeout_s
@@ -263,20 +267,63 @@ class PServers:
         await direct.open()
         return direct.waker
 
-    async def change(self, op: str, messages: Sequence[Message]) -> list[Message]:
+    async def change(
+        self,
+        op: str,
+        messages: Sequence[Message],
+        *,
+        corrected: Callable[[FleetError], Sequence[Message] | None] = lambda _: None,
+    ) -> list[Message]:
         """Call an operation that changes tables; repeat it while a checkpoint holds it up.
+
+        It is given up if it fails, and voided before the next one is sent.
+
+        Args:
+            op: The operation.
+            messages: One for each pserver, all of one identity.
+            corrected: Returns what is sent instead after a refusal, once, with the same
+                identity; None to give up.
 
         Raises:
             PushesHeldError: if it was held up for longer than any checkpoint may take.
             FleetError: as ``call``.
         """
         began = self._now()
-        while True:
+        try:
+            await self._void_given_up()
+            while True:
+                try:
+                    return await self.call(op, messages)
+                except PushesHeldError:
+                    if self._now() - began > 2 * self.step_timeout_s:
+                        raise
+                except FleetError as refusal:
+                    instead = corrected(refusal)
+                    if instead is None:
+                        raise
+                    messages, corrected = instead, lambda _: None
+        except BaseException:
+            self.give_up(messages[0].fields)
+            raise
+
+    def give_up(self, change: Mapping[str, Any]) -> None:
+        """Have the pservers await a change no more: it was refused, or couldn't be sent.
+
+        Those that have taken it keep it.
+
+        Args:
+            change: Fields that name it.
+        """
+        self._given_up.append(ChangeIdentity.of(change))
+
+    async def _void_given_up(self) -> None:
+        while self._given_up:
+            change = self._given_up.pop()
             try:
-                return await self.call(op, messages)
-            except PushesHeldError:
-                if self._now() - began > 2 * self.step_timeout_s:
-                    raise
+                await self.call_all("void", change.fields())
+            except BaseException:
+                self._given_up.append(change)
+                raise
 
     async def pull(self, plan: ReadPlan, *, rank: int, min_step: int) -> list[Message]:
         """Ask every pserver for its part of a plan.
@@ -293,9 +340,12 @@ class PServers:
     async def step(self, messages: Sequence[Message]) -> tuple[list[Message], float]:
         """Push a step of sync to every pserver, and pull what it has made of the tables.
 
+        If it fails, the caller sends it again by ``change``, or gives it up.
+
         Returns:
             The answers, and how many seconds of the call were spent waiting for other workers.
         """
+        await self._void_given_up()
         began = self._now()
         answers = await self.call("step", messages, timeout_s=self.step_timeout_s, waits=True)
         took = self._now() - began

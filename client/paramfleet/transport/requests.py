@@ -12,7 +12,8 @@ Shape legend: U = unique ids, D = row width, S = shards, P = values of a dense t
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 
 from paramfleet.transport.known_ids import Named
 from paramfleet_shared.discovery.placement import Placement, range_of_shard
+from paramfleet_shared.net.wire.identity import FIRST_SEQUENCE, ChangeIdentity
 from paramfleet_shared.net.wire.message import Message
 from paramfleet_shared.tables.encoding import (
     Encoded,
@@ -46,14 +48,21 @@ __all__ = [
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Author:
-    """Who writes: with a table and a sequence it identifies a push."""
+    """Who writes, and the one count of its changes. Any thread may ask for the next."""
 
     rank: int
     incarnation: int
+    _sequences: "count[int]" = field(
+        default_factory=lambda: count(FIRST_SEQUENCE), init=False, compare=False, repr=False
+    )
 
     def fields(self) -> dict[str, Any]:
         """Return the header's part."""
         return {"rank": self.rank, "incarnation": self.incarnation}
+
+    def change(self) -> dict[str, Any]:
+        """Return the header's part of a new change: it goes to every pserver."""
+        return ChangeIdentity(self.rank, self.incarnation, next(self._sequences)).fields()
 
 
 class Rows(NamedTuple):
@@ -110,7 +119,6 @@ class Write:
     """What to push of one table: a gradient (or difference) per row, or a dense one."""
 
     table: str
-    sequence: int
     values: NDArray[np.float32]
     """float32 [U, D] in the order of ``rows``, or [P] for a dense table."""
     rows: Rows | None = None
@@ -294,8 +302,8 @@ def write_messages(
         parts: list[dict[str, Any]] = []
         tensors: dict[str, NDArray[Any]] = {}
         for index, write in enumerate(writes):
-            about: dict[str, Any] = {"table": write.table, "sequence": write.sequence}
-            about |= {"lr": write.lr, **_wire_field(write.wire)}
+            about: dict[str, Any] = {"table": write.table, "lr": write.lr}
+            about |= _wire_field(write.wire)
             if write.rows is None:
                 part = dense_slice(len(write.values), placement, server)
             else:

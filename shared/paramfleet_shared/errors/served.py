@@ -37,12 +37,13 @@ __all__ = [
     "ParkedStepError",
     "PulledIdsGoneError",
     "PushRepeatedError",
-    "SequenceExpiredError",
+    "SequenceTooEarlyError",
     "StepIncompleteError",
     "StepPassedError",
     "StepTooEarlyError",
     "TablesDamagedError",
     "TablesNotDeclaredError",
+    "TooManyVoidedError",
     "TotalIncompleteError",
     "TotalMismatchError",
     "TotalsTooLargeError",
@@ -181,17 +182,30 @@ class FencedError(IntegrityError):
     )
 
 
-class SequenceExpiredError(ContractError):
-    """A push came so late that it isn't known whether it was applied before."""
+class SequenceTooEarlyError(ContractError):
+    """A change came too far ahead of one that is lacking; nothing was changed."""
 
-    code = "contract.sequence_expired"
+    code = "contract.sequence_too_early"
     worker: int
-    table: str
     sequence: int
-    oldest: int
+    awaited: int
+    max_later: int
     sentence = (
-        "worker {worker}, table {table!r}: push {sequence} is older than {oldest}, "
-        "the oldest that can still be distinguished from a retry"
+        "worker {worker}: change {sequence} is more than {max_later} ahead of {awaited}, which "
+        "hasn't come: send or void that one first"
+    )
+
+
+class TooManyVoidedError(ContractError):
+    """A worker voided more of its changes than are remembered; nothing was changed."""
+
+    code = "contract.too_many_voided"
+    worker: int
+    sequence: int
+    most: int
+    sentence = (
+        "worker {worker}: change {sequence} can't be voided: {most} were, since so many were "
+        "refused; see to why, and start the worker anew"
     )
 
 

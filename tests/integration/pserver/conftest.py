@@ -19,6 +19,7 @@ from paramfleet_shared.files.folders import CheckpointDirs
 from paramfleet_shared.net.rpc.client import Channel
 from paramfleet_shared.net.rpc.faults import NO_FAULTS, FaultHook
 from paramfleet_shared.net.rpc.server import RpcServer
+from paramfleet_shared.net.wire.identity import ChangeIdentity
 from paramfleet_shared.net.wire.message import Message
 from paramfleet_shared.system.clock import SystemClock
 from paramfleet_shared.tables.routing import route
@@ -50,7 +51,7 @@ class Worker:
         self.incarnation = incarnation
         self.placement = cluster.placement
         self.specs: dict[str, TableSpec] = {}
-        self.sequences: dict[str, int] = {}
+        self.sequence = 0
         self.acks: dict[tuple[int, str], int] = {}
         self.channels = [
             Channel(endpoint, peer=f"pserver {i}", clock=CLOCK, faults=faults)
@@ -89,6 +90,10 @@ class Worker:
         )
         self.specs |= {spec.name: spec for spec in specs}
         return replies
+
+    def change(self) -> dict[str, Any]:
+        """Return the header's part of the change that was made last."""
+        return ChangeIdentity(self.rank, self.incarnation, self.sequence).fields()
 
     def part_of(self, server: int, index: int, table: str, ids: NDArray[np.int64]) -> Any:
         """Return a server's slice of routed ids, its positions, and the tensors."""
@@ -145,12 +150,12 @@ class Worker:
     ) -> list[Message]:
         """Return one message a server; each part is (ids, rows), or the dense numbers."""
         out = []
+        self.sequence += 1
         for server in range(len(self.channels)):
             wire: list[dict[str, Any]] = []
             tensors: dict[str, NDArray[Any]] = {}
             for index, (table, content) in enumerate(parts.items()):
-                sequence = self.sequences.get(table, 0) + 1
-                wire.append({"table": table, "sequence": sequence, **extra(server, table)})
+                wire.append({"table": table, **extra(server, table)})
                 if isinstance(content, tuple):
                     positions, mine = self.part_of(server, index, table, content[0])
                     tensors |= mine
@@ -158,10 +163,8 @@ class Worker:
                 else:
                     where = self.range_of(server, self.specs[table].size)
                     tensors[f"{index}.{tensor}"] = content[where]
-            head = {"rank": self.rank, "incarnation": self.incarnation, "parts": wire}
+            head = {**self.change(), "parts": wire}
             out.append(Message(fields={**head, **fields}, tensors=tensors))
-        for table in parts:
-            self.sequences[table] = self.sequences.get(table, 0) + 1
         return out
 
     def push_messages(

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
+from paramfleet_pserver.core.identities import MAX_LATER
 from paramfleet_pserver.tables.owners import Job
 from paramfleet_shared.errors.served import (
     FencedError,
     ModeMismatchError,
     NonFiniteGradientError,
     OperationModeError,
+    SequenceTooEarlyError,
     TablesNotDeclaredError,
     TurnTimeoutError,
     UnknownTableError,
@@ -66,7 +68,7 @@ async def test_a_push_moves_the_rows_on_every_server_at_once(start_servers: Star
     np.testing.assert_array_equal(await worker.pull("rows", ids.tolist()), -0.5 * grads)
     np.testing.assert_array_equal(await worker.pull("flat"), np.full(21, -0.5, np.float32))
     assert all(reply.fields["versions"] == [1, 1] for reply in replies)
-    assert all(reply.fields["duplicate"] == [False, False] for reply in replies)
+    assert all(reply.fields["duplicate"] is False for reply in replies)
     assert all(reply.fields["slowest"] is None for reply in replies)
 
 
@@ -128,7 +130,7 @@ async def test_a_retried_push_is_a_success_and_is_applied_once(start_servers: St
     await worker.call(0, "push", message)
     again = await worker.call(0, "push", message)
 
-    assert again.fields["duplicate"] == [True]
+    assert again.fields["duplicate"] is True
     np.testing.assert_array_equal(await worker.pull("rows", [5]), -one_row()[1])
 
 
@@ -157,7 +159,7 @@ async def test_a_repeated_push_is_answered_when_the_original_is_applied(
     await held
 
     duplicates = [task.result().fields["duplicate"] for task in (original, repeated)]
-    assert sorted(duplicates) == [[False], [True]]
+    assert sorted(duplicates) == [False, True]
     np.testing.assert_array_equal(await worker.pull("rows", [5]), -one_row()[1])
 
 
@@ -221,7 +223,7 @@ async def test_pushes_in_another_order_are_neither_lost_nor_counted_early(
 
         answer = await ada.call(0, "push", zeroth)
 
-    assert answer.fields["duplicate"] == [False]
+    assert answer.fields["duplicate"] is False
     (status,) = await ada.ask("status")
     assert [member["steps"] for member in status.fields["members"]] == [3, 0]
     np.testing.assert_array_equal(await ada.pull("rows", [5]), -one_row(7.0)[1])
@@ -245,7 +247,7 @@ async def test_a_restarted_worker_fences_its_former_self(start_servers: Start) -
     await new.declare(ROWS)
     (fresh,) = await new.push({"rows": one_row()})
 
-    assert fresh.fields["duplicate"] == [False]
+    assert fresh.fields["duplicate"] is False
     with pytest.raises(FencedError) as caught:
         await old.push({"rows": one_row()})
     assert caught.value.remote
@@ -317,8 +319,6 @@ async def test_a_part_with_a_wrong_field_is_refused(start_servers: Start) -> Non
     (message,) = worker.push_messages({"rows": one_row()}, step=0)
     part = message.fields["parts"][0]
     wrong_parts = [
-        [{**part, "sequence": 0}],
-        [{**part, "sequence": True}],
         [{**part, "lr": "0.1"}],
         [{**part, "table": 3}],
         [part, part],
@@ -330,6 +330,58 @@ async def test_a_part_with_a_wrong_field_is_refused(start_servers: Start) -> Non
         wrong = Message(fields={**message.fields, "parts": parts}, tensors=tensors)
         with pytest.raises(MalformedMessageError):
             await worker.call(0, "push", wrong)
+
+
+@pytest.mark.parametrize("wrong", [{"sequence": 0}, {"sequence": True}, {"rank": "0"}, {}])
+@pytest.mark.parametrize("operation", ["push", "void"])
+async def test_a_change_without_a_proper_name_is_refused(
+    start_servers: Start, operation: str, wrong: dict[str, Any]
+) -> None:
+    worker = await started(start_servers, ROWS)
+    (message,) = worker.push_messages({"rows": one_row()}, step=0)
+    fields = {name: each for name, each in message.fields.items() if name != "sequence"}
+    nameless = Message(fields={**fields, **wrong}, tensors=message.tensors)
+
+    with pytest.raises(MalformedMessageError, match=r"'sequence'|'rank'"):
+        await worker.call(0, operation, nameless)
+
+
+async def test_a_push_that_was_refused_is_sent_again_corrected_or_voided(
+    start_servers: Start,
+) -> None:
+    """A gap that stayed would keep all from being taken that is far ahead of it."""
+    worker = await started(start_servers, ROWS)
+    pushes = [
+        worker.push_messages({"rows": one_row()}, step=n)[0] for n in range(MAX_LATER + 3)
+    ]
+    wrong = {**pushes[0].tensors, "0.grads": np.full((1, 4), np.nan, np.float32)}
+    with pytest.raises(NonFiniteGradientError):
+        await worker.call(0, "push", Message(fields=pushes[0].fields, tensors=wrong))
+    (status,) = await worker.ask("status")
+    assert [member["steps"] for member in status.fields["members"]] == [0]
+
+    corrected = await worker.call(0, "push", pushes[0])
+    assert corrected.fields["duplicate"] is False
+    with pytest.raises(SequenceTooEarlyError) as early:
+        await worker.call(0, "push", pushes[-1])
+    assert early.value.facts["awaited"] == 2
+
+    (voided,) = await worker.ask("void", sequence=2)
+    (again,) = await worker.ask("void", sequence=2)
+    assert (voided.fields["duplicate"], again.fields["duplicate"]) == (False, True)
+    for push, duplicate in ((pushes[1], True), (pushes[-1], False)):
+        answer = await worker.call(0, "push", push)
+        assert answer.fields["duplicate"] is duplicate
+    np.testing.assert_array_equal(await worker.pull("rows", [5]), -2 * one_row()[1])
+
+
+async def test_a_stranger_voids_nothing(start_servers: Start) -> None:
+    cluster = await start_servers(1)
+    worker, stranger = cluster.worker(), cluster.worker(7)
+    await worker.declare(ROWS)
+
+    with pytest.raises(UnknownWorkerError):
+        await stranger.ask("void", sequence=1)
 
 
 async def test_a_table_nobody_declared_is_named_in_the_error(start_servers: Start) -> None:
@@ -495,7 +547,7 @@ async def test_a_push_goes_on_when_its_caller_no_longer_waits(start_servers: Sta
         pushing.cancel()
 
     again = await worker.call(0, "push", message)
-    assert again.fields["duplicate"] == [True]
+    assert again.fields["duplicate"] is True
     values = await worker.pull("flat")
     assert values.min() == values.max() == -1.0
 

@@ -61,7 +61,7 @@ async def made(work: Coroutine[Any, Any, Any]) -> tuple[bool, Any]:
 async def pushes(cluster: Cluster, step: int, *, workers: int = 1) -> list[Message]:
     worker = cluster.worker()
     await worker.declare(FLAT, mode="sync", worker_num=workers)
-    worker.sequences = {"flat": step}
+    worker.sequence = step
     return worker.push_messages({"flat": np.ones(SIZE, np.float32)}, step=step)
 
 

@@ -51,7 +51,7 @@ async def test_a_push_with_a_wrong_learning_rate_is_refused_and_changes_nothing(
     worker = await started(start_servers, ROWS, FLAT, mode=mode)
     with pytest.raises(ContractError):
         await worker.push(GRADIENT, lr=rate)
-    worker.sequences.clear()
+    worker.sequence = 0
     await worker.push(GRADIENT, lr=0.5)
     after = await worker.pull("rows", [5], min_version=1)
     np.testing.assert_allclose(after, np.full((1, 4), -0.5), rtol=1e-5)
@@ -70,8 +70,8 @@ async def test_the_error_of_a_learning_rate_names_table_worker_and_range(
 async def test_an_exchange_with_a_wrong_learning_rate_is_refused(start_servers: Start) -> None:
     flat = TableSpec(name="flat", kind="dense", size=21, optimizer=OptimizerSpec(rule="sgd"))
     worker = await started(start_servers, flat, mode="localsgd")
-    part = {"table": "flat", "sequence": 1, "ack": 0, "max_rows": 1, "lr": 1e39}
-    fields = {"rank": 0, "incarnation": 1, "step": 0, "parts": [part]}
+    part = {"table": "flat", "ack": 0, "max_rows": 1, "lr": 1e39}
+    fields = {"rank": 0, "incarnation": 1, "sequence": 1, "step": 0, "parts": [part]}
     deltas = {"0.deltas": np.ones(21, np.float32)}
     with pytest.raises(LearningRateRefusedError):
         await worker.call(0, "exchange", Message(fields=fields, tensors=deltas))

@@ -34,7 +34,7 @@ FAST = {
 }
 FAR = 1 << 62
 TERMS = {"tables": [FLAT.to_wire()], "mode": "async", "worker_num": 2, "max_staleness": None}
-STEP = {"step": 0, "weight": 1.0, "parts": []}
+STEP = {"sequence": 1, "step": 0, "weight": 1.0, "parts": []}
 OPERATIONS: dict[str, dict[str, Any]] = {
     "declare": TERMS,
     "stage": {"table": "flat", "number": 1, "start": 0},
@@ -42,6 +42,7 @@ OPERATIONS: dict[str, dict[str, Any]] = {
     "answer": {"to": 0, "ends": True},
     "push": STEP,
     "exchange": STEP,
+    "void": {"sequence": 1},
     "assign": {"table": "flat", "only_if_new": False},
     "leave": {"step": 0},
     "wait_turn": {"step": 0},

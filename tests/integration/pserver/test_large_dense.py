@@ -77,7 +77,7 @@ async def test_pieces_sent_again_for_a_push_that_was_applied_change_nothing(
         await worker.send("push", ahead.messages())
     (answer, _) = await send(worker, ahead, "push")
 
-    assert answer.fields["duplicate"] == [True]
+    assert answer.fields["duplicate"] is True
     np.testing.assert_array_equal(await worker.pull("w"), -numbers(1))
 
 

@@ -53,6 +53,12 @@ def totals(entries: list[dict[str, Any]]) -> tuple[np.ndarray, np.ndarray]:
     return rows, flat
 
 
+async def taken_by(worker: Worker) -> list[Any]:
+    """Return which changes each pserver has taken, by worker."""
+    answers = await worker.ask("hold", cut="ledger", for_s=0, targets=[])
+    return [sorted(answer.fields["taken"]) for answer in answers]
+
+
 async def compare(worker: Worker, entries: list[dict[str, Any]]) -> None:
     rows, flat = totals(entries)
     np.testing.assert_array_equal(await worker.pull("rows", list(range(NUM_IDS))), rows)
@@ -68,13 +74,26 @@ async def test_async_pushes_sum_exactly(start_servers: Start, seed: int) -> None
     for worker in workers:
         await worker.declare(ROWS, FLAT, worker_num=NUM_WORKERS)
     entries = [[entry(dice) for _ in range(NUM_STEPS)] for _ in workers]
+    late = (5, 17, 30)
+    for nth in late:
+        plan.delay_reply(of="push", nth=nth)
 
     async def work(worker: Worker, mine: list[dict[str, Any]]) -> None:
+        pushes = [worker.push_messages(each, step=step) for step, each in enumerate(mine)]
+        random.Random(seed).shuffle(pushes)
         async with asyncio.TaskGroup() as tasks:
-            for step, each in enumerate(mine):
-                tasks.create_task(worker.push(each, step=step))
+            for push in pushes:
+                tasks.create_task(worker.send("push", push))
+
+    async def release() -> None:
+        held = [plan.held_reply(of="push", nth=nth) for nth in late]
+        for reply in held:
+            await reply.held.wait()
+        for reply in held:
+            reply.release()
 
     async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(release())
         for worker, mine in zip(workers, entries, strict=True):
             tasks.create_task(work(worker, mine))
 
@@ -82,7 +101,10 @@ async def test_async_pushes_sum_exactly(start_servers: Start, seed: int) -> None
         "drop_reply",
         "duplicate_request",
         "drop_request",
+        "delay_reply",
     }
+    for taken in await taken_by(workers[0]):
+        assert taken == [[each.rank, 1, NUM_STEPS + 1, [], []] for each in workers]
     await compare(workers[0], [each for mine in entries for each in mine])
 
 
@@ -148,6 +170,9 @@ async def test_geo_exchanges_sum_exactly_and_a_listener_hears_it_all(
     assert plan.fired
     everything = [each for mine in entries for each in mine]
     await compare(listener, everything)
+    one, two = await taken_by(listener)
+    assert one == two
+    assert all(each[2:] == [NUM_STEPS + 1, [], []] for each in one[:-1])
     touched = sorted({int(row) for each in everything for row in each["rows"][0]})
     assert sorted(received) == touched
     rows, _ = totals(everything)

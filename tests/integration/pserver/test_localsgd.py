@@ -131,16 +131,17 @@ async def test_a_worker_hears_what_the_others_said_last_of_their_losses(
 async def test_values_may_be_answered_wider_than_differences_came(start_servers: Start) -> None:
     (ada,) = await crew(await start_servers(1), 1, SGD)
     part = {
-        "table": "flat", "sequence": 1, "ack": 0, "max_rows": 1, "lr": 1.0,
+        "table": "flat", "ack": 0, "max_rows": 1, "lr": 1.0,
         "wire": "float16", "answer_wire": "float32",
     }  # fmt: skip
-    head = {"rank": 0, "incarnation": 1, "step": 0, "parts": [part]}
+    head = {"rank": 0, "incarnation": 1, "sequence": 1, "step": 0, "parts": [part]}
     deltas = {"0.deltas": np.full(SIZE, 0.1, np.float16)}
 
     (answer,) = await ada.send("exchange", [Message(fields=head, tensors=deltas)])
 
     np.testing.assert_array_equal(answer.tensors["0.rows"], -np.float32(np.float16(0.1)))
-    part |= {"sequence": 2, "answer_wire": "float64"}
+    head["sequence"] = 2
+    part |= {"answer_wire": "float64"}
     with pytest.raises(MalformedMessageError):
         await ada.send("exchange", [Message(fields=head, tensors=deltas)])
 

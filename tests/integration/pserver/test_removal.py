@@ -19,6 +19,7 @@ from paramfleet_pserver.requests.checked import exchange_request
 from paramfleet_pserver.tables.owners import Owners
 from paramfleet_pserver.tables.table import SparseTable
 from paramfleet_pserver.tables.table_store import TableStore
+from paramfleet_shared.net.wire.identity import ChangeIdentity
 from paramfleet_shared.net.wire.message import Message
 from paramfleet_shared.tables.routing import route
 from paramfleet_shared.tables.rowstore import initial_rows
@@ -93,9 +94,10 @@ class Worker:
         """Send what has moved, and take the answer; return whether more waits."""
         deltas = self.replica.take_delta()
         self.sequence += 1
-        part = {"table": "rows", "sequence": self.sequence, "ack": self.ack, "lr": 1.0}
+        part = {"table": "rows", "ack": self.ack, "lr": 1.0}
         part |= {"max_rows": max_rows, "wire": "float32", "damping": 0.5}
-        fields: dict[str, Any] = {"rank": self.rank, "incarnation": 1, "parts": [part]}
+        identity = ChangeIdentity(self.rank, 1, self.sequence)
+        fields = {**identity.fields(), "parts": [part]}
         sent: dict[str, NDArray[Any]] = {"0.ids": deltas.ids, "0.offsets": deltas.offsets}
         sent["0.deltas"] = deltas.values
         message = Message(fields={**fields, "step": self.sequence}, tensors=sent)

@@ -265,7 +265,7 @@ async def test_a_push_kept_or_applied_is_a_success_when_it_is_sent_again(
     await bob.push(ones(), step=0)
     applied = await ada.call(0, "push", message)
 
-    assert kept.fields["duplicate"] == applied.fields["duplicate"] == [True]
+    assert kept.fields["duplicate"] is applied.fields["duplicate"] is True
     np.testing.assert_array_equal(
         await ada.pull("flat", min_version=1), np.full(SIZE, -1, np.float32)
     )
@@ -277,8 +277,10 @@ async def test_a_push_without_any_table_counts_for_its_step_and_may_be_repeated(
     ada, bob = await crew(await start_servers(1), 2, FLAT)
     await ada.push(ones(), step=0)
 
-    for _ in range(2):
-        await bob.push({}, step=0)
+    push = bob.push_messages({}, step=0)
+    for duplicate in (False, True):
+        (answer,) = await bob.send("push", push)
+        assert answer.fields["duplicate"] is duplicate
 
     np.testing.assert_array_equal(
         await ada.pull("flat", min_version=1), np.full(SIZE, -0.5, np.float32)

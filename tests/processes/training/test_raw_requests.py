@@ -74,8 +74,8 @@ class Hand:
     def pushes(self, sequence: int, value: Any = 1.0, dtype: Any = np.float32) -> list[Message]:
         """Return a push of ``value`` to every number, one message a pserver."""
         grads = np.full((len(IDS), self.spec.dim), value, dtype)
-        writes = [Write(table="ledger", sequence=sequence, values=grads, rows=self.rows)]
-        fields = {**self.about, "step": 0, "weight": 1.0}
+        writes = [Write(table="ledger", values=grads, rows=self.rows)]
+        fields = {**self.about, "sequence": sequence, "step": 0, "weight": 1.0}
         return write_messages(writes, self.placement, fields, values_name="grads")
 
     async def push(self, messages: list[Message], timeout_s: float = 10) -> list[bool]:
@@ -84,7 +84,7 @@ class Hand:
             await channel.call("push", message, timeout_s=timeout_s)
             for channel, message in zip(self.channels, messages, strict=True)
         ]
-        return [answer.fields["duplicate"][0] for answer in answers]
+        return [answer.fields["duplicate"] for answer in answers]
 
     async def total(self) -> set[float]:
         """Return the different numbers in the table."""

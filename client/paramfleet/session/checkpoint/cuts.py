@@ -16,6 +16,7 @@ from paramfleet.transport.pservers import PServers
 from paramfleet.transport.requests import Author
 from paramfleet_shared.checkpoint.cuts import Cut
 from paramfleet_shared.errors import FleetError
+from paramfleet_shared.net.wire.identity import FIRST_SEQUENCE
 from paramfleet_shared.net.wire.message import Message
 from paramfleet_shared.system.clock import Clock
 
@@ -33,11 +34,30 @@ _MAX_POLL_S = 0.1
 _LET_GO_S = 5.0
 """Seconds to try to end what is held."""
 
-Source = tuple[int, int, str]
-"""Worker, incarnation and table."""
+Source = tuple[int, int]
+"""Worker and incarnation."""
 
-_Taken = tuple[int, int, tuple[int, ...]]
-"""All sequences from the first to before the second number, and those behind."""
+
+class _Taken(NamedTuple):
+    """Which changes a pserver has taken."""
+
+    end: int = FIRST_SEQUENCE
+    """All before it."""
+    later: tuple[int, ...] = ()
+    """And these."""
+    voided: tuple[int, ...] = ()
+    """Those of them that had no effect: the pserver refused them, and the worker gave up."""
+
+    @property
+    def last(self) -> int:
+        return max(self.later, default=self.end - 1)
+
+    @property
+    def num(self) -> int:
+        return self.end + len(self.later)
+
+    def has(self, sequence: int) -> bool:
+        return sequence < self.end or sequence in self.later
 
 
 class Verdict(NamedTuple):
@@ -46,7 +66,7 @@ class Verdict(NamedTuple):
     agree: bool
     """Whether all hold the same pushes."""
     targets: list[list[Any]]
-    """What is to be let through: worker, incarnation, table, last sequence."""
+    """What is to be let through: worker, incarnation, last sequence."""
     reason: str
     """What one lacks, in words; empty if they agree."""
     hopeless: bool
@@ -61,8 +81,8 @@ def judge(answers: Sequence[Mapping[str, Any]]) -> Verdict:
     """
     taken = [
         {
-            (int(rank), int(life), str(table)): (int(oldest), int(end), tuple(later))
-            for rank, life, table, oldest, end, later in answer["taken"]
+            (int(rank), int(life)): _Taken(int(end), tuple(later), tuple(voided))
+            for rank, life, end, later, voided in answer["taken"]
         }
         for answer in answers
     ]
@@ -70,17 +90,20 @@ def judge(answers: Sequence[Mapping[str, Any]]) -> Verdict:
     targets: list[list[Any]] = []
     reason, hopeless = "", False
     for source in sorted({source for each in taken for source in each}):
-        found = [each.get(source, (1, 1, ())) for each in taken]
-        last = max(map(_last, found))
-        targets.append([*source, last])
+        found = [each.get(source, _Taken()) for each in taken]
+        targets.append([*source, max(each.last for each in found)])
         if len(set(found)) == 1:
             continue
-        behind = min(range(len(found)), key=lambda server: _count(found[server]))
+        refused = _refused(source, found)
+        behind = min(range(len(found)), key=lambda server: found[server].num)
         is_gone = lives[behind].get(source[0], 0) > source[1]
-        if not reason or (is_gone and not hopeless):
-            ahead = max(range(len(found)), key=lambda server: _count(found[server]))
-            reason = _lack(source, found, behind=behind, ahead=ahead, is_gone=is_gone)
-        hopeless |= is_gone
+        will_not_come = is_gone or bool(refused)
+        if not reason or (will_not_come and not hopeless):
+            ahead = max(range(len(found)), key=lambda server: found[server].num)
+            reason = refused or _lack(
+                source, found, behind=behind, ahead=ahead, is_gone=is_gone
+            )
+        hopeless |= will_not_come
     for server, answer in enumerate(answers):
         for rank, life in answer["unfinished"]:
             is_gone = lives[server].get(int(rank), 0) > int(life)
@@ -169,33 +192,36 @@ async def _let_go(pservers: PServers, hold: Mapping[str, Any]) -> None:
         return
 
 
-def _last(taken: _Taken) -> int:
-    return max(taken[1] - 1, *taken[2]) if taken[2] else taken[1] - 1
-
-
-def _count(taken: _Taken) -> int:
-    return taken[1] - taken[0] + len(taken[2])
-
-
-def _has(taken: _Taken, sequence: int) -> bool:
-    return taken[0] <= sequence < taken[1] or sequence in taken[2]
+def _refused(source: Source, found: Sequence[_Taken]) -> str:
+    """Return which push is in some pservers alone for good, in words; empty for none."""
+    voided = sorted({sequence for each in found for sequence in each.voided})
+    for sequence in voided:
+        refused = [sequence in each.voided for each in found]
+        kept = [
+            server
+            for server, each in enumerate(found)
+            if each.has(sequence) and not refused[server]
+        ]
+        if kept:
+            return (
+                f"pserver {refused.index(True)} refused push {sequence} of worker {source[0]}, "
+                f"which pserver {kept[0]} has"
+            )
+    return ""
 
 
 def _lack(
     source: Source, found: Sequence[_Taken], *, behind: int, ahead: int, is_gone: bool
 ) -> str:
-    worker, life, table = source
+    worker, life = source
     missing = [
         sequence
-        for sequence in (found[behind][1], *found[ahead][2])
-        if _has(found[ahead], sequence) and not _has(found[behind], sequence)
+        for sequence in (found[behind].end, *found[ahead].later)
+        if found[ahead].has(sequence) and not found[behind].has(sequence)
     ]
     which = f"push {missing[0]}" if missing else "pushes"
     why = f", whose process {life} is gone" if is_gone else ""
-    return (
-        f"pserver {behind} lacks {which} of worker {worker} to table {table!r}, which pserver "
-        f"{ahead} has{why}"
-    )
+    return f"pserver {behind} lacks {which} of worker {worker}, which pserver {ahead} has{why}"
 
 
 def _different_steps(answers: Sequence[Message]) -> str:

@@ -127,7 +127,6 @@ class PserverSynchronizer:
         self._residuals: list[Residual[NDArray[np.float32], Encoded]] = [
             Residual(form) for _ in blocks
         ]
-        self._sequence = 0
         self._loss: float | None = None
         self._others: Sequence[float] = ()
         self._turn = asyncio.Lock()
@@ -229,7 +228,6 @@ class PserverSynchronizer:
 
     def _write(self, fragment: int, learned_F: NDArray[np.float32]) -> Write:
         """Describe a difference as it travels; what that loses of it goes with the next."""
-        self._sequence += 1
         wire: WireDtype = "float32" if self.is_last else self._settings.wire_dtype
         residual, slices = self._residuals[fragment], self._slices[fragment]
         if wire == "float32":
@@ -243,7 +241,6 @@ class PserverSynchronizer:
             self._ledger.sent(part.rows.nbytes + scales)
         return Write(
             table=self._blocks[fragment].name,
-            sequence=self._sequence,
             values=learned_F,
             lr=self._settings.outer_lr,
             wire=wire,
@@ -255,14 +252,14 @@ class PserverSynchronizer:
     ) -> _Received:
         answer_wire = answer_dtype(write.wire)
         about = {"ack": 0, "max_rows": 1, "answer_wire": answer_wire}
-        messages = write_messages(
-            [write],
-            self.job.placement,
-            {**self.job.author.fields(), "step": step, "loss": loss},
-            values_name="deltas",
-            part_fields=lambda _server, _write: about,
-        )
         async with self._turn:
+            messages = write_messages(
+                [write],
+                self.job.placement,
+                {**self.job.author.change(), "step": step, "loss": loss},
+                values_name="deltas",
+                part_fields=lambda _server, _write: about,
+            )
             answers = await self.job.pservers.change("exchange", messages)
             values_F = await fetch_exchanged(
                 self.job, self._blocks[fragment], answers, 0, wire=answer_wire
@@ -271,8 +268,9 @@ class PserverSynchronizer:
 
     async def _end_exchange(self, step: int, loss: float | None) -> _Received:
         """End an exchange whose pieces have been sent."""
-        fields = {**self.job.author.fields(), "step": step, "loss": loss, "parts": []}
-        return _received(None, await self.job.pservers.call_all("exchange", fields))
+        fields = {**self.job.author.change(), "step": step, "loss": loss, "parts": []}
+        ends = [Message(fields=fields)] * self.job.placement.num_servers
+        return _received(None, await self.job.pservers.change("exchange", ends))
 
 
 def _received(values_F: NDArray[np.float32] | None, answers: Sequence[Message]) -> _Received:

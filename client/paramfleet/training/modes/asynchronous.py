@@ -180,17 +180,15 @@ class AsyncMode(ServedMode):
                 writes = await asyncio.to_thread(self._writes, gradients)
         else:
             writes = self._writes(gradients)
-        await self._push(gradients, writes)
+        await self._push(self._new_push(gradients), writes)
 
     async def _push_rest(self) -> None:
         for gradient in self._outgoing.take_rest():
-            self._sequence += 1
             rest = StepGradients(step=max(self._step - 1, 0), examples=0, parts=(gradient,))
             write = Write(
                 table=gradient.name,
-                sequence=self._sequence,
                 values=gradient.grads,
                 rows=gradient.rows,
                 lr=gradient.lr,
             )
-            await self._push(rest, [write])
+            await self._push(self._new_push(rest), [write])

@@ -210,7 +210,7 @@ class Outgoing:
         if pull is not None:
             pull.rests.append(self._rows[read.table].find(pull.rows.ids_U))
 
-    def write(self, gradient: TableGradient, *, sequence: int) -> Write:
+    def write(self, gradient: TableGradient) -> Write:
         """Return what is pushed of a table for a gradient."""
         name, rows, values = gradient.name, gradient.rows, gradient.grads
         self._rates[name] = gradient.lr
@@ -229,7 +229,6 @@ class Outgoing:
             encoded = [whole.part(rows.of(self._placement, server)[0]) for server in servers]
         return Write(
             table=name,
-            sequence=sequence,
             values=values,
             rows=rows,
             lr=gradient.lr,

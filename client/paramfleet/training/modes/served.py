@@ -29,6 +29,7 @@ from paramfleet.training.modes.base import (
 from paramfleet.training.modes.outgoing import Outgoing
 from paramfleet.training.modes.sender import StepGradients, TableGradient
 from paramfleet.transport.requests import Read, ReadPlan, Rows, Write, write_messages
+from paramfleet_shared.errors import FleetError
 from paramfleet_shared.errors.served import (
     KnownIdsGoneError,
     PulledIdsGoneError,
@@ -66,7 +67,6 @@ class ServedMode(Mode):
         self._mode = mode
         self._tables = tables
         self._step = 0
-        self._sequence = 0
         shards = job.placement.num_shards
         self._specs = [
             spec_of(table, rule=server_rule(optimizer, group, sparse=True), num_shards=shards)
@@ -296,26 +296,37 @@ class ServedMode(Mode):
         return StepGradients(step=self._step, examples=examples, parts=tuple(parts))
 
     def _writes(self, gradients: StepGradients) -> list[Write]:
-        """Return what a step pushes; each call is a new push with a new identity."""
-        self._sequence += 1
-        return [self._outgoing.write(part, sequence=self._sequence) for part in gradients.parts]
+        """Return what a step pushes, narrowed: each call takes what is left of it once."""
+        return [self._outgoing.write(part) for part in gradients.parts]
 
-    async def _push(self, gradients: StepGradients, writes: list[Write]) -> None:
-        """Push, and once more with all ids if a pserver doesn't keep those of a pull."""
-        change = self._job.pservers.change
-        try:
-            await change("push", self._push_messages(gradients, writes))
-        except PulledIdsGoneError as gone:
-            self._outgoing.note_gone(gone)
-            writes = [replace(write, pulled=None) for write in writes]
-            await change("push", self._push_messages(gradients, writes))
+    async def _push(self, fields: dict[str, Any], writes: list[Write]) -> None:
+        """Push, and once more with all ids if a pserver doesn't keep those of a pull.
 
-    def _push_messages(self, gradients: StepGradients, writes: list[Write]) -> list[Message]:
+        Args:
+            fields: Of every message, as ``_new_push`` makes them.
+            writes: What is pushed.
+        """
+
+        def corrected(refusal: FleetError) -> list[Message] | None:
+            if not isinstance(refusal, PulledIdsGoneError):
+                return None
+            self._outgoing.note_gone(refusal)
+            with_ids = [replace(write, pulled=None) for write in writes]
+            return self._push_messages(fields, with_ids)
+
+        messages = self._push_messages(fields, writes)
+        await self._job.pservers.change("push", messages, corrected=corrected)
+
+    def _new_push(self, gradients: StepGradients) -> dict[str, Any]:
+        """Return the fields of a push, with a new identity."""
         fields = {
-            **self._job.author.fields(),
+            **self._job.author.change(),
             "step": gradients.step,
             "weight": float(gradients.examples),
         }
         if gradients.first is not None:
             fields["first"] = gradients.first
+        return fields
+
+    def _push_messages(self, fields: dict[str, Any], writes: list[Write]) -> list[Message]:
         return write_messages(writes, self._job.placement, fields, values_name="grads")

@@ -159,7 +159,8 @@ class SyncMode(ServedMode):
             StepIncompleteError: if another worker's push didn't come in time.
         """
         job, times = self._job, self._job.times
-        pushes = self._push_messages(gradients, writes)
+        fields = self._new_push(gradients)
+        pushes = self._push_messages(fields, writes)
         times.switch("barrier")  # what of it wasn't one is known in the end
         began = times.seconds("barrier")
         try:
@@ -168,18 +169,22 @@ class SyncMode(ServedMode):
             self._small.note_gone()
         except StepIncompleteError:
             if not job.communicator.session.life.orders.paused:
+                job.pservers.give_up(fields)
                 raise
+        except BaseException:
+            job.pservers.give_up(fields)
+            raise
         else:
             took_s = times.seconds("barrier") - began
             times.move(max(0.0, took_s - waited_s), "barrier", "push")
             self._outgoing.confirm(plan)
             return answers
-        await self._push(gradients, writes)
+        await self._push(fields, writes)
         return await self._pull(plan, gradients.step + 1)
 
     async def _push_alone(self, gradients: StepGradients, writes: list[Write]) -> None:
         """Push; what the training thread waits for after that is the others' pushes."""
-        await self._push(gradients, writes)
+        await self._push(self._new_push(gradients), writes)
         self._job.times.switch("barrier")
 
     def _min_step(self) -> int:

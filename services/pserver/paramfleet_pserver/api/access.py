@@ -21,6 +21,7 @@ ACTING = frozenset(
         "push",
         "step",
         "exchange",
+        "void",
         "assign",
         "leave",
         "wait_turn",

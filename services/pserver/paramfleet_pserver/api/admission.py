@@ -9,6 +9,7 @@ from paramfleet_pserver.tables.owners import Owners
 from paramfleet_pserver.tables.parts import SparsePart
 from paramfleet_pserver.tables.table import SparseTable
 from paramfleet_pserver.waiting.holding import Holding
+from paramfleet_shared.net.wire.identity import ChangeIdentity
 
 __all__ = ["Hold", "admit", "claim", "creating"]
 
@@ -17,7 +18,7 @@ class Hold(NamedTuple):
     """What may keep a change back for a checkpoint."""
 
     holding: Holding
-    parts: Sequence[PushPart] | Sequence[ExchangePart]
+    identity: ChangeIdentity
     """The change's."""
     deadline: float | None
     """In the clock's time."""
@@ -75,7 +76,7 @@ async def admit(
     try:
         while True:
             if hold is not None and hold.holding.is_held:
-                await hold.holding.pass_through(hold.parts, deadline=hold.deadline)
+                await hold.holding.pass_through(hold.identity, deadline=hold.deadline)
             parts = judge()
             if claims is None:
                 claims = claim_at_once(_wanted_of(parts))

@@ -22,8 +22,8 @@ from paramfleet_shared.net.wire.message import Message
 __all__ = ["answer_pull", "apply_exchange", "apply_push", "keep_push", "take_step"]
 
 
-async def keep_push(training: Training, owners: Owners, push: PushRequest) -> list[bool]:
-    """Keep the gradients of a step of sync until it is whole; returns which parts are new.
+async def keep_push(training: Training, owners: Owners, push: PushRequest) -> bool:
+    """Keep the gradients of a step of sync until it is whole; returns whether they are new.
 
     Raises:
         CapacityError: if there is no room for their new rows; nothing is kept.
@@ -31,7 +31,7 @@ async def keep_push(training: Training, owners: Owners, push: PushRequest) -> li
     """
     command = Contribute(push)
     claims = await admit(partial(training.machine.judge, command), owners)
-    return training.execute(command, claims=claims).fresh
+    return training.execute(command, claims=claims).is_fresh
 
 
 async def take_step(
@@ -44,9 +44,9 @@ async def take_step(
     Raises:
         StepIncompleteError: if the request's deadline comes first.
     """
-    fresh = await keep_push(training, owners, push)
+    is_fresh = await keep_push(training, owners, push)
     waited_s = await training.waits.wait(push.step + 1, deadline=request.deadline)
-    facts = {"duplicate": [not each for each in fresh], "waited_s": waited_s}
+    facts = {"duplicate": not is_fresh, "waited_s": waited_s}
     return await answer_pull(training, owners, pull, alone=request.is_alone, **facts)
 
 
@@ -84,8 +84,8 @@ async def answer_pull(
 
 async def apply_push(
     training: Training, owners: Owners, push: PushRequest, holding: Holding, request: Request
-) -> list[bool]:
-    """Apply the gradients of a step of async; returns which parts are new.
+) -> bool:
+    """Apply the gradients of a step of async; returns whether they are new.
 
     Args:
         training: Whose tables they are.
@@ -102,14 +102,14 @@ async def apply_push(
         TableMemoryError: if there is no memory for them; nothing is changed.
     """
     command = Update(push)
-    hold = Hold(holding, push.parts, request.deadline)
+    hold = Hold(holding, push.identity, request.deadline)
     claims = await admit(partial(training.machine.judge, command), owners, hold)
     outcome = training.execute(command, claims=claims, alone=request.is_alone)
     _note(holding, push, outcome)
     await _until_applied(training, outcome)
-    if not all(outcome.fresh):
+    if not outcome.is_fresh:
         await owners.settle()  # the original may still be on its way
-    return outcome.fresh
+    return outcome.is_fresh
 
 
 async def apply_exchange(
@@ -139,13 +139,13 @@ async def apply_exchange(
         TableMemoryError: if there is no memory for them; nothing is changed.
     """
     command = Exchange(exchange)
-    hold = Hold(holding, exchange.parts, request.deadline)
+    hold = Hold(holding, exchange.identity, request.deadline)
     claims = await admit(partial(training.machine.judge, command), owners, hold)
     outcome = training.execute(command, claims=claims)
     _note(holding, exchange, outcome)
     losses = training.note_loss(exchange.rank, exchange.loss)
     await _until_applied(training, outcome)
-    if not all(outcome.fresh):
+    if not outcome.is_fresh:
         await owners.settle()  # the original may still be on its way
     assert outcome.taken is not None, "of an exchange"
     return await outcome.taken.read(), losses
@@ -166,5 +166,5 @@ async def _until_applied(training: Training, outcome: Outcome) -> None:
 
 def _note(holding: Holding, change: PushRequest | ExchangeRequest, outcome: Outcome) -> None:
     """Let a hold know whether more of a change will come."""
-    if any(outcome.fresh) or not change.parts:
-        holding.note(change.rank, change.incarnation, continues=change.continues)
+    if outcome.is_fresh:
+        holding.note(change.identity, continues=change.continues)

@@ -23,8 +23,9 @@ from paramfleet_pserver.api.pushing import (
 from paramfleet_pserver.api.reading import pull_of_step, read_packed
 from paramfleet_pserver.checkpoint.routes import Checkpointing
 from paramfleet_pserver.commands.machine import kind_of
-from paramfleet_pserver.commands.records import Assign, Join, Leave, Limit, Lose, Make
+from paramfleet_pserver.commands.records import Assign, Join, Leave, Limit, Lose, Make, Void
 from paramfleet_pserver.commands.terms import Terms
+from paramfleet_pserver.requests.changes import identity_of
 from paramfleet_pserver.requests.checked import (
     DeclareRequest,
     declare_request,
@@ -60,8 +61,8 @@ from paramfleet_shared.values.ids import Rank, Step
 __all__ = ["OPERATIONS", "Routes"]
 
 OPERATIONS = (
-    "declare", "pull", "stage", "push", "step", "exchange", "assign", "leave", "wait_turn",
-    "hold", "save", "load", "status", "total", "answer", "states",
+    "declare", "pull", "stage", "push", "step", "exchange", "void", "assign", "leave",
+    "wait_turn", "hold", "save", "load", "status", "total", "answer", "states",
 )  # fmt: skip
 """Methods of ``Routes``, by the names they have on the wire."""
 
@@ -215,14 +216,14 @@ class Routes:
         push = await read_packed(read, self._staging.fill(request.message), self._store)
         await check_change(push)
         if training.mode.in_step:
-            fresh = await keep_push(training, self._owners, push)
+            is_fresh = await keep_push(training, self._owners, push)
         else:
-            fresh = await apply_push(training, self._owners, push, self._holding, request)
+            is_fresh = await apply_push(training, self._owners, push, self._holding, request)
         return Message(
             fields={
                 "versions": [part.table.version for part in push.parts],
                 "slowest": training.slowest_but(push.rank),
-                "duplicate": [not each for each in fresh],
+                "duplicate": not is_fresh,
             }
         )
 
@@ -254,6 +255,12 @@ class Routes:
             },
             tensors=tensors,
         )
+
+    async def void(self, request: Request) -> Message:
+        """Take a change that the worker gave up, without any effect; may be repeated."""
+        training = self._trained("void")
+        identity = identity_of(Fields(request.message.fields, where="void"))
+        return Message(fields={"duplicate": not training.execute(Void(identity)).is_fresh})
 
     async def assign(self, request: Request) -> Message:
         """Overwrite the range of a dense table, unless it holds more than first values."""

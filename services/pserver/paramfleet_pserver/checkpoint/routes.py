@@ -110,7 +110,8 @@ class Checkpointing:
         return Message(
             fields={
                 "taken": [
-                    [*each[:-1], list(each.later)] for each in training.identities.taken()
+                    [*each[:3], list(each.later), list(each.voided)]
+                    for each in training.identities.taken()
                 ],
                 "unfinished": [list(each) for each in self.holding.unfinished()],
                 "incarnations": [
@@ -342,7 +343,7 @@ def _name_of(name: Any) -> str:
 
 
 def _targets_of(wire: Any) -> Mapping[Source, int]:
-    """Read ``[[worker, incarnation, table, sequence], ...]``.
+    """Read ``[[worker, incarnation, sequence], ...]``.
 
     Raises:
         MalformedMessageError: if it is anything else.
@@ -350,9 +351,9 @@ def _targets_of(wire: Any) -> Mapping[Source, int]:
     targets: dict[Source, int] = {}
     for each in wire if type(wire) is list else [None]:
         match each:
-            case [int(worker), int(incarnation), str(table), int(sequence)]:
-                targets[worker, incarnation, table] = sequence
+            case [int(worker), int(incarnation), int(sequence)]:
+                targets[worker, incarnation] = sequence
             case _:
-                rule = "must be a list of [worker, incarnation, table, sequence]"
+                rule = "must be a list of [worker, incarnation, sequence]"
                 raise MalformedMessageError(where="hold field 'targets'", rule=rule)
     return targets

@@ -24,7 +24,9 @@ from paramfleet_pserver.commands.records import (
     NewRows,
     Remove,
     Update,
+    Void,
 )
+from paramfleet_pserver.requests.changes import identity_of
 from paramfleet_pserver.requests.checked import (
     ExchangePart,
     ExchangeRequest,
@@ -134,8 +136,7 @@ def _describe_exchange(command: Exchange) -> _Described:
 
 def _describe_head(change: PushRequest | ExchangeRequest) -> dict[str, Any]:
     return {
-        "rank": change.rank,
-        "incarnation": change.incarnation,
+        **change.identity.fields(),
         "step": change.step,
         "continues": change.continues,
     }
@@ -148,7 +149,6 @@ def _describe_part(
     content = part.content
     about: dict[str, Any] = {
         "table": part.table.spec.name,
-        "sequence": part.identity.sequence,
         "wire": content.wire,
     }
     tensors[f"{index}.{what}"] = content.numbers.rows
@@ -162,6 +162,10 @@ def _describe_part(
         about |= {"start": where.start, "stop": where.stop}
         about |= {"update": piece.first, "square": piece.square}
     return about
+
+
+def _describe_void(command: Void) -> _Described:
+    return command.identity.fields(), {}
 
 
 def _describe_assign(command: Assign) -> _Described:
@@ -285,6 +289,7 @@ _KINDS: Mapping[type, str] = {
     Update: "update",
     Contribute: "contribute",
     Exchange: "exchange",
+    Void: "void",
     Assign: "assign",
     Fence: "fence",
     Join: "join",
@@ -303,6 +308,7 @@ _DESCRIBED: Mapping[type, Callable[[Any], _Described]] = {
     Update: _describe_push,
     Contribute: _describe_push,
     Exchange: _describe_exchange,
+    Void: _describe_void,
     Assign: _describe_assign,
     Fence: _describe_member,
     Join: _describe_member,
@@ -321,6 +327,7 @@ _READERS: Mapping[str, Callable[[Message, TableStore], Command]] = {
     "update": lambda message, store: Update(push_request(message, store, pieces=True)),
     "contribute": lambda message, store: Contribute(push_request(message, store)),
     "exchange": lambda message, store: Exchange(exchange_request(message, store)),
+    "void": lambda message, _: Void(identity_of(Fields(message.fields, where="void"))),
     "assign": lambda message, store: Assign(assign_request(message, store)),
     "fence": lambda message, _: _read_member(message, Fence),
     "join": lambda message, _: _read_member(message, Join),

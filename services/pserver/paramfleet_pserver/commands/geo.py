@@ -92,7 +92,7 @@ class GeoExchange(ServerMode):
             table = part.table
             content = part.content
             if isinstance(table, DenseTable) and isinstance(content, DensePart):
-                content = table.resolved(content, part.identity)
+                content = table.resolved(content, request.identity)
             number = table.number_of(content)
             if isinstance(table, DenseTable) and self._is_guarded(part):
                 pace, num_steps = Pace(len(self._ranks), part.damping), part.guarded_steps

@@ -10,7 +10,7 @@ A command that is refused has changed nothing: everything that can refuse it com
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 from paramfleet_pserver.commands.applying import StepApplier
@@ -33,6 +33,7 @@ from paramfleet_pserver.commands.records import (
     Make,
     Remove,
     Update,
+    Void,
 )
 from paramfleet_pserver.commands.taking import Taken
 from paramfleet_pserver.commands.terms import Terms
@@ -55,6 +56,7 @@ from paramfleet_shared.errors.served import (
     OperationModeError,
     UnknownWorkerError,
 )
+from paramfleet_shared.net.wire.identity import ChangeIdentity
 from paramfleet_shared.values.ids import Rank, Step
 
 __all__ = ["Machine", "Outcome", "kind_of"]
@@ -72,8 +74,8 @@ class Outcome:
 
     applied: asyncio.Future[None]
     """Done when the owners have carried it out; it must not be cancelled."""
-    fresh: list[bool] = field(default_factory=list)
-    """Which parts of a change weren't taken before."""
+    is_fresh: bool = True
+    """Whether a change wasn't taken before: it is taken wholly or not at all."""
     released: tuple[Release, ...] = ()
     """Steps that may begin now."""
     is_changed: bool = True
@@ -150,7 +152,7 @@ class Machine:
         Raises:
             TablesDamagedError: if a change was applied in part.
             FencedError: if a newer incarnation of the worker is known.
-            SequenceExpiredError: if a sequence is from before a gap that was given up.
+            SequenceTooEarlyError: if its sequence is too far ahead of one that hasn't come.
             UnknownWorkerError: if the worker takes no part.
             ParkedStepError: if its step may not begin yet.
             OperationModeError: if the job's mode has no such change.
@@ -159,19 +161,18 @@ class Machine:
         self.check_whole()
         match command:
             case Contribute(push):
-                if not self._is_new(push, self._fresh(push)):
+                if not self.identities.check(push.identity):
                     return ()
                 self._stepping("contribute").reservoir.check(push.rank, push.step, push.weight)
                 return push.parts
             case Update(push):
-                new = [part for part in push.parts if self.identities.is_fresh(part.identity)]
+                is_fresh = self.identities.check(push.identity)
                 self.gate.check(push.rank, push.step)
-                return new
+                return push.parts if is_fresh else ()
             case Exchange(exchange):
-                parts = exchange.parts
-                added = [part for part in parts if self.identities.is_fresh(part.identity)]
+                is_fresh = self.identities.check(exchange.identity)
                 self.gate.check(exchange.rank, exchange.step)
-                return added
+                return exchange.parts if is_fresh else ()
 
     def execute(
         self,
@@ -238,9 +239,11 @@ class Machine:
             raise OperationModeError(operation=operation, mode=self.terms.mode)
         return self.mode
 
-    def _admit(self, command: Fence | Join | Leave | Lose | Limit) -> Outcome:
+    def _admit(self, command: Void | Fence | Join | Leave | Lose | Limit) -> Outcome:
         """Execute what changes no row."""
         match command:
+            case Void(identity):
+                return self._void(identity)
             case Fence(rank, incarnation):
                 self.identities.fence(rank, incarnation)
                 return self._done()
@@ -269,23 +272,21 @@ class Machine:
         return self._done(released=self.gate.limit(max_staleness))
 
     def _update(self, push: PushRequest, claims: Claims, *, alone: bool) -> Outcome:
-        fresh = self._fresh(push)
+        is_fresh = self.identities.check(push.identity)
         self.gate.check(push.rank, push.step)
-        new = [part for part, is_fresh in zip(push.parts, fresh, strict=True) if is_fresh]
-        jobs: list[Job] = []
-        for part in new:
-            self.identities.record(part.identity)
-            jobs += self._jobs(part)
+        self.identities.record(push.identity)
+        new = push.parts if is_fresh else ()
+        jobs = [job for part in new for job in self._jobs(part, push.identity)]
         applied = self._owners.start(jobs, alone=alone)
         when_done(applied, partial(self._note_end, push.step, new, claims))
         released = () if push.continues else self._commit(push.rank, push.step, push.first)
-        return Outcome(applied=applied, fresh=fresh, released=released)
+        return Outcome(applied=applied, is_fresh=is_fresh, released=released)
 
-    def _jobs(self, part: PushPart) -> list[Job]:
+    def _jobs(self, part: PushPart, identity: ChangeIdentity) -> list[Job]:
         """Return the update that a part is."""
         table, content = part.table, part.content
         if isinstance(table, DenseTable) and isinstance(content, DensePart):
-            content = table.resolved(content, part.identity)
+            content = table.resolved(content, identity)
         step = table.number_of(content)
         if self.terms.async_rate == "full":
             return table.update_jobs([content], lr=part.lr, step=step)
@@ -295,30 +296,34 @@ class Machine:
 
     def _contribute(self, push: PushRequest, claims: Claims) -> Outcome:
         steps = self._stepping("contribute")
-        fresh = self._fresh(push)
-        if not self._is_new(push, fresh):
+        if not self.identities.check(push.identity):
             claims.release()
-            return self._done(fresh=fresh, is_changed=False)
+            return self._done(is_fresh=False, is_changed=False)
         steps.reservoir.check(push.rank, push.step, push.weight)
-        for part in push.parts:
-            self.identities.record(part.identity)
+        self.identities.record(push.identity)
         released = self._commit(push.rank, push.step)
         steps.keep(push, claims)
-        return self._done(fresh=fresh, released=released)
+        return self._done(released=released)
 
     def _exchange(self, exchange: ExchangeRequest, claims: Claims) -> Outcome:
         geo = self._exchanging("exchange")
-        fresh = self._fresh(exchange)
+        is_fresh = self.identities.check(exchange.identity)
         self.gate.check(exchange.rank, exchange.step)
-        new = [part for part, is_fresh in zip(exchange.parts, fresh, strict=True) if is_fresh]
-        for part in new:
-            self.identities.record(part.identity)
+        self.identities.record(exchange.identity)
+        new = exchange.parts if is_fresh else ()
         jobs = geo.jobs(exchange, new, share=geo.share(self.num_members))
         taken = geo.take(exchange)
         applied = self._owners.start([*jobs, *taken.jobs()])
         when_done(applied, partial(self._note_end, exchange.step, new, claims))
         released = self._commit(exchange.rank, exchange.step)
-        return Outcome(applied=applied, fresh=fresh, released=released, taken=taken)
+        return Outcome(applied=applied, is_fresh=is_fresh, released=released, taken=taken)
+
+    def _void(self, identity: ChangeIdentity) -> Outcome:
+        self.check_whole()
+        self.check_rank(Rank(identity.worker))
+        is_fresh = self.identities.check_void(identity)
+        self.identities.record(identity, voided=True)
+        return self._done(is_fresh=is_fresh, is_changed=is_fresh)
 
     def _create(
         self, command: Create, reads: Sequence[Job] | None, claims: Claims, *, alone: bool
@@ -390,15 +395,6 @@ class Machine:
         if rank not in self.gate.committed():
             return ()
         return self.gate.commit(rank, step, first=first)
-
-    def _fresh(self, change: PushRequest | ExchangeRequest) -> list[bool]:
-        return [self.identities.is_fresh(part.identity) for part in change.parts]
-
-    def _is_new(self, push: PushRequest, fresh: Sequence[bool]) -> bool:
-        """Return whether a push of sync, some of whose parts are fresh, wasn't kept before."""
-        if push.parts:
-            return any(fresh)
-        return not self._stepping("contribute").reservoir.holds(push.rank, push.step)
 
     def _note_end(
         self,

@@ -14,7 +14,9 @@ from paramfleet_shared.values.ids import Rank, Step
 
 __all__ = ["EVERY_MODE", "AsyncMode", "ServerMode"]
 
-EVERY_MODE = frozenset({"pull", "stage", "assign", "leave", "wait_turn", "hold", "answer"})
+EVERY_MODE = frozenset(
+    {"pull", "stage", "void", "assign", "leave", "wait_turn", "hold", "answer"}
+)
 """Operations on a training that all modes have."""
 
 

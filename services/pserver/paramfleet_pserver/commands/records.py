@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from paramfleet_pserver.requests.checked import ExchangeRequest, PushRequest
 from paramfleet_pserver.requests.dense_requests import AssignRequest
 from paramfleet_pserver.tables.table import SparseTable, Table
+from paramfleet_shared.net.wire.identity import ChangeIdentity
 from paramfleet_shared.tables.spec import TableSpec
 from paramfleet_shared.values.ids import Rank, Step
 
@@ -36,6 +37,7 @@ __all__ = [
     "NewRows",
     "Remove",
     "Update",
+    "Void",
 ]
 
 
@@ -88,6 +90,13 @@ class Exchange:
 
     exchange: ExchangeRequest
     """Its loss isn't part of the command: it changes nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Void:
+    """A worker gives up a change that was refused: it is taken, without any effect."""
+
+    identity: ChangeIdentity
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +190,7 @@ Command = (
     | Update
     | Contribute
     | Exchange
+    | Void
     | Assign
     | Fence
     | Join

@@ -7,12 +7,14 @@ that has begun. It ends with the save that it is for, or by itself, if none begi
 One task owns it. Nothing here waits or knows the time.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
-__all__ = ["PushHold"]
+from paramfleet_shared.net.wire.identity import ChangeIdentity
 
-Source = tuple[int, int, str]
-"""Worker, incarnation and table."""
+__all__ = ["PushHold", "Source"]
+
+Source = tuple[int, int]
+"""Worker and incarnation."""
 
 
 class PushHold:
@@ -24,7 +26,7 @@ class PushHold:
         self._until = 0.0
         self._saves = False
         self._targets: Mapping[Source, int] = {}
-        self._open: set[tuple[int, int]] = set()
+        self._open: set[Source] = set()
         self.num_holds = 0
         """How many there have been."""
         self.held_s = 0.0
@@ -44,7 +46,7 @@ class PushHold:
             name: Not empty.
             now: The time.
             until: When it ends by itself if no save has begun.
-            targets: The last sequence to let through, by worker, incarnation and table.
+            targets: The last sequence to let through, by worker and incarnation.
         """
         if name != self._name:
             self._close(now)
@@ -53,29 +55,22 @@ class PushHold:
         self._until = until
         self._targets = targets
 
-    def admits(self, worker: int, incarnation: int, parts: Iterable[tuple[str, int]]) -> bool:
-        """Return whether a push may be applied now.
-
-        Args:
-            worker: Whose it is.
-            incarnation: And of which of its lives.
-            parts: Its tables and sequences.
-        """
+    def admits(self, identity: ChangeIdentity) -> bool:
+        """Return whether a push may be applied now."""
+        worker, incarnation, sequence = identity
         if not self._name or (worker, incarnation) in self._open:
             return True
-        return any(
-            sequence <= self._targets.get((worker, incarnation, table), 0)
-            for table, sequence in parts
-        )
+        return sequence <= self._targets.get((worker, incarnation), 0)
 
-    def note(self, worker: int, incarnation: int, *, continues: bool) -> None:
+    def note(self, identity: ChangeIdentity, *, continues: bool) -> None:
         """Note that a message was applied, and whether more of its exchange will follow."""
+        worker, incarnation, _ = identity
         if continues:
             self._open.add((worker, incarnation))
         else:
             self._open.discard((worker, incarnation))
 
-    def unfinished(self) -> list[tuple[int, int]]:
+    def unfinished(self) -> list[Source]:
         """Return workers and incarnations whose exchange has begun and not ended."""
         return sorted(self._open)
 

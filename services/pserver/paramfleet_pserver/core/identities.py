@@ -1,13 +1,13 @@
-"""Which pushes were already taken, so that a retry after a lost answer counts once.
+"""Which changes were already taken, so that a retry after a lost answer counts once.
 
-Workers count from 1. For each (worker, table) the window holds the first sequence
-not yet seen, and the later ones seen out of order. A worker's incarnation fences
-its former self: a request of an older incarnation is refused, a newer one starts a
-fresh window.
+A worker's incarnation counts its changes from 1, over all tables and alike on all pservers.
+For each worker the window holds the first sequence not yet seen, and the later ones seen out
+of order. An incarnation fences the former one: a request of an older incarnation is refused,
+a newer one starts a fresh window.
 
-A worker may skip a sequence for good (a push refused for its contents). Such a
-gap is given up once ``max_later`` later ones are held; what comes from before a
-gap that was given up can't be judged any more, and is refused.
+No gap is given up: however late a change comes, it is known whether it was taken. So one that
+is too far ahead of a gap is refused. A worker that gives a change up, since it was refused,
+voids its sequence: that takes it without any effect.
 
 One task owns a window. ``check`` changes nothing, ``record`` can't fail after it.
 """
@@ -15,81 +15,86 @@ One task owns a window. ``check`` changes nothing, ``record`` can't fail after i
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from paramfleet_shared.errors.served import FencedError, SequenceExpiredError
-from paramfleet_shared.net.wire.identity import PushIdentity
+from paramfleet_shared.errors.served import (
+    FencedError,
+    SequenceTooEarlyError,
+    TooManyVoidedError,
+)
+from paramfleet_shared.net.wire.identity import FIRST_SEQUENCE, ChangeIdentity
 
-__all__ = ["FIRST_SEQUENCE", "IdentityWindow", "Taken"]
-
-FIRST_SEQUENCE = 1
+__all__ = ["IdentityWindow", "Taken"]
 
 MAX_LATER = 1024
-"""Sequences held out of order for one (worker, table): far more than are ever in flight."""
+"""Sequences after the first one not yet seen: far more than are ever on their way."""
+
+MAX_VOIDED = 1024
+"""Sequences that an incarnation may void: servers are compared by each of them."""
 
 MAX_FORMER = 4096
 """Sets of former incarnations' sequences that are kept, to compare servers by."""
 
 
 class Taken(NamedTuple):
-    """Which pushes of one incarnation were taken for a table."""
+    """Which changes of one incarnation were taken."""
 
     worker: int
     incarnation: int
-    table: str
-    oldest: int
     next: int
-    """All in [oldest, next) were taken."""
+    """All before were taken."""
     later: tuple[int, ...]
     """And these."""
+    voided: tuple[int, ...]
+    """Those of them that had no effect, since they were voided."""
 
 
 @dataclass(slots=True)
 class _Seen:
-    """Sequences of one (worker, table): all in [oldest, next), and those in later."""
+    """Sequences of one incarnation: all before next, and those in later."""
 
-    oldest: int = FIRST_SEQUENCE
     next: int = FIRST_SEQUENCE
     later: set[int] = field(default_factory=set)
+    voided: set[int] = field(default_factory=set)
 
     def holds(self, sequence: int) -> bool:
-        return self.oldest <= sequence < self.next or sequence in self.later
+        return sequence < self.next or sequence in self.later
 
-    def add(self, sequence: int, max_later: int) -> None:
-        if sequence == self.next and not self.later:  # mostly they come in order
-            self.next += 1
+    def add(self, sequence: int) -> None:
+        if sequence != self.next:
+            if sequence > self.next:
+                self.later.add(sequence)
             return
-        if not self.holds(sequence):
-            self.later.add(sequence)
-        if len(self.later) > max_later:
-            self.oldest = self.next = min(self.later)
+        self.next += 1
         while self.next in self.later:
             self.later.remove(self.next)
             self.next += 1
 
 
 class IdentityWindow:
-    """The identities of pushes already taken.
+    """The identities of changes already taken.
 
     Args:
-        max_later: Sequences held out of order for one (worker, table).
+        max_later: How far ahead of the first one not yet seen a sequence may be.
+        max_voided: Sequences that an incarnation may void.
     """
 
-    def __init__(self, *, max_later: int = MAX_LATER) -> None:
-        assert max_later >= 1, "a window without room would give up every gap"
+    def __init__(self, *, max_later: int = MAX_LATER, max_voided: int = MAX_VOIDED) -> None:
+        assert max_later >= 0, "the sequence that is awaited is always taken"
         self._max_later = max_later
+        self._max_voided = max_voided
         self._incarnation: dict[int, int] = {}
-        self._seen: dict[tuple[int, str], _Seen] = {}
-        self._former: dict[tuple[int, int, str], _Seen] = {}
+        self._seen: dict[int, _Seen] = {}
+        self._former: dict[tuple[int, int], _Seen] = {}
 
     def fence(self, worker: int, incarnation: int) -> None:
-        """Admit a worker's incarnation; a newer one forgets its former self's pushes.
+        """Admit a worker's incarnation; a newer one forgets its former self's changes.
 
         Raises:
             FencedError: if a newer incarnation is known.
         """
         current = self.expect(worker, incarnation)
         if incarnation > current:
-            for key in [key for key in self._seen if key[0] == worker]:
-                self._former[worker, current, key[1]] = self._seen.pop(key)
+            if worker in self._seen:
+                self._former[worker, current] = self._seen.pop(worker)
             while len(self._former) > MAX_FORMER:
                 del self._former[next(iter(self._former))]
         self._incarnation[worker] = incarnation
@@ -109,54 +114,71 @@ class IdentityWindow:
         """Return the latest incarnation of a worker that is known; 0 for none."""
         return self._incarnation.get(worker, 0)
 
-    def is_fresh(self, identity: PushIdentity) -> bool:
-        """Return True if the push must be taken, False if it was taken before.
+    def check(self, identity: ChangeIdentity) -> bool:
+        """Return True if the change must be taken, False if it was taken before.
 
         Raises:
             FencedError: if a newer incarnation of the worker is known.
-            SequenceExpiredError: if the sequence is from before a gap given up.
+            SequenceTooEarlyError: if it is too far ahead of the first one not yet seen.
         """
-        current = self._incarnation.get(identity.worker, identity.incarnation)
-        if identity.incarnation < current:
-            raise FencedError(
-                worker=identity.worker, incarnation=identity.incarnation, current=current
+        worker, incarnation, sequence = identity
+        current = self.expect(worker, incarnation)
+        seen = self._seen.get(worker) if incarnation == current else None
+        awaited = FIRST_SEQUENCE if seen is None else seen.next
+        if sequence > awaited + self._max_later:
+            raise SequenceTooEarlyError(
+                worker=worker, sequence=sequence, awaited=awaited, max_later=self._max_later
             )
-        seen = self._seen.get((identity.worker, identity.table))
-        if seen is None or identity.incarnation > current:
-            return True
-        if identity.sequence < seen.oldest:
-            raise SequenceExpiredError(
-                worker=identity.worker,
-                table=identity.table,
-                sequence=identity.sequence,
-                oldest=seen.oldest,
-            )
-        return not seen.holds(identity.sequence)
+        return seen is None or not seen.holds(sequence)
 
-    def record(self, identity: PushIdentity) -> None:
-        """Remember that a push was taken; recording it again changes nothing.
+    def check_void(self, identity: ChangeIdentity) -> bool:
+        """Return as ``check`` whether a sequence can be voided still.
+
+        Raises:
+            FencedError: as ``check``.
+            SequenceTooEarlyError: as ``check``.
+            TooManyVoidedError: if the incarnation has voided too many.
+        """
+        is_fresh = self.check(identity)
+        if is_fresh and identity.incarnation == self.incarnation(identity.worker):
+            seen = self._seen.get(identity.worker)
+            if seen is not None and len(seen.voided) >= self._max_voided:
+                raise TooManyVoidedError(
+                    worker=identity.worker, sequence=identity.sequence, most=self._max_voided
+                )
+        return is_fresh
+
+    def record(self, identity: ChangeIdentity, *, voided: bool = False) -> None:
+        """Remember that a change was taken; recording it again changes nothing.
+
+        Args:
+            identity: The change's.
+            voided: Whether without any effect.
 
         Raises:
             FencedError: if a newer incarnation of the worker is known.
         """
-        self.fence(identity.worker, identity.incarnation)
-        key = (identity.worker, identity.table)
-        seen = self._seen.get(key)
+        worker, incarnation, sequence = identity
+        self.fence(worker, incarnation)
+        seen = self._seen.get(worker)
         if seen is None:
-            seen = self._seen[key] = _Seen()
-        seen.add(identity.sequence, self._max_later)
+            seen = self._seen[worker] = _Seen()
+        if voided and not seen.holds(sequence):
+            seen.voided.add(sequence)
+        seen.add(sequence)
 
     def incarnations(self) -> dict[int, int]:
         """Return the latest incarnation of each worker."""
         return self._incarnation.copy()
 
     def taken(self) -> list[Taken]:
-        """Return all pushes that were taken, those of former incarnations too."""
+        """Return all changes that were taken, those of former incarnations too."""
         sets = [*self._former.items()]
-        for (worker, table), seen in self._seen.items():
-            sets.append(((worker, self._incarnation[worker], table), seen))
+        for worker, seen in self._seen.items():
+            sets.append(((worker, self._incarnation[worker]), seen))
         return [
-            Taken(*key, seen.oldest, seen.next, tuple(sorted(seen.later))) for key, seen in sets
+            Taken(*key, seen.next, tuple(sorted(seen.later)), tuple(sorted(seen.voided)))
+            for key, seen in sets
         ]
 
     def num_held(self) -> int:

@@ -6,21 +6,33 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from paramfleet_pserver.core.identities import FIRST_SEQUENCE
 from paramfleet_pserver.requests.fields import Fields
 from paramfleet_pserver.requests.tensors import PartIds, change_of
 from paramfleet_pserver.tables.parts import DensePart, Piece, SparsePart
 from paramfleet_pserver.tables.table import DenseTable, SparseTable, Table
 from paramfleet_pserver.tables.table_store import TableStore
-from paramfleet_shared.net.wire.identity import PushIdentity
+from paramfleet_shared.net.wire.identity import FIRST_SEQUENCE, ChangeIdentity
 from paramfleet_shared.net.wire.message import MalformedMessageError, Message
 from paramfleet_shared.tables.encoding import WIRE_DTYPES
 from paramfleet_shared.values.ids import Rank
 
-__all__ = ["Changes"]
+__all__ = ["Changes", "identity_of"]
 
 _ChangeIds = Literal["plain", "delta", "pulled", "same"]
 _CHANGE_IDS: tuple[_ChangeIds, ...] = ("plain", "delta", "pulled", "same")
+
+
+def identity_of(fields: Fields) -> ChangeIdentity:
+    """Read the name of a change.
+
+    Raises:
+        MalformedMessageError: if a field is missing or of a wrong type.
+    """
+    return ChangeIdentity(
+        worker=fields.integer("rank"),
+        incarnation=fields.integer("incarnation"),
+        sequence=fields.integer("sequence", least=FIRST_SEQUENCE),
+    )
 
 
 class Changes:
@@ -50,12 +62,9 @@ class Changes:
         self._tensor = tensor
         self._pieces = pieces
         self._read: dict[int, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}  # ids, bounds
-        self.rank = Rank(fields.integer("rank"))
-        self.incarnation = fields.integer("incarnation")
+        self.identity = identity_of(fields)
 
-    def __iter__(
-        self,
-    ) -> Iterator[tuple[PushIdentity, Table, SparsePart | DensePart, Fields]]:
+    def __iter__(self) -> Iterator[tuple[Table, SparsePart | DensePart, Fields]]:
         named: set[str] = set()
         for index, about in enumerate(self._fields.parts("parts")):
             part = Fields(about, where=f"part {index}")
@@ -66,13 +75,7 @@ class Changes:
                     where=f"part {index}", rule="names a table a second time"
                 )
             named.add(name)
-            identity = PushIdentity(
-                worker=self.rank,
-                incarnation=self.incarnation,
-                table=name,
-                sequence=part.integer("sequence", least=FIRST_SEQUENCE),
-            )
-            yield identity, table, self._content(index, part, table), part
+            yield table, self._content(index, part, table), part
 
     def _content(self, index: int, part: Fields, table: Table) -> SparsePart | DensePart:
         wire = part.choice("wire", WIRE_DTYPES, "float32")
@@ -80,7 +83,9 @@ class Changes:
         if isinstance(table, SparseTable):
             coded = part.choice("ids", _CHANGE_IDS, "plain")
             if coded == "pulled":
-                ids, offsets = table.pulled.find(self.rank, part.integer("pulled"))
+                ids, offsets = table.pulled.find(
+                    Rank(self.identity.worker), part.integer("pulled")
+                )
             elif coded == "same":
                 ids, offsets = self._earlier(index, part.integer("as"))
             else:

@@ -19,7 +19,7 @@ from paramfleet_pserver.tables.parts import DensePart, SparsePart
 from paramfleet_pserver.tables.table import SparseTable, Table
 from paramfleet_pserver.tables.table_store import TableStore
 from paramfleet_shared.errors.served import AnswerTooLargeError
-from paramfleet_shared.net.wire.identity import PushIdentity
+from paramfleet_shared.net.wire.identity import ChangeIdentity
 from paramfleet_shared.net.wire.limits import DEFAULT_LIMITS
 from paramfleet_shared.net.wire.message import MalformedMessageError, Message
 from paramfleet_shared.tables.encoding import WIRE_DTYPES, WireDtype, room_bytes, room_for
@@ -91,7 +91,6 @@ class PullRequest(NamedTuple):
 class PushPart(NamedTuple):
     """Gradients of one table."""
 
-    identity: PushIdentity
     table: Table
     content: SparsePart | DensePart
     lr: float
@@ -100,8 +99,7 @@ class PushPart(NamedTuple):
 class PushRequest(NamedTuple):
     """What a worker pushes for a step."""
 
-    rank: Rank
-    incarnation: int
+    identity: ChangeIdentity
     step: Step
     weight: float
     continues: bool
@@ -111,11 +109,15 @@ class PushRequest(NamedTuple):
     come."""
     parts: tuple[PushPart, ...]
 
+    @property
+    def rank(self) -> Rank:
+        """Return whose it is."""
+        return Rank(self.identity.worker)
+
 
 class ExchangePart(NamedTuple):
     """Differences of one table, and what the worker wants to hear in return."""
 
-    identity: PushIdentity
     table: Table
     content: SparsePart | DensePart
     ack: int
@@ -137,14 +139,18 @@ class ExchangePart(NamedTuple):
 class ExchangeRequest(NamedTuple):
     """What a worker sends and asks for in GEO and LocalSGD."""
 
-    rank: Rank
-    incarnation: int
+    identity: ChangeIdentity
     step: Step
     loss: float | None
     """What the worker says of itself, for the mean of all; None says nothing."""
     continues: bool
     """Whether more of the exchange will come by another message."""
     parts: tuple[ExchangePart, ...]
+
+    @property
+    def rank(self) -> Rank:
+        """Return whose it is."""
+        return Rank(self.identity.worker)
 
 
 def declare_request(message: Message) -> DeclareRequest:
@@ -289,15 +295,14 @@ def push_request(message: Message, store: TableStore, *, pieces: bool = False) -
     if first is not None and first > step:
         raise MalformedMessageError(where="push field 'first'", rule=f"must be at most {step}")
     return PushRequest(
-        rank=changes.rank,
-        incarnation=changes.incarnation,
+        identity=changes.identity,
         step=step,
         weight=fields.number("weight"),
         continues=fields.flag("continues"),
         first=None if first is None else Step(first),
         parts=tuple(
-            PushPart(identity=identity, table=table, content=content, lr=part.number("lr"))
-            for identity, table, content, part in changes
+            PushPart(table=table, content=content, lr=part.number("lr"))
+            for table, content, part in changes
         ),
     )
 
@@ -307,14 +312,12 @@ def exchange_request(message: Message, store: TableStore) -> ExchangeRequest:
     fields = Fields(message.fields, where="exchange")
     changes = Changes(message, store, fields, tensor="deltas", pieces=True)
     return ExchangeRequest(
-        rank=changes.rank,
-        incarnation=changes.incarnation,
+        identity=changes.identity,
         step=Step(fields.integer("step")),
         loss=fields.optional_number("loss", None),
         continues=fields.flag("continues"),
         parts=tuple(
             ExchangePart(
-                identity=identity,
                 table=table,
                 content=content,
                 ack=part.integer("ack"),
@@ -325,7 +328,7 @@ def exchange_request(message: Message, store: TableStore) -> ExchangeRequest:
                 damping=part.fraction("damping"),
                 guarded_steps=part.count("guarded_steps"),
             )
-            for identity, table, content, part in changes
+            for table, content, part in changes
         ),
     )
 

@@ -34,7 +34,7 @@ from paramfleet_pserver.tables.parts import (
 )
 from paramfleet_pserver.tables.shard_loads import COUNTED_ROWS, RowCounter, ShardUse, busiest
 from paramfleet_shared.discovery.placement import range_of_shard
-from paramfleet_shared.net.wire.identity import PushIdentity
+from paramfleet_shared.net.wire.identity import ChangeIdentity
 from paramfleet_shared.tables.dense import DenseRange
 from paramfleet_shared.tables.encoding import Encoded, WireDtype
 from paramfleet_shared.tables.spec import TableSpec
@@ -338,7 +338,7 @@ class DenseTable(Table):
         self._updates: dict[int, Update] = {}
         """The latest of each worker that came in pieces."""
 
-    def resolved(self, part: DensePart, identity: PushIdentity) -> DensePart:
+    def resolved(self, part: DensePart, identity: ChangeIdentity) -> DensePart:
         """Return a part that is about to be applied with what it is a piece of."""
         if part.piece is None:
             return part

@@ -7,14 +7,14 @@ comes then is in no file of it. A saver that dies leaves a hold behind, which en
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 
 from paramfleet_pserver.core.holding import PushHold, Source
-from paramfleet_pserver.requests.checked import ExchangePart, PushPart
 from paramfleet_pserver.waiting.waiters import Parking
 from paramfleet_shared.checkpoint.cuts import PushesHeldError
 from paramfleet_shared.errors import FleetError
+from paramfleet_shared.net.wire.identity import ChangeIdentity
 from paramfleet_shared.system.clock import Clock
 
 __all__ = ["Holding"]
@@ -54,32 +54,26 @@ class Holding:
         """Return workers and incarnations whose exchange has begun and not ended."""
         return self._core.unfinished()
 
-    async def pass_through(
-        self, parts: Sequence[PushPart] | Sequence[ExchangePart], *, deadline: float | None
-    ) -> None:
+    async def pass_through(self, identity: ChangeIdentity, *, deadline: float | None) -> None:
         """Return when a push may be applied; the caller applies it without an ``await``.
 
         Args:
-            parts: All of one worker.
+            identity: The push's.
             deadline: Of the request, in the clock's time.
 
         Raises:
             PushesHeldError: if that takes longer than half of the time left, or 20 seconds.
         """
-        if not parts:
-            return
-        worker, incarnation = parts[0].identity.worker, parts[0].identity.incarnation
-        sequences = [(part.identity.table, part.identity.sequence) for part in parts]
         end = (now := self._clock.monotonic()) + LONGEST_PARK_S
         if deadline is not None:
             end = min(end, now + max(deadline - now, 0.0) / 2)
-        late = partial(_late, worker)
-        while not self._core.admits(worker, incarnation, sequences):
+        late = partial(_late, identity.worker)
+        while not self._core.admits(identity):
             await self._parking.wait(_PUSHES, deadline=end, late=late)
 
-    def note(self, worker: int, incarnation: int, *, continues: bool) -> None:
+    def note(self, identity: ChangeIdentity, *, continues: bool) -> None:
         """Note that a message was applied, and whether more of its exchange will follow."""
-        self._core.note(worker, incarnation, continues=continues)
+        self._core.note(identity, continues=continues)
 
     def hold(self, name: str, *, for_s: float, targets: Mapping[Source, int]) -> None:
         """Keep pushes back, but those up to the targets, until a save or ``for_s`` are over."""

@@ -1,44 +1,35 @@
-"""The name of one push, by which a retry is recognised."""
+"""The name of one change, by which a retry is recognised."""
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from paramfleet_shared.net.wire.message import MalformedMessageError
+__all__ = ["FIRST_SEQUENCE", "ChangeIdentity"]
 
-__all__ = ["PushIdentity"]
+FIRST_SEQUENCE = 1
 
 
-class PushIdentity(NamedTuple):
-    """Names one change to one table: a retry carries the same name and is applied once."""
+class ChangeIdentity(NamedTuple):
+    """Names one change, on every pserver alike: a retry carries the same name.
+
+    A change is a push, an exchange, or a message of one that is divided, over all its tables.
+    """
 
     worker: int
-    """Rank of the worker that pushes."""
+    """Rank of the worker whose change it is."""
     incarnation: int
     """Tells a restarted worker from its former self."""
-    table: str
-    """Name of the table."""
     sequence: int
-    """Counts the pushes of this worker incarnation to this table, from 1."""
-
-    def to_wire(self) -> list[Any]:
-        """Return plain values for a message's fields."""
-        return [self.worker, self.incarnation, self.table, self.sequence]
+    """Counts the changes of this worker incarnation, from 1."""
 
     @classmethod
-    def from_wire(cls, wire: object) -> "PushIdentity":
-        """Rebuild an identity from what ``to_wire`` returned.
+    def of(cls, fields: Mapping[str, Any]) -> "ChangeIdentity":
+        """Return what ``fields`` are of."""
+        return cls(fields["rank"], fields["incarnation"], fields["sequence"])
 
-        Raises:
-            MalformedMessageError: if ``wire`` is anything else.
-        """
-        match wire:
-            case [int(worker), int(incarnation), str(table), int(sequence)] if (
-                min(worker, incarnation, sequence) >= 0
-            ):
-                return cls(
-                    worker=worker, incarnation=incarnation, table=table, sequence=sequence
-                )
-            case _:
-                raise MalformedMessageError(
-                    where="push identity",
-                    rule="must be [worker, incarnation, table, sequence], numbers >= 0",
-                )
+    def fields(self) -> dict[str, Any]:
+        """Return the header's part."""
+        return {
+            "rank": self.worker,
+            "incarnation": self.incarnation,
+            "sequence": self.sequence,
+        }

@@ -131,11 +131,11 @@ def gradients(ids: np.ndarray) -> list[TableGradient]:
 def test_float32_is_written_as_it_is() -> None:
     outgoing = Outgoing(specs(SGD), TWO, "float32")
     for gradient in gradients(np.arange(30)):
-        write = outgoing.write(gradient, sequence=3)
+        write = outgoing.write(gradient)
 
         assert write.encoded is None
         assert write.values is gradient.grads
-        assert (write.sequence, write.lr, write.wire) == (3, 0.1, "float32")
+        assert (write.lr, write.wire) == (0.1, "float32")
     assert list(outgoing.take_rest()) == []
 
 
@@ -145,9 +145,9 @@ def test_float32_names_its_pull_and_keeps_the_order_that_was_asked_for() -> None
     deep, wide, flat = gradients(np.arange(50))
 
     read = outgoing.read("deep", rows)
-    write = outgoing.write(replace(deep, rows=rows), sequence=1)
-    again = outgoing.write(replace(deep, rows=rows), sequence=2)
-    others = [outgoing.write(each, sequence=2) for each in (wide, flat)]
+    write = outgoing.write(replace(deep, rows=rows))
+    again = outgoing.write(replace(deep, rows=rows))
+    others = [outgoing.write(each) for each in (wide, flat)]
 
     assert (read.rows, read.order, read.named, read.as_pulled) == (rows, None, None, None)
     assert write.rows is rows
@@ -163,13 +163,13 @@ def test_float32_carries_its_ids_once_a_pserver_has_forgotten_a_pull() -> None:
 
     outgoing.note_gone(PulledIdsGoneError(table="deep", rank=0, pull=0))
 
-    assert outgoing.write(deep, sequence=1).pulled is None
+    assert outgoing.write(deep).pulled is None
 
 
 def test_narrow_rows_travel_as_bfloat16_where_int8_was_asked_for() -> None:
     outgoing = Outgoing(specs(SGD), TWO, "int8")
 
-    wires = [outgoing.write(g, sequence=1).wire for g in gradients(np.arange(30))]
+    wires = [outgoing.write(g).wire for g in gradients(np.arange(30))]
 
     assert wires == ["int8", "bfloat16", "int8"]
 
@@ -178,9 +178,9 @@ def test_what_is_left_at_the_end_makes_the_sums_whole() -> None:
     outgoing = Outgoing(specs(SGD), TWO, "int8")
     deep, wide, flat = gradients(np.arange(30) * 17)
 
-    first = outgoing.write(deep, sequence=1)
-    outgoing.write(wide, sequence=1)
-    dense = outgoing.write(flat, sequence=1)
+    first = outgoing.write(deep)
+    outgoing.write(wide)
+    dense = outgoing.write(flat)
     rest = {gradient.name: gradient for gradient in outgoing.take_rest()}
 
     assert first.rows is not None
@@ -200,7 +200,7 @@ def test_what_is_left_at_the_end_makes_the_sums_whole() -> None:
 def test_optimizers_with_state_get_no_late_gradient() -> None:
     outgoing = Outgoing(specs(ADAM), TWO, "int8")
     for gradient in gradients(np.arange(30)):
-        outgoing.write(gradient, sequence=1)
+        outgoing.write(gradient)
 
     assert list(outgoing.take_rest()) == []
 
@@ -209,7 +209,7 @@ def test_before_the_first_push_and_after_a_reload_nothing_is_left() -> None:
     outgoing = Outgoing(specs(SGD), TWO, "int8")
     assert list(outgoing.take_rest()) == []
     for gradient in gradients(np.arange(30)):
-        outgoing.write(gradient, sequence=1)
+        outgoing.write(gradient)
 
     outgoing.forget()
 
@@ -222,7 +222,7 @@ def test_a_push_of_rows_that_were_pulled_names_the_pull() -> None:
 
     reads = [outgoing.read("deep", rows), outgoing.read("wide", rows)]
     gradient = TableGradient(name="deep", rows=rows, grads=np.ones((50, 4), np.float32), lr=1.0)
-    write = outgoing.write(gradient, sequence=1)
+    write = outgoing.write(gradient)
 
     assert [read.wire for read in reads] == ["int8", "bfloat16"]
     assert reads[0].keep == write.pulled == 3 << 32
@@ -235,7 +235,7 @@ def test_a_push_of_rows_that_were_pulled_names_the_pull() -> None:
     others = TableGradient(
         name="deep", rows=rows_of(np.arange(9)), grads=np.ones((9, 4), np.float32), lr=1.0
     )
-    assert outgoing.write(others, sequence=2).pulled is None
+    assert outgoing.write(others).pulled is None
 
 
 def test_rows_looked_up_in_their_order_are_pushed_as_they_are() -> None:
@@ -245,9 +245,7 @@ def test_rows_looked_up_in_their_order_are_pushed_as_they_are() -> None:
 
     read = outgoing.read("deep", rows)
     grads = np.ones((50, 4), np.float32)
-    write = outgoing.write(
-        TableGradient(name="deep", rows=rows, grads=grads, lr=1.0), sequence=1
-    )
+    write = outgoing.write(TableGradient(name="deep", rows=rows, grads=grads, lr=1.0))
 
     assert read.order is None
     assert read.rows is rows
@@ -263,7 +261,7 @@ def test_a_push_names_the_pull_that_asked_ahead_for_the_same_ids_and_each_pull_o
     grads = np.random.default_rng(7).standard_normal((50, 4)).astype(np.float32)
     gradient = TableGradient(name="deep", rows=looked_up, grads=grads, lr=1.0)
 
-    writes = [outgoing.write(gradient, sequence=number) for number in (1, 2, 3)]
+    writes = [outgoing.write(gradient) for _ in range(3)]
 
     assert [write.pulled for write in writes] == [reads[0].keep, reads[1].keep, None]
     for write in writes:
@@ -284,7 +282,7 @@ def test_only_the_latest_pulls_are_named() -> None:
     def pulled(rows: Rows) -> int | None:
         grads = np.ones((9, 4), np.float32)
         gradient = TableGradient(name="deep", rows=rows, grads=grads, lr=1.0)
-        return outgoing.write(gradient, sequence=1).pulled
+        return outgoing.write(gradient).pulled
 
     assert pulled(batches[0]) is None
     assert pulled(batches[-1]) == 39
@@ -297,7 +295,7 @@ def test_pushes_carry_their_ids_for_a_while_after_some_were_forgotten() -> None:
 
     def named() -> bool:
         outgoing.read("deep", rows)
-        return outgoing.write(gradient, sequence=1).pulled is not None
+        return outgoing.write(gradient).pulled is not None
 
     assert named()
     outgoing.stop_naming("wide")
@@ -313,7 +311,7 @@ def test_a_pull_that_was_never_pushed_ages_by_those_that_were() -> None:
     def pulled(rows: Rows) -> int | None:
         grads = np.ones((9, 4), np.float32)
         gradient = TableGradient(name="deep", rows=rows, grads=grads, lr=1.0)
-        return outgoing.write(gradient, sequence=1).pulled
+        return outgoing.write(gradient).pulled
 
     for rows in batches:
         outgoing.read("deep", rows)
@@ -358,14 +356,14 @@ def test_a_write_takes_what_its_pull_has_looked_up() -> None:
     plain, early = (Outgoing([spec], TWO, "int8") for _ in range(2))
     random = np.random.default_rng(3)
 
-    for sequence in range(1, 4):
+    for _ in range(3):
         rows = rows_of(random.choice(100, 30, replace=False))
         grads = random.standard_normal((30, 4)).astype(np.float32)
         gradient = TableGradient(name="t", rows=rows, grads=grads, lr=0.1)
         plain.read("t", rows)
         early.find_rest(early.read("t", rows))
-        expected = sent_rows(plain.write(gradient, sequence=sequence))
-        assert (sent_rows(early.write(gradient, sequence=sequence)) == expected).all()
+        expected = sent_rows(plain.write(gradient))
+        assert (sent_rows(early.write(gradient)) == expected).all()
 
 
 def test_a_pull_that_is_never_pushed_leaves_no_room_for_a_rest() -> None:
@@ -389,9 +387,9 @@ def test_16_bits_leave_nothing_and_are_right_on_average(wire: WireDtype) -> None
     given = gradients(np.arange(30))
     sums = {gradient.name: np.zeros(gradient.grads.shape) for gradient in given}
 
-    for sequence in range(1, 401):
+    for _ in range(400):
         for gradient in given:
-            sums[gradient.name] += sent_rows(outgoing.write(gradient, sequence=sequence))
+            sums[gradient.name] += sent_rows(outgoing.write(gradient))
 
     for gradient in given:
         # 2^-8 of a value is bfloat16's step there; five deviations of a mean of 400
@@ -404,7 +402,7 @@ def test_16_bits_leave_nothing_and_are_right_on_average(wire: WireDtype) -> None
 def test_workers_and_their_later_selves_round_otherwise_and_a_run_again_alike() -> None:
     (deep, *_) = gradients(np.arange(30))
     sent = [
-        sent_rows(Outgoing(specs(SGD), TWO, "bfloat16", **who).write(deep, sequence=1)).tolist()
+        sent_rows(Outgoing(specs(SGD), TWO, "bfloat16", **who).write(deep)).tolist()
         for who in ({}, {"rank": 1}, {"incarnation": 1}, {"rank": 0, "incarnation": 0})
     ]
 
@@ -432,7 +430,7 @@ def test_ids_that_were_answered_travel_as_numbers_until_a_book_is_lost() -> None
     assert num_ids == 0
     grads = np.random.default_rng(9).standard_normal((50, 4)).astype(np.float32)
     gradient = TableGradient(name="deep", rows=rows, grads=grads, lr=1.0)
-    write = outgoing.write(gradient, sequence=1)
+    write = outgoing.write(gradient)
     assert write.rows is not None
     places = {each: place for place, each in enumerate(rows.ids_U.tolist())}
     order = [places[each] for each in write.rows.ids_U.tolist()]
@@ -454,7 +452,7 @@ def test_what_is_rounded_by_chance_doesnt_depend_on_which_ids_are_known() -> Non
     writes = []
     for outgoing in (known, unknown):
         outgoing.read("wide", rows)
-        writes.append(outgoing.write(gradient, sequence=1))
+        writes.append(outgoing.write(gradient))
 
     sent = []
     for write in writes:

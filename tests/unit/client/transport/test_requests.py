@@ -87,8 +87,8 @@ def test_a_write_reaches_each_row_once_and_every_server(servers: int, ids: list[
     rows = sorted_rows(ids)
     values = rows.ids_U[:, None].astype(np.float32)
     writes = [
-        Write(table="t", sequence=3, values=values, rows=rows, lr=0.5),
-        Write(table="d", sequence=3, values=np.arange(5, dtype=np.float32)),
+        Write(table="t", values=values, rows=rows, lr=0.5),
+        Write(table="d", values=np.arange(5, dtype=np.float32)),
     ]
 
     messages = write_messages(
@@ -111,14 +111,14 @@ def test_a_write_reaches_each_row_once_and_every_server(servers: int, ids: list[
         assert (message.tensors["0.grads"][:, 0] == message.tensors["0.ids"]).all()
         assert message.tensors["0.offsets"][-1] == len(message.tensors["0.ids"])
         assert message.fields["rank"] == 1
-        about = {"sequence": 3, "ack": server, "unique": True}
+        about = {"ack": server, "unique": True}
         assert message.fields["parts"][0] == {"table": "t", "lr": 0.5, **about}
 
 
 def narrow_write(table: str, rows: Rows, dim: int, wire: WireDtype) -> Write:
     values = np.ones((len(rows.ids_U), dim), np.float32)
     encoded = [encode_rows(values[rows.of(placement(2), server)[0]], wire) for server in (0, 1)]
-    return Write(table=table, sequence=1, values=values, rows=rows, wire=wire, encoded=encoded)
+    return Write(table=table, values=values, rows=rows, wire=wire, encoded=encoded)
 
 
 def test_ids_of_several_tables_travel_once_beside_narrow_numbers() -> None:

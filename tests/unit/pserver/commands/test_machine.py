@@ -39,7 +39,9 @@ from paramfleet_pserver.tables.table_store import TableStore
 from paramfleet_shared.errors import FleetError
 from paramfleet_shared.errors.served import OperationModeError
 from paramfleet_shared.errors.tables import TableLimitError, TableMemoryError
+from paramfleet_shared.net.wire.identity import ChangeIdentity
 from paramfleet_shared.net.wire.message import MalformedMessageError, Message
+from paramfleet_shared.settings.config import read_environment
 from paramfleet_shared.tables.encoding import WireDtype, encode_rows
 from paramfleet_shared.tables.routing import route
 from paramfleet_shared.tables.rules.catalog import RULES
@@ -47,15 +49,15 @@ from paramfleet_shared.tables.spec import OptimizerSpec, TableMismatchError, Tab
 from paramfleet_shared.values.ids import Rank, Step
 
 SHARDS, DIM, SIZE, NUM_WORKERS, MOST_ROWS = 8, 3, 11, 3, 1 << 20
-WIRES: tuple[WireDtype, ...] = ("float32", "bfloat16", "int8")
+WIRES: tuple[WireDtype, ...] = ("float32", "float16", "bfloat16", "int8", "float8_e4m3")
 MODES: tuple[Mode, ...] = ("sync", "async", "geo", "localsgd")
 RULE_NAMES = sorted(RULES.keys() - {"sum"})
-EXAMPLES = 200
+EXAMPLES = int(read_environment().get("REPLAY_EXAMPLES", "200"))
 
 
 @dataclass
 class Deed:
-    """What a worker does, before it has a sequence and numbers."""
+    """What a worker does, before it has a name and numbers."""
 
     kind: str
     rank: int
@@ -64,8 +66,8 @@ class Deed:
     seed: int
     wire: WireDtype
     tables: list[str]
-    repeats: bool
-    """Whether it carries the sequences of the worker's former change."""
+    ahead: int
+    """By how much its sequence is after the worker's former change: 0 if it is that again."""
     continues: bool
     damping: float
     guarded: bool
@@ -73,7 +75,7 @@ class Deed:
 
 def deeds() -> st.SearchStrategy[list[Deed]]:
     kinds = ["change"] * 8 + ["create", "assign", "leave", "lose", "fence", "limit", "join"]
-    kinds += ["remove"] * 2
+    kinds += ["remove"] * 2 + ["void"]
     deed = st.builds(
         Deed,
         kind=st.sampled_from(kinds),
@@ -85,7 +87,7 @@ def deeds() -> st.SearchStrategy[list[Deed]]:
         tables=st.lists(
             st.sampled_from(["rows", "half", "flat"]), min_size=0, max_size=3, unique=True
         ),
-        repeats=st.booleans(),
+        ahead=st.sampled_from([0, 1, 1, 1, 2, -1]),
         continues=st.booleans(),
         damping=st.sampled_from([0.0, 0.0, 0.5, 1.0]),
         guarded=st.booleans(),
@@ -99,7 +101,7 @@ class History:
     def __init__(self, mode: Mode, store: TableStore) -> None:
         self._mode = mode
         self._store = store
-        self._sequences: dict[tuple[int, str], int] = {}
+        self._sequences: dict[tuple[int, int], int] = {}
         self._incarnations = dict.fromkeys(range(NUM_WORKERS), 1)
 
     def command(self, deed: Deed) -> Command:
@@ -116,7 +118,7 @@ class History:
         if deed.kind in plain:
             return plain[deed.kind]
         made = {"create": self._create, "assign": self._assign, "change": self._change}
-        made["remove"] = self._remove
+        made |= {"remove": self._remove, "void": self._void}
         return command_of(made[deed.kind](deed), self._store)
 
     def _create(self, deed: Deed) -> Message:
@@ -137,6 +139,15 @@ class History:
         about |= {"kind": "assign", "table": "flat", "only_if_new": deed.continues}
         return Message(fields=about, tensors={"rows": values})
 
+    def _name(self, deed: Deed) -> dict[str, Any]:
+        """Return the header's part of a change: again, the next one, or out of order."""
+        key = deed.rank, self._incarnations[deed.rank]
+        self._sequences[key] = max(1, self._sequences.get(key, 0) + deed.ahead)
+        return ChangeIdentity(*key, self._sequences[key]).fields()
+
+    def _void(self, deed: Deed) -> Message:
+        return Message(fields={"kind": "void", **self._name(deed)})
+
     def _change(self, deed: Deed) -> Message:
         exchanges = self._mode in {"geo", "localsgd"}
         kind = "exchange" if exchanges else "contribute" if self._mode == "sync" else "update"
@@ -144,16 +155,14 @@ class History:
         ids = np.unique(np.array(deed.ids, np.int64)) if deed.guarded else np.array(deed.ids)
         routed = route(ids.astype(np.int64), SHARDS)
         parts: list[dict[str, Any]] = []
+        name = self._name(deed)
         for index, table in enumerate(deed.tables):
-            key = deed.rank, table
-            last = self._sequences.get(key, 0)
-            self._sequences[key] = max(1, last) if deed.repeats else last + 1
-            about: dict[str, Any] = {"table": table, "sequence": self._sequences[key]}
+            about: dict[str, Any] = {"table": table}
             shape = (SIZE,) if table == "flat" else (len(ids), DIM)
-            if table == "flat" and not deed.repeats and self._mode != "sync" and deed.guarded:
+            if table == "flat" and deed.ahead and self._mode != "sync" and deed.guarded:
                 shape = (SIZE // 2,)
                 about |= {"start": 0, "stop": SIZE // 2, "square": 1.5}
-                about["update"] = self._sequences[key]
+                about["update"] = name["sequence"]
             numbers = encode_rows(random.normal(size=shape).astype(np.float32), deed.wire)
             tensors[f"{index}.{'deltas' if exchanges else 'grads'}"] = numbers.rows
             if numbers.scales is not None:
@@ -164,9 +173,9 @@ class History:
             about |= {"lr": 0.1, "wire": deed.wire, "ack": deed.step, "max_rows": MOST_ROWS}
             about |= {"damping": deed.damping, "guarded_steps": float(deed.guarded)}
             parts.append(about)
-        fields = {"kind": kind, "rank": deed.rank, "step": deed.step, "weight": 1.0 + deed.step}
-        fields |= {"incarnation": self._incarnations[deed.rank], "parts": parts}
-        return Message(fields={**fields, "continues": deed.continues}, tensors=tensors)
+        fields = {"kind": kind, **name, "step": deed.step, "weight": 1.0 + deed.step}
+        fields |= {"parts": parts, "continues": deed.continues}
+        return Message(fields=fields, tensors=tensors)
 
 
 class Replica:
@@ -250,7 +259,7 @@ def state_of(machine: Machine, *, same_owners: bool) -> Iterator[Any]:
         yield sorted(reservoir._members._left_at.items())
         for step, pushed in sorted(reservoir._pushed.items()):
             for rank, (weight, kept) in sorted(pushed.items()):
-                yield step, rank, weight, [part.identity for part in kept.parts]
+                yield step, rank, weight
                 for part in kept.parts:
                     yield part.content.numbers.rows.tobytes()
     if isinstance(machine.mode, GeoExchange):
@@ -409,7 +418,7 @@ def test_the_number_of_owners_makes_no_difference(
 async def test_what_is_loaded_is_the_same_on_a_second_machine(rule: str) -> None:
     specs = specs_of("async", "bfloat16", rule)
     deed = Deed(
-        "change", 0, 0, [*range(40)], 1, "float32", ["half", "flat"], False, False, 0.0, True
+        "change", 0, 0, [*range(40)], 1, "float32", ["half", "flat"], 1, False, 0.0, True
     )
     one, two, other = (Replica("async", num, rate="full", elastic=False) for num in (2, 2, 3))
     for each in (one, two):
@@ -443,10 +452,11 @@ def test_ids_that_a_request_names_are_written_out() -> None:
     table.pulled.keep(1, 4, routed.ids, routed.offsets)
     grads = np.ones((9, DIM), np.float32)
     parts = [
-        {"table": "rows", "sequence": 1, "lr": 1.0, "ids": "pulled", "pulled": 4},
-        {"table": "half", "sequence": 1, "lr": 1.0, "ids": "same", "as": 0},
+        {"table": "rows", "lr": 1.0, "ids": "pulled", "pulled": 4},
+        {"table": "half", "lr": 1.0, "ids": "same", "as": 0},
     ]
-    fields = {"rank": 1, "incarnation": 1, "step": 0, "weight": 1.0, "parts": parts}
+    name = ChangeIdentity(1, 1, 1).fields()
+    fields = {**name, "step": 0, "weight": 1.0, "parts": parts}
     message = Message(fields=fields, tensors={"0.grads": grads, "1.grads": grads})
 
     body = to_bytes(Update(push_request(message, stores[0])))
@@ -573,7 +583,7 @@ async def test_what_only_exchanges_need_is_refused_in_other_modes(mode: Mode) ->
     table = replica.store.find("rows")
     assert isinstance(table, SparseTable)
     exchange = ExchangeRequest(
-        rank=Rank(0), incarnation=1, step=Step(0), loss=None, parts=(), continues=False
+        identity=ChangeIdentity(0, 1, 1), step=Step(0), loss=None, parts=(), continues=False
     )
     commands = (Announce(table, 0, 0, 0, None), Announced(Rank(0), table), Exchange(exchange))
     try:
@@ -586,11 +596,12 @@ async def test_what_only_exchanges_need_is_refused_in_other_modes(mode: Mode) ->
 
 def test_a_command_is_the_same_bytes_when_it_is_read_again() -> None:
     history = [
-        Deed(kind, 1, 2, [5, 3, 9], 7, wire, ["rows", "flat"], False, False, 0.5, True)
+        Deed(kind, 1, 2, [5, 3, 9], 7, wire, ["rows", "flat"], 1, False, 0.5, True)
         for kind in (
             "change",
             "create",
             "remove",
+            "void",
             "assign",
             "leave",
             "fence",

@@ -1,14 +1,15 @@
 """Which pushes are let through while a checkpoint is written."""
 
 from paramfleet_pserver.core.holding import PushHold
+from paramfleet_shared.net.wire.identity import ChangeIdentity
 
-PUSH = [("rows", 7), ("flat", 7)]
+PUSH = ChangeIdentity(worker=1, incarnation=2, sequence=7)
 
 
-def held(**targets: int) -> PushHold:
+def held(target: int = 0) -> PushHold:
     hold = PushHold()
-    found = {(1, 2, table): last for table, last in targets.items()}
-    hold.begin("a", now=10.0, until=40.0, targets=found)
+    targets = {(1, 2): target} if target else {}
+    hold.begin("a", now=10.0, until=40.0, targets=targets)
     return hold
 
 
@@ -16,32 +17,32 @@ def test_without_a_hold_every_push_passes() -> None:
     hold = PushHold()
 
     assert not hold.is_held
-    assert hold.admits(1, 2, PUSH)
+    assert hold.admits(PUSH)
     assert hold.end("", now=1.0) == hold.end("a", now=1.0) == 0.0
     assert not hold.begin_save("")
     assert not hold.expire(now=1e9)
 
 
 def test_a_push_up_to_its_target_passes_and_a_later_one_does_not() -> None:
-    hold = held(rows=7)
+    hold = held(7)
 
-    assert hold.admits(1, 2, PUSH)
-    assert hold.admits(1, 2, [("rows", 6)])
-    assert not hold.admits(1, 2, [("rows", 8), ("flat", 8)])
-    assert not hold.admits(1, 3, PUSH)
-    assert not hold.admits(0, 2, PUSH)
+    assert hold.admits(PUSH)
+    assert hold.admits(PUSH._replace(sequence=6))
+    assert not hold.admits(PUSH._replace(sequence=8))
+    assert not hold.admits(PUSH._replace(incarnation=3))
+    assert not hold.admits(PUSH._replace(worker=0))
 
 
 def test_what_ends_an_exchange_passes() -> None:
     hold = held()
-    hold.note(1, 2, continues=True)
+    hold.note(PUSH, continues=True)
     assert hold.unfinished() == [(1, 2)]
-    assert hold.admits(1, 2, PUSH)
-    assert not hold.admits(1, 3, PUSH)
+    assert hold.admits(PUSH)
+    assert not hold.admits(PUSH._replace(incarnation=3))
 
-    hold.note(1, 2, continues=False)
+    hold.note(PUSH, continues=False)
     assert hold.unfinished() == []
-    assert not hold.admits(1, 2, PUSH)
+    assert not hold.admits(PUSH)
 
 
 def test_a_hold_ends_by_itself_unless_a_save_has_begun() -> None:
@@ -69,9 +70,9 @@ def test_a_newer_hold_replaces_one_and_the_former_save_hears_of_it() -> None:
 
 def test_the_same_hold_takes_new_targets_and_a_later_end() -> None:
     hold = held()
-    hold.begin("a", now=20.0, until=50.0, targets={(1, 2, "rows"): 7})
+    hold.begin("a", now=20.0, until=50.0, targets={(1, 2): 7})
 
-    assert hold.admits(1, 2, PUSH)
+    assert hold.admits(PUSH)
     assert not hold.expire(now=45.0)
     assert hold.end("a", now=50.0) == 40.0
     assert hold.num_holds == 1

@@ -103,7 +103,6 @@ class GeoMode(Mode):
         self._periods = self._periods_from(0)
         self._due = False
         self.fresh = FreshSteps(mode.fresh_steps)
-        self._sequence = 0
         self._delta_step = 0
         """Steps taken when deltas were taken last."""
         self._acks: dict[tuple[int, str], int] = {}
@@ -333,11 +332,10 @@ class GeoMode(Mode):
         self, deltas: list[Delta], step: int, received: Received, *, receives: bool
     ) -> set[str]:
         """Send one message to each pserver; return the tables that have more rows to send."""
-        self._sequence += 1
         writes = [self._write(delta) for delta in deltas]
         num_steps = max((delta.num_steps for delta in deltas), default=0)
         part_fields = partial(self._part_fields, step=step, num_steps=num_steps)
-        fields = {**self._job.author.fields(), "step": max(step - 1, 0)}
+        fields = {**self._job.author.change(), "step": max(step - 1, 0)}
         if not receives:
             fields["continues"] = True
         messages = write_messages(
@@ -366,7 +364,6 @@ class GeoMode(Mode):
                 encoded = [delta.encoded[0].part(part) for part in parts]
         return Write(
             table=delta.table,
-            sequence=self._sequence,
             values=delta.values,
             rows=delta.rows,
             wire=delta.wire,
