@@ -32,8 +32,9 @@ from paramfleet_shared.errors import (
 from paramfleet_shared.files.documents import read_content, read_document, whole
 from paramfleet_shared.files.regular_files import write_regular
 from paramfleet_shared.files.tensorfile import Written, read_tensors, write_tensors
+from paramfleet_shared.tables.rows.layout import RowLayout
+from paramfleet_shared.tables.rows.states import check_rows
 from paramfleet_shared.tables.spec import TableSpec
-from paramfleet_shared.tables.states import check_rows
 
 __all__ = [
     "FORMAT", "MANIFEST", "VERSION", "CheckpointDamagedError", "CheckpointWriteError",
@@ -400,7 +401,7 @@ def _checked_part(
     shapes: tuple[tuple[int, ...], tuple[int, ...]]
     if spec.kind == "sparse":
         part = FilePart(values=tensors["values"], states=tensors["states"], ids=tensors["ids"])
-        shapes = ((file.rows, spec.dim), (file.rows, spec.optimizer.state_width(spec.dim)))
+        shapes = ((file.rows, spec.dim), (file.rows, RowLayout.of(spec).states.pitch))
         if tensors["ids"].shape != (file.rows,) or tensors["ids"].dtype != np.int64:
             raise ValueError("ids of another shape or dtype")
         if len(np.unique(tensors["ids"])) != file.rows:

@@ -27,6 +27,7 @@ from paramfleet.tables.sparse import Pending, SparseTable
 from paramfleet.training.modes.base import learning_rate
 from paramfleet_shared.tables.kernels.replica import step_slots
 from paramfleet_shared.tables.kernels.rules import step_of
+from paramfleet_shared.tables.rows.layout import RowLayout
 from paramfleet_shared.tables.spec import OptimizerSpec
 
 __all__ = ["RowStepper", "forget_states", "step_rows"]
@@ -168,9 +169,8 @@ class RowStepper:
                 rule = _decaying(rule, self._decays_at_once)
             self._rule = rule
             if rule is not None:
-                spans = rule.record.spans(self.table.dim)
-                row = np.full(rule.state_width(self.table.dim), rule.initial_state, np.float32)
-                self._keep({name: row[span] for name, span in spans.items()})
+                states = RowLayout.of_states(rule, self.table.dim)
+                self._keep({name: states.first[span] for name, span in states.spans.items()})
         return self._rule
 
     def _step(self, rule: OptimizerSpec, slots: NDArray[np.int64], pending: Pending) -> None:

@@ -42,8 +42,9 @@ from paramfleet_shared.checkpoint.manifest import (
 from paramfleet_shared.checkpoint.saved_ids import check_not_negative, refuse_doubled
 from paramfleet_shared.tables.encoding import Encoded
 from paramfleet_shared.tables.routing import route
+from paramfleet_shared.tables.rows.layout import RowLayout
+from paramfleet_shared.tables.rows.states import have_other_states, states_for
 from paramfleet_shared.tables.spec import TableSpec
-from paramfleet_shared.tables.states import have_other_states, states_for
 
 __all__ = ["Loaded", "load_tables", "plan_chunks", "save_tables", "trained_otherwise"]
 
@@ -245,7 +246,7 @@ def _copy_rows(old: Block, new: Block, start: int, count: int) -> None:
 
 def _chunk_rows(spec: TableSpec) -> int:
     """Return how many rows of a table go into one file."""
-    row_bytes = 8 + 4 * (spec.dim + spec.optimizer.state_width(spec.dim))
+    row_bytes = 8 + 4 * (spec.dim + RowLayout.of(spec).states.pitch)
     return max(1, min(CHUNK_ROWS, CHUNK_BYTES // row_bytes))
 
 

@@ -31,6 +31,8 @@ class Table(NamedTuple):
     floats: NDArray[np.float32]
     """The same memory as floats, for the states."""
     layout: Layout
+    states: NDArray[np.float32]
+    """[W]: what stands beside the value of a new row."""
     first: NDArray[Any]
     """[dim]: room for a row that isn't kept, rounded as if it were."""
     total: NDArray[np.float32]
@@ -40,13 +42,12 @@ class Table(NamedTuple):
 @kernel
 def _fill_rows(table: Table, start: Any, stop: Any) -> None:
     """Give the rows of slots their first values and state."""
-    index, firsts, values, floats, layout, _first, _total = table
+    index, firsts, values, floats, layout, _states, _first, _total = table
     dim, value_pitch, pitch, first_state = layout
     new = values[start * value_pitch : stop * value_pitch]
     fill_firsts(firsts, index.ids[start:stop], new, (dim, value_pitch))
-    if first_state < pitch:
-        shape = (first_state, pitch, pitch)
-        fill_states(firsts.state, floats[start * pitch : stop * pitch], shape)
+    if first_state < pitch:  # else not even the array is taken out: it would be counted
+        fill_states(table.states, floats[start * pitch : stop * pitch], first_state, pitch)
 
 
 @kernel
