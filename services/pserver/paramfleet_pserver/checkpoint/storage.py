@@ -13,7 +13,7 @@ that fails has no effect.
 import asyncio
 import hashlib
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -28,6 +28,7 @@ from paramfleet_pserver.tables.owners import Job, Owners
 from paramfleet_pserver.tables.parts import SparsePart
 from paramfleet_pserver.tables.table import DenseTable, SparseTable, Table
 from paramfleet_pserver.tables.table_store import TableStore
+from paramfleet_shared.checkpoint.columns import ColumnsDiffer
 from paramfleet_shared.checkpoint.manifest import (
     MANIFEST,
     FilePart,
@@ -62,6 +63,8 @@ class Loaded(NamedTuple):
     left_out: list[StatesLeftOut]
     digest: str = ""
     """SHA-256 of the manifest; empty if nothing was read."""
+    differing: Sequence[ColumnsDiffer] = ()
+    """Tables whose files have other columns of state."""
 
 
 class Segment(NamedTuple):
@@ -172,7 +175,7 @@ async def load_tables(
     known = {table.spec.name: table.spec for table in store}
     specs = [_wanted(table.spec, known, store.num_shards) for table in saved]
     store.check_limits(specs, anew=True)
-    loaded = Loaded([], [], manifest.digest)
+    loaded = Loaded([], [], manifest.digest, manifest.columns_that_differ())
     for each, spec in zip(saved, specs, strict=True):
         table = await asyncio.to_thread(store.build, spec)
         table.is_loaded = True
