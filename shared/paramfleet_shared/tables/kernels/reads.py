@@ -39,18 +39,18 @@ class Table(NamedTuple):
     """[dim]: room for a sum."""
 
 
-@kernel
+@uncounted
 def _fill_rows(table: Table, start: Any, stop: Any) -> None:
     """Give the rows of slots their first values and state."""
-    index, firsts, values, floats, layout, _states, _first, _total = table
+    index, firsts, values, floats, layout, states, _first, _total = table
     dim, value_pitch, pitch, first_state = layout
     new = values[start * value_pitch : stop * value_pitch]
     fill_firsts(firsts, index.ids[start:stop], new, (dim, value_pitch))
-    if first_state < pitch:  # else not even the array is taken out: it would be counted
-        fill_states(table.states, floats[start * pitch : stop * pitch], first_state, pitch)
+    if first_state < pitch:
+        fill_states(states, floats[start * pitch : stop * pitch], first_state, pitch)
 
 
-@kernel
+@uncounted
 def fill_new_rows(table: Table, used: int, free: int) -> None:
     """Give new rows their first values and state.
 
