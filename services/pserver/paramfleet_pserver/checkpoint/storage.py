@@ -25,7 +25,6 @@ from numpy.typing import NDArray
 from paramfleet_pserver.checkpoint.gathering import Gathering
 from paramfleet_pserver.tables.blocks import Block
 from paramfleet_pserver.tables.owners import Job, Owners
-from paramfleet_pserver.tables.parts import SparsePart
 from paramfleet_pserver.tables.table import DenseTable, SparseTable, Table
 from paramfleet_pserver.tables.table_store import TableStore
 from paramfleet_shared.checkpoint.columns import ColumnsDiffer
@@ -41,8 +40,8 @@ from paramfleet_shared.checkpoint.manifest import (
     write_part,
 )
 from paramfleet_shared.checkpoint.saved_ids import check_not_negative, refuse_doubled
-from paramfleet_shared.tables.encoding import Encoded
 from paramfleet_shared.tables.routing import route
+from paramfleet_shared.tables.rows.batch import RowIds
 from paramfleet_shared.tables.rows.layout import RowLayout
 from paramfleet_shared.tables.rows.states import have_other_states, states_for
 from paramfleet_shared.tables.spec import TableSpec
@@ -344,11 +343,10 @@ async def _take_rows(
         if block.rows.num_rows - before != len(ids):
             doubled.extend(ids[block.rows.find(ids) < before].tolist())
 
-    offsets = routed.offsets[store.shards.start :]
-    bounds = SparsePart(routed.ids, offsets, Encoded(part.values))
+    own = RowIds(routed.ids, routed.offsets[store.shards.start :])
     jobs = []
     for block in table.blocks:
-        where = bounds.within(block.shards)
+        where = own.within(block.shards)
         if count := where.stop - where.start:
             jobs.append(Job(block.owner, count, partial(assign, block, where)))
     await owners.run(jobs)
