@@ -246,7 +246,7 @@ def _fill(
         shard.pull(ids, out[: ids.size], create=True)
         wall_ms.append(1e3 * (time.perf_counter() - wall))
         cpu_ms.append(1e3 * (time.thread_time() - cpu))
-    ideal = universe.size * (8 + 4 * (DIM + spec.optimizer.state_width(DIM)))
+    ideal = universe.size * (8 + shard.layout.row_bytes)
     ratio = (_resident_bytes() - before) / ideal
     return Filled(shard, max(wall_ms), max(cpu_ms), ratio)
 

@@ -12,13 +12,14 @@ from paramfleet.training.modes.outgoing import Outgoing
 from paramfleet.training.modes.sender import TableGradient
 from paramfleet.transport.communicator import Communicator
 from paramfleet.transport.pservers import PServers
-from paramfleet.transport.requests import Author, ReadPlan, Rows, write_messages
+from paramfleet.transport.requests import Author, ReadPlan, write_messages
 from paramfleet_shared.discovery.session import JobSession
 from paramfleet_shared.net.secret import secret_of
 from paramfleet_shared.net.wire.message import Message
 from paramfleet_shared.settings.config import JobSettings, read_environment, resolve
 from paramfleet_shared.tables.encoding import WireDtype
 from paramfleet_shared.tables.partition import partition
+from paramfleet_shared.tables.rows.batch import RowIds
 from paramfleet_shared.tables.spec import InitializerSpec, OptimizerSpec, TableSpec
 from peer.work import CALL_TIMEOUT_S, LR, Client, Pulled, Work
 
@@ -132,7 +133,7 @@ class OursTable:
         """Return the rows of ids, sorted by shard."""
         placement, by_id = self._pservers.placement, self._wire != "float32"
         unique, _, offsets = partition(ids, placement.num_shards, by_id=by_id)
-        rows = Rows(unique, offsets)
+        rows = RowIds(unique, offsets)
         read = self._outgoing.read(self._spec.name, rows)
         plan = ReadPlan([read], placement)
         messages = plan.messages(rank=self._worker.author.rank, min_step=0)

@@ -7,8 +7,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import numpy as np
 from numpy.typing import NDArray
 
-from paramfleet.transport.requests import Rows
 from paramfleet_shared.tables.partition import partition
+from paramfleet_shared.tables.rows.batch import RowIds
 from peer.ours import OursWorker
 from peer.work import CALL_TIMEOUT_S, SEED, Pulled, Work
 
@@ -65,7 +65,7 @@ class RowCalls:
     def _call(self, kind: str, ids: NDArray[np.int64], grads: NDArray[np.float32]) -> None:
         if kind == "push":
             unique, _, offsets = partition(ids, self._num_shards)
-            pulled = Pulled(unique, grads, Rows(unique, offsets))
+            pulled = Pulled(unique, grads, RowIds(unique, offsets))
         else:
             pulled = self._table.pull(ids)
         if kind != "pull":

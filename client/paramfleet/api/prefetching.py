@@ -19,8 +19,8 @@ from paramfleet.nn.embedding import IdError, SparseModule
 from paramfleet.nn.views import View, tensors_of
 from paramfleet.session.session import Session
 from paramfleet.training.modes.ahead import Ahead, Loop, Wanted
-from paramfleet.transport.requests import Rows
 from paramfleet_shared.errors import ContractError
+from paramfleet_shared.tables.rows.batch import RowIds
 
 __all__ = ["PrefetchError", "Prefetcher", "Prefetching"]
 
@@ -162,7 +162,7 @@ class Prefetcher(Generic[B]):
                 unique, _, offsets = module.different(ids)[0]
             except IdError:  # the forward will say so, of its own batch
                 continue
-            wanted.append(Wanted(module.table, Rows(unique, offsets), module.training))
+            wanted.append(Wanted(module.table, RowIds(unique, offsets), module.training))
         return wanted
 
     def _named(

@@ -23,8 +23,6 @@ kept apart, and goes undivided.
 At the end of training ``take_rest`` sends all that is left, undivided.
 """
 
-from typing import NamedTuple
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -39,9 +37,10 @@ from paramfleet_shared.tables.kernels.replica import (
 )
 from paramfleet_shared.tables.memory.reservation import RowColumn
 from paramfleet_shared.tables.routing import route
+from paramfleet_shared.tables.rows.batch import RowBatch
 from paramfleet_shared.tables.rowstore import initial_rows
 
-__all__ = ["DenseReplica", "RowDeltas", "RowReplica"]
+__all__ = ["DenseReplica", "RowReplica"]
 
 _OLD = "geo.old"
 _LOST = "geo.lost"
@@ -170,17 +169,6 @@ class DenseReplica:
         return moved
 
 
-class RowDeltas(NamedTuple):
-    """Differences of rows, sorted by shard."""
-
-    ids: NDArray[np.int64]
-    """[U], each once."""
-    values: NDArray[np.float32]
-    """[U, D]"""
-    offsets: NDArray[np.int64]
-    """[shards + 1]: the shards' bounds in ``ids``."""
-
-
 class RowReplica:
     """The rows of a store, their agreed copy, and which of them moved.
 
@@ -224,11 +212,11 @@ class RowReplica:
         marks, touched = self._marks.array.reshape(-1), self._touched.array.reshape(-1)
         self._num_touched = note_slots(slots, marks, touched, self._num_touched)
 
-    def take_delta(self) -> RowDeltas:
+    def take_delta(self) -> RowBatch:
         """Return the deltas of the rows that moved; valid until some are taken again."""
         return self._take(self._take_touched(), self._divisor, drops=self._drops)
 
-    def take_rest(self) -> RowDeltas:
+    def take_rest(self) -> RowBatch:
         """Return the deltas of all rows that still differ from what was agreed.
 
         They are valid until some are taken again.
@@ -307,7 +295,7 @@ class RowReplica:
     def _layout(self) -> tuple[int, int, int]:
         return self.store.spec.dim, self.store.pitch, self.store.place(_OLD)
 
-    def _take(self, slots: NDArray[np.int64], divisor: np.float32, *, drops: bool) -> RowDeltas:
+    def _take(self, slots: NDArray[np.int64], divisor: np.float32, *, drops: bool) -> RowBatch:
         routed = route(self.store.ids()[slots], self._num_shards)
         self._deltas.ensure(len(slots))
         deltas = self._deltas.array[: len(slots)]
@@ -322,7 +310,7 @@ class RowReplica:
         if self._keeps_lost:
             deltas += self._lost[slots]
             self._lost[slots] = 0
-        return RowDeltas(routed.ids, deltas, routed.offsets)
+        return RowBatch(routed.ids, deltas, routed.offsets)
 
     def _take_touched(self) -> NDArray[np.int64]:
         """Return the slots that moved, and begin anew."""

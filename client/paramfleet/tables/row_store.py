@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from paramfleet_shared.tables.kernels.rows import gather
 from paramfleet_shared.tables.memory.reservation import CapacityError, default_max_rows, reserve
+from paramfleet_shared.tables.rows.layout import ColumnSpec, RowLayout
 from paramfleet_shared.tables.rowstore import SlotIndex, initial_rows
 from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
 
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from paramfleet.tables.sparse import SparseTable
 
 __all__ = ["RowStore", "spec_of"]
+
+_VALUE = "row.value"
+"""As no optimizer calls a state."""
 
 
 def spec_of(table: "SparseTable", *, rule: OptimizerSpec, num_shards: int = 1) -> TableSpec:
@@ -57,9 +61,8 @@ class RowStore:
         self._index = SlotIndex(table=spec.name)
         self._first: dict[str, NDArray[np.float32] | None] = {}
         """What each column but the value starts as; None for the row's own value."""
-        self._spans: dict[str, slice] = {}
-        self._pitch = spec.dim
-        self._table = self._reserved(self._pitch)
+        self._layout = RowLayout((ColumnSpec(_VALUE, spec.dim),))
+        self._table = self._reserved(self._layout)
         self._looked_up = (np.empty(0, np.int64), np.empty(0, np.int64))
         """The newest ids that were read to be trained, and their slots."""
         self._finding = threading.Lock()
@@ -82,7 +85,7 @@ class RowStore:
     @property
     def pitch(self) -> int:
         """Return how many floats a row takes, all columns together."""
-        return self._pitch
+        return self._layout.pitch
 
     @property
     def flat(self) -> NDArray[np.float32]:
@@ -114,21 +117,21 @@ class RowStore:
             CapacityError: if there is no room for the rows that exist.
         """
         former, count, place = self._table, self.num_slots, self.pitch
-        pitch = place + (self.spec.dim if first is None else len(first))
-        self._table = self._reserved(pitch)
+        width = self.spec.dim if first is None else len(first)
+        layout = self._layout.and_column(ColumnSpec(name, width))
+        self._table = self._reserved(layout)
         self._table[:count, :place] = former[:count]
         self._table[:count, place:] = self.values[:count] if first is None else first
-        self._pitch = pitch
+        self._layout = layout
         self._first[name] = first
-        self._spans[name] = slice(place, pitch)
 
     def column(self, name: str) -> NDArray[np.float32]:
         """Return a view of a column by slot, [capacity, C]."""
-        return self._table[:, self._spans[name]]
+        return self._table[:, self._layout.spans[name]]
 
     def place(self, name: str) -> int:
         """Return where in a row a column begins, in floats."""
-        start: int = self._spans[name].start
+        start: int = self._layout.spans[name].start
         return start
 
     def slots(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -194,19 +197,19 @@ class RowStore:
             rows[absent] = initial_rows(self.spec, ids_U[absent])
         return rows
 
-    def _reserved(self, pitch: int) -> NDArray[np.float32]:
-        """Return room for rows of so many floats, and hold no more than there is room for.
+    def _reserved(self, layout: RowLayout) -> NDArray[np.float32]:
+        """Return room for rows, and hold no more than there is room for.
 
         Raises:
             CapacityError: if the rows that exist need more.
         """
-        limit = min(self._index.max_rows, default_max_rows(4 * pitch))
+        limit = min(self._index.max_rows, default_max_rows(layout.row_bytes))
         if limit < self.num_slots:
             raise CapacityError(
                 table=self.spec.name, shard=0, rows=self.num_slots, max_rows=limit
             )
         self._index.max_rows = limit
-        return reserve(limit * pitch, np.float32).reshape(limit, pitch)
+        return reserve(limit * layout.pitch, np.float32).reshape(limit, layout.pitch)
 
     def _find(
         self, ids: NDArray[np.int64], fill: Callable[[_Slots], None]
@@ -231,6 +234,6 @@ class RowStore:
         """Give new rows what is kept beside their values; they are zeros as yet."""
         for name, first in self._first.items():
             if first is None:
-                self._table[made, self._spans[name]] = self._table[made, : self.spec.dim]
+                self._table[made, self._layout.spans[name]] = self._table[made, : self.spec.dim]
             elif first.any():
-                self._table[made, self._spans[name]] = first
+                self._table[made, self._layout.spans[name]] = first

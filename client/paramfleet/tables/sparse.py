@@ -19,11 +19,11 @@ from paramfleet.tables.devices import to_device, to_host
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.tables.partition import Partitioned, partition
 from paramfleet_shared.tables.routing import merge_by_inverse
+from paramfleet_shared.tables.rows.batch import RowBatch
 from paramfleet_shared.tables.spec import InitializerSpec, Rounding, Storage
 
 __all__ = [
     "KeptAs",
-    "Pending",
     "RowSource",
     "SparseTable",
     "TableInUseError",
@@ -78,35 +78,25 @@ class RowSource(Protocol):
         ...
 
 
-class Pending(NamedTuple):
-    """Gradients of a table's rows, as they travel: each id once, sorted by shard."""
-
-    ids_U: NDArray[np.int64]
-    grads: NDArray[np.float32]
-    """float32 [U, D]"""
-    offsets: NDArray[np.int64]
-    """int64 [S + 1]: the shards' bounds in ``ids_U``."""
-
-
-def nothing_pending(dim: int, num_shards: int) -> Pending:
+def nothing_pending(dim: int, num_shards: int) -> RowBatch:
     """Return the gradients of a step that didn't use a table."""
-    return Pending(
+    return RowBatch(
         np.empty(0, np.int64),
         np.empty((0, dim), np.float32),
         np.zeros(num_shards + 1, np.int64),
     )
 
 
-def merge_pending(parts: Sequence[Pending], *, by_id: bool = False) -> Pending:
+def merge_pending(parts: Sequence[RowBatch], *, by_id: bool = False) -> RowBatch:
     """Sum gradients in the order of ``parts``; ids that several have become one row.
 
     With ``by_id`` they are sorted by value inside their shard.
     """
     num_shards = len(parts[0].offsets) - 1
-    both = np.concatenate([p.ids_U for p in parts])
+    both = np.concatenate([p.ids for p in parts])
     ids, inverse, offsets = partition(both, num_shards, by_id=by_id)
-    grads = merge_by_inverse(np.concatenate([p.grads for p in parts]), inverse, len(ids))
-    return Pending(ids, grads, offsets)
+    grads = merge_by_inverse(np.concatenate([p.values for p in parts]), inverse, len(ids))
+    return RowBatch(ids, grads, offsets)
 
 
 class KeptAs(NamedTuple):
@@ -204,15 +194,15 @@ class SparseTable:
             )
         return rows_UD
 
-    def pending(self) -> Pending | None:
+    def pending(self) -> RowBatch | None:
         """Return this step's gradients; None without any."""
         if self.weight.grad is None or not len(self._ids_U):
             return None
-        held = Pending(self._ids_U, _host_rows(self.weight.grad), self._offsets)
+        held = RowBatch(self._ids_U, _host_rows(self.weight.grad), self._offsets)
         if len(held.offsets) - 1 == self.source.num_shards:
             return held
-        ids, inverse, offsets = self.partition(held.ids_U)
-        return Pending(ids, merge_by_inverse(held.grads, inverse, len(ids)), offsets)
+        ids, inverse, offsets = self.partition(held.ids)
+        return RowBatch(ids, merge_by_inverse(held.values, inverse, len(ids)), offsets)
 
     def _collect(
         self, ids_U: NDArray[np.int64], offsets: NDArray[np.int64], leaf: torch.Tensor

@@ -17,7 +17,7 @@ from paramfleet.nn.embedding import SparseModule
 from paramfleet.nn.views import View, tensors_of
 from paramfleet.tables.embedding_errors import IdError
 from paramfleet.training.modes.ahead import Expecting, Wanted
-from paramfleet.transport.requests import Rows
+from paramfleet_shared.tables.rows.batch import RowIds
 
 __all__ = ["Forwards"]
 
@@ -109,7 +109,7 @@ class _Watched:
                 unique, _, offsets = view.module.expect(ids)[0]
             except IdError:  # the lookup will say so
                 continue
-            yield view, Wanted(view.module.table, Rows(unique, offsets), view.module.training)
+            yield view, Wanted(view.module.table, RowIds(unique, offsets), view.module.training)
 
 
 def _nobody() -> None:

@@ -82,6 +82,8 @@ def note_differences(
     if unknown:
         facts = {"folder": str(folder), "unknown": unknown, "remedy": _UNUSED}
         log.warning("worker.tables_not_in_model", extra=facts)
+    for differs in manifest.columns_that_differ():
+        log.warning("worker.columns_differ", extra=differs._asdict())
     anew = _without_states(optimizer, manifest)
     if anew:
         name = type(optimizer.inner).__name__

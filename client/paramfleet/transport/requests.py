@@ -14,7 +14,7 @@ Shape legend: U = unique ids, D = row width, S = shards, P = values of a dense t
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,19 +26,17 @@ from paramfleet_shared.net.wire.message import Message
 from paramfleet_shared.tables.encoding import (
     Encoded,
     WireDtype,
-    are_sorted_within_shards,
     decode_rows,
     pack_ids,
-    sort_within_shards,
     stored_dtype,
 )
+from paramfleet_shared.tables.rows.batch import RowIds
 from paramfleet_shared.tables.rowstore import check_array, scatter_rows
 
 __all__ = [
     "Author",
     "Read",
     "ReadPlan",
-    "Rows",
     "Write",
     "decoded_part",
     "dense_slice",
@@ -65,36 +63,12 @@ class Author:
         return ChangeIdentity(self.rank, self.incarnation, next(self._sequences)).fields()
 
 
-class Rows(NamedTuple):
-    """Which rows of a sparse table: each id once, sorted by shard."""
-
-    ids_U: NDArray[np.int64]
-    offsets: NDArray[np.int64]
-    """int64 [S + 1]: the shards' bounds in ``ids_U``."""
-
-    def of(self, placement: Placement, server: int) -> tuple[slice, NDArray[np.int64]]:
-        """Return a pserver's part of the ids, and its shards' bounds within it."""
-        shards = placement.shards_of(server)
-        bounds = self.offsets[shards.start : shards.stop + 1]
-        return slice(int(bounds[0]), int(bounds[-1])), bounds - bounds[0]
-
-    def sorted(self) -> tuple["Rows", NDArray[np.int64] | None]:
-        """Return the rows sorted by id inside each shard, and where each of them stood.
-
-        Of rows that are sorted already, themselves and None.
-        """
-        if are_sorted_within_shards(self.ids_U, self.offsets):
-            return self, None
-        order = sort_within_shards(self.ids_U, self.offsets)
-        return Rows(self.ids_U[order], self.offsets), order
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Read:
     """What to pull of one table: ``rows`` of it, or a whole dense table of ``size``."""
 
     table: str
-    rows: Rows | None = None
+    rows: RowIds | None = None
     dim: int = 0
     size: int = 0
     create: bool = False
@@ -121,7 +95,7 @@ class Write:
     table: str
     values: NDArray[np.float32]
     """float32 [U, D] in the order of ``rows``, or [P] for a dense table."""
-    rows: Rows | None = None
+    rows: RowIds | None = None
     lr: float = 0.0
     wire: WireDtype = "float32"
     """How it travels."""
@@ -253,11 +227,11 @@ class ReadPlan:
                     of, pull = read.as_pulled
                     about |= {"ids": "pulled", "of": of, "pulled": pull}
                 elif read.named is not None:
-                    _, offsets = read.rows.of(self._placement, server)
+                    _, offsets = read.rows.of(self._placement.shards_of(server))
                     about |= _put_named(tensors, index, read.named, server, offsets)
                 else:
-                    part, offsets = read.rows.of(self._placement, server)
-                    ids, pack = read.rows.ids_U[part], read.wire != "float32"
+                    part, offsets = read.rows.of(self._placement.shards_of(server))
+                    ids, pack = read.rows.ids[part], read.wire != "float32"
                     about |= _put_ids(tensors, index, ids, offsets, pack=pack)
                 if read.keep is not None:
                     about["keep"] = read.keep
@@ -270,7 +244,7 @@ class ReadPlan:
     @staticmethod
     def _join_part(read: Read, parts: list[NDArray[np.float32]]) -> NDArray[np.float32]:
         whole = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        shape = (read.size,) if read.rows is None else (len(read.rows.ids_U), read.dim)
+        shape = (read.size,) if read.rows is None else (len(read.rows.ids), read.dim)
         check_array(whole, np.float32, shape, table=read.table)
         if read.order is None:
             return whole
@@ -307,14 +281,14 @@ def write_messages(
             if write.rows is None:
                 part = dense_slice(len(write.values), placement, server)
             else:
-                part, offsets = write.rows.of(placement, server)
+                part, offsets = write.rows.of(placement.shards_of(server))
                 about["unique"] = True
                 if write.pulled is not None:
                     about |= {"ids": "pulled", "pulled": write.pulled}
                 elif sames[index] is not None:
                     about |= {"ids": "same", "as": sames[index]}
                 else:
-                    ids, pack = write.rows.ids_U[part], write.wire != "float32"
+                    ids, pack = write.rows.ids[part], write.wire != "float32"
                     about |= _put_ids(tensors, index, ids, offsets, pack=pack)
             encoded = Encoded(write.values[part])
             if write.encoded is not None:
@@ -339,7 +313,7 @@ def _encoded_part(answer: Message, index: int) -> Encoded:
 def _same_rows(writes: Sequence[Write], index: int) -> int | None:
     """Return an earlier write of the same rows whose ids travel: they needn't twice."""
     rows = writes[index].rows
-    if rows is None or writes[index].wire == "float32" or not len(rows.ids_U):
+    if rows is None or writes[index].wire == "float32" or not len(rows.ids):
         return None
     for other, write in enumerate(writes[:index]):
         if write.rows is None or write.pulled is not None or write.wire == "float32":
@@ -349,8 +323,8 @@ def _same_rows(writes: Sequence[Write], index: int) -> int | None:
     return None
 
 
-def _are_same(one: Rows, other: Rows) -> bool:
-    return np.array_equal(one.ids_U, other.ids_U) and np.array_equal(one.offsets, other.offsets)
+def _are_same(one: RowIds, other: RowIds) -> bool:
+    return np.array_equal(one.ids, other.ids) and np.array_equal(one.offsets, other.offsets)
 
 
 def _wire_field(wire: WireDtype) -> dict[str, str]:

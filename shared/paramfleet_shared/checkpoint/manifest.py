@@ -4,7 +4,8 @@ A checkpoint is a folder: safetensors files, each with a part of one table, and
 ``manifest.json``, which names each with its length and SHA-256. A file of a sparse
 table holds ``ids`` int64 [n], ``values`` float32 [n, D] and ``states`` float32
 [n, W], the rule's columns beside each other; one of a dense table holds ``values`` [n] and
-``states`` [S, n], and in its metadata the range ``start`` and ``stop``. One more file holds
+``states`` [S, n], and in its metadata the range ``start`` and ``stop``. The manifest names the
+columns of each (``columns``). One more file holds
 the model's buffers (``saved_module``). The manifest's ``rows`` says how many each sparse table
 has, so that a lost entry of a file is noticed. Nothing in a file is ever evaluated.
 """
@@ -13,13 +14,21 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from paramfleet_shared.checkpoint.columns import (
+    Columns,
+    ColumnsDiffer,
+    arranged,
+    columns_of,
+    differing,
+    read_columns,
+)
 from paramfleet_shared.checkpoint.cuts import Cut
 from paramfleet_shared.checkpoint.gathered import GatheredStates
 from paramfleet_shared.checkpoint.saved_module import SavedModule, check_file_name
@@ -32,8 +41,8 @@ from paramfleet_shared.errors import (
 from paramfleet_shared.files.documents import read_content, read_document, whole
 from paramfleet_shared.files.regular_files import write_regular
 from paramfleet_shared.files.tensorfile import Written, read_tensors, write_tensors
+from paramfleet_shared.tables.rows.states import check_rows
 from paramfleet_shared.tables.spec import TableSpec
-from paramfleet_shared.tables.states import check_rows
 
 __all__ = [
     "FORMAT", "MANIFEST", "VERSION", "CheckpointDamagedError", "CheckpointWriteError",
@@ -84,6 +93,8 @@ class SavedFile:
     rows: int
     table: str
     kind: str
+    columns: Columns | None = None
+    """Of its states; None if it doesn't name them: then they are those of its rule."""
 
     def to_wire(self) -> dict[str, Any]:
         """Return plain values."""
@@ -107,6 +118,7 @@ class SavedFile:
             rows=whole(wire["rows"], "rows"),
             table=str(wire["table"]),
             kind=str(wire["kind"]),
+            columns=None if (named := wire.get("columns")) is None else read_columns(named),
         )
 
 
@@ -152,6 +164,25 @@ class Manifest:
     """Whose optimizer states are in it where each worker has its own; else None."""
     digest: str = field(default="", compare=False)
     """SHA-256 of the file it was read from; empty if it was not read."""
+
+    def columns_that_differ(self) -> list[ColumnsDiffer]:
+        """Return the tables that have other columns of state than their rules have now.
+
+        Raises:
+            ValueError: if a column has another width.
+        """
+        each = (
+            differing(
+                table.spec,
+                [
+                    file.columns
+                    for file in self.files
+                    if file.table == table.spec.name and file.columns is not None
+                ],
+            )
+            for table in self.tables
+        )
+        return [differs for differs in each if differs is not None]
 
 
 class StatesLeftOut(NamedTuple):
@@ -207,6 +238,7 @@ def write_part(directory: Path, name: str, spec: TableSpec, part: FilePart) -> S
         rows=part.num_rows,
         table=spec.name,
         kind=spec.kind,
+        columns=columns_of(spec),
     )
 
 
@@ -324,7 +356,7 @@ def read_manifest(directory: Path, *, digest: str = "") -> Manifest:
         raise ManifestError(path=str(path), rule=str(error)) from error
     if rule := _broken_rule(tables, files, rows):
         raise ManifestError(path=str(path), rule=rule)
-    return Manifest(
+    manifest = Manifest(
         tables=tables,
         files=files,
         cut=cut,
@@ -333,6 +365,11 @@ def read_manifest(directory: Path, *, digest: str = "") -> Manifest:
         gathered=gathered,
         digest=found,
     )
+    try:
+        manifest.columns_that_differ()
+    except ValueError as error:
+        raise ManifestError(path=str(path), rule=str(error)) from error
+    return manifest
 
 
 def read_part(directory: Path, file: SavedFile, spec: TableSpec) -> FilePart:
@@ -398,9 +435,11 @@ def _checked_part(
     spec: TableSpec,
 ) -> FilePart:
     shapes: tuple[tuple[int, ...], tuple[int, ...]]
+    columns = columns_of(spec) if file.columns is None else file.columns
+    width = sum(numbers for _, numbers in columns)
     if spec.kind == "sparse":
         part = FilePart(values=tensors["values"], states=tensors["states"], ids=tensors["ids"])
-        shapes = ((file.rows, spec.dim), (file.rows, spec.optimizer.state_width(spec.dim)))
+        shapes = ((file.rows, spec.dim), (file.rows, width))
         if tensors["ids"].shape != (file.rows,) or tensors["ids"].dtype != np.int64:
             raise ValueError("ids of another shape or dtype")
         if len(np.unique(tensors["ids"])) != file.rows:
@@ -408,13 +447,14 @@ def _checked_part(
     else:
         start, stop = int(metadata["start"]), int(metadata["stop"])
         part = FilePart(values=tensors["values"], states=tensors["states"], start=start)
-        shapes = ((file.rows,), (spec.optimizer.num_state_columns, file.rows))
+        shapes = ((file.rows,), (width, file.rows))
         if not 0 <= start <= stop <= spec.size or stop - start != file.rows:
             raise ValueError("a range outside the table")
     if (part.values.shape, part.states.shape) != shapes:
         raise ValueError("values or states of another shape")
     if part.values.dtype != np.float32 or part.states.dtype != np.float32:
         raise ValueError("values or states of another dtype")
+    part = replace(part, states=arranged(spec, columns, part.states))
     wrong = check_rows(spec.optimizer, part.values, part.states)
     if wrong is not None:
         raise ValueError(wrong)

@@ -23,7 +23,7 @@ from paramfleet_shared.tables.kernels.basics import sorting
 from paramfleet_shared.tables.kernels.basics.compiled import as_input
 from paramfleet_shared.tables.kernels.codecs.finite import any_reaches
 from paramfleet_shared.tables.kernels.codecs.narrow import ROOM, pack, unpack
-from paramfleet_shared.tables.rowstore import check_array
+from paramfleet_shared.tables.memory.shapes import check_array
 
 __all__ = [
     "DENSE_WIDTH",

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from paramfleet_shared.tables.kernels.basics.compiled import as_input
 from paramfleet_shared.tables.kernels.partition import partition_ids
-from paramfleet_shared.tables.rowstore import check_array
+from paramfleet_shared.tables.memory.shapes import check_array
 
 __all__ = ["Partitioned", "partition"]
 

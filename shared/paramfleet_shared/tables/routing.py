@@ -14,7 +14,7 @@ from paramfleet_shared.tables.kernels.batches import (
     route_ids,
 )
 from paramfleet_shared.tables.kernels.codecs.finite import any_reaches
-from paramfleet_shared.tables.rowstore import check_array
+from paramfleet_shared.tables.memory.shapes import check_array
 
 __all__ = ["Routed", "all_finite", "merge_by_inverse", "route"]
 

@@ -17,10 +17,10 @@ from paramfleet_shared.tables.kernels.firsts import fill_firsts, firsts_of
 from paramfleet_shared.tables.memory.reservation import RowColumn
 from paramfleet_shared.tables.memory.shapes import RowShapeError, check_array
 from paramfleet_shared.tables.memory.slot_index import Growth, Mark, SlotIndex, distinct
+from paramfleet_shared.tables.rows.layout import STORAGE_TYPES
 from paramfleet_shared.tables.spec import TableSpec
 
 __all__ = [
-    "STORAGE_TYPES",
     "Growth",
     "Mark",
     "RowColumn",
@@ -33,14 +33,6 @@ __all__ = [
     "initial_rows",
     "scatter_rows",
 ]
-
-
-STORAGE_TYPES: dict[str, np.dtype[Any]] = {
-    "float32": np.dtype(np.float32),
-    "float16": np.dtype(np.int16),
-    "bfloat16": np.dtype(np.uint16),
-}
-"""What arrays of a storage hold; 16 bits as integers, as kernels take them."""
 
 
 def initial_rows(spec: TableSpec, ids: NDArray[np.int64]) -> NDArray[np.float32]:

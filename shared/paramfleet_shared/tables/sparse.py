@@ -1,9 +1,9 @@
 """A shard of a sparse table: rows addressed by 64-bit ids, made at first touch.
 
-A row is its value and, beside it, its optimizer's state. Rows stand in order of
+A row is its value and, beside it, its optimizer's state (``RowLayout``). Rows stand in order of
 creation, but that new ones take the places of those that were removed; the index says where
-each id's row lies. Values may be kept in 16 bits, but all
-computing is in float32: what is read is exactly what is kept.
+each id's row lies. Values may be kept in 16 bits, but all computing is in float32: what is
+read is exactly what is kept.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,8 @@ from paramfleet_shared.tables.kernels.rules import Step, step_of
 from paramfleet_shared.tables.kernels.steps import Chains, chain, step_chains, step_rows
 from paramfleet_shared.tables.memory.prefault import Lookahead
 from paramfleet_shared.tables.memory.reservation import default_max_rows, reserve
-from paramfleet_shared.tables.rowstore import STORAGE_TYPES, SlotIndex, as_floats, check_array
+from paramfleet_shared.tables.rows.layout import VALUE, RowLayout
+from paramfleet_shared.tables.rowstore import SlotIndex, as_floats, check_array
 from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
 
 __all__ = ["SparseShard"]
@@ -39,9 +40,10 @@ class SparseShard:
         max_rows: Most rows it may hold; None for as many as ``reservation`` allows.
         check_memory: Refuses bytes that there is no memory for, given how they are computed;
             asked before the shard grows. None lets it grow.
+        layout: The columns of a row; None for those of the table.
     """
 
-    # n = ids of a call, D = width of a row, W = floats of its state
+    # n = ids of a call, D = width of a row, W = floats beside its value
 
     def __init__(
         self,
@@ -50,27 +52,29 @@ class SparseShard:
         shard: int = 0,
         max_rows: int | None = None,
         check_memory: Callable[[str, int], None] | None = None,
+        layout: RowLayout | None = None,
     ) -> None:
         assert spec.kind == "sparse", spec
         self.spec = spec
+        self.layout = RowLayout.of(spec) if layout is None else layout
         self._dim = spec.dim
-        value_type = STORAGE_TYPES[spec.storage]
-        value_floats = -(-spec.dim * value_type.itemsize // 4)
-        pitch = value_floats + spec.optimizer.state_width(spec.dim)
-        value_pitch = pitch * 4 // value_type.itemsize
-        limit = default_max_rows(4 * pitch) if max_rows is None else max_rows
-        self._growth = None if check_memory is None else _Growth(4 * pitch, check_memory)
+        row_bytes, pitch = self.layout.row_bytes, self.layout.pitch
+        limit = default_max_rows(row_bytes) if max_rows is None else max_rows
+        self._growth = None if check_memory is None else _Growth(row_bytes, check_memory)
         self._index = SlotIndex(
             max_rows=limit, table=spec.name, shard=shard, growth=self._growth
         )
         floats = reserve(limit * pitch, np.float32)
+        values = floats.view(self.layout.columns[0].dtype)
+        value_pitch = row_bytes // values.itemsize
         self._rows = Table(
             self._index.arrays,
             firsts_of(spec),
-            floats.view(value_type),
+            values,
             floats,
-            Layout(spec.dim, value_pitch, pitch, value_floats),
-            np.empty(spec.dim, value_type),
+            Layout(spec.dim, value_pitch, pitch, self.layout.spans[VALUE].stop),
+            self.layout.states.first,
+            np.empty(spec.dim, values.dtype),
             np.empty(spec.dim, np.float32),
         )
         self._lookahead = Lookahead(floats)
@@ -109,7 +113,7 @@ class SparseShard:
     @property
     def num_bytes(self) -> int:
         """Return the memory in use by rows and index."""
-        return 4 * self._rows.layout.pitch * self.num_slots + self._index.num_bytes
+        return self.layout.row_bytes * self.num_slots + self._index.num_bytes
 
     def prefault(self, num_rows: int) -> None:
         """Make the pages now that so many rows need; inserts then wait for none.
@@ -117,7 +121,7 @@ class SparseShard:
         Without it, pages are made a little ahead of the rows, by another thread.
         """
         self._index.prefault(num_rows)
-        self._lookahead.make_now(4 * self._rows.layout.pitch * num_rows)
+        self._lookahead.make_now(self.layout.row_bytes * num_rows)
 
     def pull(self, ids: NDArray[np.int64], out: NDArray[Any], *, create: bool) -> None:
         """Copy the values of ids to ``out``.
@@ -350,7 +354,7 @@ class SparseShard:
     def _look_ahead(self) -> None:
         """Have the pages made that the next rows will need."""
         self._index.look_ahead()
-        self._lookahead.reach(4 * self._rows.layout.pitch * self.num_slots)
+        self._lookahead.reach(self.layout.row_bytes * self.num_slots)
 
 
 class _LatestStep:

@@ -199,10 +199,6 @@ class OptimizerSpec:
         """Return how many columns of state there are."""
         return len(self.record.columns)
 
-    def state_width(self, dim: int) -> int:
-        """Return how many floats of state a row of ``dim`` values has."""
-        return self.record.width(dim)
-
     @property
     def initial_state(self) -> float:
         """Return what every number of a new row's state is."""

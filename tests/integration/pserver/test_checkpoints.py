@@ -18,6 +18,7 @@ from paramfleet_shared.checkpoint.manifest import (
     ManifestError,
     SavedFile,
     SavedTable,
+    read_part,
     write_manifest,
 )
 from paramfleet_shared.net.wire.message import MalformedMessageError, Message
@@ -296,6 +297,52 @@ async def test_another_optimizer_takes_the_values_and_begins_anew(
     await fresh.push(pushed(3), step=0, lr=0.1)
     await after.push(pushed(3), step=0, lr=0.1)
     np.testing.assert_array_equal(await after.pull("flat"), await fresh.pull("flat"))
+
+
+async def test_columns_are_loaded_by_name_and_those_not_saved_begin_anew(
+    start_servers: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = await trained(await start_servers(2), 2)
+    manifest = await save(before, tmp_path)
+    assert {file.columns for file in manifest.files} == {
+        (("exp_avg", 4), ("exp_avg_sq", 4)),
+        (("exp_avg", 1), ("exp_avg_sq", 1)),
+    }
+    files = [
+        replace(file, columns=(("shows", 4), ("exp_avg_sq", 4)))
+        if file.kind == "sparse"
+        else file
+        for file in manifest.files
+    ]
+    write_manifest(tmp_path, replace(manifest, files=tuple(files)))
+    kept = await values_of(before)
+
+    after = (await start_servers(1)).worker()
+    await after.ask("load", dirname=str(tmp_path))
+    await after.declare(ROWS, FLAT, EMPTY)
+    again = await save(after, tmp_path / "again")
+
+    got = await values_of(after)
+    np.testing.assert_array_equal(got[0], kept[0])
+    (record,) = [r for r in caplog.records if r.getMessage() == "pserver.columns_differ"]
+    facts = {name: getattr(record, name) for name in ("table", "anew", "dropped")}
+    assert facts == {"table": ROWS.name, "anew": ("exp_avg",), "dropped": ("shows",)}
+    old, new = states_of(tmp_path, manifest), states_of(tmp_path / "again", again)
+    assert list(old) == list(new)
+    for id_, states in new.items():
+        assert states[:4].tolist() == [0.0] * 4
+        np.testing.assert_array_equal(states[4:], old[id_][4:])
+
+
+def states_of(folder: Path, manifest: Manifest) -> dict[int, np.ndarray]:
+    """Return the states of each row in the files of a checkpoint."""
+    found: dict[int, np.ndarray] = {}
+    for file in manifest.files:
+        if file.table == ROWS.name:
+            part = read_part(folder, file, ROWS)
+            assert part.ids is not None
+            found |= dict(zip(part.ids.tolist(), part.states, strict=True))
+    return dict(sorted(found.items()))
 
 
 async def test_values_kept_otherwise_are_loaded_as_they_are_kept_now(

@@ -22,6 +22,7 @@ from paramfleet_pserver.tables.table_store import TableStore
 from paramfleet_shared.net.wire.identity import ChangeIdentity
 from paramfleet_shared.net.wire.message import Message
 from paramfleet_shared.tables.routing import route
+from paramfleet_shared.tables.rows.batch import RowIds
 from paramfleet_shared.tables.rowstore import initial_rows
 from paramfleet_shared.tables.spec import InitializerSpec, OptimizerSpec, TableSpec
 from paramfleet_shared.values.ids import Rank, Step
@@ -61,7 +62,9 @@ class Server:
 
     async def remove(self, ids: list[int]) -> None:
         routed = route(np.array(ids, np.int64), SHARDS)
-        await self.machine.execute(Remove(self.table, routed.ids, routed.offsets)).applied
+        await self.machine.execute(
+            Remove(self.table, RowIds(routed.ids, routed.offsets))
+        ).applied
 
     def rows(self) -> dict[int, list[float]]:
         exported = [each.rows.export(0, each.rows.num_slots) for each in self.table.blocks]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from paramfleet.transport.requests import Read, ReadPlan, Rows
+from paramfleet.transport.requests import Read, ReadPlan
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.errors.served import (
     OperationModeError,
@@ -18,6 +18,7 @@ from paramfleet_shared.errors.served import (
 )
 from paramfleet_shared.net.wire.message import MalformedMessageError
 from paramfleet_shared.tables.partition import partition
+from paramfleet_shared.tables.rows.batch import RowIds
 from paramfleet_shared.tables.spec import InitializerSpec, TableSpec
 from paramfleet_shared.testing.faults import FaultPlan
 from paramfleet_shared.testing.patience import LATE_S
@@ -54,7 +55,7 @@ def pushed(worker: Worker, value: float, *, step: int) -> list[Message]:
 
 def plan_of(worker: Worker) -> ReadPlan:
     ids, _, offsets = partition(np.arange(9, dtype=np.int64), worker.placement.num_shards)
-    rows = Read(table="rows", rows=Rows(ids, offsets), dim=DIM, create=True)
+    rows = Read(table="rows", rows=RowIds(ids, offsets), dim=DIM, create=True)
     return ReadPlan([Read(table="flat", size=SIZE), rows], worker.placement)
 
 
@@ -88,7 +89,7 @@ async def test_a_step_is_answered_with_what_all_pushes_make_of_the_tables(
             np.testing.assert_array_equal(flat, np.full(SIZE, -2.0 * (step + 1), np.float32))
             ids = plan_of(ada).reads[1].rows
             assert ids is not None
-            trained = ids.ids_U < len(IDS)
+            trained = ids.ids < len(IDS)
             assert set(rows[trained].ravel()) == {5.0 - 2.0 * (step + 1)}
             assert set(rows[~trained].ravel()) == {5.0}
         assert all(answer.fields["waited_s"] >= 0 for answer in first.result()[0])

@@ -12,7 +12,7 @@ import msgpack
 import numpy as np
 import pytest
 
-from paramfleet.transport.requests import Read, ReadPlan, Rows, Write, write_messages
+from paramfleet.transport.requests import Read, ReadPlan, Write, write_messages
 from paramfleet_shared.discovery.placement import Placement
 from paramfleet_shared.discovery.session import JobSession
 from paramfleet_shared.errors.served import NonFiniteGradientError
@@ -23,6 +23,7 @@ from paramfleet_shared.net.wire.message import Message
 from paramfleet_shared.settings.config import JobSettings
 from paramfleet_shared.system.clock import SystemClock
 from paramfleet_shared.tables.partition import partition
+from paramfleet_shared.tables.rows.batch import RowIds
 from paramfleet_shared.tables.rowstore import RowShapeError
 from paramfleet_shared.tables.spec import InitializerSpec, OptimizerSpec, TableSpec
 from paramfleet_shared.testing.patience import LATE_S
@@ -42,7 +43,7 @@ class Hand:
     ) -> None:
         self.placement = placement
         unique, _, offsets = partition(IDS, placement.num_shards)
-        self.rows = Rows(unique, offsets)
+        self.rows = RowIds(unique, offsets)
         self.about = {"rank": session.member.index, "incarnation": session.member.incarnation}
         self.channels = [
             Channel(endpoint, peer=f"pserver {index}", clock=CLOCK, secret=secret)

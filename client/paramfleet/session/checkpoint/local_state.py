@@ -35,10 +35,10 @@ from paramfleet_shared.checkpoint.manifest import (
     read_part,
 )
 from paramfleet_shared.checkpoint.saved_ids import check_each_once, check_not_negative
+from paramfleet_shared.tables.rows.layout import RowLayout
+from paramfleet_shared.tables.rows.states import have_other_states, states_for
 from paramfleet_shared.tables.rowstore import initial_rows
-from paramfleet_shared.tables.rules.record import Rule
 from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
-from paramfleet_shared.tables.states import have_other_states, states_for
 
 __all__ = ["TablesToLoad", "export_tables", "install_table", "join_parts", "tables_to_load"]
 
@@ -151,7 +151,7 @@ def tables_to_load(
             targets[name],
             replace(whole, states=states),
             steps=0 if anew else saved[name].version,
-            rule=has.record,
+            rule=has,
         )
         loaded.puts.append(put)
     return loaded
@@ -163,7 +163,7 @@ def install_table(
     part: FilePart,
     *,
     steps: int,
-    rule: Rule,
+    rule: OptimizerSpec,
 ) -> None:
     """Put one table of a checkpoint in place.
 
@@ -182,7 +182,7 @@ def install_table(
         store.values[: store.num_rows] = initial_rows(store.spec, store.ids())
         slots = target.store.slots(part.ids)
         target.store.values[slots] = part.values
-        spans = rule.spans(store.spec.dim)
+        spans = RowLayout.of_states(rule, store.spec.dim).spans
         columns = {name: part.states[:, span] for name, span in spans.items()}
         target.restore(slots, columns, steps=steps)
         return
@@ -193,9 +193,9 @@ def install_table(
         where = slice(position, position + parameter.numel())
         position = where.stop
         state = optimizer.state[parameter]
-        if rule.counts_steps:
+        if rule.record.counts_steps:
             state["step"] = torch.tensor(float(steps))
-        for index, column in enumerate(rule.columns):
+        for index, column in enumerate(rule.record.columns):
             piece = torch.from_numpy(part.states[index, where].copy())
             state[column.name] = piece.view(parameter.shape).to(parameter)
 
@@ -207,7 +207,7 @@ def join_parts(parts: Sequence[FilePart], spec: TableSpec) -> FilePart:
         CheckpointDamagedError: if values of a dense table are missing.
     """
     if spec.kind == "sparse":
-        width = spec.optimizer.state_width(spec.dim)
+        width = RowLayout.of(spec).states.pitch
         each = [part.ids for part in parts if part.ids is not None]
         return FilePart(
             ids=np.concatenate([np.empty(0, np.int64), *each]),

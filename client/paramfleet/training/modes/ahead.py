@@ -23,9 +23,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paramfleet.tables.sparse import SparseTable
-from paramfleet.transport.requests import Read, ReadPlan, Rows
+from paramfleet.transport.requests import Read, ReadPlan
 from paramfleet_shared.discovery.placement import Placement
 from paramfleet_shared.net.wire.message import Message
+from paramfleet_shared.tables.rows.batch import RowIds
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -43,7 +44,7 @@ class Wanted(NamedTuple):
     """What one lookup of a batch to come will ask for."""
 
     table: SparseTable
-    rows: Rows
+    rows: RowIds
     create: bool
 
 
@@ -135,7 +136,7 @@ class AskedRows:
         for place, each in enumerate(self._left):
             if each is None or each.table is not table or each.create != create:
                 continue
-            asked_U = each.rows.ids_U
+            asked_U = each.rows.ids
             if asked_U is not ids_U and not np.array_equal(asked_U, ids_U):
                 continue
             assert self._answers is not None, "a batch is sent when it begins"

@@ -24,12 +24,13 @@ from paramfleet.tables.error_feedback import (
 )
 from paramfleet.training.modes.sender import TableGradient
 from paramfleet.transport.known_ids import KnownIds, Named
-from paramfleet.transport.requests import Read, ReadPlan, Rows, Write, dense_slice
+from paramfleet.transport.requests import Read, ReadPlan, Write, dense_slice
 from paramfleet_shared.discovery.placement import Placement
 from paramfleet_shared.errors.served import KnownIdsGoneError, PulledIdsGoneError
 from paramfleet_shared.tables.codecs.catalog import CODECS
 from paramfleet_shared.tables.encoding import Encoded, WireDtype, encode_rows, narrowest
 from paramfleet_shared.tables.partition import partition
+from paramfleet_shared.tables.rows.batch import RowIds
 from paramfleet_shared.tables.spec import TableSpec
 
 __all__ = ["Outgoing"]
@@ -50,11 +51,11 @@ forget them lasts, and each refused push travels twice."""
 class _Pull(NamedTuple):
     """Rows that were pulled."""
 
-    asked: Rows
+    asked: RowIds
     """As the model asked for them."""
-    by_id: Rows
+    by_id: RowIds
     """Sorted by id inside their shard; those of float32 as they were asked for."""
-    rows: Rows
+    rows: RowIds
     """As they travel."""
     named: Named | None
     """Their numbers, and where each of ``rows`` is in ``by_id``; None if they are the same."""
@@ -64,9 +65,9 @@ class _Pull(NamedTuple):
     rests: list[Found]
     """Where what is left of the rows is kept, once it was looked up; else empty."""
 
-    def is_of(self, rows: Rows) -> bool:
+    def is_of(self, rows: RowIds) -> bool:
         """Return whether these rows were asked for, in this order."""
-        return np.array_equal(self.asked.ids_U, rows.ids_U)
+        return np.array_equal(self.asked.ids, rows.ids)
 
 
 class Outgoing:
@@ -128,7 +129,7 @@ class Outgoing:
         self._rates: dict[str, float] = {}
         self._unnamed: dict[str, int] = {}
 
-    def read(self, table: str, rows: Rows) -> Read:
+    def read(self, table: str, rows: RowIds) -> Read:
         """Return what is pulled of rows whose gradient will be pushed."""
         wire, dim = self._wires[table], self._specs[table].dim
         if wire == "float32":
@@ -146,7 +147,7 @@ class Outgoing:
                 named = None if known is None else known.name(*by_id)
             in_order = by_id
             if named is not None:
-                in_order = Rows(named.ids, by_id.offsets)
+                in_order = RowIds(named.ids, by_id.offsets)
                 order = named.order if order is None else order[named.order]
             pull = _Pull(rows, by_id, in_order, named, order, next(self.numbers), [])
             self._keep(table, pull)
@@ -191,13 +192,13 @@ class Outgoing:
         for name, named in () if plan is None else plan.named():
             self._known[name].give_up(named)
 
-    def _as_pulled(self, table: str, rows: Rows) -> tuple[str, _Pull] | None:
+    def _as_pulled(self, table: str, rows: RowIds) -> tuple[str, _Pull] | None:
         """Return the latest pull of another table if it was of the same rows."""
         for other, pulls in self._pulls.items():
             latest = next(reversed(pulls.values()), None)
             if other == table or latest is None or self._unnamed.get(other):
                 continue
-            if np.array_equal(latest.by_id.ids_U, rows.ids_U):
+            if np.array_equal(latest.by_id.ids, rows.ids):
                 return other, latest
         return None
 
@@ -208,7 +209,7 @@ class Outgoing:
         with self._pulling:
             pull = self._pulls[read.table].get(read.keep)
         if pull is not None:
-            pull.rests.append(self._rows[read.table].find(pull.rows.ids_U))
+            pull.rests.append(self._rows[read.table].find(pull.rows.ids))
 
     def write(self, gradient: TableGradient) -> Write:
         """Return what is pushed of a table for a gradient."""
@@ -226,7 +227,9 @@ class Outgoing:
                 values = values[order]
             whole = self._encode_rows(name, rows, values, pull)
             servers = range(self._placement.num_servers)
-            encoded = [whole.part(rows.of(self._placement, server)[0]) for server in servers]
+            encoded = [
+                whole.part(rows.within(self._placement.shards_of(server))) for server in servers
+            ]
         return Write(
             table=name,
             values=values,
@@ -245,7 +248,7 @@ class Outgoing:
         return [whole.part(part) for part in self._parts[name]]
 
     def _encode_rows(
-        self, name: str, rows: Rows, values: NDArray[np.float32], pull: _Pull | None
+        self, name: str, rows: RowIds, values: NDArray[np.float32], pull: _Pull | None
     ) -> Encoded:
         """Return gradients of rows, in their order, as they travel."""
         named = None if pull is None else pull.named
@@ -258,7 +261,7 @@ class Outgoing:
             encoded = encode_rows(by_id, self._wires[name], salt=self._salts.next())
             return Encoded(encoded.rows[named.order])
         found = pull.rests[0] if pull is not None and pull.rests else None
-        return self._rows[name].encode(rows.ids_U, values, found)
+        return self._rows[name].encode(rows.ids, values, found)
 
     def stop_naming(self, table: str) -> None:
         """Note that a pserver doesn't keep a pull's ids: the next pushes carry theirs."""
@@ -272,7 +275,7 @@ class Outgoing:
         self._unnamed[table] = left - 1
         return None
 
-    def _pull_of(self, table: str, rows: Rows) -> _Pull | None:
+    def _pull_of(self, table: str, rows: RowIds) -> _Pull | None:
         """Return the pull that had these rows, if one did.
 
         A pull is named once. Of several of the same ids it is the first, which the
@@ -281,7 +284,7 @@ class Outgoing:
         with self._pulling:
             pulls = self._pulls.get(table, {})
             left = [pull for pull in pulls.values() if pull is not None]
-            same = (pull for pull in left if pull.asked.ids_U is rows.ids_U)
+            same = (pull for pull in left if pull.asked.ids is rows.ids)
             alike = (pull for pull in left if pull.is_of(rows))
             pull = next(same, None) or next(alike, None)
             if pull is not None:
@@ -302,7 +305,7 @@ class Outgoing:
                     order = np.empty_like(parted.inverse)
                     order[parted.inverse] = np.arange(len(ids))
                     lr = self._rates[name]
-                    sorted_rows = Rows(parted.ids, parted.offsets)
+                    sorted_rows = RowIds(parted.ids, parted.offsets)
                     yield TableGradient(name=name, rows=sorted_rows, grads=grads[order], lr=lr)
         for name, dense in self._dense.items():
             left = dense.take() if self._is_late_welcome(name) else None

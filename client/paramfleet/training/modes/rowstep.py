@@ -29,10 +29,12 @@ from paramfleet.tables.rules import (
     refused_here,
     server_rule,
 )
-from paramfleet.tables.sparse import Pending, SparseTable
+from paramfleet.tables.sparse import SparseTable
 from paramfleet.training.modes.base import learning_rate
 from paramfleet_shared.tables.kernels.replica import step_slots
 from paramfleet_shared.tables.kernels.rules import step_of
+from paramfleet_shared.tables.rows.batch import RowBatch
+from paramfleet_shared.tables.rows.layout import RowLayout
 from paramfleet_shared.tables.spec import OptimizerSpec
 
 __all__ = ["RowStepper", "forget_states", "step_rows"]
@@ -108,7 +110,7 @@ class RowStepper:
         if pending is None:
             self._hidden, weight.grad = weight.grad, None
             return None
-        slots = self.store.slots(pending.ids_U)
+        slots = self.store.slots(pending.ids)
         rule = self._current_rule()
         if rule is None:
             self._lend(slots)
@@ -174,14 +176,13 @@ class RowStepper:
                 rule = _decaying(rule, self._decays_at_once)
             self._rule = rule
             if rule is not None:
-                spans = rule.record.spans(self.table.dim)
-                row = np.full(rule.state_width(self.table.dim), rule.initial_state, np.float32)
-                self._keep({name: row[span] for name, span in spans.items()})
+                states = RowLayout.of_states(rule, self.table.dim)
+                self._keep({name: states.first[span] for name, span in states.spans.items()})
         return self._rule
 
-    def _step(self, rule: OptimizerSpec, slots: NDArray[np.int64], pending: Pending) -> None:
+    def _step(self, rule: OptimizerSpec, slots: NDArray[np.int64], pending: RowBatch) -> None:
         store, dim = self.store, self.table.dim
-        grads = -pending.grads if self._group.get("maximize") else pending.grads
+        grads = -pending.values if self._group.get("maximize") else pending.values
         rate = learning_rate(self._group)
         first = self._num_steps == 0
         step = self._num_steps // self._decays_at_once + 1

@@ -17,12 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paramfleet.config.strategy import TrainingMode
-from paramfleet.tables.sparse import Pending, merge_pending
+from paramfleet.tables.sparse import merge_pending
 from paramfleet.training.modes.outstanding import OutstandingSteps
 from paramfleet.transport.communicator import Communicator
 from paramfleet.transport.in_flight import PUSHES_AT_ONCE, InFlight, Underway
-from paramfleet.transport.requests import Rows
 from paramfleet_shared.system.clock import Clock
+from paramfleet_shared.tables.rows.batch import RowBatch, RowIds
 
 __all__ = ["Sender", "StepGradients", "TableGradient", "merge"]
 
@@ -41,7 +41,7 @@ class TableGradient:
     """One table's part of a step: float32 [U, D] of ``rows``, or a dense [P]."""
 
     name: str
-    rows: Rows | None
+    rows: RowIds | None
     grads: NDArray[np.float32]
     lr: float
 
@@ -89,11 +89,11 @@ def _merge_parts(same: Sequence[TableGradient], *, by_id: bool) -> TableGradient
         for part in same:
             total += part.grads
         return TableGradient(name=first.name, rows=None, grads=total, lr=first.lr)
-    ids, grads, offsets = merge_pending(
-        [Pending(p.rows.ids_U, p.grads, p.rows.offsets) for p in same if p.rows is not None],
+    merged = merge_pending(
+        [RowBatch(p.rows.ids, p.grads, p.rows.offsets) for p in same if p.rows is not None],
         by_id=by_id,
     )
-    return TableGradient(name=first.name, rows=Rows(ids, offsets), grads=grads, lr=first.lr)
+    return TableGradient(name=first.name, rows=merged.rows, grads=merged.values, lr=first.lr)
 
 
 class Sender:

@@ -28,7 +28,7 @@ from paramfleet.training.modes.base import (
 )
 from paramfleet.training.modes.outgoing import Outgoing
 from paramfleet.training.modes.sender import StepGradients, TableGradient
-from paramfleet.transport.requests import Read, ReadPlan, Rows, Write, write_messages
+from paramfleet.transport.requests import Read, ReadPlan, Write, write_messages
 from paramfleet_shared.errors import FleetError
 from paramfleet_shared.errors.served import (
     KnownIdsGoneError,
@@ -37,6 +37,7 @@ from paramfleet_shared.errors.served import (
 )
 from paramfleet_shared.net.wire.message import Message
 from paramfleet_shared.tables.encoding import WireDtype
+from paramfleet_shared.tables.rows.batch import RowIds
 
 __all__ = ["ServedMode"]
 
@@ -133,7 +134,7 @@ class ServedMode(Mode):
         with self._job.times.during("pull"):
             found = self.ahead.take(table, ids_U, create=create)
             if found is None:
-                (rows,), answers = self._find([Wanted(table, Rows(ids_U, offsets), create)])
+                (rows,), answers = self._find([Wanted(table, RowIds(ids_U, offsets), create)])
                 found = rows, answers
         rows, answers = found
         if create:
@@ -287,8 +288,8 @@ class ServedMode(Mode):
         self.check_rules()
         parts = []
         for table, group in self._tables.sparse:
-            ids, grads, offsets = table.pending() or nothing_pending(table.dim, self.num_shards)
-            rows, lr = Rows(ids, offsets), learning_rate(group)
+            batch = table.pending() or nothing_pending(table.dim, self.num_shards)
+            rows, grads, lr = batch.rows, batch.values, learning_rate(group)
             parts.append(TableGradient(name=table.name, rows=rows, grads=grads, lr=lr))
         for block, group in self._tables.dense if dense else ():
             grads, lr = block.gradients(), learning_rate(group)

@@ -20,10 +20,11 @@ from numpy.typing import NDArray
 
 from paramfleet.tables.sparse import SparseTable
 from paramfleet.training.modes.ahead import Found, Wanted
-from paramfleet.transport.requests import Read, ReadPlan, Rows
+from paramfleet.transport.requests import Read, ReadPlan
 from paramfleet_shared.discovery.placement import Placement
 from paramfleet_shared.net.wire.message import Message
 from paramfleet_shared.tables.partition import partition
+from paramfleet_shared.tables.rows.batch import RowIds
 from paramfleet_shared.tables.rowstore import SlotIndex
 
 __all__ = ["MAX_BYTES", "SmallTables"]
@@ -71,7 +72,7 @@ class _Known:
         parted = partition(self._index.ids(), num_shards)
         order = np.empty_like(parted.inverse)
         order[parted.inverse] = np.arange(len(order))
-        rows = Rows(parted.ids, parted.offsets)
+        rows = RowIds(parted.ids, parted.offsets)
         return Read(
             table=self.table.name, rows=rows, dim=self.table.dim, order=order, keep=keep
         )
@@ -116,19 +117,19 @@ class SmallTables:
                 known = self._known[table.name] = _Known(table)
                 self._left_bytes -= _TABLE_BYTES
                 self._plan = None
-            num_new = known.num_new(rows.ids_U)
+            num_new = known.num_new(rows.ids)
             self._left_bytes -= num_new * known.row_bytes
             if self._left_bytes <= 0:
                 self._known.clear()
                 self._plan = self._dense
             elif num_new:
-                known.add(rows.ids_U)
+                known.add(rows.ids)
                 self._plan = None
 
     def covers(self, wanted: Sequence[Wanted]) -> bool:
         """Return whether ``plan`` asks for all these rows."""
         return all(
-            (known := self._known.get(table.name)) is not None and not known.num_new(rows.ids_U)
+            (known := self._known.get(table.name)) is not None and not known.num_new(rows.ids)
             for table, rows, _ in wanted
         )
 
@@ -173,7 +174,7 @@ class SmallTables:
         found = []
         for table, rows, _ in wanted:
             known = self._known.get(table.name)
-            taken = None if known is None else known.take(rows.ids_U)
+            taken = None if known is None else known.take(rows.ids)
             if taken is None:
                 return None
             found.append(taken)

@@ -10,7 +10,7 @@ from typing import Any
 from paramfleet_pserver.api.admission import Hold, admit, claim, creating
 from paramfleet_pserver.api.reading import reading
 from paramfleet_pserver.commands.machine import Outcome
-from paramfleet_pserver.commands.records import Contribute, Create, Exchange, NewRows, Update
+from paramfleet_pserver.commands.records import Contribute, Create, Exchange, Update
 from paramfleet_pserver.commands.taking import PartReply
 from paramfleet_pserver.requests.checked import ExchangeRequest, PullRequest, PushRequest
 from paramfleet_pserver.tables.owners import Owners
@@ -18,6 +18,7 @@ from paramfleet_pserver.waiting.holding import Holding
 from paramfleet_pserver.waiting.training import Training
 from paramfleet_shared.net.rpc.server import Request
 from paramfleet_shared.net.wire.message import Message
+from paramfleet_shared.tables.rows.batch import RowIds
 
 __all__ = ["answer_pull", "apply_exchange", "apply_push", "keep_push", "take_step"]
 
@@ -73,7 +74,7 @@ async def answer_pull(
     versions = [part.table.version for part in pull.parts]
     jobs, tensors = reading(pull)
     if new:
-        command = Create(tuple(NewRows(table, rows.ids, rows.offsets) for table, rows in new))
+        command = Create(tuple((table, RowIds(rows.ids, rows.offsets)) for table, rows in new))
         end = training.execute(command, claims=claims, reads=jobs, alone=alone).applied
     else:
         end = owners.start(jobs, alone=alone)

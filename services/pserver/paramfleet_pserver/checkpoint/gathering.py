@@ -18,8 +18,9 @@ from paramfleet_pserver.waiting.asking import Asking
 from paramfleet_shared.checkpoint.gathered import GatheredStates
 from paramfleet_shared.checkpoint.manifest import FilePart
 from paramfleet_shared.net.wire.message import MalformedMessageError, Message
+from paramfleet_shared.tables.rows.layout import RowLayout
+from paramfleet_shared.tables.rows.states import check_row_states
 from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
-from paramfleet_shared.tables.states import check_row_states
 from paramfleet_shared.values.ids import Rank
 
 __all__ = ["GONE", "SILENT", "Gathering", "rules_of"]
@@ -102,7 +103,7 @@ class Gathering:
                 pieces = await self._ask(spec.name, about, None, stop - start, rule)
                 found[:, start:stop] = pieces.T
             return replace(part, states=found)
-        width = rule.state_width(spec.dim)
+        width = RowLayout.of_states(rule, spec.dim).pitch
         most = max(1, QUESTION_VALUES // width)
         states = np.empty((part.num_rows, width), np.float32)
         for start in range(0, part.num_rows, most):
@@ -154,7 +155,7 @@ def _held(message: Message, rule: OptimizerSpec, *, num_rows: int, dim: int) -> 
         MalformedMessageError: if that can't be.
     """
     counts, states = message.tensors.get("counts"), message.tensors.get("states")
-    width = rule.state_width(dim)
+    width = RowLayout.of_states(rule, dim).pitch
     if (
         counts is None
         or states is None

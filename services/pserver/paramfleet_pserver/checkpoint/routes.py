@@ -323,6 +323,8 @@ def _log_left_out(loaded: Loaded) -> None:
         log.warning(
             "pserver.states_left_out", extra={"table": table, "saved": saved, "rule": rule}
         )
+    for differs in loaded.differing:
+        log.warning("pserver.columns_differ", extra=differs._asdict())
 
 
 def _workers_of(training: Training) -> list[Rank]:

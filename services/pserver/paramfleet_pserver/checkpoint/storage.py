@@ -13,7 +13,7 @@ that fails has no effect.
 import asyncio
 import hashlib
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -25,9 +25,9 @@ from numpy.typing import NDArray
 from paramfleet_pserver.checkpoint.gathering import Gathering
 from paramfleet_pserver.tables.blocks import Block
 from paramfleet_pserver.tables.owners import Job, Owners
-from paramfleet_pserver.tables.parts import SparsePart
 from paramfleet_pserver.tables.table import DenseTable, SparseTable, Table
 from paramfleet_pserver.tables.table_store import TableStore
+from paramfleet_shared.checkpoint.columns import ColumnsDiffer
 from paramfleet_shared.checkpoint.manifest import (
     MANIFEST,
     FilePart,
@@ -40,10 +40,11 @@ from paramfleet_shared.checkpoint.manifest import (
     write_part,
 )
 from paramfleet_shared.checkpoint.saved_ids import check_not_negative, refuse_doubled
-from paramfleet_shared.tables.encoding import Encoded
 from paramfleet_shared.tables.routing import route
+from paramfleet_shared.tables.rows.batch import RowIds
+from paramfleet_shared.tables.rows.layout import RowLayout
+from paramfleet_shared.tables.rows.states import have_other_states, states_for
 from paramfleet_shared.tables.spec import TableSpec
-from paramfleet_shared.tables.states import have_other_states, states_for
 
 __all__ = ["Loaded", "load_tables", "plan_chunks", "save_tables", "trained_otherwise"]
 
@@ -61,6 +62,8 @@ class Loaded(NamedTuple):
     left_out: list[StatesLeftOut]
     digest: str = ""
     """SHA-256 of the manifest; empty if nothing was read."""
+    differing: Sequence[ColumnsDiffer] = ()
+    """Tables whose files have other columns of state."""
 
 
 class Segment(NamedTuple):
@@ -171,7 +174,7 @@ async def load_tables(
     known = {table.spec.name: table.spec for table in store}
     specs = [_wanted(table.spec, known, store.num_shards) for table in saved]
     store.check_limits(specs, anew=True)
-    loaded = Loaded([], [], manifest.digest)
+    loaded = Loaded([], [], manifest.digest, manifest.columns_that_differ())
     for each, spec in zip(saved, specs, strict=True):
         table = await asyncio.to_thread(store.build, spec)
         table.is_loaded = True
@@ -245,7 +248,7 @@ def _copy_rows(old: Block, new: Block, start: int, count: int) -> None:
 
 def _chunk_rows(spec: TableSpec) -> int:
     """Return how many rows of a table go into one file."""
-    row_bytes = 8 + 4 * (spec.dim + spec.optimizer.state_width(spec.dim))
+    row_bytes = 8 + 4 * (spec.dim + RowLayout.of(spec).states.pitch)
     return max(1, min(CHUNK_ROWS, CHUNK_BYTES // row_bytes))
 
 
@@ -340,11 +343,10 @@ async def _take_rows(
         if block.rows.num_rows - before != len(ids):
             doubled.extend(ids[block.rows.find(ids) < before].tolist())
 
-    offsets = routed.offsets[store.shards.start :]
-    bounds = SparsePart(routed.ids, offsets, Encoded(part.values))
+    own = RowIds(routed.ids, routed.offsets[store.shards.start :])
     jobs = []
     for block in table.blocks:
-        where = bounds.within(block.shards)
+        where = own.within(block.shards)
         if count := where.stop - where.start:
             jobs.append(Job(block.owner, count, partial(assign, block, where)))
     await owners.run(jobs)

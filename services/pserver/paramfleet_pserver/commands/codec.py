@@ -21,7 +21,6 @@ from paramfleet_pserver.commands.records import (
     Load,
     Lose,
     Make,
-    NewRows,
     Remove,
     Update,
     Void,
@@ -92,15 +91,15 @@ _Described = tuple[dict[str, Any], dict[str, NDArray[Any]]]
 
 
 def _describe_create(command: Create) -> _Described:
-    parts = [{"table": each.table.spec.name} for each in command.rows]
+    parts = [{"table": table.spec.name} for table, _ in command.new]
     tensors: dict[str, NDArray[Any]] = {}
-    for index, each in enumerate(command.rows):
-        tensors |= {f"{index}.ids": each.ids, f"{index}.offsets": each.offsets}
+    for index, (_, rows) in enumerate(command.new):
+        tensors |= {f"{index}.ids": rows.ids, f"{index}.offsets": rows.offsets}
     return {"parts": parts}, tensors
 
 
 def _describe_remove(command: Remove) -> _Described:
-    tensors = {"0.ids": command.ids, "0.offsets": command.offsets}
+    tensors = {"0.ids": command.rows.ids, "0.offsets": command.rows.offsets}
     return {"table": command.table.spec.name}, tensors
 
 
@@ -207,16 +206,16 @@ def _describe_announced(command: Announced) -> _Described:
 
 def _read_create(message: Message, store: TableStore) -> Create:
     reader = PartIds(message)
-    rows = []
+    new = []
     for index, about in enumerate(Fields(message.fields, where="create").parts("parts")):
         table = _sparse(store, Fields(about, where=f"create part {index}"))
-        rows.append(NewRows(table, *reader.read(index, table, packed=False)))
-    return Create(tuple(rows))
+        new.append((table, reader.read(index, table, packed=False)))
+    return Create(tuple(new))
 
 
 def _read_remove(message: Message, store: TableStore) -> Remove:
     table = _sparse(store, Fields(message.fields, where="remove"))
-    return Remove(table, *PartIds(message).read(0, table, packed=False))
+    return Remove(table, PartIds(message).read(0, table, packed=False))
 
 
 def _read_announce(message: Message, store: TableStore) -> Announce:

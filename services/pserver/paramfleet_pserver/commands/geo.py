@@ -134,7 +134,7 @@ class GeoExchange(ServerMode):
         """Remove rows, and let every worker be sent that they are gone."""
         recorded = {each.block.owner: each for each in self._recorded(command.table)}
         return command.table.remove_jobs(
-            command.ids, command.offsets, lambda block, ids: recorded[block.owner].remove(ids)
+            command.rows, lambda block, ids: recorded[block.owner].remove(ids)
         )
 
     @override

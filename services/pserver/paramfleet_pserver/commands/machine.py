@@ -329,11 +329,7 @@ class Machine:
         self, command: Create, reads: Sequence[Job] | None, claims: Claims, *, alone: bool
     ) -> Outcome:
         if reads is None:
-            reads = [
-                job
-                for rows in command.rows
-                for job in rows.table.create_jobs(rows.ids, rows.offsets)
-            ]
+            reads = [job for table, rows in command.new for job in table.create_jobs(rows)]
         applied = self._owners.start(reads, alone=alone)
         when_done(applied, lambda _: claims.release())
         return Outcome(applied=applied)

@@ -77,7 +77,7 @@ class ServerMode:
 
     def remove(self, command: Remove) -> list[Job]:
         """Return what removes rows."""
-        return command.table.remove_jobs(command.ids, command.offsets, remove_rows)
+        return command.table.remove_jobs(command.rows, remove_rows)
 
     def news_of_load(self) -> Iterator[Announce | Announced]:
         """Yield what announces every row of a checkpoint to every worker."""

@@ -9,13 +9,11 @@ pieces are in it. Numbers stay as they travelled.
 
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 from paramfleet_pserver.requests.checked import ExchangeRequest, PushRequest
 from paramfleet_pserver.requests.dense_requests import AssignRequest
 from paramfleet_pserver.tables.table import SparseTable, Table
 from paramfleet_shared.net.wire.identity import ChangeIdentity
+from paramfleet_shared.tables.rows.batch import RowIds
 from paramfleet_shared.tables.spec import TableSpec
 from paramfleet_shared.values.ids import Rank, Step
 
@@ -34,7 +32,6 @@ __all__ = [
     "Load",
     "Lose",
     "Make",
-    "NewRows",
     "Remove",
     "Update",
     "Void",
@@ -42,21 +39,10 @@ __all__ = [
 
 
 @dataclass(frozen=True, slots=True)
-class NewRows:
-    """Ids of one table, of which those that are unknown become rows."""
-
-    table: SparseTable
-    ids: NDArray[np.int64]
-    """Sorted by shard. [n]"""
-    offsets: NDArray[np.int64]
-    """Bounds of this server's shards in ``ids``. [shards + 1]"""
-
-
-@dataclass(frozen=True, slots=True)
 class Create:
-    """A pull makes rows."""
+    """A pull makes rows of those ids that are unknown."""
 
-    rows: tuple[NewRows, ...]
+    new: tuple[tuple[SparseTable, RowIds], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +50,8 @@ class Remove:
     """Rows are removed; who names one later creates it anew."""
 
     table: SparseTable
-    ids: NDArray[np.int64]
-    """Sorted by shard; those without a row change nothing. [n]"""
-    offsets: NDArray[np.int64]
-    """Bounds of this server's shards in ``ids``. [shards + 1]"""
+    rows: RowIds
+    """Those that don't exist change nothing."""
 
 
 @dataclass(frozen=True, slots=True)

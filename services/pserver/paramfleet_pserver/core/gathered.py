@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from paramfleet_shared.tables.rows.layout import RowLayout
 from paramfleet_shared.tables.spec import OptimizerSpec
 
 __all__ = ["UNKNOWN", "Held", "merged"]
@@ -48,14 +49,13 @@ def merged(
     Returns:
         float32 [n, C].
     """
-    first = rule.initial_state
-    whole = np.empty((num_rows, rule.state_width(dim)), np.float32)
-    spans = rule.record.spans(dim)
+    layout = RowLayout.of_states(rule, dim)
+    whole = np.empty((num_rows, layout.pitch), np.float32)
     for column in rule.record.columns:
-        span = spans[column.name]
+        span = layout.spans[column.name]
         columns = [Held(counts, states[:, span]) for counts, states in workers]
         together = _sum_of if column.merge == "sum" else _mean_of
-        whole[:, span] = together(columns, whole[:, span].shape, first)
+        whole[:, span] = together(columns, whole[:, span].shape, rule.initial_state)
     return whole
 
 

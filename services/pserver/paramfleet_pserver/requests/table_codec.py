@@ -10,6 +10,7 @@ from paramfleet_pserver.requests.tensors import tensor_of
 from paramfleet_pserver.tables.table import DenseTable, SparseTable, Table
 from paramfleet_shared.net.wire.message import Message
 from paramfleet_shared.tables.routing import route
+from paramfleet_shared.tables.rows.layout import RowLayout
 
 __all__ = ["describe_table", "read_table"]
 
@@ -59,7 +60,7 @@ def read_table(
             )
         )
         return table
-    width = table.spec.optimizer.state_width(table.spec.dim)
+    width = RowLayout.of(table.spec).states.pitch
     ids = tensor_of(message, f"{index}.ids", table, dtype="int64", shape=(None,))
     shapes_of_rows = ((len(ids), table.spec.dim), (len(ids), width))
     values, states = (

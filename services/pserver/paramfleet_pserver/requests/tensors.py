@@ -16,6 +16,7 @@ from paramfleet_shared.tables.encoding import (
     scale_shape,
     unpack_ids,
 )
+from paramfleet_shared.tables.rows.batch import RowIds
 from paramfleet_shared.tables.rowstore import RowShapeError
 
 __all__ = ["MAX_PACKED_IDS", "PartIds", "change_of", "tensor_of"]
@@ -90,10 +91,8 @@ class PartIds:
         self._max_packed = max_packed
         self._num_packed = 0
 
-    def read(
-        self, index: int, table: SparseTable, *, packed: bool
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the ids of a part, int64 [n], and the bounds of this server's shards.
+    def read(self, index: int, table: SparseTable, *, packed: bool) -> RowIds:
+        """Return the ids of a part, with the bounds of this server's shards.
 
         Args:
             index: Which part; each is read once.
@@ -106,11 +105,11 @@ class PartIds:
             RowShapeError: if a tensor has another dtype or shape.
         """
         offsets = self._bounds(f"{index}.offsets", table)
-        return self._ids(f"{index}.ids", table, offsets, packed=packed), offsets
+        return RowIds(self._ids(f"{index}.ids", table, offsets, packed=packed), offsets)
 
     def read_known(
         self, index: int, table: SparseTable, *, rank: int, book: int, base: int | None
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    ) -> RowIds:
         """Return the ids of a part, some of which travelled as numbers, as ``read`` does.
 
         Args:
@@ -138,7 +137,7 @@ class PartIds:
             middle = start + int(known[shard + 1]) - first
             ids[start:middle] = named[first : known[shard + 1]]
             ids[middle:stop] = others[start - first : stop - known[shard + 1]]
-        return ids, offsets
+        return RowIds(ids, offsets)
 
     def _is_packed(self, name: str) -> bool:
         found = self._message.tensors.get(name)

@@ -37,6 +37,7 @@ from paramfleet_shared.discovery.placement import range_of_shard
 from paramfleet_shared.net.wire.identity import ChangeIdentity
 from paramfleet_shared.tables.dense import DenseRange
 from paramfleet_shared.tables.encoding import Encoded, WireDtype
+from paramfleet_shared.tables.rows.batch import RowIds
 from paramfleet_shared.tables.spec import TableSpec
 
 __all__ = ["DenseTable", "SparseTable", "Table"]
@@ -237,37 +238,32 @@ class SparseTable(Table):
                 jobs.append(Job(owner, count, read))
         return jobs
 
-    def create_jobs(self, ids: NDArray[np.int64], offsets: NDArray[np.int64]) -> list[Job]:
-        """Make rows of those ids, sorted by shard, that are unknown; see ``SparsePart``."""
-        split = self._split(ids, offsets)
+    def create_jobs(self, rows: RowIds) -> list[Job]:
+        """Make rows of those ids that are unknown."""
         return [
-            Job(block.owner, len(own), partial(block.rows.create, own)) for block, own in split
+            Job(block.owner, len(own), partial(block.rows.create, own))
+            for block, own in self._split(rows)
         ]
 
     def remove_jobs(
-        self,
-        ids: NDArray[np.int64],
-        offsets: NDArray[np.int64],
-        remove: Callable[[Block, NDArray[np.int64]], None],
+        self, rows: RowIds, remove: Callable[[Block, NDArray[np.int64]], None]
     ) -> list[Job]:
-        """Remove the rows of ids, sorted by shard; those that have none are left out.
+        """Remove rows; those that don't exist are left out.
 
         Args:
-            ids: See ``SparsePart``.
-            offsets: See ``SparsePart``.
+            rows: They.
             remove: Removes rows of a block; called by its owner.
         """
-        self._capacity.note_removal(len(ids))
-        split = self._split(ids, offsets)
-        return [Job(block.owner, len(own), partial(remove, block, own)) for block, own in split]
+        self._capacity.note_removal(len(rows.ids))
+        return [
+            Job(block.owner, len(own), partial(remove, block, own))
+            for block, own in self._split(rows)
+        ]
 
-    def _split(
-        self, ids: NDArray[np.int64], offsets: NDArray[np.int64]
-    ) -> Iterator[tuple[Block, NDArray[np.int64]]]:
-        """Yield the blocks that some of the ids, sorted by shard, belong to, with these."""
-        part = SparsePart(ids, offsets, Encoded(np.empty((len(ids), 0), np.float32)))
+    def _split(self, rows: RowIds) -> Iterator[tuple[Block, NDArray[np.int64]]]:
+        """Yield the blocks that some of the ids belong to, with these."""
         for block in self.blocks:
-            own = part.ids[part.within(block.shards)]
+            own = rows.ids[rows.within(block.shards)]
             if len(own):
                 yield block, own
 

@@ -34,8 +34,6 @@ class Firsts(NamedTuple):
     """The width of the range, or the standard deviation."""
     seed: np.uint64
     """Of this table."""
-    state: float
-    """What each number of a new row's state is."""
 
 
 def firsts_of(spec: TableSpec) -> Firsts:
@@ -48,7 +46,7 @@ def firsts_of(spec: TableSpec) -> Firsts:
         "uniform": (UNIFORM, initializer.low, initializer.high - initializer.low),
         "normal": (NORMAL, initializer.mean, initializer.std),
     }[initializer.kind]
-    return Firsts(kind, offset, scale, seed, spec.optimizer.initial_state)
+    return Firsts(kind, offset, scale, seed)
 
 
 @inlined
@@ -121,9 +119,13 @@ def fill_firsts(
 
 
 @kernel
-def fill_states(state: float, floats: NDArray[np.float32], shape: tuple[int, int, int]) -> None:
-    """Fill columns of all rows; ``floats`` is flat, ``shape`` = (first, end, pitch)."""
-    first, end, pitch = shape
-    for row in range(0, floats.size, pitch):
-        for j in range(row + first, row + end):
-            floats[j] = np.float32(state)
+def fill_states(
+    states: NDArray[np.float32], floats: NDArray[np.float32], start: int, pitch: int
+) -> None:
+    """Put ``states`` into all rows, from ``start`` on in each of ``pitch`` floats.
+
+    ``floats`` is flat.
+    """
+    for row in range(start, floats.size, pitch):
+        for j in range(states.size):
+            floats[row + j] = states[j]

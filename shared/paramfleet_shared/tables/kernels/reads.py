@@ -31,25 +31,26 @@ class Table(NamedTuple):
     floats: NDArray[np.float32]
     """The same memory as floats, for the states."""
     layout: Layout
+    states: NDArray[np.float32]
+    """[W]: what stands beside the value of a new row."""
     first: NDArray[Any]
     """[dim]: room for a row that isn't kept, rounded as if it were."""
     total: NDArray[np.float32]
     """[dim]: room for a sum."""
 
 
-@kernel
+@uncounted
 def _fill_rows(table: Table, start: Any, stop: Any) -> None:
     """Give the rows of slots their first values and state."""
-    index, firsts, values, floats, layout, _first, _total = table
+    index, firsts, values, floats, layout, states, _first, _total = table
     dim, value_pitch, pitch, first_state = layout
     new = values[start * value_pitch : stop * value_pitch]
     fill_firsts(firsts, index.ids[start:stop], new, (dim, value_pitch))
     if first_state < pitch:
-        shape = (first_state, pitch, pitch)
-        fill_states(firsts.state, floats[start * pitch : stop * pitch], shape)
+        fill_states(states, floats[start * pitch : stop * pitch], first_state, pitch)
 
 
-@kernel
+@uncounted
 def fill_new_rows(table: Table, used: int, free: int) -> None:
     """Give new rows their first values and state.
 

@@ -92,7 +92,7 @@ def step_chains(
 
     ``counts`` are what ``chain`` returned; ``keys`` are the batch's, ``grads`` is flat.
     """
-    _index, _firsts, values, floats, layout, _first, total = table
+    _index, _firsts, values, floats, layout, _states, _first, total = table
     dim, value_pitch, pitch, first_state = layout
     _places, slots, heads, _tails, repeats, nexts = chains
     for i in range(counts[0]):
@@ -172,8 +172,8 @@ def _step_group(
     arrays = (table.arrays.slots, table.values, table.floats, grads)
     dim, value_pitch, pitch, first_state = table.layout
     is_line = dim == LINE_FLOATS
-    is_plain_adam = step.rule == LAZY_ADAM and step.weight_decay == 0
-    if is_line and first_state == LINE_FLOATS and is_plain_adam:
+    is_adam_row = first_state == LINE_FLOATS and pitch == 3 * LINE_FLOATS
+    if is_line and is_adam_row and step.rule == LAZY_ADAM and step.weight_decay == 0:
         shape = (LINE_FLOATS, 3 * LINE_FLOATS, 3 * LINE_FLOATS, LINE_FLOATS)
         _step_keys(plain_adam(step), arrays, keys, start, shape, _step_one_line)
     elif is_line:

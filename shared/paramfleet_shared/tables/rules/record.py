@@ -9,7 +9,6 @@ Nothing here knows of numba or torch: a process that only reads specs loads neit
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
 __all__ = [
@@ -175,20 +174,6 @@ class Rule:
         assert len(per_row) <= 2, "the kernels have two columns at most"
         if any(formula.row_rate for formula in self.formulas):
             assert per_row == [True], "a row's rate needs the row's column, and no other"
-
-    def width(self, dim: int) -> int:
-        """Return how many floats of state a row of ``dim`` values has."""
-        return sum(1 if column.per_row else dim for column in self.columns)
-
-    def spans(self, dim: int) -> dict[str, slice]:
-        """Return where in a row's state each column is, by its name."""
-        ends = [0]
-        for column in self.columns:
-            ends.append(ends[-1] + (1 if column.per_row else dim))
-        return {
-            column.name: slice(*span)
-            for column, span in zip(self.columns, pairwise(ends), strict=True)
-        }
 
     def initial(self, constants: Constants) -> float:
         """Return what every number of a new row's state is."""

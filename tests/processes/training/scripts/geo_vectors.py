@@ -9,8 +9,9 @@ import torch
 import paramfleet as fleet
 from paramfleet.api.public import session
 from paramfleet.training.job import pull_dense
-from paramfleet.transport.requests import Read, ReadPlan, Rows
+from paramfleet.transport.requests import Read, ReadPlan
 from paramfleet_shared.tables.partition import partition
+from paramfleet_shared.tables.rows.batch import RowIds
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--kind", choices=["dense", "row"], default="dense")
@@ -63,7 +64,7 @@ def served() -> float:
         blocks = [block for block, _ in optimizer.tables.dense]
         return float(pull_dense(job, blocks)[0][0])
     unique, _, offsets = partition(IDS, job.placement.num_shards)
-    plan = ReadPlan([Read(table="row", rows=Rows(unique, offsets), dim=1)], job.placement)
+    plan = ReadPlan([Read(table="row", rows=RowIds(unique, offsets), dim=1)], job.placement)
     messages = plan.messages(rank=job.author.rank, min_step=0)
     answers = job.communicator.wait(job.pservers.call("pull", messages))
     return float(plan.join(answers)[0][0, 0])

@@ -10,8 +10,9 @@ import torch
 
 import paramfleet as fleet
 from paramfleet.api.public import session
-from paramfleet.transport.requests import Read, ReadPlan, Rows
+from paramfleet.transport.requests import Read, ReadPlan
 from paramfleet_shared.tables.partition import partition
+from paramfleet_shared.tables.rows.batch import RowIds
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--mode", default="async")
@@ -55,7 +56,7 @@ def served() -> np.ndarray:
     job = session.job
     assert job is not None
     unique, _, offsets = partition(IDS, job.placement.num_shards)
-    plan = ReadPlan([Read(table="deep", rows=Rows(unique, offsets), dim=4)], job.placement)
+    plan = ReadPlan([Read(table="deep", rows=RowIds(unique, offsets), dim=4)], job.placement)
     pulling = job.pservers.pull(plan, rank=rank, min_step=0)
     rows = np.empty((len(IDS), 4), np.float32)
     rows[unique] = plan.join(job.communicator.wait(pulling))[0]

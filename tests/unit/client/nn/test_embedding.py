@@ -105,7 +105,7 @@ def test_the_padding_id_reads_as_zeros_and_learns_nothing(padding_idx: int) -> N
     assert torch.equal(rows[1], torch.zeros(2, DIM))
     pending = module.table.pending()
     assert pending is not None
-    assert pending.ids_U.tolist() == [3]
+    assert pending.ids.tolist() == [3]
     assert torch.allclose(bag(ids)[0], rows[0, 1]), "padding doesn't count in a mean"
 
 
@@ -176,7 +176,7 @@ def test_modules_of_one_name_share_rows_and_gradients(session: Session) -> None:
 
     pending = model.left.table.pending()
     assert pending is not None
-    assert dict(zip(pending.ids_U.tolist(), pending.grads[:, 0].tolist(), strict=True)) == {
+    assert dict(zip(pending.ids.tolist(), pending.values[:, 0].tolist(), strict=True)) == {
         1: 1.0,
         2: 2.0,
         3: 1.0,

@@ -8,12 +8,13 @@ import pytest
 from paramfleet.tables.error_feedback import Residual, RowResiduals, WireFormat
 from paramfleet.training.modes.outgoing import _PUSHES_UNNAMED, Outgoing
 from paramfleet.training.modes.sender import TableGradient
-from paramfleet.transport.requests import ReadPlan, Rows, Write, dense_slice, write_messages
+from paramfleet.transport.requests import ReadPlan, Write, dense_slice, write_messages
 from paramfleet_shared.discovery.placement import Placement
 from paramfleet_shared.errors.served import KnownIdsGoneError, PulledIdsGoneError
 from paramfleet_shared.tables.codecs.catalog import CODECS
 from paramfleet_shared.tables.encoding import WireDtype, decode_rows
 from paramfleet_shared.tables.partition import partition
+from paramfleet_shared.tables.rows.batch import RowIds
 from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
 
 FED_BACK = tuple(name for name, codec in CODECS.items() if codec.rounding == "feedback")
@@ -22,9 +23,9 @@ TWO = Placement(endpoints=("a:1", "b:1"), num_shards=8)
 SGD, ADAM = OptimizerSpec(rule="sgd"), OptimizerSpec(rule="adam")
 
 
-def rows_of(ids: np.ndarray) -> Rows:
+def rows_of(ids: np.ndarray) -> RowIds:
     parted = partition(ids.astype(np.int64), 8)
-    return Rows(parted.ids, parted.offsets)
+    return RowIds(parted.ids, parted.offsets)
 
 
 def sent_rows(write: Write) -> np.ndarray:
@@ -185,13 +186,13 @@ def test_what_is_left_at_the_end_makes_the_sums_whole() -> None:
 
     assert first.rows is not None
     assert deep.rows is not None
-    sums = {i: row.copy() for i, row in zip(first.rows.ids_U, sent_rows(first), strict=True)}
+    sums = {i: row.copy() for i, row in zip(first.rows.ids, sent_rows(first), strict=True)}
     late = rest["deep"]
     assert late.rows is not None
-    assert late.rows.offsets[-1] == len(late.rows.ids_U)
-    for each, row in zip(late.rows.ids_U, late.grads, strict=True):
+    assert late.rows.offsets[-1] == len(late.rows.ids)
+    for each, row in zip(late.rows.ids, late.grads, strict=True):
         sums[each] += row
-    for each, row in zip(deep.rows.ids_U, deep.grads, strict=True):
+    for each, row in zip(deep.rows.ids, deep.grads, strict=True):
         assert sums[each] == pytest.approx(row, abs=1e-6)
     assert sent_rows(dense) + rest["flat"].grads == pytest.approx(flat.grads, abs=1e-6)
     assert late.lr == 0.1
@@ -240,7 +241,7 @@ def test_a_push_of_rows_that_were_pulled_names_the_pull() -> None:
 
 def test_rows_looked_up_in_their_order_are_pushed_as_they_are() -> None:
     parted = partition(np.random.default_rng(5).permutation(50), 8, by_id=True)
-    rows = Rows(parted.ids, parted.offsets)
+    rows = RowIds(parted.ids, parted.offsets)
     outgoing = Outgoing(specs(SGD), TWO, "bfloat16")
 
     read = outgoing.read("deep", rows)
@@ -266,10 +267,10 @@ def test_a_push_names_the_pull_that_asked_ahead_for_the_same_ids_and_each_pull_o
     assert [write.pulled for write in writes] == [reads[0].keep, reads[1].keep, None]
     for write in writes:
         assert write.rows is not None
-        assert write.rows.ids_U.tolist() == writes[0].rows.ids_U.tolist()  # type: ignore[union-attr]
+        assert write.rows.ids.tolist() == writes[0].rows.ids.tolist()  # type: ignore[union-attr]
     assert writes[0].rows is not None
-    places = {each: place for place, each in enumerate(looked_up.ids_U.tolist())}
-    order = [places[each] for each in writes[0].rows.ids_U.tolist()]
+    places = {each: place for place, each in enumerate(looked_up.ids.tolist())}
+    order = [places[each] for each in writes[0].rows.ids.tolist()]
     np.testing.assert_allclose(sent_rows(writes[0]), grads[order], atol=0.05)
 
 
@@ -279,7 +280,7 @@ def test_only_the_latest_pulls_are_named() -> None:
     for rows in batches:
         outgoing.read("deep", rows)
 
-    def pulled(rows: Rows) -> int | None:
+    def pulled(rows: RowIds) -> int | None:
         grads = np.ones((9, 4), np.float32)
         gradient = TableGradient(name="deep", rows=rows, grads=grads, lr=1.0)
         return outgoing.write(gradient).pulled
@@ -308,7 +309,7 @@ def test_a_pull_that_was_never_pushed_ages_by_those_that_were() -> None:
     outgoing = Outgoing(specs(SGD), TWO, "int8")
     batches = [rows_of(np.arange(9) + 100 * number) for number in range(40)]
 
-    def pulled(rows: Rows) -> int | None:
+    def pulled(rows: RowIds) -> int | None:
         grads = np.ones((9, 4), np.float32)
         gradient = TableGradient(name="deep", rows=rows, grads=grads, lr=1.0)
         return outgoing.write(gradient).pulled
@@ -432,8 +433,8 @@ def test_ids_that_were_answered_travel_as_numbers_until_a_book_is_lost() -> None
     gradient = TableGradient(name="deep", rows=rows, grads=grads, lr=1.0)
     write = outgoing.write(gradient)
     assert write.rows is not None
-    places = {each: place for place, each in enumerate(rows.ids_U.tolist())}
-    order = [places[each] for each in write.rows.ids_U.tolist()]
+    places = {each: place for place, each in enumerate(rows.ids.tolist())}
+    order = [places[each] for each in write.rows.ids.tolist()]
     np.testing.assert_allclose(sent_rows(write), grads[order], atol=0.05)
 
     outgoing.note_gone(KnownIdsGoneError(table="deep", rank=0, book=0), plan)
@@ -457,7 +458,7 @@ def test_what_is_rounded_by_chance_doesnt_depend_on_which_ids_are_known() -> Non
     sent = []
     for write in writes:
         assert write.rows is not None
-        ids = write.rows.ids_U.tolist()
+        ids = write.rows.ids.tolist()
         sent.append(dict(zip(ids, sent_rows(write)[:, 0].tolist(), strict=True)))
     assert list(sent[0]) != list(sent[1])
     assert sent[0] == sent[1]

@@ -12,9 +12,10 @@ import paramfleet as fleet
 from paramfleet.tables.sparse import SparseTable
 from paramfleet.training.forwards import Forwards
 from paramfleet.training.modes.ahead import Ahead, Wanted
-from paramfleet.transport.requests import Read, ReadPlan, Rows
+from paramfleet.transport.requests import Read, ReadPlan
 from paramfleet_shared.discovery.placement import Placement
 from paramfleet_shared.net.wire.message import Message
+from paramfleet_shared.tables.rows.batch import RowIds
 
 PLACEMENT = Placement(endpoints=("h:1", "h:2"), num_shards=8)
 DIM = 3
@@ -53,7 +54,7 @@ class Served:
         found = self.ahead.take(table, ids_U, create=create)
         if found is not None:
             return found[0]
-        rows = Rows(ids_U, offsets)
+        rows = RowIds(ids_U, offsets)
         plan = ReadPlan([Read(table=table.name, rows=rows, dim=DIM, create=create)], PLACEMENT)
         return plan.join(self._fetch(plan))[0]
 

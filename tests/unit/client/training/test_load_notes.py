@@ -116,6 +116,26 @@ def test_of_a_checkpoint_of_the_same_model_nothing_is_named(
     assert not [each for each in caplog.records if each.levelname == "WARNING"]
 
 
+def test_columns_of_state_that_differ_are_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    made().save_persistables(tmp_path / "one")
+    path = tmp_path / "one" / "manifest.json"
+    manifest = json.loads(path.read_text())
+    for file in manifest["files"]:
+        assert file["columns"] == [["sum", {"words": 2}.get(file["table"], 1)]]
+        file["columns"] = [["shows", file["columns"][0][1]]]
+    path.write_text(json.dumps(manifest))
+
+    made().load_model(tmp_path / "one")
+
+    found = warned(caplog, "worker.columns_differ")
+    assert [(each["table"], each["anew"], each["dropped"]) for each in found] == [
+        ("words", ("sum",), ("shows",)),
+        ("dense_0", ("sum",), ("shows",)),
+    ]
+
+
 @pytest.mark.parametrize(
     ("inner", "keys", "anew"),
     [

@@ -9,18 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paramfleet.tables.exchange_rows import received_ids
-from paramfleet.transport.requests import (
-    Read,
-    ReadPlan,
-    Rows,
-    Write,
-    dense_slice,
-    write_messages,
-)
+from paramfleet.transport.requests import Read, ReadPlan, Write, dense_slice, write_messages
 from paramfleet_shared.discovery.placement import Placement
 from paramfleet_shared.net.wire.message import MalformedMessageError, Message
 from paramfleet_shared.tables.encoding import WireDtype, encode_rows, pack_ids, unpack_ids
 from paramfleet_shared.tables.partition import partition
+from paramfleet_shared.tables.rows.batch import RowIds
 from paramfleet_shared.tables.rowstore import RowShapeError
 
 
@@ -28,9 +22,9 @@ def placement(servers: int, shards: int = 8) -> Placement:
     return Placement(endpoints=tuple(f"h:{i}" for i in range(servers)), num_shards=shards)
 
 
-def sorted_rows(ids: list[int], shards: int = 8) -> Rows:
+def sorted_rows(ids: list[int], shards: int = 8) -> RowIds:
     unique, _, offsets = partition(np.array(ids, np.int64), shards)
-    return Rows(unique, offsets)
+    return RowIds(unique, offsets)
 
 
 def answer(message: Message, dim: int) -> Message:
@@ -53,7 +47,7 @@ def test_every_row_comes_back_to_its_id(servers: int, ids: list[int], dim: int) 
     (rows,) = plan.join([answer(message, dim) for message in messages])
 
     assert rows.shape == (len(ids), dim)
-    assert (rows == wanted.ids_U[:, None].astype(np.float32)).all()
+    assert (rows == wanted.ids[:, None].astype(np.float32)).all()
 
 
 def test_what_one_pserver_answers_is_taken_as_it_is() -> None:
@@ -85,7 +79,7 @@ def test_dense_slices_cover_a_table_once(servers: int, size: int) -> None:
 )
 def test_a_write_reaches_each_row_once_and_every_server(servers: int, ids: list[int]) -> None:
     rows = sorted_rows(ids)
-    values = rows.ids_U[:, None].astype(np.float32)
+    values = rows.ids[:, None].astype(np.float32)
     writes = [
         Write(table="t", values=values, rows=rows, lr=0.5),
         Write(table="d", values=np.arange(5, dtype=np.float32)),
@@ -103,7 +97,7 @@ def test_a_write_reaches_each_row_once_and_every_server(servers: int, ids: list[
     for message in messages:
         for name in ("0.ids", "0.grads"):
             tensor = message.tensors[name]
-            whole = values if name == "0.grads" else rows.ids_U
+            whole = values if name == "0.grads" else rows.ids
             assert not tensor.size or np.shares_memory(tensor, whole), "a slice, not a copy"
     assert sorted(np.concatenate([m.tensors["0.ids"] for m in messages])) == sorted(ids)
     assert np.concatenate([m.tensors["1.grads"] for m in messages]).tolist() == [0, 1, 2, 3, 4]
@@ -115,9 +109,12 @@ def test_a_write_reaches_each_row_once_and_every_server(servers: int, ids: list[
         assert message.fields["parts"][0] == {"table": "t", "lr": 0.5, **about}
 
 
-def narrow_write(table: str, rows: Rows, dim: int, wire: WireDtype) -> Write:
-    values = np.ones((len(rows.ids_U), dim), np.float32)
-    encoded = [encode_rows(values[rows.of(placement(2), server)[0]], wire) for server in (0, 1)]
+def narrow_write(table: str, rows: RowIds, dim: int, wire: WireDtype) -> Write:
+    values = np.ones((len(rows.ids), dim), np.float32)
+    encoded = [
+        encode_rows(values[rows.within(placement(2).shards_of(server))], wire)
+        for server in (0, 1)
+    ]
     return Write(table=table, values=values, rows=rows, wire=wire, encoded=encoded)
 
 
@@ -202,7 +199,7 @@ def test_a_narrow_answer_comes_back_to_the_ids_as_they_were_asked(
 
     (rows,) = plan.join([narrow(m) for m in plan.messages(rank=0, min_step=0)])
 
-    assert np.abs(rows - (wanted.ids_U % 101).astype(np.float32)[:, None]).max(initial=0) <= 1
+    assert np.abs(rows - (wanted.ids % 101).astype(np.float32)[:, None]).max(initial=0) <= 1
 
 
 def test_neighbouring_ids_travel_packed_only_beside_narrow_numbers() -> None:

@@ -29,6 +29,7 @@ from paramfleet_shared.checkpoint.manifest import (
 )
 from paramfleet_shared.system.clock import SystemClock
 from paramfleet_shared.tables.routing import route
+from paramfleet_shared.tables.rows.batch import RowIds
 from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
 from paramfleet_shared.values.texts import is_name
 
@@ -94,14 +95,14 @@ async def test_a_checkpoint_holds_the_rows_that_there_are_and_no_removed_one(
     assert isinstance(table, SparseTable)
     store.put([table])
     routed = route(np.arange(2000), 8)
-    await owners.run(table.create_jobs(routed.ids, routed.offsets))
+    await owners.run(table.create_jobs(RowIds(routed.ids, routed.offsets)))
     for block in table.blocks:
         own = block.rows.ids().copy()
         block.rows.push(own, np.ones((len(own), 3), np.float32), lr=0.1, step=1)
     gone = route(np.concatenate([block.rows.ids()[:700] for block in table.blocks]), 8)
-    await owners.run(table.remove_jobs(gone.ids, gone.offsets, remove_rows))
+    await owners.run(table.remove_jobs(RowIds(gone.ids, gone.offsets), remove_rows))
     fresh = route(np.arange(5000, 5050), 8)
-    await owners.run(table.create_jobs(fresh.ids, fresh.offsets))
+    await owners.run(table.create_jobs(RowIds(fresh.ids, fresh.offsets)))
 
     gathering = Gathering(Asking(SystemClock()), [], {})
     files = await save_tables(store, owners, tmp_path, server=0, gathering=gathering)

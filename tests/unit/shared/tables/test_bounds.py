@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from paramfleet_shared.tables.dense import DenseRange
 from paramfleet_shared.tables.encoding import encode_rows, is_finite, num_nonfinite
 from paramfleet_shared.tables.routing import all_finite
+from paramfleet_shared.tables.rows.layout import RowLayout
+from paramfleet_shared.tables.rows.states import check_states
 from paramfleet_shared.tables.sparse import SparseShard
 from paramfleet_shared.tables.spec import (
     InitializerSpec,
@@ -18,7 +20,6 @@ from paramfleet_shared.tables.spec import (
     TableSpec,
     TableSpecError,
 )
-from paramfleet_shared.tables.states import check_states
 from paramfleet_shared.values.bounds import GRADIENT_LOG2, MAX_LEARNING_RATE
 
 LARGEST = float(np.nextafter(np.float32(2.0**GRADIENT_LOG2), np.float32(0)))
@@ -59,7 +60,7 @@ def test_no_rule_makes_an_infinity_of_finite_gradients(
     shard.assign(
         ids,
         np.full((1, 9), first, np.float32),
-        np.zeros((1, plain.state_width(9)), np.float32),
+        np.zeros((1, RowLayout.of_states(plain, 9).pitch), np.float32),
     )
     for step, (gradient, rate) in enumerate(steps, 1):
         dense.push(np.full(9, gradient, np.float32), lr=rate, step=step)

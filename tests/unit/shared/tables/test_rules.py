@@ -9,8 +9,10 @@ from numpy.typing import NDArray
 from paramfleet_shared.tables.dense import DenseRange
 from paramfleet_shared.tables.kernels.basics.lanes import LANES
 from paramfleet_shared.tables.kernels.rules import Step, step_of
+from paramfleet_shared.tables.rows.layout import RowLayout
+from paramfleet_shared.tables.rows.states import check_rows
 from paramfleet_shared.tables.rules.catalog import RULES
-from paramfleet_shared.tables.rules.record import Column, Formula, Numbers, Rule
+from paramfleet_shared.tables.rules.record import Formula
 from paramfleet_shared.tables.sparse import SparseShard
 from paramfleet_shared.tables.spec import (
     InitializerSpec,
@@ -18,7 +20,6 @@ from paramfleet_shared.tables.spec import (
     TableSpec,
     TableSpecError,
 )
-from paramfleet_shared.tables.states import check_rows
 
 START = InitializerSpec(kind="normal", std=0.5)
 FIRST_WIRE: dict[str, Any] = {
@@ -152,7 +153,7 @@ def test_a_sparse_kernel_computes_the_record_s_formula_to_the_bit(case: str, dim
     for number in range(1, 6):
         grads = dice.standard_normal((9, dim), np.float32)
         _, values, states = shard.export(0, 9)
-        spans = rule.record.spans(dim).values()
+        spans = RowLayout.of_states(rule, dim).spans.values()
         before = Pushed(values, tuple(states[:, span] for span in spans))
         step = step_of(rule, sparse=True, lr=0.3, step=number)
         shard.push(ids, grads, lr=0.3, step=number, unique=number % 2 == 0)
@@ -178,17 +179,3 @@ def test_a_row_of_row_wise_adagrad_has_one_number_of_state() -> None:
     assert shard.num_bytes == before
     assert check_rows(optimizer, values, states) is None
     assert check_rows(optimizer, values, -states) is not None
-
-
-def test_a_row_s_columns_are_beside_each_other() -> None:
-    adam = RULES["adam"]
-    assert adam.width(5) == 10
-    assert adam.spans(5) == {"exp_avg": slice(0, 5), "exp_avg_sq": slice(5, 10)}
-    mixed = Rule(
-        name="mixed",
-        constants=(),
-        columns=(Column(name="each"), Column(name="row", per_row=True)),
-        formulas=(Formula(update=lambda: None, numbers=lambda _c, m: Numbers(m.lr)),),
-    )
-    assert mixed.width(5) == 6
-    assert mixed.spans(5) == {"each": slice(0, 5), "row": slice(5, 6)}

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from paramfleet.transport.requests import Rows
 from paramfleet_shared.tables.encoding import Encoded, WireDtype
+from paramfleet_shared.tables.rows.batch import RowIds
 
 __all__ = ["Delta", "Received", "ReceivedRows", "divided", "part_of"]
 
@@ -39,7 +39,7 @@ class Delta(NamedTuple):
 
     table: str
     values: NDArray[np.float32]
-    rows: Rows | None = None
+    rows: RowIds | None = None
     wire: WireDtype = "float32"
     """How it travels, and what is answered."""
     encoded: tuple[Encoded, ...] = ()
@@ -75,6 +75,6 @@ def part_of(delta: Delta, part: slice) -> Delta:
     assert delta.rows is not None, "only rows are divided"
     ids, offsets = delta.rows
     bounds = np.clip(offsets, part.start, part.stop) - part.start
-    rows = Rows(ids[part], np.minimum(bounds, len(ids[part])))
+    rows = RowIds(ids[part], np.minimum(bounds, len(ids[part])))
     encoded = tuple(each.part(part) for each in delta.encoded)
     return delta._replace(values=delta.values[part], rows=rows, encoded=encoded)

@@ -37,7 +37,7 @@ from paramfleet.training.modes.geo.powers import powers_at
 from paramfleet.training.modes.geo.rows import pull_anew, take_received
 from paramfleet.training.modes.geo.states import GeoStates
 from paramfleet.training.modes.rowstep import RowStepper, forget_states, step_rows
-from paramfleet.transport.requests import Rows, Write, decoded_part, dense_slice, write_messages
+from paramfleet.transport.requests import Write, decoded_part, dense_slice, write_messages
 from paramfleet_shared.net.wire.message import Message
 from paramfleet_shared.tables.encoding import (
     Encoded,
@@ -45,6 +45,7 @@ from paramfleet_shared.tables.encoding import (
     encode_rows,
     narrowest,
 )
+from paramfleet_shared.tables.rows.batch import RowIds
 from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
 
 if TYPE_CHECKING:
@@ -252,7 +253,7 @@ class GeoMode(Mode):
         rows, order = delta.rows.sorted()
         values = delta.values if order is None else delta.values[order]
         encoded, lost = sent_and_lost(values, wire)
-        replica.give_back(rows.ids_U, lost)
+        replica.give_back(rows.ids, lost)
         return Delta(name, values, rows, wire, tuple(encoded), delta.num_steps)
 
     def _take_deltas(self, *, rest: bool = False) -> list[Delta]:
@@ -261,8 +262,8 @@ class GeoMode(Mode):
         num_steps = self._step - self._delta_step
         self._delta_step = self._step
         for name, replica in self._rows.items():
-            ids, values, offsets = replica.take_rest() if rest else replica.take_delta()
-            deltas.append(Delta(name, values, Rows(ids, offsets), num_steps=num_steps))
+            batch = replica.take_rest() if rest else replica.take_delta()
+            deltas.append(Delta(name, batch.values, batch.rows, num_steps=num_steps))
         for block in self._blocks:
             dense = self._dense[block.name]
             take = dense.take_rest if rest else dense.take_delta
@@ -289,7 +290,7 @@ class GeoMode(Mode):
     def _listening(self, name: str, wire: WireDtype = "float32") -> Delta:
         dim = self._rows[name].store.spec.dim
         offsets = np.zeros(self._job.placement.num_shards + 1, np.int64)
-        rows = Rows(np.empty(0, np.int64), offsets)
+        rows = RowIds(np.empty(0, np.int64), offsets)
         nothing = np.empty((0, dim), np.float32)
         return Delta(name, nothing, rows, wire, (encode_rows(nothing, wire),))
 
@@ -360,7 +361,10 @@ class GeoMode(Mode):
             encoded = delta.encoded
             if delta.rows is not None:
                 placement = self._job.placement
-                parts = [delta.rows.of(placement, s)[0] for s in range(placement.num_servers)]
+                parts = [
+                    delta.rows.within(placement.shards_of(s))
+                    for s in range(placement.num_servers)
+                ]
                 encoded = [delta.encoded[0].part(part) for part in parts]
         return Write(
             table=delta.table,

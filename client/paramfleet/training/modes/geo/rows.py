@@ -6,8 +6,9 @@ from paramfleet.tables.replica import RowReplica
 from paramfleet.training.job import Job
 from paramfleet.training.modes.geo.deltas import ReceivedRows
 from paramfleet.training.modes.geo.states import GeoStates
-from paramfleet.transport.requests import Read, ReadPlan, Rows
+from paramfleet.transport.requests import Read, ReadPlan
 from paramfleet_shared.tables.partition import partition
+from paramfleet_shared.tables.rows.batch import RowIds
 
 __all__ = ["pull_anew", "take_received"]
 
@@ -44,7 +45,7 @@ def pull_anew(job: Job, replica: RowReplica, *, max_rows: int) -> None:
     ids = replica.store.live_ids().copy()
     for start in range(0, len(ids), max_rows):
         some, _, offsets = partition(ids[start : start + max_rows], placement.num_shards)
-        read = Read(table=spec.name, rows=Rows(some, offsets), dim=spec.dim)
+        read = Read(table=spec.name, rows=RowIds(some, offsets), dim=spec.dim)
         plan = ReadPlan([read], placement)
         answers = job.communicator.wait(
             job.pservers.pull(plan, rank=job.author.rank, min_step=0)

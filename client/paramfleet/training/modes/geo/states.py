@@ -29,6 +29,7 @@ from paramfleet.training.modes.base import ModelTables
 from paramfleet.training.modes.rowstep import RowStepper
 from paramfleet_shared.net.wire.message import Message
 from paramfleet_shared.tables.memory.reservation import RowColumn
+from paramfleet_shared.tables.rows.layout import RowLayout
 from paramfleet_shared.tables.rules.record import Column
 from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
 
@@ -156,7 +157,7 @@ class GeoStates:
         assert rule is not None, "it was asked before"
         slots = stepper.store.held(ids)
         here = slots >= 0
-        spans = rule.record.spans(stepper.table.dim)
+        spans = RowLayout.of_states(rule, stepper.table.dim).spans
         columns = {
             column.name: self._share(
                 column, states[here, spans[column.name]], saved.optimizer, rule
@@ -207,8 +208,9 @@ class GeoStates:
             self._counts[table].ensure(stepper.store.num_slots)
             counts[here] = self._counts[table].array[found, 0]
         dim = stepper.table.dim
-        states = np.full((len(ids), rule.state_width(dim)), rule.initial_state, np.float32)
-        for name, span in rule.record.spans(dim).items():
+        layout = RowLayout.of_states(rule, dim)
+        states = layout.new_rows(len(ids))
+        for name, span in layout.spans.items():
             states[here, span] = stepper.store.column(name)[found]
         return {"counts": counts, "states": states}
 

@@ -15,9 +15,10 @@ from paramfleet.config.roles import RoleMaker
 from paramfleet.session.session import Session
 from paramfleet.tables.sparse import SparseTable
 from paramfleet.training.modes.ahead import Ahead, Wanted, When
-from paramfleet.transport.requests import Read, ReadPlan, Rows
+from paramfleet.transport.requests import Read, ReadPlan
 from paramfleet_shared.discovery.placement import Placement
 from paramfleet_shared.net.wire.message import Message
+from paramfleet_shared.tables.rows.batch import RowIds
 
 PLACEMENT = Placement(endpoints=("h:1", "h:2"), num_shards=8)
 
@@ -484,7 +485,7 @@ def test_wanted_rows_are_asked_for_by_table() -> None:
     unique, _, offsets = model.deep.different(torch.tensor([3, 3, 5]))[0]
 
     loop = source.ahead.open()
-    loop.ask([Wanted(model.deep.table, Rows(unique, offsets), create=True)])
+    loop.ask([Wanted(model.deep.table, RowIds(unique, offsets), create=True)])
     loop.begin()
     rows = source.lookup(model.deep.table, unique, offsets, create=True)
 

@@ -12,10 +12,10 @@ from typing_extensions import override
 from paramfleet.config.strategy import TrainingMode
 from paramfleet.training.modes.sender import Sender, StepGradients, TableGradient, merge
 from paramfleet.transport.communicator import Communicator
-from paramfleet.transport.requests import Rows
 from paramfleet_shared.errors import UnavailableError
 from paramfleet_shared.system.clock import Clock, SystemClock
 from paramfleet_shared.tables.partition import partition
+from paramfleet_shared.tables.rows.batch import RowIds
 from paramfleet_shared.testing.clock import FakeClock
 from paramfleet_shared.testing.patience import LATE_S
 
@@ -27,7 +27,7 @@ def step(number: int, ids: list[int] | None = None, lr: float = 0.1) -> StepGrad
         step=number,
         examples=2,
         parts=(
-            TableGradient(name="t", rows=Rows(unique, offsets), grads=grads, lr=lr),
+            TableGradient(name="t", rows=RowIds(unique, offsets), grads=grads, lr=lr),
             TableGradient(name="d", rows=None, grads=np.full(3, number, np.float32), lr=lr),
         ),
     )
@@ -38,10 +38,10 @@ def test_merging_sums_rows_and_dense_values() -> None:
 
     sparse, dense = merged.parts
     assert sparse.rows is not None
-    again = partition(sparse.rows.ids_U, 4)
-    np.testing.assert_array_equal(sparse.rows.ids_U, again.ids, "still sorted by shard")
+    again = partition(sparse.rows.ids, 4)
+    np.testing.assert_array_equal(sparse.rows.ids, again.ids, "still sorted by shard")
     np.testing.assert_array_equal(sparse.rows.offsets, again.offsets)
-    found = dict(zip(sparse.rows.ids_U.tolist(), sparse.grads[:, 0].tolist(), strict=True))
+    found = dict(zip(sparse.rows.ids.tolist(), sparse.grads[:, 0].tolist(), strict=True))
     assert found == {5: 1.0, 7: 2.0, 9: 1.0}
     assert dense.grads.tolist() == [3, 3, 3]
     assert (merged.step, merged.examples) == (2, 4)

@@ -12,10 +12,11 @@ from paramfleet.tables.sparse import SparseTable
 from paramfleet.training.modes.ahead import Wanted
 from paramfleet.training.modes.outgoing import Outgoing
 from paramfleet.training.modes.small_tables import MAX_BYTES, SmallTables
-from paramfleet.transport.requests import Read, ReadPlan, Rows
+from paramfleet.transport.requests import Read, ReadPlan
 from paramfleet_shared.discovery.placement import Placement
 from paramfleet_shared.net.wire.message import Message
 from paramfleet_shared.tables.partition import partition
+from paramfleet_shared.tables.rows.batch import RowIds
 from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
 
 PLACEMENT = Placement(endpoints=("h:1", "h:2"), num_shards=8)
@@ -33,7 +34,7 @@ def table_of(name: str) -> SparseTable:
 
 def wanted(table: SparseTable, ids: list[int], *, create: bool = True) -> Wanted:
     parted = partition(np.array(ids, np.int64), PLACEMENT.num_shards)
-    return Wanted(table, Rows(parted.ids, parted.offsets), create)
+    return Wanted(table, RowIds(parted.ids, parted.offsets), create)
 
 
 def rows_of(ids: Any, step: int) -> NDArray[np.float32]:
@@ -76,7 +77,7 @@ def taken(small: SmallTables, lookups: list[Wanted], step: int) -> bool:
     if found is None:
         return False
     for rows, lookup in zip(found[0], lookups, strict=True):
-        np.testing.assert_array_equal(rows, rows_of(lookup.rows.ids_U, step))
+        np.testing.assert_array_equal(rows, rows_of(lookup.rows.ids, step))
     return True
 
 

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from paramfleet_shared.tables.kernels.basics.compiled import as_input
 from paramfleet_shared.tables.routing import all_finite
+from paramfleet_shared.tables.rows.layout import RowLayout
 from paramfleet_shared.tables.spec import OptimizerSpec
 
 __all__ = [
@@ -35,7 +36,7 @@ def check_row_states(
         states: As a shard exports them.
         dim: D.
     """
-    spans = optimizer.record.spans(dim).values()
+    spans = RowLayout.of_states(optimizer, dim).spans.values()
     return _check_columns(
         optimizer, [as_input(states[:, span], np.float32).reshape(-1) for span in spans]
     )
@@ -80,10 +81,9 @@ def states_for(
     """
     if saved.rule == rule.rule:
         return states
-    shape = (rule.num_state_columns, len(values))
-    if values.ndim > 1:
-        shape = (len(values), rule.state_width(values.shape[1]))
-    return np.full(shape, rule.initial_state, np.float32)
+    new = RowLayout.of_states(rule, dim=1 if values.ndim == 1 else values.shape[1])
+    rows = new.new_rows(len(values))
+    return rows if values.ndim > 1 else rows.T.copy()
 
 
 def check_rows(
