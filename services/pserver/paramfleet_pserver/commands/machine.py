@@ -164,10 +164,12 @@ class Machine:
                 self._stepping("contribute").reservoir.check(push.rank, push.step, push.weight)
                 return push.parts
             case Update(push):
+                self._updating()
                 new = [part for part in push.parts if self.identities.is_fresh(part.identity)]
                 self.gate.check(push.rank, push.step)
                 return new
             case Exchange(exchange):
+                self._exchanging("exchange")
                 parts = exchange.parts
                 added = [part for part in parts if self.identities.is_fresh(part.identity)]
                 self.gate.check(exchange.rank, exchange.step)
@@ -217,6 +219,15 @@ class Machine:
             case _:
                 outcome = self._admit(command)
         return outcome
+
+    def _updating(self) -> None:
+        """Pass if pushes are applied as they come.
+
+        Raises:
+            OperationModeError: if the mode isn't async.
+        """
+        if not isinstance(self.mode, AsyncMode):
+            raise OperationModeError(operation="update", mode=self.terms.mode)
 
     def _stepping(self, operation: str) -> StepApplier:
         """Return what steps all workers together.
@@ -269,6 +280,7 @@ class Machine:
         return self._done(released=self.gate.limit(max_staleness))
 
     def _update(self, push: PushRequest, claims: Claims, *, alone: bool) -> Outcome:
+        self._updating()
         fresh = self._fresh(push)
         self.gate.check(push.rank, push.step)
         new = [part for part, is_fresh in zip(push.parts, fresh, strict=True) if is_fresh]

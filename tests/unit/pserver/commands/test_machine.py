@@ -19,6 +19,7 @@ from paramfleet_pserver.commands.records import (
     Announce,
     Announced,
     Command,
+    Contribute,
     Exchange,
     Fence,
     Join,
@@ -580,6 +581,29 @@ async def test_what_only_exchanges_need_is_refused_in_other_modes(mode: Mode) ->
         for command in commands:
             with pytest.raises(OperationModeError, match=f"no operation of mode '{mode}'"):
                 replica.machine.execute(command)
+    finally:
+        await replica.owners.close()
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_what_only_one_mode_has_is_refused_in_the_others(mode: Mode) -> None:
+    replica = Replica(mode, 2, rate="full", elastic=False)
+    replica.machine.execute(Make(specs_of(mode, "float32", "sgd")))
+    deed = Deed("change", 0, 0, [5], 1, "float32", ["rows"], False, False, 0.0, True)
+    kinds: tuple[Mode, ...] = ("async", "sync", "geo")
+    has = "geo" if mode == "localsgd" else mode
+    foreign = [
+        cast("Contribute | Exchange | Update", History(of, replica.store).command(deed))
+        for of in kinds
+        if of != has
+    ]
+    before = await replica.digest(same_owners=True)
+    try:
+        for command in foreign:
+            for act in (replica.machine.judge, replica.machine.execute):
+                with pytest.raises(OperationModeError, match=f"no operation of mode '{mode}'"):
+                    act(command)
+        assert await replica.digest(same_owners=True) == before
     finally:
         await replica.owners.close()
 
