@@ -16,6 +16,7 @@ from paramfleet_pserver.commands.machine import Machine
 from paramfleet_pserver.commands.records import Exchange, Leave, Make, Remove
 from paramfleet_pserver.commands.terms import Terms
 from paramfleet_pserver.requests.checked import exchange_request
+from paramfleet_pserver.requests.remove_requests import remove_request
 from paramfleet_pserver.tables.owners import Owners
 from paramfleet_pserver.tables.table import SparseTable
 from paramfleet_pserver.tables.table_store import TableStore
@@ -57,10 +58,15 @@ class Server:
         table = self.store.find("rows")
         assert isinstance(table, SparseTable)
         self.table = table
+        self.num_removals = 0
 
     async def remove(self, ids: list[int]) -> None:
         routed = route(np.array(ids, np.int64), SHARDS)
-        await self.machine.execute(Remove(self.table, routed.ids, routed.offsets)).applied
+        self.num_removals += 1
+        fields = {"rank": 0, "incarnation": 1, "table": "rows", "step": 0}
+        tensors = {"0.ids": routed.ids, "0.offsets": routed.offsets}
+        message = Message(fields={**fields, "sequence": self.num_removals}, tensors=tensors)
+        await self.machine.execute(Remove(remove_request(message, self.store))).applied
 
     def rows(self) -> dict[int, list[float]]:
         exported = [each.rows.export(0, each.rows.num_slots) for each in self.table.blocks]

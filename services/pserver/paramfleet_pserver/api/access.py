@@ -21,6 +21,7 @@ ACTING = frozenset(
         "push",
         "step",
         "exchange",
+        "remove",
         "assign",
         "leave",
         "wait_turn",

@@ -9,6 +9,7 @@ from paramfleet_pserver.tables.owners import Owners
 from paramfleet_pserver.tables.parts import SparsePart
 from paramfleet_pserver.tables.table import SparseTable
 from paramfleet_pserver.waiting.holding import Holding
+from paramfleet_shared.net.wire.identity import PushIdentity
 
 __all__ = ["Hold", "admit", "claim", "creating"]
 
@@ -17,8 +18,8 @@ class Hold(NamedTuple):
     """What may keep a change back for a checkpoint."""
 
     holding: Holding
-    parts: Sequence[PushPart] | Sequence[ExchangePart]
-    """The change's."""
+    identities: Sequence[PushIdentity]
+    """Of the change's parts."""
     deadline: float | None
     """In the clock's time."""
 
@@ -75,7 +76,7 @@ async def admit(
     try:
         while True:
             if hold is not None and hold.holding.is_held:
-                await hold.holding.pass_through(hold.parts, deadline=hold.deadline)
+                await hold.holding.pass_through(hold.identities, deadline=hold.deadline)
             parts = judge()
             if claims is None:
                 claims = claim_at_once(_wanted_of(parts))

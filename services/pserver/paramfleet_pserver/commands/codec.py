@@ -36,6 +36,7 @@ from paramfleet_pserver.requests.checked import (
 )
 from paramfleet_pserver.requests.dense_requests import assign_request
 from paramfleet_pserver.requests.fields import Fields
+from paramfleet_pserver.requests.remove_requests import remove_request
 from paramfleet_pserver.requests.table_codec import describe_table, read_table
 from paramfleet_pserver.requests.tensors import PartIds
 from paramfleet_pserver.tables.parts import SparsePart
@@ -98,8 +99,11 @@ def _describe_create(command: Create) -> _Described:
 
 
 def _describe_remove(command: Remove) -> _Described:
-    tensors = {"0.ids": command.ids, "0.offsets": command.offsets}
-    return {"table": command.table.spec.name}, tensors
+    remove = command.remove
+    tensors = {"0.ids": remove.ids, "0.offsets": remove.offsets}
+    about = {"rank": remove.rank, "incarnation": remove.identity.incarnation}
+    about |= {"sequence": remove.identity.sequence, "step": remove.step}
+    return {**about, "table": remove.table.spec.name}, tensors
 
 
 def _describe_push(command: Update | Contribute) -> _Described:
@@ -210,11 +214,6 @@ def _read_create(message: Message, store: TableStore) -> Create:
     return Create(tuple(rows))
 
 
-def _read_remove(message: Message, store: TableStore) -> Remove:
-    table = _sparse(store, Fields(message.fields, where="remove"))
-    return Remove(table, *PartIds(message).read(0, table, packed=False))
-
-
 def _read_announce(message: Message, store: TableStore) -> Announce:
     fields = Fields(message.fields, where="announce")
     table, block = _sparse(store, fields), fields.integer("block")
@@ -317,7 +316,7 @@ _DESCRIBED: Mapping[type, Callable[[Any], _Described]] = {
 
 _READERS: Mapping[str, Callable[[Message, TableStore], Command]] = {
     "create": _read_create,
-    "remove": _read_remove,
+    "remove": lambda message, store: Remove(remove_request(message, store)),
     "update": lambda message, store: Update(push_request(message, store, pieces=True)),
     "contribute": lambda message, store: Contribute(push_request(message, store)),
     "exchange": lambda message, store: Exchange(exchange_request(message, store)),

@@ -34,6 +34,7 @@ from paramfleet_pserver.commands.records import (
     Remove,
     Update,
 )
+from paramfleet_pserver.commands.removing import Removal
 from paramfleet_pserver.commands.taking import Taken
 from paramfleet_pserver.commands.terms import Terms
 from paramfleet_pserver.core.identities import IdentityWindow
@@ -46,6 +47,7 @@ from paramfleet_pserver.requests.checked import (
     PushPart,
     PushRequest,
 )
+from paramfleet_pserver.requests.remove_requests import RemoveRequest
 from paramfleet_pserver.tables.capacity import Claims
 from paramfleet_pserver.tables.owners import Job, Owners, when_done
 from paramfleet_pserver.tables.parts import DensePart, is_counted
@@ -84,6 +86,8 @@ class Outcome:
     """The steps that a worker who joins counts as having taken."""
     taken: Taken | None = None
     """What a worker is sent in return for an exchange."""
+    removal: Removal | None = None
+    """Of ``Remove``: how many rows it removed is known once it is applied."""
 
 
 class Machine:
@@ -106,6 +110,8 @@ class Machine:
         self.max_staleness = terms.max_staleness
         """What holds now; an operator may have changed what was declared."""
         self.identities = IdentityWindow()
+        self.removals: dict[Rank, Removal] = {}
+        """The last of each worker, which sends one at a time."""
         kind = kind_of(terms.mode)
         lead = None if kind.in_step else terms.max_staleness
         self.gate = StalenessGate(max_lead_steps=lead)
@@ -143,9 +149,11 @@ class Machine:
             raise UnknownWorkerError(rank=rank)
 
     def judge(
-        self, command: Update | Contribute | Exchange
+        self, command: Update | Contribute | Exchange | Remove
     ) -> Sequence[PushPart] | Sequence[ExchangePart]:
         """Return the parts of a change that it would apply, and change nothing.
+
+        A removal has none.
 
         Raises:
             TablesDamagedError: if a change was applied in part.
@@ -168,6 +176,11 @@ class Machine:
                 new = [part for part in push.parts if self.identities.is_fresh(part.identity)]
                 self.gate.check(push.rank, push.step)
                 return new
+            case Remove(remove):
+                if self.identities.is_fresh(remove.identity):
+                    self.gate.check(remove.rank, remove.step)
+                    self.mode.check_removal(remove)
+                return ()
             case Exchange(exchange):
                 self._exchanging("exchange")
                 parts = exchange.parts
@@ -205,8 +218,8 @@ class Machine:
                 outcome = self._exchange(exchange, held)
             case Create():
                 outcome = self._create(command, reads, held, alone=alone)
-            case Remove():
-                outcome = self._remove(command)
+            case Remove(remove):
+                outcome = self._remove(remove)
             case Assign():
                 outcome = self._assign(command)
             case Announce() | Announced():
@@ -345,8 +358,24 @@ class Machine:
         when_done(applied, lambda _: claims.release())
         return Outcome(applied=applied)
 
-    def _remove(self, command: Remove) -> Outcome:
-        return Outcome(applied=self._owners.start(self.mode.remove(command)))
+    def _remove(self, remove: RemoveRequest) -> Outcome:
+        self.judge(Remove(remove))
+        if not self.identities.is_fresh(remove.identity):
+            return self._removed_before(remove)
+        self.identities.record(remove.identity)
+        counts: list[int] = []
+        applied = self._owners.start(self.mode.remove(remove, counts))
+        when_done(applied, partial(self._note_end, remove.step, (), Claims()))
+        removal = Removal(remove.identity, applied, counts)
+        self.removals[remove.rank] = removal
+        return Outcome(applied=applied, fresh=[True], removal=removal)
+
+    def _removed_before(self, remove: RemoveRequest) -> Outcome:
+        """Return what has become of a removal that is sent again, and remove nothing."""
+        last = self.removals.get(remove.rank)
+        if last is None or last.identity != remove.identity:  # nobody waits for its answer
+            last = Removal(remove.identity, self._owners.start(()), [])
+        return Outcome(applied=last.applied, fresh=[False], is_changed=False, removal=last)
 
     def _announce(self, command: Announce | Announced) -> Outcome:
         if isinstance(command, Announce):
@@ -390,6 +419,7 @@ class Machine:
         for table in self.store:
             if isinstance(table, DenseTable):
                 table.forget(rank)
+        self.removals.pop(rank, None)
         return self._take_out(rank)
 
     def _take_out(self, rank: Rank) -> tuple[Release, ...]:

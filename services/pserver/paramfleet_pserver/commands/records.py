@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from paramfleet_pserver.requests.checked import ExchangeRequest, PushRequest
 from paramfleet_pserver.requests.dense_requests import AssignRequest
+from paramfleet_pserver.requests.remove_requests import RemoveRequest
 from paramfleet_pserver.tables.table import SparseTable, Table
 from paramfleet_shared.tables.spec import TableSpec
 from paramfleet_shared.values.ids import Rank, Step
@@ -61,11 +62,7 @@ class Create:
 class Remove:
     """Rows are removed; who names one later creates it anew."""
 
-    table: SparseTable
-    ids: NDArray[np.int64]
-    """Sorted by shard; those without a row change nothing. [n]"""
-    offsets: NDArray[np.int64]
-    """Bounds of this server's shards in ``ids``. [shards + 1]"""
+    remove: RemoveRequest
 
 
 @dataclass(frozen=True, slots=True)

@@ -248,18 +248,24 @@ class SparseTable(Table):
         self,
         ids: NDArray[np.int64],
         offsets: NDArray[np.int64],
-        remove: Callable[[Block, NDArray[np.int64]], None],
+        remove: Callable[[Block, NDArray[np.int64]], int],
+        counts: list[int],
     ) -> list[Job]:
         """Remove the rows of ids, sorted by shard; those that have none are left out.
 
         Args:
             ids: See ``SparsePart``.
             offsets: See ``SparsePart``.
-            remove: Removes rows of a block; called by its owner.
+            remove: Removes rows of a block, and returns how many; called by its owner.
+            counts: Gets what it returned.
         """
         self._capacity.note_removal(len(ids))
+
+        def act(block: Block, own: NDArray[np.int64]) -> None:
+            counts.append(remove(block, own))
+
         split = self._split(ids, offsets)
-        return [Job(block.owner, len(own), partial(remove, block, own)) for block, own in split]
+        return [Job(block.owner, len(own), partial(act, block, own)) for block, own in split]
 
     def _split(
         self, ids: NDArray[np.int64], offsets: NDArray[np.int64]

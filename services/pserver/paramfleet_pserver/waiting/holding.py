@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from paramfleet_pserver.core.holding import PushHold, Source
-from paramfleet_pserver.requests.checked import ExchangePart, PushPart
 from paramfleet_pserver.waiting.waiters import Parking
 from paramfleet_shared.checkpoint.cuts import PushesHeldError
 from paramfleet_shared.errors import FleetError
+from paramfleet_shared.net.wire.identity import PushIdentity
 from paramfleet_shared.system.clock import Clock
 
 __all__ = ["Holding"]
@@ -55,21 +55,21 @@ class Holding:
         return self._core.unfinished()
 
     async def pass_through(
-        self, parts: Sequence[PushPart] | Sequence[ExchangePart], *, deadline: float | None
+        self, identities: Sequence[PushIdentity], *, deadline: float | None
     ) -> None:
-        """Return when a push may be applied; the caller applies it without an ``await``.
+        """Return when a change may be applied; the caller applies it without an ``await``.
 
         Args:
-            parts: All of one worker.
+            identities: Of its parts, all of one worker.
             deadline: Of the request, in the clock's time.
 
         Raises:
             PushesHeldError: if that takes longer than half of the time left, or 20 seconds.
         """
-        if not parts:
+        if not identities:
             return
-        worker, incarnation = parts[0].identity.worker, parts[0].identity.incarnation
-        sequences = [(part.identity.table, part.identity.sequence) for part in parts]
+        worker, incarnation = identities[0].worker, identities[0].incarnation
+        sequences = [(each.table, each.sequence) for each in identities]
         end = (now := self._clock.monotonic()) + LONGEST_PARK_S
         if deadline is not None:
             end = min(end, now + max(deadline - now, 0.0) / 2)

@@ -129,7 +129,13 @@ class History:
         routed = route(np.array(deed.ids, np.int64), SHARDS)
         tensors = {"0.ids": routed.ids, "0.offsets": routed.offsets}
         table = "rows" if "rows" in deed.tables else "half"
-        return Message(fields={"kind": "remove", "table": table}, tensors=tensors)
+        key = deed.rank, f"<removals> {table}"
+        last = self._sequences.get(key, 0)
+        self._sequences[key] = max(1, last) if deed.repeats else last + 1
+        fields = {"kind": "remove", "rank": deed.rank, "step": deed.step, "table": table}
+        fields |= {"incarnation": self._incarnations[deed.rank]}
+        fields |= {"sequence": self._sequences[key]}
+        return Message(fields=fields, tensors=tensors)
 
     def _assign(self, deed: Deed) -> Message:
         values = np.random.default_rng(deed.seed).normal(size=SIZE).astype(np.float32)
@@ -243,6 +249,7 @@ def state_of(machine: Machine, *, same_owners: bool) -> Iterator[Any]:
                 yield [sorted(vars(guard).items()) for guard in table.guards]
     yield sorted(machine.identities.incarnations().items())
     yield sorted(machine.identities.taken())
+    yield sorted((each.identity, each.num_rows) for each in machine.removals.values())
     yield sorted(machine.gate.committed().items()), machine.max_staleness
     yield sorted(machine.lives.items()), machine.num_members
     if isinstance(machine.mode, StepApplier):

@@ -1,8 +1,6 @@
 """A hold of pushes ends by itself."""
 
 import asyncio
-from types import SimpleNamespace
-from typing import Any
 
 from typing_extensions import override
 
@@ -25,11 +23,9 @@ class SlowClock(FakeClock):
 
 async def test_a_hold_ends_though_its_alarm_rings_before_its_time_is_over() -> None:
     holding = Holding(SlowClock())
-    push: Any = SimpleNamespace(identity=IDENTITY)
-
     holding.hold("cut", for_s=0.02, targets={})
     async with asyncio.timeout(LATE_S):
-        await holding.pass_through([push], deadline=None)
+        await holding.pass_through([IDENTITY], deadline=None)
 
     assert not holding.is_held
     assert holding.held_s >= 0.02
