@@ -17,7 +17,8 @@ Everything here runs in the training thread; the calls run on the communicator's
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+from concurrent.futures import Future, wait
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,9 +27,6 @@ from paramfleet.tables.sparse import SparseTable
 from paramfleet.transport.requests import Read, ReadPlan, Rows
 from paramfleet_shared.discovery.placement import Placement
 from paramfleet_shared.net.wire.message import Message
-
-if TYPE_CHECKING:
-    from concurrent.futures import Future
 
 __all__ = ["Ahead", "AskedRows", "Expecting", "Found", "Loop", "Wanted", "When"]
 
@@ -146,6 +144,11 @@ class AskedRows:
             return self._found[place], answers
         return None
 
+    def wait(self) -> None:
+        """Wait until the request isn't on its way, if it is, however it ends."""
+        if isinstance(self._answers, Future):
+            wait([self._answers])
+
     def drop(self) -> None:
         """Take no rows any more; a request on its way is called back."""
         self._left = []
@@ -226,6 +229,12 @@ class Loop:
             asked.drop()
         if self.current is not None:
             self.current.drop()
+
+    def wait(self) -> None:
+        """Wait until no request is on its way."""
+        for asked in (*self._coming, self.current):
+            if asked is not None:
+                asked.wait()
 
     def _send(self, asked: AskedRows) -> None:
         if not asked.is_sent:
@@ -316,6 +325,11 @@ class Ahead:
                     return found
         self.num_misses += bool(begun)
         return None
+
+    def wait(self) -> None:
+        """Wait until no request is on its way."""
+        for loop in self._loops:
+            loop.wait()
 
     def forget(self) -> None:
         """Drop everything that was asked for: it is of before."""
