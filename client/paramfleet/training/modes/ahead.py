@@ -17,7 +17,8 @@ Everything here runs in the training thread; the calls run on the communicator's
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import CancelledError, Future
+from contextlib import suppress
 from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -147,7 +148,8 @@ class AskedRows:
     def wait(self) -> None:
         """Wait until the request isn't on its way, if it is, however it ends."""
         if isinstance(self._answers, Future):
-            wait([self._answers])
+            with suppress(CancelledError):  # an error is for who takes the rows
+                self._answers.exception()
 
     def drop(self) -> None:
         """Take no rows any more; a request on its way is called back."""
