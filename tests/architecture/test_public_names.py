@@ -29,6 +29,7 @@ TRAINING = [
     "distributed_model",
     "distributed_optimizer",
     "prefetch",
+    "remove_rows",
     "report",
     "job_progress",
     "should_stop",

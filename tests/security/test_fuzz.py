@@ -89,6 +89,9 @@ def messages(mode: str, folder: str) -> dict[str, list[Message]]:
             ),
             Message(fields={**told, "parts": [{**EXCHANGED, **of_rows}]}, tensors=deltas),
         ],
+        "remove": [
+            Message(fields={**ABOUT, "table": "rows", "sequence": 1, "step": 0}, tensors=pulled)
+        ],
         "assign": [
             Message(
                 fields={**ABOUT, "table": "flat", "only_if_new": True},

@@ -7,6 +7,7 @@ from paramfleet.api.all_to_all import Exchange
 from paramfleet.api.collectives import Util
 from paramfleet.api.operator_commands import Conduct
 from paramfleet.api.prefetching import Prefetching
+from paramfleet.api.removing import Removing
 from paramfleet.api.reporting import Reporting
 from paramfleet.config.roles import PaddleCloudRoleMaker, Role, UserDefinedRoleMaker
 from paramfleet.config.strategy import DistributedStrategy
@@ -40,6 +41,7 @@ __all__ = [
     "metrics",
     "prefetch",
     "register_for_checkpointing",
+    "remove_rows",
     "report",
     "run_server",
     "save_inference_model",
@@ -83,6 +85,7 @@ distributed_model = session.distributed_model
 distributed_optimizer = session.distributed_optimizer
 register_for_checkpointing = session.register_for_checkpointing
 prefetch = Prefetching(session, _conduct.should_stop).prefetch
+remove_rows = Removing(session).remove_rows
 should_stop = _conduct.should_stop
 report = _reporting.report
 job_progress = _reporting.job_progress

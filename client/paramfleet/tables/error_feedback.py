@@ -64,8 +64,8 @@ class Salts:
 class Found(NamedTuple):
     """Where the rests of some rows are kept."""
 
-    within: SlotIndex
-    """By which: ``forget`` begins another."""
+    within: object
+    """As long as what was kept: ``forget`` and ``drop`` end it."""
     slots: NDArray[np.int64]
     """-1 for a row of which nothing was kept."""
 
@@ -91,6 +91,16 @@ class RowResiduals:
         with self._using:
             self._index = SlotIndex(table=self._table)
             self._left = RowColumn(self._dim, table=self._table)
+            self._places = object()
+
+    def drop(self, ids: NDArray[np.int64]) -> None:
+        """Drop what is left of rows, int64 [n], that were removed; others take its memory."""
+        with self._using:
+            slots = self._index.remove(ids)
+            slots = slots[slots >= 0]
+            self._left.array[slots] = 0
+            self._index.release(slots)
+            self._places = object()
 
     @property
     def num_rows(self) -> int:
@@ -104,7 +114,7 @@ class RowResiduals:
             ids_U: int64 [U], each id once.
         """
         with self._using:
-            return Found(self._index, self._index.find(ids_U, create=False))
+            return Found(self._places, self._index.find(ids_U, create=False))
 
     def encode(
         self,
@@ -120,11 +130,11 @@ class RowResiduals:
             found: What ``find`` returned for these ids, if it was asked.
         """
         with self._using:
-            if found is None or found.within is not self._index:
+            if found is None or found.within is not self._places:
                 slots = self._index.find(ids_U, create=True)
             else:
                 slots = self._made(ids_U, found.slots)
-            self._left.ensure(self._index.num_rows)
+            self._left.ensure(self._index.num_slots)
             return encode_with_rest(grads_UD, self._left.array, slots, self._wire)
 
     def _made(self, ids_U: NDArray[np.int64], slots: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -140,7 +150,7 @@ class RowResiduals:
         Args:
             max_rows: Rows in one piece.
         """
-        num, ids, left = self._index.num_rows, self._index.ids(), self._left.array
+        num, ids, left = self._index.num_slots, self._index.ids(), self._left.array
         for start in range(0, num, max_rows):
             piece = slice(start, min(start + max_rows, num))
             some = left[piece].any(axis=1)

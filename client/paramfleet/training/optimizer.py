@@ -10,7 +10,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, overload
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from typing_extensions import override
 
 from paramfleet.config.strategy import TrainingMode
@@ -34,6 +36,7 @@ __all__ = [
     "LoadIncompleteError",
     "NotAnOptimizerError",
     "NotStartedError",
+    "TableUnknownError",
     "TrainingFinishedError",
 ]
 
@@ -79,6 +82,15 @@ class LoadIncompleteError(ContractError):
         "different trainings: {reason}; call fleet.load_model() in every worker, or start the "
         "job again"
     )
+
+
+class TableUnknownError(ContractError):
+    """A table was named that the optimizer doesn't train."""
+
+    code = "contract.table_unknown"
+    table: str
+    known: str
+    sentence = "the optimizer trains no table {table!r} of rows; it trains: {known}"
 
 
 class TrainingFinishedError(ContractError):
@@ -296,6 +308,27 @@ class DistributedOptimizer(torch.optim.Optimizer):
         for table, _ in self.tables.sparse:
             table.weight.grad = None  # first: its numbers may still be on their way
         super().zero_grad(set_to_none=set_to_none)
+
+    def remove_rows(self, table: str, ids: NDArray[np.int64]) -> int:
+        """Remove rows of a table, as ``fleet.remove_rows`` promises.
+
+        Args:
+            table: Its name.
+            ids: int64 [n], each once.
+
+        Raises:
+            TrainingFinishedError: after ``fleet.finish_training``.
+            TableUnknownError: if there is none of that name.
+            FleetError: as ``fleet.remove_rows``.
+        """
+        mode = self.running
+        if self.is_finished:
+            raise TrainingFinishedError
+        self.check_loaded()
+        tables = {each.name: each for each, _ in self.tables.sparse}
+        if table not in tables:
+            raise TableUnknownError(table=table, known=", ".join(tables) or "none")
+        return mode.remove(tables[table], ids)
 
     def wait_exchanged(self) -> None:
         """GEO, LocalSGD: wait for exchanges in flight, and take in what they brought."""

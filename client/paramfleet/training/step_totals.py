@@ -17,7 +17,7 @@ from paramfleet_shared.errors import ContractError
 from paramfleet_shared.errors.served import TotalIncompleteError
 from paramfleet_shared.net.wire.message import Message
 
-__all__ = ["BatchStatisticsError", "StepTotals", "StepWeightError"]
+__all__ = ["BatchStatisticsError", "StepTotals", "StepWeightError", "ask_total"]
 
 
 class BatchStatisticsError(ContractError):
@@ -44,6 +44,32 @@ class StepWeightError(ContractError):
         "BatchNorm counted {counted}: with sync_batch_norm call backward once a step, "
         "after every forward, and leave step's examples to what the model was called with"
     )
+
+
+async def ask_total(job: Job, part: NDArray[np.float64], *, name: str, step: int) -> Message:
+    """Ask for a sum over the workers of a step; wait for those that an operator holds up.
+
+    Args:
+        job: In sync.
+        part: Of this worker, float64 [n], finite.
+        name: The same in every worker, and another one for each sum of a step.
+        step: In progress.
+
+    Returns:
+        The tensor ``sum``, float64 [n]; and ``workers``: how many take part in the step.
+
+    Raises:
+        TotalIncompleteError: if nobody does.
+        FleetError: if the job failed.
+    """
+    fields = {**job.author.fields(), "step": step, "name": name}
+    message = Message(fields=fields, tensors={"part": part})
+    while True:
+        try:
+            return await job.pservers.total(message)
+        except TotalIncompleteError:
+            if not job.communicator.session.life.orders.paused:
+                raise
 
 
 class StepTotals:
@@ -126,28 +152,9 @@ class StepTotals:
             raise BatchStatisticsError(name=name, step=step)
         job = self._job
         with job.times.during("barrier"):
-            total = job.communicator.wait(self._ask(part, name, step))
+            answer = job.communicator.wait(ask_total(job, part, name=name, step=step))
+        total = answer.tensors["sum"]
         return torch.from_numpy(total.copy()).to(values.device, values.dtype)
-
-    async def _ask(
-        self, part: NDArray[np.float64], name: str, step: int
-    ) -> NDArray[np.float64]:
-        """Ask for a sum; wait for workers that an operator holds up.
-
-        Raises:
-            TotalIncompleteError: if nobody does.
-        """
-        job = self._job
-        fields = {**job.author.fields(), "step": step, "name": name}
-        message = Message(fields=fields, tensors={"part": part})
-        while True:
-            try:
-                answer = await job.pservers.total(message)
-            except TotalIncompleteError:
-                if not job.communicator.session.life.orders.paused:
-                    raise
-            else:
-                return answer.tensors["sum"]
 
 
 class _Total(torch.autograd.Function):

@@ -38,6 +38,7 @@ __all__ = [
     "PulledIdsGoneError",
     "PushRepeatedError",
     "SequenceTooEarlyError",
+    "StepBegunError",
     "StepIncompleteError",
     "StepPassedError",
     "StepTooEarlyError",
@@ -103,6 +104,19 @@ class StepPassedError(ContractError):
     sentence = (
         "worker {rank} pushed step {step}, but the servers have applied every step "
         "before {next_step}"
+    )
+
+
+class StepBegunError(ContractError):
+    """Rows were to be removed when a worker had pushed the step; none was removed."""
+
+    code = "contract.step_begun"
+    rank: int
+    step: int
+    other: int
+    sentence = (
+        "worker {rank} removes rows before step {step}, which worker {other} has pushed "
+        "already: in sync every worker calls fleet.remove_rows() between the same two steps"
     )
 
 

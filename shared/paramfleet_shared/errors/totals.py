@@ -14,8 +14,8 @@ class TotalIncompleteError(UnavailableError):
         ranks = ", ".join(map(str, missing))
         super().__init__(
             f"{name!r} of step {step} wasn't whole within {waited_s:.1f} s: it waits for "
-            f"worker(s) {ranks}; every worker must call the model, and backward, as often in "
-            "a step, in the same order",
+            f"worker(s) {ranks}; every worker must call the model, backward and "
+            "fleet.remove_rows as often in a step, in the same order",
             name=name,
             step=step,
             missing=list(missing),

@@ -38,6 +38,7 @@ class Received:
     rows: dict[int, NDArray[np.float32]] = field(default_factory=dict)
     dense: NDArray[np.float32] | None = None
     more: bool = False
+    removed: set[int] = field(default_factory=set)
 
 
 class Worker:
@@ -184,6 +185,22 @@ class Worker:
             "push", self.push_messages(parts, step=step, lr=lr, weight=weight)
         )
 
+    def remove_messages(
+        self, table: str, ids: Sequence[int], *, step: int = 0
+    ) -> list[Message]:
+        self.sequence += 1
+        fields = {**self.change(), "table": table, "step": step}
+        wanted = np.asarray(ids, np.int64)
+        return [
+            Message(fields=fields, tensors=self.part_of(server, 0, table, wanted)[1])
+            for server in range(len(self.channels))
+        ]
+
+    async def remove(self, table: str, ids: Sequence[int], *, step: int = 0) -> int:
+        """Remove rows on every server; return how many there were."""
+        answers = await self.send("remove", self.remove_messages(table, ids, step=step))
+        return sum(answer.fields["removed"] for answer in answers)
+
     async def exchange(
         self,
         parts: Mapping[str, Any],
@@ -209,6 +226,8 @@ class Worker:
         for server, reply in enumerate(await self.send("exchange", messages)):
             for index, table in enumerate(parts):
                 reported, facts = received[table], reply.fields["parts"][index]
+                removed = reply.tensors.get(f"{index}.removed", np.empty(0, np.int64))
+                reported.removed |= set(removed.tolist())
                 rows = reply.tensors[f"{index}.rows"]
                 self.acks[server, table] = facts["batch"]
                 reported.more |= facts["more"]

@@ -16,13 +16,13 @@ from paramfleet_pserver.commands.machine import Machine
 from paramfleet_pserver.commands.records import Exchange, Leave, Make, Remove
 from paramfleet_pserver.commands.terms import Terms
 from paramfleet_pserver.requests.checked import exchange_request
+from paramfleet_pserver.requests.remove_requests import remove_request
 from paramfleet_pserver.tables.owners import Owners
 from paramfleet_pserver.tables.table import SparseTable
 from paramfleet_pserver.tables.table_store import TableStore
 from paramfleet_shared.net.wire.identity import ChangeIdentity
 from paramfleet_shared.net.wire.message import Message
 from paramfleet_shared.tables.routing import route
-from paramfleet_shared.tables.rows.batch import RowIds
 from paramfleet_shared.tables.rowstore import initial_rows
 from paramfleet_shared.tables.spec import InitializerSpec, OptimizerSpec, TableSpec
 from paramfleet_shared.values.ids import Rank, Step
@@ -59,12 +59,15 @@ class Server:
         table = self.store.find("rows")
         assert isinstance(table, SparseTable)
         self.table = table
+        self.num_removals = 0
 
     async def remove(self, ids: list[int]) -> None:
         routed = route(np.array(ids, np.int64), SHARDS)
-        await self.machine.execute(
-            Remove(self.table, RowIds(routed.ids, routed.offsets))
-        ).applied
+        self.num_removals += 1
+        fields = {"rank": 0, "incarnation": 1, "table": "rows", "step": 0}
+        tensors = {"0.ids": routed.ids, "0.offsets": routed.offsets}
+        message = Message(fields={**fields, "sequence": self.num_removals}, tensors=tensors)
+        await self.machine.execute(Remove(remove_request(message, self.store))).applied
 
     def rows(self) -> dict[int, list[float]]:
         exported = [each.rows.export(0, each.rows.num_slots) for each in self.table.blocks]

@@ -32,6 +32,9 @@ ALONE = {
     "orders": False,
     "job_facts": True,
     "ahead": False,
+    "remove_rows": (
+        "TableUnknownError: the optimizer trains no table 'rows' of rows; it trains: none"
+    ),
     "running": True,
     "examples": None,
     "depart": None,
@@ -59,6 +62,7 @@ LACKING = {
     "server_endpoints": "leave the call out",
     "check_served": "leave the call out",
     "job_facts": "fleet.util.all_gather",
+    "remove_rows": "leave the call out",
     "running": "no mode of pservers runs",
     "examples": "leave out examples",
     "depart": "leave the call out",

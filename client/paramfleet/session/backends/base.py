@@ -5,7 +5,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from paramfleet.config.errors import CallOrderError
 from paramfleet.config.roles import RoleMaker
@@ -16,6 +18,7 @@ from paramfleet.session.registered import Registered
 from paramfleet.session.worker_metrics import Progress
 from paramfleet.telemetry.examples_count import ExampleCounter
 from paramfleet.telemetry.step_times import StepTimes
+from paramfleet.training.collective.errors import WrongModeError
 from paramfleet.training.job import Job
 from paramfleet.training.modes.ahead import Ahead
 from paramfleet.training.optimizer import DistributedOptimizer
@@ -191,6 +194,31 @@ class Backend(ABC):
     def job_facts(self) -> dict[int, dict[str, Any]]:
         """Return what each worker says of its training, by rank."""
         return {0: self.own.progress.facts()}
+
+    def remove_rows(
+        self, optimizer: DistributedOptimizer | None, table: str, ids: NDArray[np.int64]
+    ) -> int:
+        """Remove rows, as ``fleet.remove_rows`` promises; return how many there were.
+
+        Args:
+            optimizer: What trains tables.
+            table: Its name.
+            ids: int64 [n], each once.
+
+        Raises:
+            CallOrderError: if there is no optimizer yet.
+            WrongModeError: in LocalSGD.
+        """
+        if optimizer is None:
+            remedy = "call fleet.distributed_optimizer() first"
+            raise CallOrderError(function="remove_rows", remedy=remedy)
+        if optimizer.mode.apart is not None:
+            raise WrongModeError(
+                function="remove_rows",
+                mode=f"strategy.{optimizer.mode.apart[0]}",
+                remedy="its models have no tables of rows: leave the call out",
+            )
+        return optimizer.remove_rows(table, ids)
 
     def ahead(self, optimizer: DistributedOptimizer | None) -> Ahead | None:
         """Return where rows of batches to come are asked for; None where none travel.

@@ -3,7 +3,9 @@
 from collections.abc import Callable
 from typing import Any, NoReturn, cast
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from typing_extensions import override
 
 from paramfleet.config.strategy import DistributedStrategy, TrainingMode
@@ -108,6 +110,12 @@ class CollectiveBackend(Backend):
         self.check_served(
             "job_progress", remedy="gather what you want with fleet.util.all_gather"
         )
+
+    @override
+    def remove_rows(
+        self, optimizer: DistributedOptimizer | None, table: str, ids: NDArray[np.int64]
+    ) -> NoReturn:
+        self.check_served("remove_rows")
 
     @override
     def ahead(self, optimizer: DistributedOptimizer | None) -> None:

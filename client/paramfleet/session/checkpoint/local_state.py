@@ -78,12 +78,13 @@ def export_tables(
     saved = []
     for stepper, spec in zip(steppers, sparse, strict=True):
         store = stepper.store
-        count, columns = store.num_rows, spec.optimizer.record.columns
-        states = [store.column(column.name)[:count] for column in columns]
-        empty = np.empty((count, 0), np.float32)
+        ids, columns = store.live_ids().copy(), spec.optimizer.record.columns
+        slots = store.held(ids)
+        states = [store.column(column.name)[slots] for column in columns]
+        empty = np.empty((len(ids), 0), np.float32)
         part = FilePart(
-            ids=store.ids().copy(),
-            values=store.values[:count].copy(),
+            ids=ids,
+            values=store.values[slots],
             states=np.concatenate([empty, *states], axis=1),
         )
         saved.append((SavedTable(spec=spec, version=stepper.num_steps), part))
@@ -179,7 +180,7 @@ def install_table(
         assert part.ids is not None, "rows have ids"
         target.forget_states()
         store = target.store
-        store.values[: store.num_rows] = initial_rows(store.spec, store.ids())
+        store.values[: store.num_slots] = initial_rows(store.spec, store.ids())
         slots = target.store.slots(part.ids)
         target.store.values[slots] = part.values
         spans = RowLayout.of_states(rule, store.spec.dim).spans

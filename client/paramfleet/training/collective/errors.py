@@ -6,12 +6,13 @@ __all__ = ["CollectiveSetupError", "PeersLostError", "RendezvousError", "WrongMo
 
 
 class WrongModeError(ContractError):
-    """A function of parameter-server mode was called in collective mode."""
+    """A function was called in a mode that lacks it, mostly collective mode."""
 
     code = "contract.wrong_mode"
     function: str
     remedy: str
-    sentence = "fleet.{function}() and is_collective=True: {remedy}"
+    mode: str = "is_collective=True"
+    sentence = "fleet.{function}() and {mode}: {remedy}"
 
 
 class CollectiveSetupError(ContractError):

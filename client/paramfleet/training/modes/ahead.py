@@ -17,7 +17,9 @@ Everything here runs in the training thread; the calls run on the communicator's
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+from concurrent.futures import CancelledError, Future
+from contextlib import suppress
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,9 +29,6 @@ from paramfleet.transport.requests import Read, ReadPlan
 from paramfleet_shared.discovery.placement import Placement
 from paramfleet_shared.net.wire.message import Message
 from paramfleet_shared.tables.rows.batch import RowIds
-
-if TYPE_CHECKING:
-    from concurrent.futures import Future
 
 __all__ = ["Ahead", "AskedRows", "Expecting", "Found", "Loop", "Wanted", "When"]
 
@@ -147,6 +146,12 @@ class AskedRows:
             return self._found[place], answers
         return None
 
+    def wait(self) -> None:
+        """Wait until the request isn't on its way, if it is, however it ends."""
+        if isinstance(self._answers, Future):
+            with suppress(CancelledError):  # an error is for who takes the rows
+                self._answers.exception()
+
     def drop(self) -> None:
         """Take no rows any more; a request on its way is called back."""
         self._left = []
@@ -227,6 +232,12 @@ class Loop:
             asked.drop()
         if self.current is not None:
             self.current.drop()
+
+    def wait(self) -> None:
+        """Wait until no request is on its way."""
+        for asked in (*self._coming, self.current):
+            if asked is not None:
+                asked.wait()
 
     def _send(self, asked: AskedRows) -> None:
         if not asked.is_sent:
@@ -317,6 +328,11 @@ class Ahead:
                     return found
         self.num_misses += bool(begun)
         return None
+
+    def wait(self) -> None:
+        """Wait until no request is on its way."""
+        for loop in self._loops:
+            loop.wait()
 
     def forget(self) -> None:
         """Drop everything that was asked for: it is of before."""

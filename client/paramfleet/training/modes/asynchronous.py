@@ -8,10 +8,13 @@ model lacks only what other workers compute at the same time.
 import asyncio
 from functools import partial
 
+import numpy as np
+from numpy.typing import NDArray
 from typing_extensions import override
 
 from paramfleet.config.strategy import TrainingMode
 from paramfleet.tables.dense import DenseBlock
+from paramfleet.tables.sparse import SparseTable
 from paramfleet.training.in_place import Change, InPlace, moves_in_place
 from paramfleet.training.job import fetch_dense
 from paramfleet.training.modes.ahead import When
@@ -99,6 +102,11 @@ class AsyncMode(ServedMode):
     def flush(self) -> None:
         """Return when every queued gradient is applied."""
         self._job.communicator.wait(self.sender.drain())
+
+    @override
+    def remove(self, table: SparseTable, ids: NDArray[np.int64]) -> int:
+        self.flush()  # gradients that came later would begin the rows anew
+        return super().remove(table, ids)
 
     def finish(self) -> None:
         """Push what waits and what is left of narrowed gradients, and end as every mode."""

@@ -5,7 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from typing_extensions import override
 
 from paramfleet.config.strategy import TrainingMode
@@ -126,6 +128,16 @@ class Mode(ABC):
         Args:
             workers: How many do so together.
         """
+
+    def remove(self, table: SparseTable, ids: NDArray[np.int64]) -> int:
+        """Remove rows, between two steps; return how many there were.
+
+        Args:
+            table: One of the optimizer's.
+            ids: int64 [n], each once.
+        """
+        del table, ids
+        return 0  # a mode that defines nothing here trains no table of rows
 
     @abstractmethod
     def finish(self) -> None:

@@ -3,10 +3,14 @@
 from collections.abc import Callable
 from typing import Any, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from typing_extensions import override
 
 from paramfleet.config.strategy import TrainingMode
 from paramfleet.tables.row_store import RowStore
+from paramfleet.tables.sparse import SparseTable
 from paramfleet.training.modes.base import Mode, ModelTables, check_gradients
 from paramfleet.training.modes.rowstep import RowStepper, step_rows
 
@@ -84,6 +88,11 @@ class LocalMode(Mode):
     def reload(self, *, workers: int) -> None:
         """Nobody else holds a value."""
         del workers
+
+    @override
+    def remove(self, table: SparseTable, ids: NDArray[np.int64]) -> int:
+        (store,) = [each.store for each in self.steppers if each.table is table]
+        return len(store.remove(ids))
 
     def finish(self) -> None:
         """Nothing waits but LocalSGD's last outer step."""

@@ -319,6 +319,11 @@ class Outgoing:
         for dense in self._dense.values():
             dense.forget()
 
+    def drop_rests(self, table: str, ids: NDArray[np.int64]) -> None:
+        """Drop what is left of the gradients of rows, int64 [n], that are removed."""
+        if table in self._rows:
+            self._rows[table].drop(ids)
+
     def _is_late_welcome(self, name: str) -> bool:
         rule = self._specs[name].optimizer.record
         is_plain = rule.pace == "gradients" and not rule.columns

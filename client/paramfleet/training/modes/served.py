@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from paramfleet.config.strategy import TrainingMode
 from paramfleet.tables.row_store import spec_of
@@ -28,6 +29,7 @@ from paramfleet.training.modes.base import (
 )
 from paramfleet.training.modes.outgoing import Outgoing
 from paramfleet.training.modes.sender import StepGradients, TableGradient
+from paramfleet.training.removals import Removals
 from paramfleet.transport.requests import Read, ReadPlan, Write, write_messages
 from paramfleet_shared.errors import FleetError
 from paramfleet_shared.errors.served import (
@@ -91,6 +93,7 @@ class ServedMode(Mode):
             rank=job.author.rank,
             incarnation=job.author.incarnation,
         )
+        self._removals = Removals(job)
         self.ahead = Ahead(
             placement=job.placement,
             read=self._read,
@@ -176,6 +179,14 @@ class ServedMode(Mode):
         self.ahead.forget()
         self._job.communicator.wait(self._forget_rest())
         self.refresh()
+
+    @override
+    def remove(self, table: SparseTable, ids: NDArray[np.int64]) -> int:
+        self.ahead.forget()
+        self._outgoing.drop_rests(table.name, ids)
+        return self._job.communicator.wait(
+            self._removals.send(table.name, ids, step=self._step)
+        )
 
     def finish(self) -> None:
         """Push what waits, leave so that workers with more data go on, and wait for them."""

@@ -9,17 +9,21 @@ import logging
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from typing_extensions import override
 
 from paramfleet.config.errors import CallOrderError
 from paramfleet.model_state.batch_norm import share_statistics
+from paramfleet.tables.sparse import SparseTable
 from paramfleet.training.job import dense_plan, fetch_dense
 from paramfleet.training.modes.ahead import Found, Wanted
 from paramfleet.training.modes.sender import StepGradients
 from paramfleet.training.modes.served import ServedMode
 from paramfleet.training.modes.small_tables import MAX_BYTES, SmallTables
-from paramfleet.training.step_totals import StepTotals
+from paramfleet.training.step_totals import StepTotals, ask_total
 from paramfleet.transport.requests import ReadPlan, Write
+from paramfleet_shared.errors import ContractError
 from paramfleet_shared.errors.served import (
     KnownIdsGoneError,
     PulledIdsGoneError,
@@ -27,15 +31,32 @@ from paramfleet_shared.errors.served import (
 )
 from paramfleet_shared.net.wire.message import Message
 
-__all__ = ["SyncMode"]
+__all__ = ["RemovalNotSharedError", "SyncMode"]
 
 log = logging.getLogger(__name__)
+
+
+class RemovalNotSharedError(ContractError):
+    """Some workers remove rows between two steps, and another one doesn't; none was removed."""
+
+    code = "contract.removal_not_shared"
+    table: str
+    step: int
+    present: int
+    workers: int
+    sentence = (
+        "fleet.remove_rows({table!r}) before step {step}: {present} of {workers} workers "
+        "called it, and another took the step: in sync every worker calls it between the same "
+        "two steps, perhaps without ids; nothing was removed"
+    )
 
 
 class SyncMode(ServedMode):
     """Every step is one step of the whole job: equal to one process with the whole batch."""
 
     in_step = True
+    _num_removals = 0
+    """Since the last step."""
     _totals: StepTotals | None = None
 
     @override
@@ -78,6 +99,38 @@ class SyncMode(ServedMode):
         super().reload(workers=workers)
 
     @override
+    def remove(self, table: SparseTable, ids: NDArray[np.int64]) -> int:
+        """Remove the rows of all workers' ids; all call it between the same two steps.
+
+        No worker goes on with rows that came before: it asks for them again.
+
+        Raises:
+            RemovalNotSharedError: if another worker has taken its step instead.
+            TotalIncompleteError: if another worker doesn't come in time.
+        """
+        name = f"remove_rows({table.name!r}) #{self._num_removals + 1}"
+        self.ahead.wait()
+        self._small.forget()
+        began = self._over_workers(1, name)
+        present, workers = int(began.tensors["sum"][0]), int(began.fields["workers"])
+        if present < workers:
+            raise RemovalNotSharedError(
+                table=table.name, step=self._step, present=present, workers=workers
+            )
+        num = super().remove(table, ids)
+        ended = self._over_workers(num, f"{name} ended")
+        self._num_removals += 1  # who failed before calls it again by the same name
+        return int(ended.tensors["sum"][0])
+
+    def _over_workers(self, number: int, name: str) -> Message:
+        """Return the sum of all workers' numbers, once all are there."""
+        part = np.array([number], np.float64)
+        with self._job.times.during("barrier"):
+            return self._job.communicator.wait(
+                ask_total(self._job, part, name=name, step=self._step)
+            )
+
+    @override
     def depart(self) -> None:
         """Push what waits, and leave; what the model computes from now on is its own."""
         self._small.forget()
@@ -118,7 +171,7 @@ class SyncMode(ServedMode):
         with job.times.during("push"):
             answers = self._wait(self._take_step(gradients, writes, plan))
             found = plan.join(answers)
-        self._step = step
+        self._step, self._num_removals = step, 0
         place = len(self._blocks)
         if not due:
             self._small.arrived(found[place:], answers, step=step)
@@ -144,7 +197,7 @@ class SyncMode(ServedMode):
                 job, self._blocks, min_step=step, wire=self._wire, ask=self._pull
             )
             values = job.communicator.wait(fetch)
-        self._step = step
+        self._step, self._num_removals = step, 0
         self._install(values)
 
     async def _take_step(

@@ -22,6 +22,7 @@ ACTING = frozenset(
         "step",
         "exchange",
         "void",
+        "remove",
         "assign",
         "leave",
         "wait_turn",

@@ -10,9 +10,10 @@ from typing import Any
 from paramfleet_pserver.api.admission import Hold, admit, claim, creating
 from paramfleet_pserver.api.reading import reading
 from paramfleet_pserver.commands.machine import Outcome
-from paramfleet_pserver.commands.records import Contribute, Create, Exchange, Update
+from paramfleet_pserver.commands.records import Contribute, Create, Exchange, Remove, Update
 from paramfleet_pserver.commands.taking import PartReply
 from paramfleet_pserver.requests.checked import ExchangeRequest, PullRequest, PushRequest
+from paramfleet_pserver.requests.remove_requests import RemoveRequest
 from paramfleet_pserver.tables.owners import Owners
 from paramfleet_pserver.waiting.holding import Holding
 from paramfleet_pserver.waiting.training import Training
@@ -20,7 +21,14 @@ from paramfleet_shared.net.rpc.server import Request
 from paramfleet_shared.net.wire.message import Message
 from paramfleet_shared.tables.rows.batch import RowIds
 
-__all__ = ["answer_pull", "apply_exchange", "apply_push", "keep_push", "take_step"]
+__all__ = [
+    "answer_pull",
+    "apply_exchange",
+    "apply_push",
+    "keep_push",
+    "remove_rows",
+    "take_step",
+]
 
 
 async def keep_push(training: Training, owners: Owners, push: PushRequest) -> bool:
@@ -150,6 +158,37 @@ async def apply_exchange(
         await owners.settle()  # the original may still be on its way
     assert outcome.taken is not None, "of an exchange"
     return await outcome.taken.read(), losses
+
+
+async def remove_rows(
+    training: Training,
+    owners: Owners,
+    remove: RemoveRequest,
+    holding: Holding,
+    request: Request,
+) -> int:
+    """Remove rows; returns how many there were, of a retry as the first time.
+
+    Args:
+        training: Whose tables they are of.
+        owners: Who works on them.
+        remove: What is removed.
+        holding: What may keep it back.
+        request: What it came with.
+
+    Cancellation: what was begun is applied all the same.
+
+    Raises:
+        TablesDamagedError: if a change was applied in part, this one or one before.
+        StepBegunError: in sync, if a worker has pushed the step in progress.
+    """
+    command = Remove(remove)
+    hold = Hold(holding, remove.identity, request.deadline)
+    await admit(partial(training.machine.judge, command), owners, hold)
+    outcome = training.execute(command)
+    await _until_applied(training, outcome)
+    assert outcome.removal is not None, "of a removal"
+    return outcome.removal.num_rows
 
 
 async def _until_applied(training: Training, outcome: Outcome) -> None:

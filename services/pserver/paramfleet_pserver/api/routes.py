@@ -18,6 +18,7 @@ from paramfleet_pserver.api.pushing import (
     apply_exchange,
     apply_push,
     keep_push,
+    remove_rows,
     take_step,
 )
 from paramfleet_pserver.api.reading import pull_of_step, read_packed
@@ -36,6 +37,7 @@ from paramfleet_pserver.requests.checked import (
 from paramfleet_pserver.requests.dense_requests import assign_request, stage_request
 from paramfleet_pserver.requests.fields import Fields
 from paramfleet_pserver.requests.finite import check_change, check_values
+from paramfleet_pserver.requests.remove_requests import remove_request
 from paramfleet_pserver.requests.staging import Staging
 from paramfleet_pserver.requests.total_requests import total_request
 from paramfleet_pserver.tables.owners import Job, Owners
@@ -61,7 +63,7 @@ from paramfleet_shared.values.ids import Rank, Step
 __all__ = ["OPERATIONS", "Routes"]
 
 OPERATIONS = (
-    "declare", "pull", "stage", "push", "step", "exchange", "void", "assign", "leave",
+    "declare", "pull", "stage", "push", "step", "exchange", "remove", "void", "assign", "leave",
     "wait_turn", "hold", "save", "load", "status", "total", "answer", "states",
 )  # fmt: skip
 """Methods of ``Routes``, by the names they have on the wire."""
@@ -262,6 +264,13 @@ class Routes:
         identity = identity_of(Fields(request.message.fields, where="void"))
         return Message(fields={"duplicate": not training.execute(Void(identity)).is_fresh})
 
+    async def remove(self, request: Request) -> Message:
+        """Remove rows of a table; in sync between two steps of all workers."""
+        training = self._trained("remove")
+        remove = remove_request(request.message, self._store)
+        num = await remove_rows(training, self._owners, remove, self._holding, request)
+        return Message(fields={"removed": num})
+
     async def assign(self, request: Request) -> Message:
         """Overwrite the range of a dense table, unless it holds more than first values."""
         training = self._trained("assign")
@@ -296,7 +305,8 @@ class Routes:
         training = self._trained("total")
         part = total_request(request.message)
         training.fence(part.rank, part.incarnation)
-        return Message(tensors={"sum": await training.waits.total(part, request.deadline)})
+        total = await training.waits.total(part, request.deadline)
+        return Message(fields={"workers": total.workers}, tensors={"sum": total.values})
 
     async def hold(self, request: Request) -> Message:
         """Keep pushes back for a checkpoint; may be repeated."""

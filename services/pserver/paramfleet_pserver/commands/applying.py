@@ -17,6 +17,7 @@ from paramfleet_pserver.commands.modes import EVERY_MODE, ServerMode
 from paramfleet_pserver.core.membership import StepMembers
 from paramfleet_pserver.core.reservoir import CompleteStep, StepReservoir
 from paramfleet_pserver.requests.checked import Mode, PushPart, PushRequest
+from paramfleet_pserver.requests.remove_requests import RemoveRequest
 from paramfleet_pserver.tables.capacity import Claims
 from paramfleet_pserver.tables.owners import Job, Owners, when_done
 from paramfleet_pserver.tables.table_store import TableStore
@@ -90,6 +91,10 @@ class StepApplier(ServerMode):
         kept = Kept(push.parts, claims)
         self.reservoir.add(push.rank, push.step, push.weight, kept)
         self._apply_next()
+
+    @override
+    def check_removal(self, remove: RemoveRequest) -> None:
+        self.reservoir.check_untouched(remove.rank, remove.step)
 
     @override
     def leave(self, rank: Rank, step: Step) -> None:

@@ -37,6 +37,7 @@ from paramfleet_pserver.requests.checked import (
 )
 from paramfleet_pserver.requests.dense_requests import assign_request
 from paramfleet_pserver.requests.fields import Fields
+from paramfleet_pserver.requests.remove_requests import remove_request
 from paramfleet_pserver.requests.table_codec import describe_table, read_table
 from paramfleet_pserver.requests.tensors import PartIds
 from paramfleet_pserver.tables.parts import SparsePart
@@ -99,8 +100,10 @@ def _describe_create(command: Create) -> _Described:
 
 
 def _describe_remove(command: Remove) -> _Described:
-    tensors = {"0.ids": command.rows.ids, "0.offsets": command.rows.offsets}
-    return {"table": command.table.spec.name}, tensors
+    remove = command.remove
+    tensors = {"0.ids": remove.rows.ids, "0.offsets": remove.rows.offsets}
+    about = {**remove.identity.fields(), "step": remove.step}
+    return {**about, "table": remove.table.spec.name}, tensors
 
 
 def _describe_push(command: Update | Contribute) -> _Described:
@@ -213,11 +216,6 @@ def _read_create(message: Message, store: TableStore) -> Create:
     return Create(tuple(new))
 
 
-def _read_remove(message: Message, store: TableStore) -> Remove:
-    table = _sparse(store, Fields(message.fields, where="remove"))
-    return Remove(table, PartIds(message).read(0, table, packed=False))
-
-
 def _read_announce(message: Message, store: TableStore) -> Announce:
     fields = Fields(message.fields, where="announce")
     table, block = _sparse(store, fields), fields.integer("block")
@@ -322,7 +320,7 @@ _DESCRIBED: Mapping[type, Callable[[Any], _Described]] = {
 
 _READERS: Mapping[str, Callable[[Message, TableStore], Command]] = {
     "create": _read_create,
-    "remove": _read_remove,
+    "remove": lambda message, store: Remove(remove_request(message, store)),
     "update": lambda message, store: Update(push_request(message, store, pieces=True)),
     "contribute": lambda message, store: Contribute(push_request(message, store)),
     "exchange": lambda message, store: Exchange(exchange_request(message, store)),

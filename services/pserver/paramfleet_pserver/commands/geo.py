@@ -27,13 +27,14 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from paramfleet_pserver.commands.modes import EVERY_MODE, ServerMode
-from paramfleet_pserver.commands.records import Announce, Announced, Remove
+from paramfleet_pserver.commands.records import Announce, Announced
 from paramfleet_pserver.commands.removing import release_reported, remove_recorded
 from paramfleet_pserver.commands.taking import Taken, TakingRows
 from paramfleet_pserver.core.geo_recorder import GeoRecorder
 from paramfleet_pserver.core.pacing import Pace, RateGuard
 from paramfleet_pserver.core.sharers import Sharers
 from paramfleet_pserver.requests.checked import ExchangePart, ExchangeRequest, Mode
+from paramfleet_pserver.requests.remove_requests import RemoveRequest
 from paramfleet_pserver.tables.blocks import Block
 from paramfleet_pserver.tables.owners import Job, Owners
 from paramfleet_pserver.tables.parts import DensePart, Guarded, SparsePart, square_of
@@ -130,11 +131,11 @@ class GeoExchange(ServerMode):
         return taken
 
     @override
-    def remove(self, command: Remove) -> list[Job]:
+    def remove(self, remove: RemoveRequest, counts: list[int]) -> list[Job]:
         """Remove rows, and let every worker be sent that they are gone."""
-        recorded = {each.block.owner: each for each in self._recorded(command.table)}
-        return command.table.remove_jobs(
-            command.rows, lambda block, ids: recorded[block.owner].remove(ids)
+        recorded = {each.block.owner: each for each in self._recorded(remove.table)}
+        return remove.table.remove_jobs(
+            remove.rows, lambda block, ids: recorded[block.owner].remove(ids), counts
         )
 
     @override
@@ -310,11 +311,15 @@ class _Recorded(NamedTuple):
         else:
             self.recorder.announce(rank, rows)
 
-    def remove(self, ids: NDArray[np.int64]) -> None:
-        """Remove rows; their places stay taken until every worker has dropped its copies."""
+    def remove(self, ids: NDArray[np.int64]) -> int:
+        """Remove rows, and return how many.
+
+        Their places stay taken until every worker has dropped its copies.
+        """
         places = self.block.rows.remove(ids)
         self.sharers.forget(places)
         remove_recorded(self.block.rows, self.recorder, places)
+        return len(places)
 
     def weigh(
         self, part: SparsePart, *, writer: Rank, step: Step, pace: Pace, guarded_steps: float

@@ -35,6 +35,7 @@ from paramfleet_pserver.commands.records import (
     Update,
     Void,
 )
+from paramfleet_pserver.commands.removing import Removal
 from paramfleet_pserver.commands.taking import Taken
 from paramfleet_pserver.commands.terms import Terms
 from paramfleet_pserver.core.identities import IdentityWindow
@@ -47,6 +48,7 @@ from paramfleet_pserver.requests.checked import (
     PushPart,
     PushRequest,
 )
+from paramfleet_pserver.requests.remove_requests import RemoveRequest
 from paramfleet_pserver.tables.capacity import Claims
 from paramfleet_pserver.tables.owners import Job, Owners, when_done
 from paramfleet_pserver.tables.parts import DensePart, is_counted
@@ -86,6 +88,8 @@ class Outcome:
     """The steps that a worker who joins counts as having taken."""
     taken: Taken | None = None
     """What a worker is sent in return for an exchange."""
+    removal: Removal | None = None
+    """Of ``Remove``: how many rows it removed is known once it is applied."""
 
 
 class Machine:
@@ -108,6 +112,8 @@ class Machine:
         self.max_staleness = terms.max_staleness
         """What holds now; an operator may have changed what was declared."""
         self.identities = IdentityWindow()
+        self.removals: dict[Rank, Removal] = {}
+        """The last of each worker, which sends one at a time."""
         kind = kind_of(terms.mode)
         lead = None if kind.in_step else terms.max_staleness
         self.gate = StalenessGate(max_lead_steps=lead)
@@ -145,9 +151,11 @@ class Machine:
             raise UnknownWorkerError(rank=rank)
 
     def judge(
-        self, command: Update | Contribute | Exchange
+        self, command: Update | Contribute | Exchange | Remove
     ) -> Sequence[PushPart] | Sequence[ExchangePart]:
         """Return the parts of a change that it would apply, and change nothing.
+
+        A removal has none.
 
         Raises:
             TablesDamagedError: if a change was applied in part.
@@ -166,10 +174,17 @@ class Machine:
                 self._stepping("contribute").reservoir.check(push.rank, push.step, push.weight)
                 return push.parts
             case Update(push):
+                self._updating()
                 is_fresh = self.identities.check(push.identity)
                 self.gate.check(push.rank, push.step)
                 return push.parts if is_fresh else ()
+            case Remove(remove):
+                if self.identities.check(remove.identity):
+                    self.gate.check(remove.rank, remove.step)
+                    self.mode.check_removal(remove)
+                return ()
             case Exchange(exchange):
+                self._exchanging("exchange")
                 is_fresh = self.identities.check(exchange.identity)
                 self.gate.check(exchange.rank, exchange.step)
                 return exchange.parts if is_fresh else ()
@@ -204,8 +219,8 @@ class Machine:
                 outcome = self._exchange(exchange, held)
             case Create():
                 outcome = self._create(command, reads, held, alone=alone)
-            case Remove():
-                outcome = self._remove(command)
+            case Remove(remove):
+                outcome = self._remove(remove)
             case Assign():
                 outcome = self._assign(command)
             case Announce() | Announced():
@@ -218,6 +233,15 @@ class Machine:
             case _:
                 outcome = self._admit(command)
         return outcome
+
+    def _updating(self) -> None:
+        """Pass if pushes are applied as they come.
+
+        Raises:
+            OperationModeError: if the mode isn't async.
+        """
+        if not isinstance(self.mode, AsyncMode):
+            raise OperationModeError(operation="update", mode=self.terms.mode)
 
     def _stepping(self, operation: str) -> StepApplier:
         """Return what steps all workers together.
@@ -272,6 +296,7 @@ class Machine:
         return self._done(released=self.gate.limit(max_staleness))
 
     def _update(self, push: PushRequest, claims: Claims, *, alone: bool) -> Outcome:
+        self._updating()
         is_fresh = self.identities.check(push.identity)
         self.gate.check(push.rank, push.step)
         self.identities.record(push.identity)
@@ -334,8 +359,24 @@ class Machine:
         when_done(applied, lambda _: claims.release())
         return Outcome(applied=applied)
 
-    def _remove(self, command: Remove) -> Outcome:
-        return Outcome(applied=self._owners.start(self.mode.remove(command)))
+    def _remove(self, remove: RemoveRequest) -> Outcome:
+        self.judge(Remove(remove))
+        if not self.identities.check(remove.identity):
+            return self._removed_before(remove)
+        self.identities.record(remove.identity)
+        counts: list[int] = []
+        applied = self._owners.start(self.mode.remove(remove, counts))
+        when_done(applied, partial(self._note_end, remove.step, (), Claims()))
+        removal = Removal(remove.identity, applied, counts)
+        self.removals[remove.rank] = removal
+        return Outcome(applied=applied, removal=removal)
+
+    def _removed_before(self, remove: RemoveRequest) -> Outcome:
+        """Return what has become of a removal that is sent again, and remove nothing."""
+        last = self.removals.get(remove.rank)
+        if last is None or last.identity != remove.identity:  # nobody waits for its answer
+            last = Removal(remove.identity, self._owners.start(()), [])
+        return Outcome(applied=last.applied, is_fresh=False, is_changed=False, removal=last)
 
     def _announce(self, command: Announce | Announced) -> Outcome:
         if isinstance(command, Announce):
@@ -379,6 +420,7 @@ class Machine:
         for table in self.store:
             if isinstance(table, DenseTable):
                 table.forget(rank)
+        self.removals.pop(rank, None)
         return self._take_out(rank)
 
     def _take_out(self, rank: Rank) -> tuple[Release, ...]:

@@ -3,9 +3,10 @@
 from collections.abc import Iterator
 from typing import ClassVar
 
-from paramfleet_pserver.commands.records import Announce, Announced, Remove
+from paramfleet_pserver.commands.records import Announce, Announced
 from paramfleet_pserver.commands.removing import remove_rows
 from paramfleet_pserver.requests.checked import Mode
+from paramfleet_pserver.requests.remove_requests import RemoveRequest
 from paramfleet_pserver.tables.owners import Job, Owners
 from paramfleet_pserver.tables.table_store import TableStore
 from paramfleet_shared.errors.served import TablesDamagedError
@@ -15,7 +16,7 @@ from paramfleet_shared.values.ids import Rank, Step
 __all__ = ["EVERY_MODE", "AsyncMode", "ServerMode"]
 
 EVERY_MODE = frozenset(
-    {"pull", "stage", "void", "assign", "leave", "wait_turn", "hold", "answer"}
+    {"pull", "stage", "remove", "void", "assign", "leave", "wait_turn", "hold", "answer"}
 )
 """Operations on a training that all modes have."""
 
@@ -75,9 +76,17 @@ class ServerMode:
     def forget(self, rank: Rank) -> None:
         """Keep nothing for a worker any more."""
 
-    def remove(self, command: Remove) -> list[Job]:
-        """Return what removes rows."""
-        return command.table.remove_jobs(command.rows, remove_rows)
+    def check_removal(self, remove: RemoveRequest) -> None:
+        """Pass if rows may be removed now; a mode without common steps lets it be any time.
+
+        Raises:
+            StepBegunError: if a worker has pushed the step in progress.
+            FleetError: as ``StepReservoir.check_in_progress``.
+        """
+
+    def remove(self, remove: RemoveRequest, counts: list[int]) -> list[Job]:
+        """Return what removes rows, and adds to ``counts`` how many."""
+        return remove.table.remove_jobs(remove.rows, remove_rows, counts)
 
     def news_of_load(self) -> Iterator[Announce | Announced]:
         """Yield what announces every row of a checkpoint to every worker."""

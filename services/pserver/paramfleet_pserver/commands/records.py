@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from paramfleet_pserver.requests.checked import ExchangeRequest, PushRequest
 from paramfleet_pserver.requests.dense_requests import AssignRequest
+from paramfleet_pserver.requests.remove_requests import RemoveRequest
 from paramfleet_pserver.tables.table import SparseTable, Table
 from paramfleet_shared.net.wire.identity import ChangeIdentity
 from paramfleet_shared.tables.rows.batch import RowIds
@@ -49,9 +50,7 @@ class Create:
 class Remove:
     """Rows are removed; who names one later creates it anew."""
 
-    table: SparseTable
-    rows: RowIds
-    """Those that don't exist change nothing."""
+    remove: RemoveRequest
 
 
 @dataclass(frozen=True, slots=True)

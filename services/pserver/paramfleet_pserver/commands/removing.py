@@ -6,6 +6,8 @@ can be taken for it. If the id has a row again by then, in another place, a repl
 it was removed holds that row, too: the worker drops its copy, and then takes this one.
 """
 
+import asyncio
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,9 +15,26 @@ from numpy.typing import NDArray
 
 from paramfleet_pserver.core.geo_recorder import GeoRecorder
 from paramfleet_pserver.tables.blocks import Block
+from paramfleet_shared.net.wire.identity import ChangeIdentity
 from paramfleet_shared.tables.sparse import SparseShard
 
-__all__ = ["News", "news_of", "release_reported", "remove_recorded", "remove_rows"]
+__all__ = ["News", "Removal", "news_of", "release_reported", "remove_recorded", "remove_rows"]
+
+
+@dataclass(slots=True)
+class Removal:
+    """A worker's removal, and what has become of it: who asks again is answered the same."""
+
+    identity: ChangeIdentity
+    applied: asyncio.Future[None]
+    """Done when the owners have carried it out; it must not be cancelled."""
+    counts: list[int]
+    """Of rows that owners removed; each adds its own, before ``applied`` is done."""
+
+    @property
+    def num_rows(self) -> int:
+        """Return how many rows it removed."""
+        return sum(self.counts)
 
 
 class News(NamedTuple):
@@ -27,9 +46,11 @@ class News(NamedTuple):
     """Of rows to be dropped before. [m]"""
 
 
-def remove_rows(block: Block, ids: NDArray[np.int64]) -> None:
-    """Remove rows of a block, int64 [n], of which nobody keeps copies."""
-    block.rows.release(block.rows.remove(ids))
+def remove_rows(block: Block, ids: NDArray[np.int64]) -> int:
+    """Remove rows of a block, int64 [n], of which nobody keeps copies; return how many."""
+    places = block.rows.remove(ids)
+    block.rows.release(places)
+    return len(places)
 
 
 def remove_recorded(

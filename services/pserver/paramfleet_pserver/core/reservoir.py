@@ -16,6 +16,7 @@ from paramfleet_pserver.core.membership import StepMembers
 from paramfleet_shared.errors.served import (
     BadWeightError,
     PushRepeatedError,
+    StepBegunError,
     StepPassedError,
     StepTooEarlyError,
 )
@@ -74,6 +75,11 @@ class StepReservoir(Generic[Payload]):
         """Return the step in progress: all before were taken out."""
         return self._next
 
+    @property
+    def num_members(self) -> int:
+        """Return how many workers take part in the step in progress."""
+        return len(self._members.of(self._next))
+
     def holds(self, rank: Rank, step: Step) -> bool:
         """Return whether a member's push of a step is kept here or was taken out."""
         return step < self._next or rank in self._pushed.get(step, {})
@@ -118,6 +124,17 @@ class StepReservoir(Generic[Payload]):
             raise StepTooEarlyError(
                 rank=rank, step=step, next_step=self._next, max_ahead_steps=0
             )
+
+    def check_untouched(self, rank: Rank, step: Step) -> None:
+        """Refuse what belongs between two steps, once a worker has pushed this one.
+
+        Raises:
+            StepBegunError: naming that worker.
+            FleetError: as ``check_in_progress``.
+        """
+        self.check_in_progress(rank, step)
+        if pushed := self._pushed.get(step):
+            raise StepBegunError(rank=rank, step=step, other=min(pushed))
 
     def add(self, rank: Rank, step: Step, weight: float, payload: Payload) -> None:
         """Keep a member's push of a step. Raises as ``check`` does, with no effect."""

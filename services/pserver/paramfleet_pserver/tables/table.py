@@ -246,19 +246,25 @@ class SparseTable(Table):
         ]
 
     def remove_jobs(
-        self, rows: RowIds, remove: Callable[[Block, NDArray[np.int64]], None]
+        self,
+        rows: RowIds,
+        remove: Callable[[Block, NDArray[np.int64]], int],
+        counts: list[int],
     ) -> list[Job]:
         """Remove rows; those that don't exist are left out.
 
         Args:
             rows: They.
-            remove: Removes rows of a block; called by its owner.
+            remove: Removes rows of a block, and returns how many; called by its owner.
+            counts: Gets what it returned.
         """
         self._capacity.note_removal(len(rows.ids))
-        return [
-            Job(block.owner, len(own), partial(remove, block, own))
-            for block, own in self._split(rows)
-        ]
+
+        def act(block: Block, own: NDArray[np.int64]) -> None:
+            counts.append(remove(block, own))
+
+        split = self._split(rows)
+        return [Job(block.owner, len(own), partial(act, block, own)) for block, own in split]
 
     def _split(self, rows: RowIds) -> Iterator[tuple[Block, NDArray[np.int64]]]:
         """Yield the blocks that some of the ids belong to, with these."""

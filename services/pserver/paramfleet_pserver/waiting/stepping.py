@@ -4,7 +4,7 @@ A push is answered when it is kept. When its step is applied the pulls that wait
 """
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from typing_extensions import override
 
@@ -24,7 +24,16 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["SyncWaits", "Waits"]
+__all__ = ["SyncWaits", "Total", "Waits"]
+
+
+class Total(NamedTuple):
+    """A sum over the workers of a step."""
+
+    values: "NDArray[np.float64]"
+    """[n]"""
+    workers: int
+    """Who take part in the step: more than there are parts, if one has pushed it before."""
 
 
 class Waits:
@@ -37,8 +46,8 @@ class Waits:
     def __init__(self, mode: str) -> None:
         self._mode = mode
 
-    async def total(self, part: TotalRequest, deadline: float | None) -> "NDArray[np.float64]":
-        """Add a worker's part to a sum, and return it when nobody's is missing, float64 [n].
+    async def total(self, part: TotalRequest, deadline: float | None) -> "Total":
+        """Add a worker's part to a sum, and return it when nobody's is missing.
 
         Raises:
             OperationModeError: in a mode without sums.
@@ -99,8 +108,8 @@ class SyncWaits(Waits, StepListener):
         self._awaiting_totals.wake(self._totals.settle(self._reservoir.missing()))
 
     @override
-    async def total(self, part: TotalRequest, deadline: float | None) -> "NDArray[np.float64]":
-        """Add a worker's part to a sum, and return it when nobody's is missing, float64 [n].
+    async def total(self, part: TotalRequest, deadline: float | None) -> "Total":
+        """Add a worker's part to a sum, and return it when nobody's is missing.
 
         Missing are the parts of those who take part in the step and have not pushed it: who
         has, or has left before, adds nothing more.
@@ -120,7 +129,7 @@ class SyncWaits(Waits, StepListener):
         if not self._totals.is_whole(name):
             late = partial(self._total_late, part)
             await self._awaiting_totals.wait(name, deadline=deadline, late=late)
-        return self._totals.of(name)
+        return Total(self._totals.of(name), self._reservoir.num_members)
 
     @override
     async def wait(self, version: int, *, deadline: float | None) -> float:

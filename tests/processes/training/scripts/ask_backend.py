@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 
 import paramfleet as fleet
@@ -73,6 +74,7 @@ ask("raise_failure", backend.raise_failure)
 ask("orders", backend.orders, is_there)
 ask("job_facts", backend.job_facts, lambda facts: rank in facts)
 ask("ahead", lambda: backend.ahead(session.optimizer), is_there)
+ask("remove_rows", lambda: backend.remove_rows(session.optimizer, "rows", np.arange(3)))
 ask("running", lambda: optimizer.running, is_there)
 ask("examples", lambda: optimizer.step(examples=1))
 ask("depart", ends_alone)

@@ -63,6 +63,25 @@ def test_what_is_left_of_rows_can_be_looked_up_before() -> None:
         assert (decode_rows(before.encode(ids, grads, found), "int8") == expected).all()
 
 
+def test_of_a_removed_row_nothing_is_left_and_others_take_its_memory() -> None:
+    ids, grads = np.array([4, 9, 6]), np.full((3, 3), 1 / 3, np.float32)
+    kept, dropped = RowResiduals("t", 3, "int8"), RowResiduals("t", 3, "int8")
+    for each, some in ((kept, slice(1, 3)), (dropped, slice(0, 3))):
+        each.encode(ids[some], np.array([1.0, 1 / 3, 0.0], np.float32) * grads[some])
+    stale = dropped.find(ids)
+
+    dropped.drop(np.array([4, 77]))
+
+    assert dropped.num_rows == 2
+    assert np.concatenate([i for i, _ in dropped.take(max_rows=9)]).tolist() == [9, 6]
+    for each in (kept, dropped):
+        each.encode(ids[1:], np.array([1.0, 1 / 3, 0.0], np.float32) * grads[1:])
+    dropped.drop(np.array([9]))
+    fresh = RowResiduals("t", 3, "int8").encode(ids, grads)
+    got = dropped.encode(np.array([5, 4, 9]), grads, stale)
+    np.testing.assert_array_equal(decode_rows(got, "int8"), decode_rows(fresh, "int8"))
+
+
 @pytest.mark.parametrize("wire", FED_BACK)
 def test_updates_far_below_a_rows_scale_add_up_to_what_they_are(wire: WireDtype) -> None:
     grads = np.array([[1.0, 1e-4]], np.float32)  # a step of int8 is 0.008

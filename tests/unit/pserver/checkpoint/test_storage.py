@@ -100,7 +100,7 @@ async def test_a_checkpoint_holds_the_rows_that_there_are_and_no_removed_one(
         own = block.rows.ids().copy()
         block.rows.push(own, np.ones((len(own), 3), np.float32), lr=0.1, step=1)
     gone = route(np.concatenate([block.rows.ids()[:700] for block in table.blocks]), 8)
-    await owners.run(table.remove_jobs(RowIds(gone.ids, gone.offsets), remove_rows))
+    await owners.run(table.remove_jobs(RowIds(gone.ids, gone.offsets), remove_rows, []))
     fresh = route(np.arange(5000, 5050), 8)
     await owners.run(table.create_jobs(RowIds(fresh.ids, fresh.offsets)))
 

@@ -19,6 +19,7 @@ from paramfleet_pserver.commands.records import (
     Announce,
     Announced,
     Command,
+    Contribute,
     Exchange,
     Fence,
     Join,
@@ -130,7 +131,8 @@ class History:
         routed = route(np.array(deed.ids, np.int64), SHARDS)
         tensors = {"0.ids": routed.ids, "0.offsets": routed.offsets}
         table = "rows" if "rows" in deed.tables else "half"
-        return Message(fields={"kind": "remove", "table": table}, tensors=tensors)
+        fields = {"kind": "remove", **self._name(deed), "step": deed.step, "table": table}
+        return Message(fields=fields, tensors=tensors)
 
     def _assign(self, deed: Deed) -> Message:
         values = np.random.default_rng(deed.seed).normal(size=SIZE).astype(np.float32)
@@ -251,6 +253,7 @@ def state_of(machine: Machine, *, same_owners: bool) -> Iterator[Any]:
                 yield [sorted(vars(guard).items()) for guard in table.guards]
     yield sorted(machine.identities.incarnations().items())
     yield sorted(machine.identities.taken())
+    yield sorted((each.identity, each.num_rows) for each in machine.removals.values())
     yield sorted(machine.gate.committed().items()), machine.max_staleness
     yield sorted(machine.lives.items()), machine.num_members
     if isinstance(machine.mode, StepApplier):
@@ -590,6 +593,29 @@ async def test_what_only_exchanges_need_is_refused_in_other_modes(mode: Mode) ->
         for command in commands:
             with pytest.raises(OperationModeError, match=f"no operation of mode '{mode}'"):
                 replica.machine.execute(command)
+    finally:
+        await replica.owners.close()
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_what_only_one_mode_has_is_refused_in_the_others(mode: Mode) -> None:
+    replica = Replica(mode, 2, rate="full", elastic=False)
+    replica.machine.execute(Make(specs_of(mode, "float32", "sgd")))
+    deed = Deed("change", 0, 0, [5], 1, "float32", ["rows"], False, False, 0.0, True)
+    kinds: tuple[Mode, ...] = ("async", "sync", "geo")
+    has = "geo" if mode == "localsgd" else mode
+    foreign = [
+        cast("Contribute | Exchange | Update", History(of, replica.store).command(deed))
+        for of in kinds
+        if of != has
+    ]
+    before = await replica.digest(same_owners=True)
+    try:
+        for command in foreign:
+            for act in (replica.machine.judge, replica.machine.execute):
+                with pytest.raises(OperationModeError, match=f"no operation of mode '{mode}'"):
+                    act(command)
+        assert await replica.digest(same_owners=True) == before
     finally:
         await replica.owners.close()
 

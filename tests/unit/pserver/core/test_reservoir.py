@@ -13,6 +13,7 @@ from paramfleet_shared.errors.served import (
     BadWeightError,
     NotAMemberError,
     PushRepeatedError,
+    StepBegunError,
     StepPassedError,
     StepTooEarlyError,
 )
@@ -49,6 +50,28 @@ def test_a_step_comes_out_when_every_member_has_pushed_in_rank_order() -> None:
     ]
     assert reservoir.next_step == 1
     assert reservoir.take() is None
+
+
+def test_between_two_steps_nobody_has_pushed_the_next_one() -> None:
+    reservoir = reservoir_for(2)
+    reservoir.check_untouched(ADA, Step(0))
+    with pytest.raises(StepTooEarlyError):
+        reservoir.check_untouched(ADA, Step(1))
+
+    reservoir.add(BOB, Step(0), 1.0, "b")
+    with pytest.raises(StepBegunError, match="worker 1 has pushed already"):
+        reservoir.check_untouched(ADA, Step(0))
+    with pytest.raises(StepPassedError):
+        reservoir.check_untouched(BOB, Step(0))
+    reservoir.add(ADA, Step(0), 1.0, "a")
+    assert len(drained(reservoir)) == 1
+
+    reservoir.check_untouched(BOB, Step(1))
+    assert reservoir.num_members == 2
+    reservoir.leave(BOB, Step(1))
+    assert reservoir.num_members == 1
+    with pytest.raises(NotAMemberError):
+        reservoir.check_untouched(BOB, Step(1))
 
 
 def test_a_lone_member_counts_whole_whatever_its_weight() -> None:

@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from typing_extensions import override
 
 from paramfleet.config.strategy import TrainingMode
 from paramfleet.tables.error_feedback import sent_and_lost
 from paramfleet.tables.exchange_rows import received_ids, removed_ids
 from paramfleet.tables.replica import DenseReplica, RowReplica
 from paramfleet.tables.row_store import RowStore, spec_of
+from paramfleet.tables.sparse import SparseTable
 from paramfleet.training.in_place import moves_in_place
 from paramfleet.training.job import (
     Job,
@@ -34,9 +37,10 @@ from paramfleet.training.modes.geo.deltas import Delta, Received, ReceivedRows, 
 from paramfleet.training.modes.geo.in_place import GeoInPlace
 from paramfleet.training.modes.geo.periods import Periods
 from paramfleet.training.modes.geo.powers import powers_at
-from paramfleet.training.modes.geo.rows import pull_anew, take_received
+from paramfleet.training.modes.geo.rows import drop, pull_anew, take_received
 from paramfleet.training.modes.geo.states import GeoStates
 from paramfleet.training.modes.rowstep import RowStepper, forget_states, step_rows
+from paramfleet.training.removals import Removals
 from paramfleet.transport.requests import Write, decoded_part, dense_slice, write_messages
 from paramfleet_shared.net.wire.message import Message
 from paramfleet_shared.tables.encoding import (
@@ -104,6 +108,7 @@ class GeoMode(Mode):
         self._periods = self._periods_from(0)
         self._due = False
         self.fresh = FreshSteps(mode.fresh_steps)
+        self._removals = Removals(job)
         self._delta_step = 0
         """Steps taken when deltas were taken last."""
         self._acks: dict[tuple[int, str], int] = {}
@@ -215,6 +220,19 @@ class GeoMode(Mode):
             replica.forget()
         self._exchange_now(self._no_deltas())
         take_saved_states(self._job, self.states)
+
+    @override
+    def remove(self, table: SparseTable, ids: NDArray[np.int64]) -> int:
+        """Remove rows, and exchange, so that no later answer drops them again.
+
+        Other workers drop their copies with their next exchange.
+        """
+        self.wait_exchanged()
+        removing = self._removals.send(table.name, ids, step=self._step)
+        num = self._job.communicator.wait(removing)
+        drop(self._rows[table.name], ids, self.states)
+        self.flush()
+        return num
 
     def depart(self) -> None:
         """Send all of this worker's progress, and leave."""

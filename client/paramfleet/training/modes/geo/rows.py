@@ -2,6 +2,9 @@
 
 from collections.abc import Iterable
 
+import numpy as np
+from numpy.typing import NDArray
+
 from paramfleet.tables.replica import RowReplica
 from paramfleet.training.job import Job
 from paramfleet.training.modes.geo.deltas import ReceivedRows
@@ -10,7 +13,7 @@ from paramfleet.transport.requests import Read, ReadPlan
 from paramfleet_shared.tables.partition import partition
 from paramfleet_shared.tables.rows.batch import RowIds
 
-__all__ = ["pull_anew", "take_received"]
+__all__ = ["drop", "pull_anew", "take_received"]
 
 
 def take_received(
@@ -25,9 +28,14 @@ def take_received(
     """
     for removed, ids, served in pieces:
         if len(removed):
-            with states.lock:
-                states.forget(replica.store.spec.name, replica.drop(removed))
+            drop(replica, removed, states)
         replica.receive(ids, served)
+
+
+def drop(replica: RowReplica, ids: NDArray[np.int64], states: GeoStates) -> None:
+    """Drop rows that were removed, int64 [n], with their progress and states."""
+    with states.lock:
+        states.forget(replica.store.spec.name, replica.drop(ids))
 
 
 def pull_anew(job: Job, replica: RowReplica, *, max_rows: int) -> None:

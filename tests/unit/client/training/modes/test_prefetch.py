@@ -1,7 +1,7 @@
 """Which rows are asked for ahead, when, and who gets them."""
 
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from paramfleet.transport.requests import Read, ReadPlan
 from paramfleet_shared.discovery.placement import Placement
 from paramfleet_shared.net.wire.message import Message
 from paramfleet_shared.tables.rows.batch import RowIds
+from paramfleet_shared.testing.patience import LATE_S
 
 PLACEMENT = Placement(endpoints=("h:1", "h:2"), num_shards=8)
 
@@ -286,6 +287,29 @@ def test_a_loop_that_ends_early_calls_back_what_it_asked_for() -> None:
 
     assert len(waiting) == 3
     assert all(answers.cancelled() for answers in waiting)
+
+
+def test_who_waits_for_all_requests_returns_when_each_has_ended_somehow() -> None:
+    source = Served()
+    waiting: list[Future[list[Message]]] = []
+
+    def pull(plan: ReadPlan, step: int) -> "Future[list[Message]]":
+        del plan, step
+        waiting.append(Future())
+        return waiting[-1]
+
+    source.ahead.wait()  # there are none
+    source.ahead._pull = pull
+    loop = prefetched(source, Model(source), depth=2)
+    next(loop)
+    with ThreadPoolExecutor(1) as waiter:
+        waited = waiter.submit(source.ahead.wait)
+        waiting[0].set_result([])
+        waiting[1].set_exception(KeyError("lost"))
+        assert not waited.done(), "the third is on its way"
+        waiting[2].cancel()
+        waited.result(LATE_S)
+    loop.close()
 
 
 def prefetched(source: Served, model: Model, *, depth: int = 1, ids: Any = by_name) -> Any:
