@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
@@ -59,14 +60,18 @@ class Server:
         table = self.store.find("rows")
         assert isinstance(table, SparseTable)
         self.table = table
-        self.num_removals = 0
+        self._sequences = Counter[int]()
+
+    def name(self, rank: int) -> dict[str, Any]:
+        """Return the header's part of a worker's next change."""
+        self._sequences[rank] += 1
+        return ChangeIdentity(rank, 1, self._sequences[rank]).fields()
 
     async def remove(self, ids: list[int]) -> None:
         routed = route(np.array(ids, np.int64), SHARDS)
-        self.num_removals += 1
-        fields = {"rank": 0, "incarnation": 1, "table": "rows", "step": 0}
+        fields = {**self.name(0), "table": "rows", "step": 0}
         tensors = {"0.ids": routed.ids, "0.offsets": routed.offsets}
-        message = Message(fields={**fields, "sequence": self.num_removals}, tensors=tensors)
+        message = Message(fields=fields, tensors=tensors)
         await self.machine.execute(Remove(remove_request(message, self.store))).applied
 
     def rows(self) -> dict[int, list[float]]:
@@ -88,7 +93,7 @@ class Worker:
             RowStore(SPEC), worker_num=2, merge="damped", num_shards=SHARDS
         )
         self.ack = 0
-        self.sequence = 0
+        self.num_exchanges = 0
 
     def train(self, ids: list[int], by: float) -> None:
         store = self.replica.store
@@ -99,14 +104,13 @@ class Worker:
     async def exchange(self, *, max_rows: int = 1 << 20, is_lost: bool = False) -> bool:
         """Send what has moved, and take the answer; return whether more waits."""
         deltas = self.replica.take_delta()
-        self.sequence += 1
+        self.num_exchanges += 1
         part = {"table": "rows", "ack": self.ack, "lr": 1.0}
         part |= {"max_rows": max_rows, "wire": "float32", "damping": 0.5}
-        identity = ChangeIdentity(self.rank, 1, self.sequence)
-        fields = {**identity.fields(), "parts": [part]}
+        fields = {**self.server.name(self.rank), "parts": [part]}
         sent: dict[str, NDArray[Any]] = {"0.ids": deltas.ids, "0.offsets": deltas.offsets}
         sent["0.deltas"] = deltas.values
-        message = Message(fields={**fields, "step": self.sequence}, tensors=sent)
+        message = Message(fields={**fields, "step": self.num_exchanges}, tensors=sent)
         request = exchange_request(message, self.server.store)
         outcome = self.server.machine.execute(Exchange(request))
         await outcome.applied
