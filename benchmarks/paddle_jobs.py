@@ -5,6 +5,7 @@ so the processes are started here, in the order that works, with what that launc
 """
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -122,7 +123,7 @@ class PaddleJob:
                 process_group=0,  # not a session: a scheduler may weigh those apart
             )
         started = _Process(f"Paddle's {name}", process, log)
-        self._stack.callback(started.kill)
+        self._stack.push_async_callback(started.kill)
         return started
 
     def _environment(self) -> dict[str, str]:
@@ -151,12 +152,11 @@ class _Process(Child):
     """A process of Paddle with those that it starts."""
 
     @override
-    def kill(self) -> None:
+    async def kill(self) -> None:
         """End its group at once, its own children too when it has ended itself."""
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            return
+        await super().kill()
 
     async def until_ready(self) -> None:
         """Wait for a worker's word that it obeys.

@@ -91,10 +91,13 @@ class Child:
                 insist()
         await self._process.wait()
 
-    def kill(self) -> None:
-        """End it at once, if it hasn't ended."""
+    async def kill(self) -> None:
+        """End it at once, if it hasn't ended; return when its pipes are closed, too."""
+        assert self._process.stdout is not None, "opened as a pipe"
         if self._process.returncode is None:
             self._process.kill()
+        await self._process.stdout.read()
+        await self._process.wait()
 
     def _failure(self, command: str, reason: str) -> ChildFailedError:
         words = self._log.read_text(errors="replace")[-2000:]

@@ -192,7 +192,7 @@ class Processes:
         name = f"{self._num_started}-{name}"
         cores = cores_of(role) if self._pinned else ()
         child = await start_child(name, arguments, environment, self._logs, cores)
-        self._stack.callback(child.kill)
+        self._stack.push_async_callback(child.kill)
         return child
 
     async def _module(

@@ -24,7 +24,8 @@ COMPOSE = Path(__file__).parents[2] / "deploy" / "compose" / "compose.yaml"
 POLL_S = 0.5
 PAUSE_S = 10
 UP_WITHIN_S = 400
-"""For every container to be healthy: kernels are compiled in that time, if need be."""
+"""For every container to be healthy, and for later ones to train: they import all anew, and
+compile kernels, if need be."""
 
 LISTENING = "0A"
 """A socket's state, as the kernel writes it in /proc/net/tcp."""
@@ -36,8 +37,13 @@ LEAST_AUC = 0.78
 """Wide and deep reaches 0.81 on the flights after two epochs in one process, and loses of it
 when it goes on; at a tenth of its rate it is between 0.79 and 0.81 from 12 epochs to 50."""
 
-ENDLESS = "--epochs 1000 --lr 0.005"
-"""Until an operator ends it."""
+ENDLESS = "--epochs 1000 --lr 0.005 --cache_dir /checkpoints"
+"""Until an operator ends it. Later workers find the prepared rows that the first ones left."""
+
+STARTING_CPUS = 0.5
+TRAINING_CPUS = 0.15
+"""Cores of a worker that starts, and of one that trains while the cluster is hurt: some steps a
+second show that it goes on, and leave the machine to what else runs."""
 
 
 class ClusterError(Exception):
@@ -153,6 +159,10 @@ class Cluster:
         service = ("--scale", f"worker={num_workers}", "worker")
         self.compose("up", "-d", "--no-build", "--no-recreate", "--no-deps", *service)
 
+    def limit(self, cpus: float, *containers: str) -> None:
+        """Give these containers so many cores each; without any, all workers."""
+        run(["docker", "update", f"--cpus={cpus}", *(containers or self.containers("worker"))])
+
     def logs(self, *services: str) -> str:
         """Return what the containers wrote."""
         return self.compose("logs", "--no-color", "--no-log-prefix", *services)
@@ -196,11 +206,14 @@ def hurt(cluster: Cluster, *, num_workers: int) -> None:
             len(cluster.workers()) == num_workers
             and all(worker["facts"].get("step", 0) for worker in cluster.workers())
         ),
-        within_s=BACK_WITHIN_S,
+        within_s=UP_WITHIN_S,
     )
+    cluster.limit(TRAINING_CPUS)
     ranks = {w["index"]: by_address[w["host"]] for w in cluster.workers()}
-    going_on(cluster, f"worker {num_workers - 1} was killed", ["kill"], ranks[num_workers - 1])
-    run(["docker", "start", ranks[num_workers - 1]])
+    killed = ranks[num_workers - 1]
+    going_on(cluster, f"worker {num_workers - 1} was killed", ["kill"], killed)
+    cluster.limit(STARTING_CPUS, killed)
+    run(["docker", "start", killed])
     going_on(cluster, "worker 1 was paused", ["pause"], ranks[1])
     threading.Event().wait(PAUSE_S)
     run(["docker", "unpause", ranks[1]])
@@ -213,8 +226,9 @@ def hurt(cluster: Cluster, *, num_workers: int) -> None:
     wait_until(
         "a worker more trains",
         lambda: len(cluster.workers()) == num_workers + 1,
-        within_s=BACK_WITHIN_S,
+        within_s=UP_WITHIN_S,
     )
+    cluster.limit(TRAINING_CPUS)
     cluster.scale(num_workers)
     wait_until(
         "it has left in good order",
@@ -301,6 +315,7 @@ def train(cluster: Cluster, asked: argparse.Namespace) -> dict[str, Any]:
         raise ClusterError(message)
     if not asked.unhurt:
         hurt(cluster, num_workers=asked.workers)
+        cluster.limit(STARTING_CPUS)
         cluster.ask("end")
     wait_until(
         "every worker has ended",
@@ -338,7 +353,7 @@ def main() -> int:
         "MODE": asked.mode,
         "PARAMFLEET_JOB": f"test-{asked.mode}",
         "REDIS_IMAGE": "paramfleet-base:local",
-        "WORKER_CPUS": "0.5",
+        "WORKER_CPUS": str(STARTING_CPUS),
     }
     cluster = Cluster(f"paramfleet-test-{asked.mode}", variables)
     try:

@@ -17,7 +17,6 @@ NO_ENGINE = 3
 pytestmark = [
     pytest.mark.processes,
     pytest.mark.slow,
-    pytest.mark.slow_machine,  # nine containers are load enough, for the others as well
     pytest.mark.timeout(1800),
 ]
 

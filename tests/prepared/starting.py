@@ -28,6 +28,7 @@ COORDINATOR = "paramfleet_coordinator"
 MODULES = {
     COORDINATOR,
     "nursery.process",
+    "peer.process",
     "paramfleet_pserver",
     "paramfleet_worker",
     "torch.distributed.run",

@@ -6,11 +6,12 @@ import soak
 from peer.work import Work
 
 SHORT = soak.Plan(
-    seconds=5.0,
+    seconds=2.5,
     work=Work(rows=4096, dim=64, table_rows=20_000),
     steady=1,
     cut=1,
     cut_period_s=0.1,
+    memory_period_s=0.5,
 )
 MOST_GROWTH_MIB = 64.0
 """Room that an allocator may take for bodies in flight. Ten minutes of it judge growth."""

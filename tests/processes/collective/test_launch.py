@@ -11,7 +11,7 @@ import pytest
 
 from paramfleet_shared.system.processes.keeping import tied
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow]
+pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.forked]
 
 LAUNCH = [sys.executable, "-m", "paramfleet_worker", "launch"]
 WITHIN_S = 250
@@ -60,7 +60,6 @@ def test_lines_are_labelled_logs_kept_and_the_failed_worker_is_named(tmp_path: P
     assert sorted(line[:5] for line in log.splitlines()) == ["err 1", "out 1"]
 
 
-@pytest.mark.forked
 def test_two_machines_find_each_other_by_their_addresses(
     tmp_path: Path, free_port: int
 ) -> None:
@@ -82,7 +81,6 @@ def test_two_machines_find_each_other_by_their_addresses(
     assert "[worker 1] out 1" in outputs[1][1]
 
 
-@pytest.mark.forked
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's help is Linux's")
 def test_workers_do_not_outlive_a_launcher_that_is_killed(tmp_path: Path) -> None:
     with subprocess.Popen(

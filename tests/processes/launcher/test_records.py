@@ -194,7 +194,7 @@ async def test_a_second_launch_is_refused_while_a_launcher_of_the_first_lives(
     job: Job, launches: Launches
 ) -> None:
     await job.job_registry.resign()
-    first = launches.one("aa")
+    first = launches.one("aa", ttl_s=LATE_S)
     await first.begin()
 
     async with vouching(first):

@@ -3,7 +3,7 @@
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +46,8 @@ def clicks(tmp_path_factory: pytest.TempPathFactory) -> Options:
         "runner.test_data_dir": folder / "test",
         "runner.train_batch_size": 32,
         "runner.model_save_path": "",
-        "runner.epochs": 8,  # old gradients of async want more steps than one process does
-        "hyper_parameters.optimizer.learning_rate": 0.01,
+        "runner.epochs": 4,  # old gradients of async want more steps than one process does
+        "hyper_parameters.optimizer.learning_rate": 0.02,
     }
 
 
@@ -88,13 +88,19 @@ CTR = {
 MODES = ["sync", "async", "geo"]
 
 
-def in_each_mode(jobs: Any, *keys: str) -> dict[str, dict[str, Any]]:
-    """Train on two workers and a server in the three modes, at the same time."""
+def in_each_mode(
+    jobs: Any, *keys: str, in_sync: Sequence[str] = ()
+) -> dict[str, dict[str, Any]]:
+    """Train on two workers and a server in the three modes, at the same time.
+
+    Sync may have a command line of its own.
+    """
     shared = ["-orunner.split_batches=true", "-orunner.geo_step=5"]
-    running = {
-        mode: jobs.start(SCRIPT, *keys, *shared, f"-orunner.sync_mode={mode}", servers=1)
-        for mode in MODES
-    }
+    running = {}
+    for mode in MODES:
+        command = in_sync if in_sync and mode == "sync" else keys
+        mode_key = f"-orunner.sync_mode={mode}"
+        running[mode] = jobs.start(SCRIPT, *command, *shared, mode_key, servers=1)
     return {mode: first(job.end()) for mode, job in running.items()}
 
 
@@ -207,8 +213,8 @@ def test_ncf_learns_which_items_users_like_alone_and_in_every_mode(
         "runner.test_data_dir": tmp_path / "test",
         "runner.train_batch_size": 32,
         "runner.model_save_path": "",
-        "runner.epochs": 8,
-        "hyper_parameters.optimizer.learning_rate": 0.02,
+        "runner.epochs": 4,
+        "hyper_parameters.optimizer.learning_rate": 0.04,
     }
     keys = words("recall/ncf", options)
 
@@ -218,11 +224,23 @@ def test_ncf_learns_which_items_users_like_alone_and_in_every_mode(
     assert min(scores.values()) > 0.9, scores
 
 
-def learns(jobs: Any, model: str, options: Options, metric: str, *, above: float) -> None:
-    """Train alone and in every mode, on the files train and test of one folder."""
-    keys = words(model, options)
+def learns(
+    jobs: Any,
+    model: str,
+    options: Options,
+    metric: str,
+    *,
+    above: float,
+    in_lockstep: Options | None = None,
+) -> None:
+    """Train alone and in every mode, on the files train and test of one folder.
 
-    results = {"local": jobs.local(SCRIPT, *keys), **in_each_mode(jobs, *keys)}
+    ``in_lockstep`` are other keys for one process and for sync, which equals it.
+    """
+    keys = words(model, options)
+    quick = words(model, options, in_lockstep or {})
+
+    results = {"local": jobs.local(SCRIPT, *quick), **in_each_mode(jobs, *keys, in_sync=quick)}
 
     scores = {mode: result[metric] for mode, result in results.items()}
     assert min(scores.values()) > above, scores
@@ -258,7 +276,10 @@ def test_din_learns_which_items_go_with_a_history_alone_and_in_every_mode(
         "hyper_parameters.max_len": 4,  # one of them is always empty
     }
 
-    learns(jobs, "rank/din", options, "auc", above=0.75)  # async's steps are of old values
+    # Steps of old values, and halves of deltas, want more of them and a lower rate.
+    fresh = {"runner.epochs": 8, "hyper_parameters.optimizer.learning_rate": 0.03}
+
+    learns(jobs, "rank/din", options, "auc", above=0.75, in_lockstep=fresh)
 
 
 def write_queries(path: Path, *, rows: int, seed: int) -> None:

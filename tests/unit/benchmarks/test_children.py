@@ -1,14 +1,19 @@
-"""What is counted of a benchmark's processes."""
+"""What is counted of a benchmark's processes, and how they end."""
 
+import asyncio
+import gc
 import os
 import subprocess
 import sys
 import time
+import warnings
+from pathlib import Path
 
 import pytest
 
+from paramfleet_shared.settings.config import read_environment
 from paramfleet_shared.system.processes.keeping import tied
-from peer.children import cpu_s
+from peer.children import cpu_s, start_child
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the clocks are Linux's")
 
@@ -54,3 +59,19 @@ def test_a_process_that_is_gone_has_used_nothing() -> None:
     process.wait()
 
     assert cpu_s(process.pid) == 0.0
+
+
+def test_a_child_that_was_killed_has_ended_when_the_loop_is_closed(tmp_path: Path) -> None:
+    async def start_and_kill() -> int:
+        stays = ["-c", "import threading; threading.Event().wait()"]
+        child = await start_child("child", stays, read_environment(), tmp_path)
+        await child.kill()
+        return child.pid
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        pid = asyncio.run(start_and_kill())
+        gc.collect()
+
+    assert [str(warning.message) for warning in caught] == []
+    assert not Path(f"/proc/{pid}").exists()

@@ -109,9 +109,9 @@ def run_whole(tmp_path: Path, **tests: str) -> "subprocess.CompletedProcess[str]
     for name, text in tests.items():
         (tmp_path / "tests" / "unit" / f"test_{name}.py").write_text(text)
     text = RUNNER.read_text()
-    assert "--numprocesses=3" in text
+    assert "--numprocesses=4" in text
     runner = tmp_path / RUNNER.name  # one process is enough for two tests, and starts sooner
-    runner.write_text(text.replace("--numprocesses=3", "--numprocesses=1"))
+    runner.write_text(text.replace("--numprocesses=4", "--numprocesses=1"))
     return started(tmp_path, runner=runner)
 
 
@@ -184,4 +184,4 @@ def test_the_files_of_long_folders_begin_first(tmp_path: Path) -> None:
     ran = started(tmp_path, "--numprocesses=0", "tests")
 
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert (tmp_path / "order").read_text() == "processes architecture compose unit "
+    assert (tmp_path / "order").read_text() == "compose processes architecture unit "
