@@ -107,8 +107,8 @@ Arguments of a dataset's `init` and `update_settings`.
 RUNNER = """\
 Keys of a model folder's YAML file, which `paramfleet train -m`, `launch -m` and `infer -m`
 read. `-o runner.epochs=3 runner.sync_mode=geo` overrules them; a value is read as its key's
-type. `-o 'runner.a_sync_configs={max_staleness: 2, wire_dtype: fp16}'` overrules the keys below
-one and leaves the others. Paths are relative to the YAML's folder, or to `workspace` where that
+type. `-o 'runner.a_sync_configs={max_staleness: 2, wire_dtype: float16}'` overrules the keys
+below one and leaves the others. Paths are relative to the YAML's folder, or to `workspace` where that
 names another one, from the YAML's folder or the working folder. The model's modules are looked
 for in the workspace, and beside the YAML if the one of `model_path` isn't there.
 

@@ -41,7 +41,8 @@ class TableNotTrainedError(ContractError):
     table: str
     sentence = (
         "the optimizer lacks table {table!r}: give it every parameter of the model; one "
-        "with requires_grad=False stays as it is"
+        "with requires_grad=False stays as it is. A job has one optimizer, the last that "
+        "fleet.distributed_optimizer made"
     )
 
 

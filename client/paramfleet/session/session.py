@@ -26,7 +26,7 @@ from paramfleet.session.hosting import serve
 from paramfleet.session.process_group import Standing
 from paramfleet.training.forwards import Forwards
 from paramfleet.training.load_notes import note_unsaved_states
-from paramfleet.training.optimizer import DistributedOptimizer
+from paramfleet.training.optimizer import DistributedOptimizer, NotAnOptimizerError
 from paramfleet_shared.system.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -160,9 +160,12 @@ class Session(Standing):
         ``num_steps`` are the same, and what servers have to do with raises ``WrongModeError``.
 
         Raises:
+            NotAnOptimizerError: if it is none.
             StrategyError: if the strategy contradicts itself.
             OptimizerNotServedError: if the mode's servers can't run this optimizer.
         """
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            raise NotAnOptimizerError(got=type(optimizer).__name__)
         chosen = strategy or self._strategy or DistributedStrategy()
 
         def make(mode: TrainingMode) -> DistributedOptimizer:

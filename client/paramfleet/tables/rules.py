@@ -32,6 +32,7 @@ __all__ = [
     "is_served",
     "needs_kernels",
     "pace_of",
+    "refused_here",
     "remedy_for",
     "server_rule",
 ]
@@ -209,6 +210,17 @@ def pace_of(optimizer: torch.optim.Optimizer) -> Pace:
         for rule, _form, _rows_only in _rules_of(cls):
             return rule.pace
     return "none"
+
+
+def refused_here(error: OptimizerNotServedError) -> OptimizerNotServedError:
+    """Return the refusal of an optimizer in GEO or in one process, where ``needs_kernels``."""
+    remedy = (
+        f"{error.remedy.removesuffix(_OR_GEO)}; in GEO and in one process, AdamW and the other "
+        "optimizers of torch step rows with all of their options"
+    )
+    return OptimizerNotServedError(
+        optimizer=error.optimizer, option=error.option, remedy=remedy
+    )
 
 
 def needs_kernels(optimizer: torch.optim.Optimizer) -> bool:

@@ -32,6 +32,7 @@ __all__ = [
     "DistributedOptimizer",
     "ExamplesError",
     "LoadIncompleteError",
+    "NotAnOptimizerError",
     "NotStartedError",
     "TrainingFinishedError",
 ]
@@ -42,6 +43,17 @@ class NotStartedError(ContractError):
 
     code = "contract.not_started"
     sentence = "this worker has no tables yet: call fleet.init_worker() before training"
+
+
+class NotAnOptimizerError(ContractError):
+    """``fleet.distributed_optimizer`` got something else."""
+
+    code = "contract.not_an_optimizer"
+    got: str
+    sentence = (
+        "fleet.distributed_optimizer takes one torch.optim.Optimizer with the parameters of "
+        "the whole model, not {got}: parameter groups have options of their own"
+    )
 
 
 class ExamplesError(ContractError):

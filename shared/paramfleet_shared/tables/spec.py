@@ -15,6 +15,7 @@ __all__ = [
     "InitializerSpec",
     "OptimizerSpec",
     "Rounding",
+    "SavedTableMismatchError",
     "Storage",
     "TableMismatchError",
     "TableSpec",
@@ -58,6 +59,16 @@ class TableMismatchError(ContractError):
     sentence = (
         "table {table!r} is declared with {field} = {got!r}, but it exists with "
         "{field} = {have!r}: every worker must declare the same model"
+    )
+
+
+class SavedTableMismatchError(TableMismatchError):
+    """A checkpoint's table has other rows than the model's table of its name."""
+
+    code = "contract.saved_table_mismatch"
+    sentence = (
+        "the checkpoint's table {table!r} has {field} = {got!r}, and the model's has {have!r}: "
+        "load a checkpoint of this model, or begin without one"
     )
 
 
@@ -111,7 +122,9 @@ class InitializerSpec:
             rule=f"must be one of {', '.join(known)}",
         )
         for name in ("value", "low", "high", "mean", "std"):
-            _demand_number(f"initializer.{name}", getattr(self, name), -LARGEST, LARGEST)
+            number = getattr(self, name)
+            _demand_number(f"initializer.{name}", number, -LARGEST, LARGEST)
+            object.__setattr__(self, name, float(number))  # torch takes its dtype from it
         _demand(
             true=self.low <= self.high,
             field="initializer.low",
@@ -343,13 +356,13 @@ class TableSpec:
         How they are trained and kept may differ, and how many shards there are.
 
         Raises:
-            TableMismatchError: if the name, shape or first values differ.
+            SavedTableMismatchError: if the name, shape or first values differ.
         """
         how = {
             name: getattr(self, name)
             for name in ("num_shards", "optimizer", "storage", "rounding")
         }
-        self.check_same(replace(got, **how))
+        self._check_same(replace(got, **how), SavedTableMismatchError)
 
     def check_same(self, got: "TableSpec") -> None:
         """Compare with another process's description of the table.
@@ -357,10 +370,11 @@ class TableSpec:
         Raises:
             TableMismatchError: if a field differs; it names the first.
         """
+        self._check_same(got, TableMismatchError)
+
+    def _check_same(self, got: "TableSpec", error: type[TableMismatchError]) -> None:
         have_wire, got_wire = self.to_wire(), got.to_wire()
         for field in fields(self):
             have_value, got_value = have_wire[field.name], got_wire[field.name]
             if have_value != got_value:
-                raise TableMismatchError(
-                    table=self.name, field=field.name, have=have_value, got=got_value
-                )
+                raise error(table=self.name, field=field.name, have=have_value, got=got_value)

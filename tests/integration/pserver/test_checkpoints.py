@@ -24,6 +24,7 @@ from paramfleet_shared.net.wire.message import MalformedMessageError, Message
 from paramfleet_shared.tables.spec import (
     InitializerSpec,
     OptimizerSpec,
+    SavedTableMismatchError,
     TableMismatchError,
     TableSpec,
 )
@@ -338,12 +339,12 @@ async def test_a_table_loaded_and_declared_otherwise_is_named(
     worker = (await start_servers(1)).worker()
     await worker.ask("load", dirname=str(tmp_path))
 
-    with pytest.raises(TableMismatchError) as caught:
+    with pytest.raises(SavedTableMismatchError, match="begin without one") as caught:
         await worker.declare(replace(ROWS, dim=5))
-    assert caught.value.field == "dim"
+    assert (caught.value.field, caught.value.have, caught.value.got) == ("dim", 5, 4)
     other = (await start_servers(1)).worker()
     await other.declare(replace(FLAT, size=38))
-    with pytest.raises(TableMismatchError):
+    with pytest.raises(SavedTableMismatchError, match="the model's has 38"):
         await other.ask("load", dirname=str(tmp_path))
 
 

@@ -122,7 +122,7 @@ def tables_to_load(
         ManifestError: if it has a table that isn't the model's.
         CheckpointDamagedError: if a file isn't what was saved, or has an id that another one
             has, or that the table doesn't take.
-        TableMismatchError: if a table has another shape, or other first values.
+        SavedTableMismatchError: if a table has another shape, or other first values.
     """
     targets: dict[str, RowStepper | DenseBlock] = {each.table.name: each for each in steppers}
     targets |= {block.name: block for block, _ in tables.dense}
@@ -236,7 +236,7 @@ def _check_same_tables(
 
     Raises:
         ManifestError: naming the first that it doesn't have.
-        TableMismatchError: if a table has another shape, or other first values.
+        SavedTableMismatchError: if a table has another shape, or other first values.
     """
     for name, table in saved.items():
         if name not in specs:

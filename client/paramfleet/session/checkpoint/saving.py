@@ -153,7 +153,7 @@ class Saving:
             ManifestError: if the folder isn't a checkpoint, or another one took its name
                 during the load: load again.
             CheckpointDamagedError: if a file isn't what was saved.
-            TableMismatchError: if a table of that name has another shape or other first
+            SavedTableMismatchError: if a table of that name has another shape or other first
                 values. Another optimizer takes the values and begins with new states: a
                 warning names the tables.
         """

@@ -22,7 +22,12 @@ from numpy.typing import NDArray
 from paramfleet.tables.dense import DenseBlock
 from paramfleet.tables.devices import to_device, to_host
 from paramfleet.tables.row_store import RowStore
-from paramfleet.tables.rules import OptimizerNotServedError, needs_kernels, server_rule
+from paramfleet.tables.rules import (
+    OptimizerNotServedError,
+    needs_kernels,
+    refused_here,
+    server_rule,
+)
 from paramfleet.tables.sparse import Pending, SparseTable
 from paramfleet.training.modes.base import learning_rate
 from paramfleet_shared.tables.kernels.replica import step_slots
@@ -246,9 +251,9 @@ def _rule_of(
     known = {**options, "maximize": False}  # done by the gradient's sign
     try:
         return server_rule(optimizer, known, sparse=True)
-    except OptimizerNotServedError:
+    except OptimizerNotServedError as error:
         if needs_kernels(optimizer):
-            raise
+            raise refused_here(error) from error
         return None
 
 

@@ -299,7 +299,7 @@ class Checkpointing:
             apart: Whether each worker has optimizer states of its own.
 
         Raises:
-            TableMismatchError: if a table can't take the rows that were loaded.
+            SavedTableMismatchError: if a table can't take the rows that were loaded.
             TableMemoryError: if there is no memory for one, beside what is in use.
         """
         known = {table.spec.name: table for table in self._store}

@@ -163,7 +163,7 @@ async def load_tables(
         TableMemoryError: if there is no memory for one, beside what is in use.
         CheckpointDamagedError: if a file is not what was saved, or has an id that another one
             has, or that the table doesn't take.
-        TableMismatchError: if a table has another shape, or other first values, than the
+        SavedTableMismatchError: if a table has another shape, or other first values, than the
             one of its name.
     """
     manifest = await asyncio.to_thread(read_manifest, directory, digest=digest)
@@ -253,7 +253,7 @@ def _wanted(saved: TableSpec, known: Mapping[str, TableSpec], num_shards: int) -
     """Return how a saved table is to be kept here.
 
     Raises:
-        TableMismatchError: if the table of its name can't take its rows.
+        SavedTableMismatchError: if the table of its name can't take its rows.
     """
     here = known.get(saved.name)
     if here is None:  # nobody has said yet how it is trained

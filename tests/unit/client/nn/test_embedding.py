@@ -16,6 +16,7 @@ from paramfleet.session.session import Session, TableConflictError
 from paramfleet.tables.rules import OptimizerNotServedError
 from paramfleet.telemetry.examples_count import ExampleCounter
 from paramfleet.training.modes.base import GradientError, TableSharedLateError
+from paramfleet.training.optimizer import NotAnOptimizerError
 
 NUM, DIM = 50, 4
 
@@ -305,8 +306,32 @@ def test_adam_on_rows_follows_its_options(session: Session) -> None:
 def test_what_adam_does_not_do_on_rows_is_refused(session: Session, options: Any) -> None:
     model = session.distributed_model(fleet.nn.Embedding(NUM, DIM, name="refused"))
 
-    with pytest.raises(OptimizerNotServedError):
+    with pytest.raises(OptimizerNotServedError) as caught:
         session.distributed_optimizer(torch.optim.Adam(model.parameters(), **options))
+    assert "or train in geo mode" not in str(caught.value), "one process trains as GEO does"
+
+
+@pytest.mark.parametrize("made", [[], None, torch.nn.Linear(1, 1)])
+def test_what_is_no_optimizer_is_refused(session: Session, made: Any) -> None:
+    with pytest.raises(
+        NotAnOptimizerError, match=f"not {type(made).__name__}: parameter groups"
+    ):
+        session.distributed_optimizer(made)
+
+
+def test_a_table_that_the_optimizer_lacks_is_named_alone_too(
+    session: Session, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = session.distributed_model(
+        torch.nn.ModuleDict({"w": fleet.nn.Embedding(5, 2), "d": torch.nn.Linear(2, 1)})
+    )
+    session.distributed_optimizer(torch.optim.SGD(model["d"].parameters(), lr=0.1))
+
+    session.init_worker()
+
+    (record,) = [each for each in caplog.records if each.message == "worker.table_not_trained"]
+    assert record.__dict__["table"] == "w"
+    assert "A job has one optimizer" in record.__dict__["reason"]
 
 
 def test_an_optimizer_made_before_tables_are_shared_is_refused(session: Session) -> None:

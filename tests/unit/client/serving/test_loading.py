@@ -30,6 +30,25 @@ def test_known_and_unknown_ids_read_what_they_read_in_the_job(
     assert torch.equal(export.predicted(served), export.expected)
 
 
+@pytest.mark.parametrize("unknown", [None, "constant"])
+def test_a_constant_given_as_a_whole_number_is_served(
+    exported: Any, make_model: Any, unknown: Any
+) -> None:
+    def make() -> Any:
+        model = make_model()
+        model.wide = fleet.nn.EmbeddingBag(0, 4, mode="sum", initializer=fleet.nn.constant(0))
+        return model
+
+    export = exported(make())
+
+    served: Any = fleet.serving.load(export.path, make(), unknown=unknown)
+
+    if unknown is None:
+        assert torch.equal(export.predicted(served), export.expected)
+    ids = torch.tensor([[70, 80, 81]])
+    assert torch.equal(served.wide(ids), torch.zeros(1, 4))
+
+
 def test_bags_with_offsets_and_weights_are_the_job_s(exported: Any, make_model: Any) -> None:
     export = exported()
     served = fleet.serving.load(export.path, make_model())
