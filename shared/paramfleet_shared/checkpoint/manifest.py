@@ -45,6 +45,8 @@ __all__ = [
 FORMAT = "paramfleet-checkpoint"
 VERSION = 1
 MANIFEST = "manifest.json"
+_MAX_HEADER_BYTES = 1 << 20
+"""Of a file with a part of a table: it names three tensors and the table."""
 
 
 class ManifestError(ContractError):
@@ -338,12 +340,15 @@ def read_manifest(directory: Path, *, digest: str = "") -> Manifest:
 def read_part(directory: Path, file: SavedFile, spec: TableSpec) -> FilePart:
     """Read one file and prove that it is the one that was saved.
 
+    It takes as much memory as its rows do: a longer file isn't read.
+
     Raises:
         CheckpointDamagedError: if it is missing, or its length, SHA-256 or contents
             are not as the manifest says.
     """
     path = directory / file.name
     try:
+        _check_length(file, spec)
         found = read_tensors(path, num_bytes=file.bytes, sha256=file.sha256)
         return _checked_part(found.tensors, found.metadata, file, spec)
     except OSError as error:
@@ -389,6 +394,23 @@ def _broken_rule(
         if (lacking := rows.get(name, 0) - found) > 0:
             return f"the files of table {name!r} lack {lacking} rows"
     return ""
+
+
+def _check_length(file: SavedFile, spec: TableSpec) -> None:
+    """Pass if a file is no longer than its rows make it.
+
+    Raises:
+        ValueError: if it is.
+    """
+    row_bytes = 4 * (1 + spec.optimizer.num_state_columns)
+    if spec.kind == "sparse":
+        row_bytes = 8 + 4 * (spec.dim + spec.optimizer.state_width(spec.dim))
+    if file.bytes > file.rows * row_bytes + _MAX_HEADER_BYTES:
+        problem = (
+            f"its {file.bytes} bytes in the manifest are more than those of {file.rows} rows, "
+            f"{row_bytes} each"
+        )
+        raise ValueError(problem)
 
 
 def _checked_part(
