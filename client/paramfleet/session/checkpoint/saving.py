@@ -10,6 +10,7 @@ pservers and the first worker share.
 import logging
 import shutil
 from collections.abc import Iterable
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -310,16 +311,17 @@ class Saving:
             )
         if progress is None:  # as of before these were saved
             progress = SavedProgress(steps=tables.steps)
-        with taking_progress(
-            self._session.backend, optimizer, progress, str(folder)
-        ) as not_resumed:
-            tables.install()
-        log_left_out(tables.left_out)
-        return [
-            *note_differences(optimizer, manifest, folder),
-            *buffers.install(),
-            *not_resumed,
-        ]
+        with ExitStack() as changing:
+            with taking_progress(
+                self._session.backend, optimizer, progress, str(folder)
+            ) as not_resumed:
+                changing.enter_context(optimizer.loading(str(folder)))
+                tables.install()
+            log_left_out(tables.left_out)
+            differences = note_differences(optimizer, manifest, folder)
+            missing = [*differences, *buffers.install(), *not_resumed]
+            optimizer.end_load()
+        return missing
 
     def _with_served_dense(self, model: torch.nn.Module, path: Path) -> None:
         """Write the state_dict with the pservers' dense values, and keep this worker's own."""

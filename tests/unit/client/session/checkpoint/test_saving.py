@@ -14,6 +14,7 @@ from paramfleet.config.roles import RoleMaker
 from paramfleet.session.checkpoint import whole_folders
 from paramfleet.session.checkpoint.saving import Saving
 from paramfleet.session.session import Session
+from paramfleet.training.optimizer import LoadIncompleteError
 from paramfleet_shared.checkpoint.manifest import (
     CheckpointDamagedError,
     CheckpointWriteError,
@@ -109,6 +110,39 @@ def test_each_table_keeps_the_steps_that_its_optimizer_counts(tmp_path: Path) ->
 
     tables = read_manifest(tmp_path / "two").tables
     assert {table.spec.kind: table.version for table in tables} == {"sparse": 18, "dense": 9}
+
+
+class Interrupted(torch.nn.Linear):
+    """A module that the user interrupts while it takes its state, until it ``goes_on``."""
+
+    goes_on = False
+
+    def get_extra_state(self) -> dict[str, int]:
+        return {"seen": 1}
+
+    def set_extra_state(self, state: Any) -> None:
+        del state
+        if not self.goes_on:
+            raise KeyboardInterrupt
+
+
+def test_a_load_that_is_interrupted_lets_no_step_follow_until_another(tmp_path: Path) -> None:
+    session = Session()
+    session.init(RoleMaker(distributed=False))
+    inner = Interrupted(2, 1)
+    model = session.distributed_model(torch.nn.Sequential(inner))
+    optimizer = session.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+    saving = Saving(session)
+    saving.save_persistables(tmp_path / "one")
+
+    with pytest.raises(KeyboardInterrupt):
+        saving.load_model(tmp_path / "one")
+
+    with pytest.raises(LoadIncompleteError, match="KeyboardInterrupt"):
+        optimizer.minimize(model(torch.ones(1, 2)).sum())
+    inner.goes_on = True
+    saving.load_model(tmp_path / "one")
+    optimizer.minimize(model(torch.ones(1, 2)).sum())
 
 
 def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
