@@ -22,7 +22,7 @@ from paramfleet.model_state.one_checkpoint import folder_to_load, one_manifest
 from paramfleet.model_state.plain import unpack
 from paramfleet.model_state.saved_state import buffers_to_load, plain_state, write_state
 from paramfleet.nn.table_binding import without_negative_ids
-from paramfleet.serving.unknown import UnknownOf, chosen_of
+from paramfleet.serving.unknown import Policy, UnknownOf, chosen_of
 from paramfleet.session.backends.resuming import (
     taking_progress,
 )
@@ -219,13 +219,8 @@ class Saving:
         try:
             with naming(final):
                 manifest = self._write(parts, goes_on=False)
-            temporary.mkdir(parents=True)
-            tables = write_rows(parts, manifest, temporary, chosen)
-            self._with_served_dense(model, temporary / "model.pt")
-            finish_export(temporary, tables)
+                self._export(model, parts, manifest, temporary, chosen)
             give_name(temporary, final)
-        except (OSError, RuntimeError) as error:  # torch's is a RuntimeError
-            raise CheckpointWriteError(path=str(final), reason=str(error)) from error
         finally:
             shutil.rmtree(parts, ignore_errors=True)
             shutil.rmtree(temporary, ignore_errors=True)
@@ -256,6 +251,27 @@ class Saving:
             manifest = replace(manifest, module=write_state(folder, model))
         write_manifest(folder, manifest)
         return manifest
+
+    def _export(
+        self,
+        model: torch.nn.Module,
+        parts: Path,
+        manifest: Manifest,
+        folder: Path,
+        unknown: dict[str, Policy | list[float]],
+    ) -> None:
+        """Write what inference needs into ``folder``, of a whole checkpoint.
+
+        Raises:
+            CheckpointWriteError: if the system refuses.
+        """
+        try:
+            folder.mkdir(parents=True)
+            tables = write_rows(parts, manifest, folder, unknown)
+            self._with_served_dense(model, folder / "model.pt")
+            finish_export(folder, tables)
+        except (OSError, RuntimeError) as error:  # torch's is a RuntimeError
+            raise CheckpointWriteError(path=str(folder), reason=str(error)) from error
 
     def _asked_for(self, optimizer: DistributedOptimizer) -> dict[str, Any]:
         """Return what the workers are asked for while a checkpoint is written."""
