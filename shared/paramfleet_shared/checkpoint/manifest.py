@@ -12,6 +12,7 @@ has, so that a lost entry of a file is noticed. Nothing in a file is ever evalua
 import hashlib
 import json
 import os
+import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -270,12 +271,15 @@ def sync_directory(directory: Path) -> None:
 def write_manifest(directory: Path, manifest: Manifest) -> None:
     """Write a checkpoint's manifest, when all its files are on the disk.
 
+    It differs from that of every other save, so that its digest says which one this is.
+
     Raises:
         CheckpointWriteError: if the system refuses.
     """
     document: dict[str, Any] = {
         "format": FORMAT,
         "version": VERSION,
+        "save": secrets.token_hex(16),  # no other save has the same digest
         "tables": [table.to_wire() for table in manifest.tables],
         "files": [file.to_wire() for file in manifest.files],
         "rows": _rows_of(manifest.tables, manifest.files),

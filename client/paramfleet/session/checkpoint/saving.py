@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from paramfleet.config.errors import CallOrderError
-from paramfleet.model_state.one_checkpoint import folder_to_load, one_manifest
+from paramfleet.model_state.one_checkpoint import folder_to_load
 from paramfleet.model_state.plain import unpack
 from paramfleet.model_state.saved_state import buffers_to_load, plain_state, write_state
 from paramfleet.nn.table_binding import without_negative_ids
@@ -51,6 +51,7 @@ from paramfleet_shared.checkpoint.manifest import (
     write_manifest,
     write_part,
 )
+from paramfleet_shared.checkpoint.one_manifest import one_manifest
 from paramfleet_shared.files.folders import check_folder_name
 from paramfleet_shared.net.wire.message import Message
 from paramfleet_shared.system.clock import Clock, SystemClock
