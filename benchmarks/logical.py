@@ -340,9 +340,12 @@ class _PServers:
                 raise
         return await self.call(op, instead)
 
-    async def pull(self, plan: ReadPlan, *, rank: int, min_step: int) -> list[Message]:
+    async def pull(
+        self, plan: ReadPlan, *, rank: int, min_step: int, incarnation: int | None = None
+    ) -> list[Message]:
         """Return the answers to a plan."""
-        return await self.call("pull", plan.messages(rank=rank, min_step=min_step))
+        messages = plan.messages(rank=rank, min_step=min_step, incarnation=incarnation)
+        return await self.call("pull", messages)
 
     async def call_all(
         self, op: str, fields: dict[str, Any], *, timeout_s: float | None = None

@@ -136,7 +136,7 @@ class OursTable:
         rows = RowIds(unique, offsets)
         read = self._outgoing.read(self._spec.name, rows)
         plan = ReadPlan([read], placement)
-        messages = plan.messages(rank=self._worker.author.rank, min_step=0)
+        messages = plan.messages(**self._worker.author.fields(), min_step=0)
         answers = self._worker.communicator.wait(
             self._pservers.call("pull", messages),
             meanwhile=partial(self._outgoing.find_rest, read),

@@ -1,23 +1,13 @@
-"""All parts of a load are of one checkpoint, whatever gets its folder's name meanwhile.
+"""Which checkpoint a load is of: by its folder, or by what the pservers have loaded."""
 
-Its manifest is read once, and names each file with its SHA-256; who reads the manifest again,
-as pservers do, proves that it is the same by its digest.
-"""
-
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from paramfleet_shared.checkpoint.manifest import (
-    CheckpointDamagedError,
-    Manifest,
-    ManifestError,
-    read_manifest,
-)
+from paramfleet_shared.checkpoint.manifest import Manifest, ManifestError, read_manifest
 from paramfleet_shared.net.wire.message import Message
 
-__all__ = ["LoadedFrom", "folder_to_load", "of_one_manifest", "one_manifest"]
+__all__ = ["LoadedFrom", "folder_to_load"]
 
 _MOST_LINKS = 40
 """As many as Linux follows."""
@@ -40,34 +30,6 @@ def folder_to_load(dirname: str | Path) -> Path:
     except OSError as error:
         raise ManifestError(path=str(dirname), rule=f"can't be read: {error}") from error
     raise ManifestError(path=str(dirname), rule="can't be read: too many links")
-
-
-@contextmanager
-def one_manifest(folder: Path) -> Iterator[Manifest]:
-    """Read a manifest for a load; say so if another took its place during the load.
-
-    Raises:
-        ManifestError: if the folder isn't a checkpoint, or is another one meanwhile.
-        CheckpointDamagedError: as the body did, if it is still the same.
-    """
-    manifest = read_manifest(folder)
-    with of_one_manifest(folder, manifest):
-        yield manifest
-
-
-@contextmanager
-def of_one_manifest(folder: Path, manifest: Manifest) -> Iterator[None]:
-    """Say so if another manifest took the place of one that was read.
-
-    Raises:
-        ManifestError: if the folder is another checkpoint meanwhile.
-        CheckpointDamagedError: as the body did, if it is still the same.
-    """
-    try:
-        yield
-    except CheckpointDamagedError:
-        read_manifest(folder, digest=manifest.digest)
-        raise
 
 
 class LoadedFrom(NamedTuple):

@@ -28,20 +28,28 @@ def all_or_none(objects: Mapping[str, Any]) -> Generator[None, None, None]:
     Args:
         objects: What the block changes by ``load_state_dict``, or by steps of schedules, by
             name. One that refuses its own state is named in the log and in the block's error.
+
+    Raises:
+        BaseException: what the block raised; or an interrupt while states were put back.
     """
     formers = {name: _Former(each) for name, each in objects.items()}
     try:
         yield
     except BaseException as first:
+        interrupt: BaseException | None = None
         for name, former in reversed(formers.items()):
             try:
                 former.put_back()
-            except Exception as error:  # noqa: BLE001 - a script's object may raise any
+            except BaseException as error:  # noqa: BLE001 - a script's object may raise any
                 log.warning(
                     "worker.state_not_put_back",
                     extra={"registered": name, "reason": repr(error)},
                 )
                 first.add_note(f"the former state of {name!r} was not put back: {error!r}")
+                if not isinstance(error, Exception) and isinstance(first, Exception):
+                    interrupt = error  # it ends the script, whatever came before
+        if interrupt is not None:
+            raise interrupt from first
         raise
 
 

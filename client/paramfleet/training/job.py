@@ -24,6 +24,7 @@ from paramfleet.transport.communicator import Communicator
 from paramfleet.transport.leaving import Departure
 from paramfleet.transport.pservers import PIECES_AT_ONCE, PServers, ends_of
 from paramfleet.transport.requests import Author, Read, ReadPlan, decoded_part, dense_slice
+from paramfleet_shared.checkpoint.one_manifest import of_one_manifest
 from paramfleet_shared.discovery.errors import GatherLostError
 from paramfleet_shared.discovery.placement import Placement
 from paramfleet_shared.net.secret import secret_of
@@ -341,7 +342,10 @@ def _load_buffers(job: Job) -> None:
     """
     loaded = job.agreement.loaded_from
     if job.author.rank == 0 and loaded.folder and job.agreement.has_state:
-        buffers_to_load(job.agreement.model, *loaded.read()).install()
+        folder, manifest = loaded.read()
+        with of_one_manifest(folder, manifest):
+            buffers = buffers_to_load(job.agreement.model, folder, manifest)
+        buffers.install()
 
 
 def _assign(job: Job, blocks: Sequence[DenseBlock]) -> None:

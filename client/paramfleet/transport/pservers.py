@@ -325,16 +325,19 @@ class PServers:
                 self._given_up.append(change)
                 raise
 
-    async def pull(self, plan: ReadPlan, *, rank: int, min_step: int) -> list[Message]:
+    async def pull(
+        self, plan: ReadPlan, *, rank: int, min_step: int, incarnation: int | None = None
+    ) -> list[Message]:
         """Ask every pserver for its part of a plan.
 
         Args:
             plan: What to read.
             rank: Who asks.
             min_step: Steps that must be applied before; 0 waits for no other worker.
+            incarnation: Whose push may name the rows that are kept; needed where some are.
         """
         timeout_s = self.step_timeout_s if min_step else self.call_timeout_s
-        messages = plan.messages(rank=rank, min_step=min_step)
+        messages = plan.messages(rank=rank, min_step=min_step, incarnation=incarnation)
         return await self.call("pull", messages, timeout_s=timeout_s, waits=min_step > 0)
 
     async def step(self, messages: Sequence[Message]) -> tuple[list[Message], float]:

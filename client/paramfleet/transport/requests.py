@@ -134,17 +134,21 @@ class ReadPlan:
         self._behind: list[_Part] = []
         """The pservers' parts behind a write: a step's reads may be those of the last."""
 
-    def messages(self, *, rank: int, min_step: int) -> list[Message]:
+    def messages(
+        self, *, rank: int, min_step: int, incarnation: int | None = None
+    ) -> list[Message]:
         """Return one message a pserver.
 
         Args:
             rank: Who asks.
             min_step: Sync: the pserver answers once this many steps are applied.
+            incarnation: Whose push may name the rows that are kept; needed where some are.
         """
+        asker = {"rank": rank}
+        if incarnation is not None and any(read.keep is not None for read in self.reads):
+            asker["incarnation"] = incarnation
         return [
-            Message(
-                fields={"rank": rank, "min_version": min_step, "parts": parts}, tensors=tensors
-            )
+            Message(fields={**asker, "min_version": min_step, "parts": parts}, tensors=tensors)
             for parts, tensors in map(self._part, self._servers)
         ]
 

@@ -13,6 +13,7 @@ has, so that a lost entry of a file is noticed. Nothing in a file is ever evalua
 import hashlib
 import json
 import os
+import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -54,6 +55,8 @@ __all__ = [
 FORMAT = "paramfleet-checkpoint"
 VERSION = 1
 MANIFEST = "manifest.json"
+_MAX_HEADER_BYTES = 1 << 20
+"""Of a file with a part of a table: it names three tensors and the table."""
 
 
 class ManifestError(ContractError):
@@ -300,12 +303,15 @@ def sync_directory(directory: Path) -> None:
 def write_manifest(directory: Path, manifest: Manifest) -> None:
     """Write a checkpoint's manifest, when all its files are on the disk.
 
+    It differs from that of every other save, so that its digest says which one this is.
+
     Raises:
         CheckpointWriteError: if the system refuses.
     """
     document: dict[str, Any] = {
         "format": FORMAT,
         "version": VERSION,
+        "save": secrets.token_hex(16),  # no other save has the same digest
         "tables": [table.to_wire() for table in manifest.tables],
         "files": [file.to_wire() for file in manifest.files],
         "rows": _rows_of(manifest.tables, manifest.files),
@@ -375,12 +381,15 @@ def read_manifest(directory: Path, *, digest: str = "") -> Manifest:
 def read_part(directory: Path, file: SavedFile, spec: TableSpec) -> FilePart:
     """Read one file and prove that it is the one that was saved.
 
+    It takes as much memory as its rows do: a longer file isn't read.
+
     Raises:
         CheckpointDamagedError: if it is missing, or its length, SHA-256 or contents
             are not as the manifest says.
     """
     path = directory / file.name
     try:
+        _check_length(file, spec)
         found = read_tensors(path, num_bytes=file.bytes, sha256=file.sha256)
         return _checked_part(found.tensors, found.metadata, file, spec)
     except OSError as error:
@@ -426,6 +435,25 @@ def _broken_rule(
         if (lacking := rows.get(name, 0) - found) > 0:
             return f"the files of table {name!r} lack {lacking} rows"
     return ""
+
+
+def _check_length(file: SavedFile, spec: TableSpec) -> None:
+    """Pass if a file is no longer than its rows make it.
+
+    Raises:
+        ValueError: if it is.
+    """
+    columns = columns_of(spec) if file.columns is None else file.columns
+    width = sum(numbers for _, numbers in columns)
+    row_bytes = 4 * (1 + width)
+    if spec.kind == "sparse":
+        row_bytes = 8 + 4 * (spec.dim + width)
+    if file.bytes > file.rows * row_bytes + _MAX_HEADER_BYTES:
+        problem = (
+            f"its {file.bytes} bytes in the manifest are more than those of {file.rows} rows, "
+            f"{row_bytes} each"
+        )
+        raise ValueError(problem)
 
 
 def _checked_part(

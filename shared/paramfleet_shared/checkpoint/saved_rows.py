@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from paramfleet_shared.checkpoint.manifest import read_manifest, read_part
+from paramfleet_shared.checkpoint.manifest import Manifest, read_part
+from paramfleet_shared.checkpoint.one_manifest import one_manifest
 from paramfleet_shared.checkpoint.saved_ids import check_each_once
 from paramfleet_shared.errors import ContractError
 
@@ -55,13 +56,24 @@ def load_rows(dirname: str | os.PathLike[str], table: str) -> SavedRows:
         table: The table's name: that of its module in the model, or the one it was given.
 
     Raises:
-        ManifestError: if the folder isn't a checkpoint.
+        ManifestError: if the folder isn't a checkpoint, or another one took its name
+            meanwhile: load again.
         CheckpointDamagedError: if a file isn't what was saved, or has an id that another one
             has.
         NoSuchTableError: if it has no such table; it says which there are.
     """
     folder = Path(dirname)
-    manifest = read_manifest(folder)
+    with one_manifest(folder) as manifest:
+        return _rows_of(folder, manifest, table)
+
+
+def _rows_of(folder: Path, manifest: Manifest, table: str) -> SavedRows:
+    """Return the rows of one sparse table.
+
+    Raises:
+        CheckpointDamagedError: as ``load_rows``.
+        NoSuchTableError: as ``load_rows``.
+    """
     specs = {saved.spec.name: saved.spec for saved in manifest.tables}
     sparse = sorted(name for name, spec in specs.items() if spec.kind == "sparse")
     if table not in sparse:

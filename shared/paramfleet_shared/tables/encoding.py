@@ -187,13 +187,16 @@ def encode_with_rest(
 def is_finite(encoded: Encoded, dtype: WireDtype, *, log2: int = 128) -> bool:
     """Return whether every number is below 2^``log2`` in size; with 128 all finite ones are.
 
-    Where rows have scales they are judged by the most that a row of such a scale can hold.
+    Where rows have scales they are judged by the most that a row of such a scale can hold. A
+    number that the format doesn't have, such as -128 in ``int8``, is refused with any limit.
     """
     codec = CODECS[dtype]
     if codec.exponent is not None:
         mask, bias, place = codec.exponent
         return not _reaches(encoded, mask, min(max(log2 + bias, 0) << place, mask))
     if np.count_nonzero(_beyond(encoded, codec, log2)):
+        return False
+    if codec.least is not None and encoded.rows.min(initial=0) < codec.least:
         return False
     return codec.nan is None or not _reaches(encoded, codec.nan, codec.nan)
 
@@ -205,10 +208,12 @@ def num_nonfinite(encoded: Encoded, dtype: WireDtype, *, log2: int = 128) -> int
         numbers = decode_rows(encoded, dtype).astype(np.float64)
         return int(np.count_nonzero(~(np.abs(numbers) < 2.0**log2)))
     refused = _beyond(encoded, codec, log2)
-    if codec.nan is not None and encoded.rows.size:
-        is_nan = np.isnan(decode_rows(encoded, dtype)).reshape(-1)
-        starts = np.arange(0, is_nan.size, _width(encoded.rows.shape))
-        refused |= np.logical_or.reduceat(is_nan, starts)
+    if encoded.rows.size:
+        is_none = np.isnan(decode_rows(encoded, dtype))
+        if codec.least is not None:
+            is_none |= encoded.rows < codec.least
+        starts = np.arange(0, is_none.size, _width(encoded.rows.shape))
+        refused |= np.logical_or.reduceat(is_none.reshape(-1), starts)
     return int(np.count_nonzero(refused))
 
 

@@ -9,11 +9,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from paramfleet_shared.tables.kernels import partition as kernels
 from paramfleet_shared.tables.kernels.basics.compiled import as_input
-from paramfleet_shared.tables.kernels.partition import partition_ids
 from paramfleet_shared.tables.memory.shapes import check_array
 
-__all__ = ["Partitioned", "partition"]
+__all__ = ["Partitioned", "are_in_shards", "partition"]
 
 # n = ids of a batch, u = different ones
 
@@ -46,5 +46,22 @@ def partition(ids: NDArray[np.int64], num_shards: int, *, by_id: bool = False) -
     different = np.empty(keys.size, np.uint64)
     inverse = np.empty(keys.size, np.int64)
     offsets = np.empty(num_shards + 1, np.int64)
-    num = partition_ids(keys, different, inverse, offsets, by_id)
+    num = kernels.partition_ids(keys, different, inverse, offsets, by_id)
     return Partitioned(different[:num].view(np.int64), inverse, offsets)
+
+
+def are_in_shards(
+    ids: NDArray[np.int64], offsets: NDArray[np.int64], *, first: int, num_shards: int
+) -> bool:
+    """Return whether each id of a batch lies in the shard that it belongs to.
+
+    Args:
+        ids: int64 [n].
+        offsets: int64 [shards + 1], ``encoding.are_bounds`` of n: the bounds of neighbouring
+            shards in ``ids``.
+        first: The number of the first of them.
+        num_shards: From 1 to 65,536. An id's shard depends on the id and this alone.
+    """
+    keys = as_input(ids, np.int64).view(np.uint64)
+    bounds = as_input(offsets, np.int64)
+    return bool(kernels.are_in_shards(keys, bounds, first, num_shards))

@@ -23,7 +23,7 @@ from paramfleet_shared.tables.kernels.replica import (
 )
 from paramfleet_shared.tables.kernels.rules import step_of
 from paramfleet_shared.tables.kernels.waiting import append_waiting, forget_reported
-from paramfleet_shared.tables.partition import partition
+from paramfleet_shared.tables.partition import are_in_shards, partition
 from paramfleet_shared.tables.routing import all_finite, merge_by_inverse, route
 from paramfleet_shared.tables.rowstore import gather_rows, scatter_rows
 from paramfleet_shared.tables.sparse import SparseShard
@@ -51,7 +51,8 @@ def warm(spec: TableSpec) -> None:
         shard.push(ids, rows, lr=0.0, step=1, unique=is_unique)
     shard.assign(*shard.export(0, 1))
     shard.release(shard.remove(ids))
-    unique, inverse, _ = partition(route(ids, 1).ids, 1, by_id=True)
+    unique, inverse, offsets = partition(route(ids, 1).ids, 1, by_id=True)
+    are_in_shards(unique, offsets, first=0, num_shards=1)
     sums = merge_by_inverse(rows, inverse, unique.size)
     gather_rows(sums, ids, rows)
     scatter_rows(sums, ids, rows)

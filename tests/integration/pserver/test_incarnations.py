@@ -46,6 +46,7 @@ OPERATIONS: dict[str, dict[str, Any]] = {
     "void": {"sequence": 1},
     "assign": {"table": "flat", "only_if_new": False},
     "leave": {"step": 0},
+    "pull": {"min_version": 0, "parts": []},
     "wait_turn": {"step": 0},
     "total": {"step": 0, "name": "x"},
 }

@@ -79,6 +79,9 @@ async def test_rows_are_found_by_numbers_as_by_ids(start_servers: Start) -> None
     with pytest.raises(KnownIdsGoneError) as gone:
         await worker.call(0, "pull", later)
     assert gone.value.facts == {"table": "rows", "rank": 0, "book": 7}
+    await worker.call(0, "pull", first)  # it comes late: the worker pushes no more
+    with pytest.raises(KnownIdsGoneError):
+        await worker.call(0, "pull", later)
 
 
 async def test_numbers_that_dont_fit_are_refused(start_servers: Start) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,8 +16,10 @@ from paramfleet_shared.checkpoint.manifest import (
     SavedTable,
     write_manifest,
 )
+from paramfleet_shared.net.wire.message import MalformedMessageError, Message
+from paramfleet_shared.tables.encoding import pack_ids
 from paramfleet_shared.tables.partition import partition
-from paramfleet_shared.tables.spec import TableSpec
+from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -135,3 +138,69 @@ async def test_rows_that_were_loaded_are_counted_anew(
 
     loaded = await shards_of(cluster, "few")
     assert sum(shard["rows"] for shard in loaded.values()) == 50
+
+
+@pytest.mark.parametrize("op", ["pull", "push", "exchange"])
+@pytest.mark.parametrize("packed", [False, True])
+async def test_ids_under_shards_of_others_are_refused_and_nothing_changed(
+    start_servers: Start, op: str, packed: bool
+) -> None:
+    cluster = await start_servers(2)
+    worker = cluster.worker()
+    mode = "geo" if op == "exchange" else "async"
+    summed = replace(ROWS, optimizer=OptimizerSpec(rule="sum" if mode == "geo" else "sgd"))
+    await worker.declare(summed, mode=mode)
+    ids = np.arange(4096, dtype=np.int64)
+    both = {"rows": (ids, np.ones((4096, 4), np.float32))}
+    if op == "pull":
+        parts = [{"table": "rows", "create": True}]
+        fields = {"rank": 0, "min_version": 0, "parts": parts}
+        message = Message(fields=fields, tensors=worker.part_of(1, 0, "rows", ids)[1])
+    elif op == "push":
+        message = worker.push_messages(both, step=0)[1]
+    else:
+        extra = {"ack": 0, "max_rows": 9, "lr": 1.0}
+        messages = worker.messages(both, tensor="deltas", extra=lambda *_: extra, step=0)
+        message = messages[1]
+    good = dict(message.tensors)
+    wrong = good | {"0.offsets": good["0.offsets"].copy()}
+    wrong["0.offsets"][1] += 1
+    for tensors in (wrong, good):
+        if packed:
+            ids_in_few_bytes = pack_ids(tensors["0.ids"], tensors["0.offsets"])
+            assert ids_in_few_bytes is not None
+            tensors["0.ids"] = ids_in_few_bytes
+            message.fields["parts"][0]["ids"] = "delta"
+
+    with pytest.raises(MalformedMessageError, match=r"each id into the one of \d+ shards"):
+        await worker.call(1, op, Message(fields=message.fields, tensors=wrong))
+
+    assert sum(routes.facts()["tables"][0]["rows"] for routes in cluster.routes) == 0
+    await worker.call(1, op, Message(fields=message.fields, tensors=good))
+    assert cluster.routes[1].facts()["tables"][0]["rows"] == good["0.offsets"][-1]
+
+
+async def test_known_and_other_ids_under_shards_of_others_are_refused(
+    start_servers: Start,
+) -> None:
+    worker = (await start_servers(1)).worker()
+    await worker.declare(ROWS)
+    _, good = worker.part_of(0, 0, "rows", np.arange(64, dtype=np.int64))
+    none, ends = np.empty(0, np.int64), good["0.offsets"]
+    part = {"table": "rows", "create": True, "ids": "known", "book": 7, "base": 0}
+
+    async def pull(**tensors: np.ndarray) -> Message:
+        named = {f"0.{name}": tensor for name, tensor in tensors.items()}
+        fields = {"rank": 0, "min_version": 0, "parts": [part]}
+        return await worker.call(0, "pull", Message(fields=fields, tensors=named))
+
+    wrong = np.zeros_like(ends)
+    wrong[-1] = ends[-1]
+    with pytest.raises(MalformedMessageError, match=r"'0\.ids'"):
+        await pull(numbers=none, known=np.zeros_like(ends), ids=good["0.ids"], offsets=wrong)
+    await pull(numbers=none, known=np.zeros_like(ends), ids=good["0.ids"], offsets=ends)
+    del part["base"]
+    numbers = np.arange(64, dtype=np.int64)
+    with pytest.raises(MalformedMessageError, match=r"'0\.numbers'"):
+        await pull(numbers=numbers, known=wrong, ids=none, offsets=wrong)
+    await pull(numbers=numbers, known=ends, ids=none, offsets=ends)

@@ -11,6 +11,7 @@ from paramfleet_pserver.api.reading import INLINE_PACKED_BYTES
 from paramfleet_pserver.requests.tensors import MAX_PACKED_IDS
 from paramfleet_shared.errors.served import (
     AnswerTooLargeError,
+    FencedError,
     NonFiniteGradientError,
     PulledIdsGoneError,
     UnknownTableError,
@@ -53,7 +54,8 @@ def reading(worker: Worker, wire: str, ids: NDArray[np.int64]) -> Message:
     """Return a pull of both tables from server 0."""
     _, tensors = worker.part_of(0, 0, "rows", ids)
     parts = [{"table": "rows", "create": True, "wire": wire}, {"table": "flat", "wire": wire}]
-    return Message(fields={"rank": 0, "min_version": 0, "parts": parts}, tensors=tensors)
+    fields = {"rank": 0, "incarnation": worker.incarnation, "min_version": 0, "parts": parts}
+    return Message(fields=fields, tensors=tensors)
 
 
 def numbers(message: Message, index: int, wire: WireDtype, *, name: str = "rows") -> Any:
@@ -289,6 +291,39 @@ async def test_the_ids_of_a_worker_that_left_are_not_kept(start_servers: Start) 
     grads = {"0.grads": np.zeros((len(IDS), 5), np.float32)}
     with pytest.raises(PulledIdsGoneError):
         await worker.call(0, "push", Message(fields={**head, "parts": [part]}, tensors=grads))
+    await worker.call(0, "pull", asking)  # it comes late
+    with pytest.raises(PulledIdsGoneError):
+        await worker.call(0, "push", Message(fields={**head, "parts": [part]}, tensors=grads))
+
+
+async def test_ids_are_kept_for_the_latest_self_of_a_worker_alone(start_servers: Start) -> None:
+    cluster = await start_servers(1)
+    former, latest = cluster.worker(), cluster.worker(incarnation=2)
+    await former.declare(ROWS)
+    await latest.declare(ROWS)
+    before = await latest.pull("rows", IDS.tolist(), create=True)
+
+    def asking(worker: Worker, ids: NDArray[np.int64]) -> Message:
+        message = reading(worker, "float32", ids)
+        del message.fields["parts"][1]
+        message.fields["parts"][0]["keep"] = 5
+        return message
+
+    await latest.call(0, "pull", asking(latest, IDS[:10]))
+    with pytest.raises(FencedError):
+        await former.call(0, "pull", asking(former, IDS[10:20]))
+    nameless = asking(former, IDS[10:20])
+    fields = {name: each for name, each in nameless.fields.items() if name != "incarnation"}
+    with pytest.raises(MalformedMessageError, match="'incarnation'"):
+        await former.call(0, "pull", Message(fields=fields, tensors=nameless.tensors))
+    part = {"table": "rows", "sequence": 1, "lr": 1.0, "ids": "pulled", "pulled": 5}
+    head = {"rank": 0, "incarnation": 2, "step": 0, "weight": 1.0, "parts": [part]}
+    grads = {"0.grads": np.ones((10, 5), np.float32)}
+    await latest.call(0, "push", Message(fields=head, tensors=grads))
+
+    changed = before != await latest.pull("rows", IDS.tolist())
+    assert changed[:10].all()
+    assert not changed[10:].any()
 
 
 async def test_a_worker_that_cannot_be_is_kept_nothing_for(start_servers: Start) -> None:
@@ -347,8 +382,8 @@ async def test_packed_ids_are_bounded_over_all_parts(start_servers: Start) -> No
     num = MAX_PACKED_IDS // 2 + 1
     _, tensors = worker.part_of(0, 0, "thin", np.arange(0))
     bounds = tensors["0.offsets"].copy()
-    bounds[-1] = num
-    packed = np.zeros(8 + -(-(num - 1) // 32) + 8, np.uint8)  # one id, over and over
+    bounds[1:] = num
+    packed = np.zeros(8 + -(-(num - 1) // 32) + 8, np.uint8)  # id 0 of shard 0, over and over
     tensors = {f"{i}.{n}": t for i in (0, 1) for n, t in (("ids", packed), ("offsets", bounds))}
     about = {"table": "thin", "create": False, "ids": "delta", "wire": "bfloat16"}
     fields = {"rank": 0, "min_version": 0, "parts": [about, about]}
@@ -381,7 +416,7 @@ async def test_a_pull_may_name_another_tables_pull_of_the_same_ids(
     named = {"table": "thin", "create": True, "ids": "pulled", "of": "rows", "pulled": 7}
 
     async def pull(*parts: dict[str, Any], **given: Any) -> NDArray[np.float32]:
-        fields = {"rank": 0, "min_version": 0, "parts": list(parts)}
+        fields = {"rank": 0, "incarnation": 1, "min_version": 0, "parts": list(parts)}
         answer = await worker.call(0, "pull", Message(fields=fields, tensors=given))
         rows: NDArray[np.float32] = answer.tensors[f"{len(parts) - 1}.rows"]
         return rows

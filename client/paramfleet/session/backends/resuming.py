@@ -17,6 +17,7 @@ from paramfleet.training.job import Job
 from paramfleet.training.load_notes import note_differences
 from paramfleet.training.optimizer import DistributedOptimizer
 from paramfleet_shared.checkpoint.manifest import Manifest
+from paramfleet_shared.checkpoint.one_manifest import of_one_manifest
 from paramfleet_shared.errors import FleetError, error_from_wire, error_to_wire
 
 __all__ = [
@@ -47,7 +48,8 @@ def begin_registered(backend: Backend, job: Job, optimizer: DistributedOptimizer
     if job.author.rank == 0:
         try:
             folder, manifest = loaded.read()
-            payload = pack([None, _plain(read_progress(folder, manifest))])
+            with of_one_manifest(folder, manifest):
+                payload = pack([None, _plain(read_progress(folder, manifest))])
             note_differences(optimizer, manifest, folder)
         except FleetError as error:
             payload = pack([error_to_wire(error), None])

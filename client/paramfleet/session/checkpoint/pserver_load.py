@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgpack
 
-from paramfleet.model_state.one_checkpoint import of_one_manifest, one_manifest
 from paramfleet.model_state.saved_state import BuffersToLoad, buffers_to_load
 from paramfleet.nn.table_binding import without_negative_ids
 from paramfleet.session.backends.base import Backend
@@ -30,6 +29,7 @@ from paramfleet.training.job import Job
 from paramfleet.training.load_notes import note_differences
 from paramfleet.transport.pservers import answers_of
 from paramfleet_shared.checkpoint.manifest import Manifest
+from paramfleet_shared.checkpoint.one_manifest import of_one_manifest, one_manifest
 from paramfleet_shared.errors import (
     ContractError,
     FleetError,

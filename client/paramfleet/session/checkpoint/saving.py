@@ -10,6 +10,7 @@ pservers and the first worker share.
 import logging
 import shutil
 from collections.abc import Iterable
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from paramfleet.config.errors import CallOrderError
-from paramfleet.model_state.one_checkpoint import folder_to_load, one_manifest
+from paramfleet.model_state.one_checkpoint import folder_to_load
 from paramfleet.model_state.plain import unpack
 from paramfleet.model_state.saved_state import buffers_to_load, plain_state, write_state
 from paramfleet.nn.table_binding import without_negative_ids
-from paramfleet.serving.unknown import UnknownOf, chosen_of
+from paramfleet.serving.unknown import Policy, UnknownOf, chosen_of
 from paramfleet.session.backends.resuming import (
     taking_progress,
 )
@@ -50,6 +51,7 @@ from paramfleet_shared.checkpoint.manifest import (
     write_manifest,
     write_part,
 )
+from paramfleet_shared.checkpoint.one_manifest import one_manifest
 from paramfleet_shared.files.folders import check_folder_name
 from paramfleet_shared.net.wire.message import Message
 from paramfleet_shared.system.clock import Clock, SystemClock
@@ -218,13 +220,8 @@ class Saving:
         try:
             with naming(final):
                 manifest = self._write(parts, goes_on=False)
-            temporary.mkdir(parents=True)
-            tables = write_rows(parts, manifest, temporary, chosen)
-            self._with_served_dense(model, temporary / "model.pt")
-            finish_export(temporary, tables)
+                self._export(model, parts, manifest, temporary, chosen)
             give_name(temporary, final)
-        except (OSError, RuntimeError) as error:  # torch's is a RuntimeError
-            raise CheckpointWriteError(path=str(final), reason=str(error)) from error
         finally:
             shutil.rmtree(parts, ignore_errors=True)
             shutil.rmtree(temporary, ignore_errors=True)
@@ -255,6 +252,27 @@ class Saving:
             manifest = replace(manifest, module=write_state(folder, model))
         write_manifest(folder, manifest)
         return manifest
+
+    def _export(
+        self,
+        model: torch.nn.Module,
+        parts: Path,
+        manifest: Manifest,
+        folder: Path,
+        unknown: dict[str, Policy | list[float]],
+    ) -> None:
+        """Write what inference needs into ``folder``, of a whole checkpoint.
+
+        Raises:
+            CheckpointWriteError: if the system refuses.
+        """
+        try:
+            folder.mkdir(parents=True)
+            tables = write_rows(parts, manifest, folder, unknown)
+            self._with_served_dense(model, folder / "model.pt")
+            finish_export(folder, tables)
+        except (OSError, RuntimeError) as error:  # torch's is a RuntimeError
+            raise CheckpointWriteError(path=str(folder), reason=str(error)) from error
 
     def _asked_for(self, optimizer: DistributedOptimizer) -> dict[str, Any]:
         """Return what the workers are asked for while a checkpoint is written."""
@@ -310,16 +328,17 @@ class Saving:
             )
         if progress is None:  # as of before these were saved
             progress = SavedProgress(steps=tables.steps)
-        with taking_progress(
-            self._session.backend, optimizer, progress, str(folder)
-        ) as not_resumed:
-            tables.install()
-        log_left_out(tables.left_out)
-        return [
-            *note_differences(optimizer, manifest, folder),
-            *buffers.install(),
-            *not_resumed,
-        ]
+        with ExitStack() as changing:
+            with taking_progress(
+                self._session.backend, optimizer, progress, str(folder)
+            ) as not_resumed:
+                changing.enter_context(optimizer.loading(str(folder)))
+                tables.install()
+            log_left_out(tables.left_out)
+            differences = note_differences(optimizer, manifest, folder)
+            missing = [*differences, *buffers.install(), *not_resumed]
+            optimizer.end_load()
+        return missing
 
     def _with_served_dense(self, model: torch.nn.Module, path: Path) -> None:
         """Write the state_dict with the pservers' dense values, and keep this worker's own."""

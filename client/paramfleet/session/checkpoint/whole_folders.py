@@ -13,7 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from paramfleet.session.checkpoint.replaceable import check_makes_way
-from paramfleet_shared.checkpoint.manifest import CheckpointWriteError, sync_directory
+from paramfleet_shared.checkpoint.manifest import (
+    CheckpointDamagedError,
+    CheckpointWriteError,
+    sync_directory,
+)
 from paramfleet_shared.files.folders import FolderNotAllowedError
 
 __all__ = ["give_name", "naming", "temporary_beside"]
@@ -39,15 +43,20 @@ _renameat2 = _renameat2_here()
 
 @contextmanager
 def naming(final: Path) -> Iterator[None]:
-    """Let a refusal name the folder that was asked for, not the temporary one beside it.
+    """Let an error name the folder that was asked for, not the temporary one beside it.
 
     Raises:
         FolderNotAllowedError: as the body did.
+        CheckpointWriteError: the same.
+        CheckpointDamagedError: the same.
     """
     try:
         yield
     except FolderNotAllowedError as error:
-        raise FolderNotAllowedError(path=str(final), allowed=error.allowed) from error
+        raise FolderNotAllowedError(path=str(final), allowed=error.allowed) from None
+    except (CheckpointWriteError, CheckpointDamagedError) as error:
+        reason = _temporary_name(final).sub(lambda _: final.name, error.reason)
+        raise type(error)(path=str(final), reason=reason) from None
 
 
 def temporary_beside(final: Path) -> Path:
@@ -84,12 +93,17 @@ def give_name(temporary: Path, final: Path) -> None:
     _clear_left(final)
 
 
+def _temporary_name(final: Path) -> re.Pattern[str]:
+    """Return what matches the names that ``temporary_beside`` makes of this one."""
+    return re.compile(re.escape(f".{final.name}.") + r"[0-9a-f]{8}\.partial")
+
+
 def _clear_left(final: Path) -> None:
     """Remove what killed saves of this name have left, a day after their last write.
 
     The new folder says what time it is, as the file system counts it.
     """
-    left = re.compile(re.escape(f".{final.name}.") + r"[0-9a-f]{8}\.partial")
+    left = _temporary_name(final)
     try:
         until = final.stat().st_mtime - _KEPT_S
         with os.scandir(final.parent) as entries:

@@ -234,12 +234,12 @@ class ServedMode(Mode):
         Raises:
             StepIncompleteError: if nobody does.
         """
-        rank = self._job.author.rank
+        job = self._job
         while True:
             try:
-                return await self._job.pservers.pull(plan, rank=rank, min_step=min_step)
+                return await job.pservers.pull(plan, **job.author.fields(), min_step=min_step)
             except StepIncompleteError:
-                if not self._job.communicator.session.life.orders.paused:
+                if not job.communicator.session.life.orders.paused:
                     raise
 
     async def _pull_ahead(self, plan: ReadPlan, step: int) -> list[Message]:

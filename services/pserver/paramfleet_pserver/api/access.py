@@ -33,6 +33,9 @@ ACTING = frozenset(
 )
 """Operations that a worker acts by, under its incarnation."""
 
+_MAY_ACT = frozenset({"pull"})
+"""Those of which some act: they say their incarnation."""
+
 _POLL_FRACTION = 0.25
 """Part of the patience between two looks at the registry."""
 
@@ -59,9 +62,10 @@ class IssuedIncarnations:
 
     def lets(self, operation: str, request: Request) -> bool:
         """Return whether a request may be served at once; nothing is read for it."""
-        if operation not in ACTING:
-            return True
         fields = request.message.fields
+        says_so = operation in _MAY_ACT and "incarnation" in fields
+        if operation not in ACTING and not says_so:
+            return True
         rank, incarnation = fields.get("rank"), fields.get("incarnation")
         if type(rank) is not int or type(incarnation) is not int:
             return False

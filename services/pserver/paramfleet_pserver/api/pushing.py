@@ -73,14 +73,19 @@ async def answer_pull(
 
     Raises:
         TablesDamagedError: if a change was applied in part.
+        FencedError: if ids are to be kept, and a newer incarnation of the worker is known.
         CapacityError: if there is no room for the rows that it would create; none is.
         TableMemoryError: if there is no memory for them; none is created.
     """
     training.machine.check_whole()
+    if pull.incarnation is not None:
+        training.fence(pull.rank, pull.incarnation)
     new = creating(pull)
     claims = await claim([table.wanted_by(rows) for table, rows in new], owners)
     versions = [part.table.version for part in pull.parts]
-    jobs, tensors = reading(pull)
+    jobs, tensors = reading(pull, keeps=training.is_latest(pull.rank, pull.incarnation))
+    if not training.machine.gate.has(pull.rank):  # it pushes no more
+        training.machine.store.forget(pull.rank)
     if new:
         command = Create(tuple((table, RowIds(rows.ids, rows.offsets)) for table, rows in new))
         end = training.execute(command, claims=claims, reads=jobs, alone=alone).applied

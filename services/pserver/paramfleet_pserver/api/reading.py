@@ -45,7 +45,11 @@ def pull_of_step(message: Message) -> Message:
         MalformedMessageError: if a field is missing or of a wrong type.
     """
     fields = Fields(message.fields, where="step")
-    wanted = {"rank": fields.integer("rank"), "parts": list(fields.parts("pull"))}
+    wanted = {
+        "rank": fields.integer("rank"),
+        "incarnation": fields.integer("incarnation"),
+        "parts": list(fields.parts("pull")),
+    }
     tensors = {
         name.removeprefix(_OF_PULL): tensor
         for name, tensor in message.tensors.items()
@@ -54,8 +58,11 @@ def pull_of_step(message: Message) -> Message:
     return Message(fields={**wanted, "min_version": 0}, tensors=tensors)
 
 
-def reading(pull: PullRequest) -> tuple[list[Job], dict[str, NDArray[Any]]]:
-    """Return the jobs that read what a pull asks for, and where they put it."""
+def reading(pull: PullRequest, *, keeps: bool) -> tuple[list[Job], dict[str, NDArray[Any]]]:
+    """Return the jobs that read what a pull asks for, and where they put it.
+
+    With ``keeps``, the worker's push may name the pull's ids from now on.
+    """
     jobs: list[Job] = []
     tensors: dict[str, NDArray[Any]] = {}
     for index, part in enumerate(pull.parts):
@@ -63,7 +70,7 @@ def reading(pull: PullRequest) -> tuple[list[Job], dict[str, NDArray[Any]]]:
         if isinstance(part.table, SparseTable) and part.rows is not None:
             jobs += part.table.pull_jobs(part.rows, create=part.create)
             tensors |= tensors_of(index, part.rows.rows)
-            if part.keep is not None:
+            if keeps and part.keep is not None:
                 ids, offsets = part.rows.ids, part.rows.offsets
                 part.table.pulled.keep(pull.rank, part.keep, ids, offsets)
         elif isinstance(part.table, DenseTable):

@@ -8,6 +8,7 @@ import asyncio
 from pathlib import Path
 
 from paramfleet_shared.checkpoint.manifest import FilePart, read_manifest, read_part
+from paramfleet_shared.checkpoint.one_manifest import of_one_manifest
 from paramfleet_shared.net.wire.message import MalformedMessageError, Message
 
 __all__ = ["SavedStates"]
@@ -104,4 +105,5 @@ def _read(folder: Path | None, digest: str, number: int) -> tuple[Path, int, Fil
         raise MalformedMessageError(where="states field 'file'", rule=rule)
     file = manifest.files[number]
     (spec,) = [table.spec for table in manifest.tables if table.spec.name == file.table]
-    return folder, number, read_part(folder, file, spec)
+    with of_one_manifest(folder, manifest):
+        return folder, number, read_part(folder, file, spec)

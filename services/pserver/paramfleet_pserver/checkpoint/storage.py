@@ -31,6 +31,7 @@ from paramfleet_shared.checkpoint.columns import ColumnsDiffer
 from paramfleet_shared.checkpoint.manifest import (
     MANIFEST,
     FilePart,
+    Manifest,
     ManifestError,
     SavedFile,
     StatesLeftOut,
@@ -39,6 +40,7 @@ from paramfleet_shared.checkpoint.manifest import (
     sync_directory,
     write_part,
 )
+from paramfleet_shared.checkpoint.one_manifest import of_one_manifest
 from paramfleet_shared.checkpoint.saved_ids import check_not_negative, refuse_doubled
 from paramfleet_shared.tables.routing import route
 from paramfleet_shared.tables.rows.batch import RowIds
@@ -161,7 +163,8 @@ async def load_tables(
         not_negative: Tables that take no negative ids.
 
     Raises:
-        ManifestError: if the folder is no readable checkpoint, is another, or lacks values.
+        ManifestError: if the folder is no readable checkpoint, is another or becomes one, or
+            lacks values.
         TableLimitError: if there are too many tables, or one is too wide.
         TableMemoryError: if there is no memory for one, beside what is in use.
         CheckpointDamagedError: if a file is not what was saved, or has an id that another one
@@ -170,6 +173,22 @@ async def load_tables(
             one of its name.
     """
     manifest = await asyncio.to_thread(read_manifest, directory, digest=digest)
+    with of_one_manifest(directory, manifest):
+        return await _load_tables(
+            store, owners, directory, manifest, apart=apart, not_negative=not_negative
+        )
+
+
+async def _load_tables(
+    store: TableStore,
+    owners: Owners,
+    directory: Path,
+    manifest: Manifest,
+    *,
+    apart: bool,
+    not_negative: Collection[str],
+) -> Loaded:
+    """Do as ``load_tables``, with the checkpoint's manifest."""
     saved = manifest.tables
     known = {table.spec.name: table.spec for table in store}
     specs = [_wanted(table.spec, known, store.num_shards) for table in saved]

@@ -97,6 +97,10 @@ class StalenessGate:
         self._ahead.pop(rank, None)
         return self._release()
 
+    def has(self, rank: Rank) -> bool:
+        """Return whether a worker is a member."""
+        return rank in self._committed
+
     def begin(self, rank: Rank, step: Step) -> bool:
         """Ask to begin a step; asking again is harmless.
 

@@ -84,6 +84,8 @@ class PullRequest(NamedTuple):
     """What a worker reads."""
 
     rank: Rank
+    incarnation: int | None
+    """Whose push may name the ids; None where none are kept."""
     min_version: int
     parts: tuple[PullPart, ...]
 
@@ -238,7 +240,13 @@ def pull_request(message: Message, store: TableStore) -> PullRequest:
                 keep=part.optional_integer("keep"),
             )
         )
-    return PullRequest(rank=rank, min_version=fields.integer("min_version"), parts=tuple(parts))
+    keeps = any(part.keep is not None for part in parts)
+    return PullRequest(
+        rank=rank,
+        incarnation=fields.integer("incarnation") if keeps else None,
+        min_version=fields.integer("min_version"),
+        parts=tuple(parts),
+    )
 
 
 def _values_of(part: Fields, table: Table) -> slice:

@@ -16,6 +16,7 @@ from paramfleet_shared.tables.encoding import (
     scale_shape,
     unpack_ids,
 )
+from paramfleet_shared.tables.partition import are_in_shards
 from paramfleet_shared.tables.rows.batch import RowIds
 from paramfleet_shared.tables.rowstore import RowShapeError
 
@@ -101,11 +102,15 @@ class PartIds:
 
         Raises:
             MalformedMessageError: if a tensor is missing, the bounds don't rise from 0 to
-                the number of ids, or packed ids aren't what they should be or too many.
+                the number of ids, packed ids aren't what they should be or too many, or an
+                id lies in another shard than its own.
             RowShapeError: if a tensor has another dtype or shape.
         """
         offsets = self._bounds(f"{index}.offsets", table)
-        return RowIds(self._ids(f"{index}.ids", table, offsets, packed=packed), offsets)
+        name = f"{index}.ids"
+        ids = self._ids(name, table, offsets, packed=packed)
+        _check_shards(name, table, ids, offsets)
+        return RowIds(ids, offsets)
 
     def read_known(
         self, index: int, table: SparseTable, *, rank: int, book: int, base: int | None
@@ -130,7 +135,9 @@ class PartIds:
         numbers = self._ids(name, table, known, packed=self._is_packed(name))
         name = f"{index}.ids"
         others = self._ids(name, table, offsets - known, packed=self._is_packed(name))
+        _check_shards(name, table, others, offsets - known)
         named = table.known.read(rank, book, numbers, others, base)
+        _check_shards(f"{index}.numbers", table, named, known)
         ids = np.empty(len(named) + len(others), np.int64)
         places = zip(offsets[:-1].tolist(), offsets[1:].tolist(), known.tolist(), strict=False)
         for shard, (start, stop, first) in enumerate(places):
@@ -174,3 +181,21 @@ class PartIds:
                 where=f"tensor {name!r}", rule=f"must be {num} packed ids"
             )
         return ids
+
+
+def _check_shards(
+    name: str, table: SparseTable, ids: NDArray[np.int64], offsets: NDArray[np.int64]
+) -> None:
+    """Pass if bounds put each id into the shard that it belongs to.
+
+    A row of another's would be there twice, and no checkpoint of both could be loaded.
+
+    Raises:
+        MalformedMessageError: if one lies elsewhere.
+    """
+    first, num_shards = table.hosted.start, table.spec.num_shards
+    if not are_in_shards(ids, offsets, first=first, num_shards=num_shards):
+        raise MalformedMessageError(
+            where=f"bounds of tensor {name!r}",
+            rule=f"must put each id into the one of {num_shards} shards that it belongs to",
+        )

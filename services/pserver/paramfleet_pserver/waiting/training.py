@@ -108,6 +108,10 @@ class Training:
         if self.identities.incarnation(rank) != incarnation:
             self.execute(Fence(rank, incarnation))
 
+    def is_latest(self, rank: Rank, incarnation: int | None) -> bool:
+        """Return whether no newer incarnation of a worker is known; False for None."""
+        return incarnation is not None and self.identities.incarnation(rank) == incarnation
+
     async def announce(self, news: Iterable[Announce | Announced]) -> None:
         """Let rows wait for workers, some at a time: others go on between them."""
         for each in news:

@@ -19,6 +19,7 @@ INT8 = Codec(
     rounding="feedback",
     has_scales=True,
     largest_of=largest_of,
+    least=-127,
     encode=to_int8,
     decode=from_int8,
     feed_back=feed_back_int8,

@@ -70,6 +70,8 @@ class Codec:
     """Of the numbers, where they have no scales."""
     largest_of: Callable[[NDArray[np.uint8]], NDArray[np.float64]] | None = None
     """Returns the most that rows of these scales can hold, NaN for the scale of NaN; [R]."""
+    least: int | None = None
+    """The least number that a row may have, where ``stored`` has one below it."""
     nan: int | None = None
     """The bits of NaN below the sign, where numbers with scales have one."""
     encode: Callable[[NDArray[np.float32], NDArray[Any], Any, int], None]

@@ -14,7 +14,7 @@ from paramfleet_shared.tables.kernels.basics.compiled import kernel, uncounted
 from paramfleet_shared.tables.kernels.basics.hashing import mix, shard_of
 from paramfleet_shared.tables.kernels.basics.sorting import sort_numbered
 
-__all__ = ["partition_ids"]
+__all__ = ["are_in_shards", "partition_ids"]
 
 _1 = np.uint64(1)
 
@@ -50,6 +50,23 @@ def partition_ids(
         homes[i] = mixed[places[i]]
     known = np.zeros(_places_for(offsets), np.int32)
     return _join_alike((parted, places, homes), known, ids, inverse, offsets)
+
+
+@uncounted
+def are_in_shards(
+    keys: NDArray[np.uint64], bounds: NDArray[np.int64], first: int, num_shards: int
+) -> bool:
+    """Return whether each key lies in its shard: ``first`` begins at ``bounds[0]``, and so on.
+
+    ``bounds`` rise, and are within ``keys``.
+    """
+    wrong = _1 ^ _1
+    for shard in range(bounds.size - 1):
+        here = np.uint64(first + shard)
+        own = keys[bounds[shard] : bounds[shard + 1]]
+        for i in range(own.size):
+            wrong |= shard_of(mix(own[i]), num_shards) ^ here
+    return bool(wrong == _1 ^ _1)
 
 
 @uncounted

@@ -15,6 +15,7 @@ from paramfleet.session.checkpoint.saving import Saving
 from paramfleet.session.session import Session
 from paramfleet_shared.checkpoint.manifest import ManifestError
 from paramfleet_shared.net.wire.message import Message
+from paramfleet_shared.testing.clock import FakeClock
 
 
 class Opens:
@@ -45,7 +46,7 @@ def opens() -> Iterator[Opens]:
 class Trained:
     """A model with buffers, and checkpoints A and B of it: after one step and after two."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, names: str = "AB") -> None:
         session = Session()
         session.init(RoleMaker(distributed=False))
         rows = fleet.nn.Embedding(9, 2, name="one")
@@ -53,9 +54,9 @@ class Trained:
         self.model = session.distributed_model(layers)
         inner = torch.optim.Adam(self.model.parameters(), lr=0.1)
         self.optimizer = session.distributed_optimizer(inner)
-        self.saving = Saving(session)
+        self.saving = Saving(session, FakeClock())
         self.states = {}
-        for name in "AB":
+        for name in names:
             self.optimizer.minimize(self.model(torch.arange(9)).pow(2).sum())
             self.saving.save_persistables(folder / name)
             self.states[name] = self.state()
@@ -103,6 +104,37 @@ def test_a_folder_that_is_replaced_during_a_load_is_refused_and_nothing_changed(
     assert trained.state() == trained.states["B"]
     trained.saving.load_model(tmp_path / "A")
     assert trained.state() == trained.states["B"]
+
+
+def load_rows(trained: Trained, folder: Path) -> None:
+    del trained
+    fleet.load_rows(folder, "one")
+
+
+def load_model(trained: Trained, folder: Path) -> None:
+    trained.saving.load_model(folder)
+
+
+@pytest.mark.parametrize("load", [load_rows, load_model])
+def test_a_folder_that_is_replaced_and_saved_again_as_it_was_is_refused_as_such(
+    tmp_path: Path, opens: Opens, load: Callable[[Trained, Path], None]
+) -> None:
+    trained = Trained(tmp_path, "A")
+    trained.saving.save_persistables(tmp_path / "again")  # of the same state and moment
+    trained.optimizer.minimize(trained.model(torch.arange(9)).pow(2).sum())
+    trained.saving.save_persistables(tmp_path / "B")
+
+    def replace(by: str) -> None:
+        (tmp_path / "A").rename(tmp_path / f"before-{by}")
+        (tmp_path / by).rename(tmp_path / "A")
+
+    def replace_twice() -> None:
+        replace("B")
+        opens.before("manifest.json", 1, lambda: replace("again"))
+
+    opens.before("table000.safetensors", 1, replace_twice)
+    with pytest.raises(ManifestError, match=r"replaced .* load it again"):
+        load(trained, tmp_path / "A")
 
 
 def test_links_in_a_circle_are_named(tmp_path: Path) -> None:

@@ -420,7 +420,7 @@ def test_a_module_s_state_that_does_not_fit_is_named(now: torch.nn.Linear, rule:
 class Broken(Place):
     """One that takes no state any more, not even its own."""
 
-    def __init__(self, error: type[Exception]) -> None:
+    def __init__(self, error: type[BaseException]) -> None:
         super().__init__()
         self.error = error
 
@@ -429,9 +429,12 @@ class Broken(Place):
         raise self.error("boom")
 
 
-@pytest.mark.parametrize("error", [RuntimeError, OSError, AssertionError, StopIteration])
+@pytest.mark.parametrize(
+    "error",
+    [RuntimeError, OSError, AssertionError, StopIteration, KeyboardInterrupt, SystemExit],
+)
 def test_one_that_takes_not_even_its_own_state_keeps_no_other_from_it(
-    error: type[Exception], caplog: pytest.LogCaptureFixture
+    error: type[BaseException], caplog: pytest.LogCaptureFixture
 ) -> None:
     weights = torch.nn.Linear(1, 1)
     objects: dict[str, Any] = {"weights": weights, "broken": Broken(error)}
@@ -454,6 +457,27 @@ def test_one_that_takes_not_even_its_own_state_keeps_no_other_from_it(
     (record,) = caplog.records
     assert record.message == "worker.state_not_put_back"
     assert vars(record)["registered"] == "broken"
+
+
+class Interrupted(Place):
+    """One during whose way back the user interrupts."""
+
+    def load_state_dict(self, state: Any) -> None:
+        if state == {"at": 0}:
+            raise KeyboardInterrupt
+        raise ValueError("unfit")
+
+
+def test_an_interrupt_while_states_are_put_back_ends_the_script() -> None:
+    objects = {"first": Place(), "second": Interrupted()}
+    registered = Registered()
+    registered.add(objects)
+    saved = SavedProgress(positions={0: {"first": {"at": 9}, "second": {"at": 9}}})
+
+    with pytest.raises(KeyboardInterrupt):
+        registered.take(saved, rank=0, workers=1)
+
+    assert objects["first"].at == 0
 
 
 class Meter:

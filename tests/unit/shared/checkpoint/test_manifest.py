@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -139,6 +140,23 @@ def test_a_manifest_of_before_rows_were_counted_is_read(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text(json.dumps(document))
 
     assert len(read_manifest(tmp_path).files) == 2
+
+
+@pytest.mark.parametrize("spec", [ROWS, FLAT], ids=["sparse", "dense"])
+def test_a_file_longer_than_its_rows_is_refused_before_memory_is_taken(
+    tmp_path: Path, spec: TableSpec
+) -> None:
+    part = FilePart(values=floats(4), states=floats(0, 4))
+    saved = write_part(tmp_path, "a", spec, sparse_part() if spec is ROWS else part)
+    os.truncate(tmp_path / "a", 1 << 32)  # a hole, which takes no place on the disk
+    tracemalloc.start()
+
+    with pytest.raises(CheckpointDamagedError, match=r"4294967296 bytes .* of \d rows"):
+        read_part(tmp_path, replace(saved, bytes=1 << 32), spec)
+
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1 << 20
 
 
 def test_a_file_has_each_id_once(tmp_path: Path) -> None:

@@ -193,12 +193,33 @@ def test_infinities_and_nan_are_seen_on_the_other_side(dtype: WireDtype) -> None
 
 
 def test_an_int8_row_is_judged_by_its_scale() -> None:
-    rows = np.full((256, 2), -128, np.int8)
+    rows = np.full((256, 2), -127, np.int8)
     encoded = Encoded(rows, np.arange(256, dtype=np.uint8))
 
     assert not is_finite(encoded, "int8")
     assert num_nonfinite(encoded, "int8") == 1
     assert np.isfinite(decode_rows(encoded.part(slice(0, 255)), "int8")).all()
+
+
+@pytest.mark.parametrize("shape", [(3, 2), (3 * DENSE_WIDTH,)])
+def test_a_number_that_int8_does_not_have_is_refused(shape: tuple[int, ...]) -> None:
+    rows = np.full(shape, -127, np.int8)
+    encoded = Encoded(rows, np.array([3, 120, 132], np.uint8))
+    assert is_finite(encoded, "int8")
+
+    rows[-1:] = -128
+
+    assert not is_finite(encoded, "int8")
+    assert num_nonfinite(encoded, "int8") == 1
+
+
+@pytest.mark.parametrize(("code", "log2"), [(120, -3), (132, 0)])
+def test_no_number_of_int8_equals_the_limit_that_it_must_be_below(code: int, log2: int) -> None:
+    scales = np.array([code], np.uint8)
+    for number in range(-128, 128):
+        encoded = Encoded(np.array([[number]], np.int8), scales)
+        below = abs(float(decode_rows(encoded, "int8")[0, 0])) < 2.0**log2
+        assert is_finite(encoded, "int8", log2=log2) is below
 
 
 def test_a_vector_of_int8_is_judged_part_by_part() -> None:

@@ -6,7 +6,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from paramfleet_shared.tables.partition import partition
+from paramfleet_shared.tables.partition import are_in_shards, partition
 from paramfleet_shared.tables.routing import route
 from paramfleet_shared.tables.rowstore import RowShapeError
 
@@ -50,6 +50,28 @@ def test_inside_a_shard_ids_can_be_sorted_by_value(ids: np.ndarray, num_shards: 
     shards = np.repeat(np.arange(num_shards), np.diff(offsets))
     expected = by_appearance.ids[np.lexsort((by_appearance.ids, shards))]
     np.testing.assert_array_equal(unique, expected)
+
+
+@given(ids=IDS, num_shards=NUM_SHARDS, place=st.integers(0, 300), data=st.data())
+def test_an_id_in_another_shard_than_its_own_is_noticed(
+    ids: np.ndarray, num_shards: int, place: int, data: st.DataObject
+) -> None:
+    unique, _, offsets = partition(ids, num_shards)
+    start = data.draw(st.integers(0, num_shards - 1))
+    stop = data.draw(st.integers(start + 1, num_shards))
+    bounds = offsets[start : stop + 1] - offsets[start]
+    own = unique[offsets[start] : offsets[stop]].copy()
+    assert are_in_shards(own, bounds, first=start, num_shards=num_shards)
+    if not len(own):
+        return
+    place %= len(own)
+    shard = int(np.searchsorted(bounds, place, side="right")) - 1 + start
+    own[place] = data.draw(st.integers(-(2**63), 2**63 - 1))
+    stays = partition(own[place : place + 1], num_shards).offsets[shard : shard + 2].tolist()
+
+    found = are_in_shards(own, bounds, first=start, num_shards=num_shards)
+
+    assert found is (stays == [0, 1])
 
 
 @given(ids=IDS, num_shards=NUM_SHARDS)

@@ -1,7 +1,11 @@
 """What a failing save leaves behind."""
 
 import json
+import resource
 import shutil
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +18,7 @@ from paramfleet.config.roles import RoleMaker
 from paramfleet.session.checkpoint import whole_folders
 from paramfleet.session.checkpoint.saving import Saving
 from paramfleet.session.session import Session
+from paramfleet.training.optimizer import LoadIncompleteError
 from paramfleet_shared.checkpoint.manifest import (
     CheckpointDamagedError,
     CheckpointWriteError,
@@ -111,11 +116,103 @@ def test_each_table_keeps_the_steps_that_its_optimizer_counts(tmp_path: Path) ->
     assert {table.spec.kind: table.version for table in tables} == {"sparse": 18, "dense": 9}
 
 
+class Interrupted(torch.nn.Linear):
+    """A module that the user interrupts while it takes its state, until it ``goes_on``."""
+
+    goes_on = False
+
+    def get_extra_state(self) -> dict[str, int]:
+        return {"seen": 1}
+
+    def set_extra_state(self, state: Any) -> None:
+        del state
+        if not self.goes_on:
+            raise KeyboardInterrupt
+
+
+def test_a_load_that_is_interrupted_lets_no_step_follow_until_another(tmp_path: Path) -> None:
+    session = Session()
+    session.init(RoleMaker(distributed=False))
+    inner = Interrupted(2, 1)
+    model = session.distributed_model(torch.nn.Sequential(inner))
+    optimizer = session.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+    saving = Saving(session)
+    saving.save_persistables(tmp_path / "one")
+
+    with pytest.raises(KeyboardInterrupt):
+        saving.load_model(tmp_path / "one")
+
+    with pytest.raises(LoadIncompleteError, match="KeyboardInterrupt"):
+        optimizer.minimize(model(torch.ones(1, 2)).sum())
+    inner.goes_on = True
+    saving.load_model(tmp_path / "one")
+    optimizer.minimize(model(torch.ones(1, 2)).sum())
+
+
 def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
     trained("c")[1].save_persistables(tmp_path / "one")
 
     with pytest.raises(ManifestError, match="doesn't have"):
         trained("d")[1].load_model(tmp_path / "one")
+
+
+@contextmanager
+def files_of_at_most(num_bytes: int) -> Iterator[None]:
+    """Let the system refuse what would make a file longer, as a full disk does."""
+    former = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, former[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, former)
+
+
+def wide() -> Saving:
+    """Return the saving of a model whose largest file is that of its dense parameters."""
+    session = Session()
+    session.init(RoleMaker(distributed=False))
+    model = session.distributed_model(
+        torch.nn.Sequential(fleet.nn.Embedding(9, 200, name="w"), torch.nn.Linear(200, 200))
+    )
+    session.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+    return Saving(session)
+
+
+@pytest.mark.parametrize(
+    ("function", "more"),
+    [
+        ("save_persistables", -1000),
+        ("save_inference_model", -1000),
+        ("save_inference_model", 600),
+    ],
+    ids=["persistables", "inference-parts", "inference-model"],
+)
+def test_what_the_system_refuses_is_named_by_the_folder_that_was_asked_for(
+    tmp_path: Path, function: str, more: int
+) -> None:
+    saving = wide()
+    save = getattr(saving, function)
+    saving.save_persistables(tmp_path / "plain")
+    most = max(each.stat().st_size for each in (tmp_path / "plain").iterdir())
+
+    with files_of_at_most(most + more), pytest.raises(CheckpointWriteError) as caught:
+        save(tmp_path / "ck")
+
+    assert caught.value.path == str(tmp_path / "ck")
+    assert str(caught.value).startswith(f"{tmp_path / 'ck'}: ")
+    shown = "".join(traceback.format_exception(caught.value))
+    assert ".partial" not in shown
+    assert [path.name for path in tmp_path.iterdir()] == ["plain"]
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="no /proc")
+@pytest.mark.parametrize("function", ["save_persistables", "save_inference_model"])
+def test_a_folder_that_can_not_be_made_is_named_as_it_was_asked_for(function: str) -> None:
+    with pytest.raises(CheckpointWriteError) as caught:
+        getattr(wide(), function)("/proc/ck")
+
+    assert caught.value.path == "/proc/ck"
+    assert ".partial" not in "".join(traceback.format_exception(caught.value))
 
 
 def test_saving_needs_a_model() -> None:
