@@ -25,8 +25,8 @@ FLOOR_PERCENT = 95.0
 ALONE = "slow_machine"
 """The mark of tests whose bounds hold only while nothing else runs."""
 
-AT_ONCE = ("--numprocesses=4", "--dist=loadfile", "--no-loadscope-reorder", "--durations=25")
-"""How most of the suite runs: four files at once on two cores, because tests of processes
+AT_ONCE = ("--numprocesses=3", "--dist=loadfile", "--no-loadscope-reorder", "--durations=25")
+"""How most of the suite runs: three files at once on two cores, because tests of processes
 often wait; in the order that ``ORDER`` gives."""
 
 ORDER = ("compose", "processes", "security", "integration")

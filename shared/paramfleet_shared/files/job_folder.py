@@ -6,7 +6,8 @@ command line finds it. Folder and files are of mode 0700 and 0600.
 
 The launcher holds a lock on the folder while it runs. So a second launch of the same name
 sees that the first one runs, and a folder whose lock is free was left by a launcher that was
-killed: the next one clears it away. (systemd leaves locked folders of ``/tmp`` alone, too.)
+killed: the next launch of this user removes it, whatever its name. (systemd leaves locked
+folders of ``/tmp`` alone, too.)
 """
 
 import contextlib
@@ -160,7 +161,7 @@ class JobFolder:
 
     @classmethod
     def claim(cls, root: Path, job: str) -> "JobFolder":
-        """Make a job's folder and hold it until ``close``; what a dead launch left goes.
+        """Make a job's folder and hold it until ``close``; what dead launches left goes.
 
         Args:
             root: ``runtime_dir``.
@@ -169,29 +170,46 @@ class JobFolder:
         Raises:
             JobRunsError: if a running launcher has it.
             UnsafeFolderError: if somebody else could read it.
+            OSError: if there can't be locks.
         """
         folder = cls(root / _name_of(job))
-        for _ in range(100):  # somebody else may clear it away between two steps
-            with contextlib.suppress(FileExistsError):
-                folder.path.mkdir(mode=0o700)
+        with _locked(root):  # else another launch could take this folder for a dead one's
+            folder._take(job)
             try:
-                _require_private(folder.path)
-                lock = os.open(folder.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+                _remove_dead(root)
+            except BaseException:
+                folder.close()
+                raise
+        return folder
+
+    def _take(self, job: str) -> None:
+        """Make the folder, lock it and empty it.
+
+        Raises:
+            JobRunsError: if a running launcher has it.
+            UnsafeFolderError: if somebody else could read it.
+        """
+        for _ in range(100):  # its launcher may remove it between two steps
+            with contextlib.suppress(FileExistsError):
+                self.path.mkdir(mode=0o700)
+            try:
+                _require_private(self.path)
+                lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             except FileNotFoundError:
                 continue
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
                 os.close(lock)
-                facts = folder.facts()
+                facts = self.facts()
                 pid, launch = (facts.pid, facts.launch) if facts else (0, "?")
                 raise JobRunsError(job=job, pid=pid, launch=launch) from error
-            if _is_same(lock, folder.path):
-                folder._lock = lock
-                _clear(folder.path)
-                return folder
+            if _is_same(lock, self.path):
+                self._lock = lock
+                _clear(self.path)
+                return
             os.close(lock)
-        raise UnsafeFolderError(path=str(folder.path), reason="it is replaced all the time")
+        raise UnsafeFolderError(path=str(self.path), reason="it is replaced all the time")
 
     @classmethod
     def find(cls, root: Path, job: str) -> "JobFolder | None":
@@ -286,6 +304,37 @@ def _is_same(descriptor: int, path: Path) -> bool:
     with contextlib.suppress(FileNotFoundError):
         return os.path.samestat(os.fstat(descriptor), path.lstat())
     return False
+
+
+@contextlib.contextmanager
+def _locked(root: Path) -> Iterator[None]:
+    """Hold the lock on the folder of all jobs: one launch at a time makes or removes some."""
+    lock = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _remove_dead(root: Path) -> None:
+    """Remove the folders of launchers that were killed; what is no job's folder stays."""
+    for path in root.iterdir():
+        folder = JobFolder(path)
+        if folder.facts() is None:
+            continue
+        try:
+            _require_private(path)
+            lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        except (OSError, UnsafeFolderError):
+            continue
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(path, ignore_errors=True)
+        except OSError:  # its launcher lives
+            pass
+        finally:
+            os.close(lock)
 
 
 def _clear(path: Path) -> None:

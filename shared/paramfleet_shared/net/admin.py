@@ -106,7 +106,7 @@ class AdminServer:
         self._look: asyncio.TimerHandle | None = None
         gate = gate or Gate()
         app = web.Application(
-            middlewares=[_watch, gate.middleware, self._read_in_time],
+            middlewares=[_watch, gate.middleware, _keep_known, self._read_in_time],
             client_max_size=limits.max_body_bytes,
         )
         app[GATE] = gate
@@ -164,7 +164,11 @@ class AdminServer:
             is_admin=True,
         )
         self._listener = listener = Listener(
-            self._guard, ConnectionTable(quota), clock=self._clock, server=_NAME, tls=self._tls
+            self._guard,
+            ConnectionTable(quota, evicts=True),
+            clock=self._clock,
+            server=_NAME,
+            tls=self._tls,
         )
         bound = await listener.open(host, port)
         self._schedule_look()
@@ -240,9 +244,8 @@ class AdminServer:
 @web.middleware
 async def _watch(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Let the connection know that a head is whole."""
-    transport = request.transport
-    guarded = None if transport is None else transport.get_protocol()
-    if not isinstance(guarded, Guarded):
+    guarded = _guarded_of(request)
+    if guarded is None:
         return await handler(request)
     guarded.began()
     try:
@@ -252,3 +255,18 @@ async def _watch(request: web.Request, handler: Handler) -> web.StreamResponse:
         return answer
     finally:
         guarded.ended()
+
+
+@web.middleware
+async def _keep_known(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Let the connection know that its caller is known; before the body, which may be long."""
+    guarded = _guarded_of(request)
+    if guarded is not None and identity_of(request) is not NOBODY:
+        guarded.prove()
+    return await handler(request)
+
+
+def _guarded_of(request: web.Request) -> Guarded | None:
+    transport = request.transport
+    guarded = None if transport is None else transport.get_protocol()
+    return guarded if isinstance(guarded, Guarded) else None

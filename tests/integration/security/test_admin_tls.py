@@ -1,5 +1,6 @@
 """Admin pages under TLS: who sees what, with real certificates and tokens."""
 
+import asyncio
 import contextlib
 import ssl
 from collections.abc import AsyncIterator
@@ -12,10 +13,11 @@ from aiohttp import web
 from click.testing import CliRunner
 
 from paramfleet_shared.net.access import gate_of, requires
-from paramfleet_shared.net.admin import AdminServer
+from paramfleet_shared.net.admin import AdminLimits, AdminServer
 from paramfleet_shared.net.tls import MEMBER_ROLES, tls_of
 from paramfleet_shared.settings.config import JobSettings
 from paramfleet_shared.telemetry.logs_and_metrics import MetricRegistry
+from paramfleet_shared.testing.patience import LATE_S
 from paramfleet_worker.app.commands.tokens import tokens
 
 
@@ -25,7 +27,9 @@ async def pause(_request: web.Request) -> web.Response:
 
 
 @contextlib.asynccontextmanager
-async def serving(settings: JobSettings) -> AsyncIterator[str]:
+async def serving(
+    settings: JobSettings, *, limits: AdminLimits | None = None
+) -> AsyncIterator[str]:
     tls = tls_of(settings, "coordinator")
     pages = tls and tls.accepts(*MEMBER_ROLES, protocol="http/1.1")
     server = AdminServer(
@@ -35,6 +39,7 @@ async def serving(settings: JobSettings) -> AsyncIterator[str]:
         routes=[web.post("/pause", pause)],
         gate=gate_of(settings, pages),
         tls=pages,
+        limits=limits or AdminLimits(),
     )
     port = await server.start("127.0.0.1", 0)
     try:
@@ -140,3 +145,24 @@ async def test_a_revoked_token_opens_nothing_more(tmp_path: Path) -> None:
         runner.invoke(tokens, ["revoke", "--file", str(path), "admin"])
 
         assert (await ask(url, "/pause", token=made))[0] == 401
+
+
+async def test_strangers_who_begin_no_handshake_give_way(certificates: Any) -> None:
+    limits = AdminLimits(max_connections_per_peer=4)
+    async with (
+        serving(settings_of(certificates), limits=limits) as url,
+        contextlib.AsyncExitStack() as stack,
+    ):
+        port = int(url.rpartition(":")[2])
+        silent = []
+        for _ in range(4):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            stack.callback(writer.close)
+            silent.append(reader)
+
+        context = shown(certificates, "admin")
+        assert (await ask(url, "/status", context=context))[0] == 200
+
+        async with asyncio.timeout(LATE_S):
+            with contextlib.suppress(ConnectionError):
+                assert await silent[0].read() == b""

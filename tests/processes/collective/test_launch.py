@@ -26,6 +26,8 @@ print("out", rank, os.getpid(), *fleet.worker_endpoints(), flush=True)
 print("err", rank, file=sys.stderr, flush=True)
 if rank == 1 and "fail" in sys.argv:
     sys.exit(7)
+if rank == 1 and "raise" in sys.argv:
+    raise ValueError("no data")
 if "stay" in sys.argv:
     signal.pause()
 fleet.stop_worker()
@@ -58,6 +60,17 @@ def test_lines_are_labelled_logs_kept_and_the_failed_worker_is_named(tmp_path: P
     assert "[launcher] the job failed: worker 1 exited with code 7" in ended.stderr
     log = (tmp_path / "log" / "workerlog.1").read_text(encoding="utf-8")
     assert sorted(line[:5] for line in log.splitlines()) == ["err 1", "out 1"]
+
+
+def test_the_last_line_names_the_error_that_ended_the_failed_worker(tmp_path: Path) -> None:
+    ended = subprocess.run(
+        tied([*LAUNCH, "--nproc_per_node=2", script(tmp_path), "raise"]),
+        cwd=tmp_path, capture_output=True, text=True, timeout=WITHIN_S, check=False,
+    )  # fmt: skip
+
+    assert ended.returncode == 1
+    last = "[launcher] the job failed: worker 1 exited with code 1 (ValueError: no data)"
+    assert ended.stderr.splitlines()[-1] == last
 
 
 def test_two_machines_find_each_other_by_their_addresses(

@@ -56,6 +56,8 @@ def test_the_last_twenty_lines_of_the_dead_one_are_shown(launch: Callable[..., A
     assert shown[-1] == "RuntimeError: the loss is nan"
     assert "line 29" in shown
     assert "line 5" not in shown
+    last = "the job failed: worker 1 exited with code 1 (RuntimeError: the loss is nan)"
+    assert launched.said[-1] == last
 
 
 @pytest.mark.parametrize("name", ["worker 1", "pserver 0"])

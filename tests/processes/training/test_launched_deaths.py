@@ -30,14 +30,16 @@ END_WITHIN_S = 100.0
 class Launched:
     """``paramfleet launch`` with all its output in one file."""
 
-    def __init__(self, folder: Path, *args: str, options: Sequence[str] = ()) -> None:
+    def __init__(
+        self, folder: Path, *args: str, options: Sequence[str] = (), script: Path = SCRIPT
+    ) -> None:
         self.mark = f"--mark={uuid.uuid4().hex}"
         sizes = ["--server_num=1", "--worker_num=2"]
         command = [sys.executable, "-m", "paramfleet_worker", "launch", *sizes]
         self._path = folder / "launch.out"
         self._file: IO[bytes] = self._path.open("wb")
         self.process = subprocess.Popen(
-            tied([*command, *options, str(SCRIPT), *args, self.mark]),
+            tied([*command, *options, str(script), *args, self.mark]),
             cwd=folder,
             stdin=subprocess.DEVNULL,
             stdout=self._file,
@@ -103,6 +105,20 @@ def launch(tmp_path: Path) -> Iterator[Callable[..., Launched]]:
     yield run
     for each in started:
         each.close()
+
+
+@pytest.mark.parametrize("mode", ["sync", "async", "geo"])
+def test_the_last_line_says_which_error_ended_the_first_worker(
+    launch: Callable[..., Launched], mode: str
+) -> None:
+    bad = SCRIPT.with_name("train_bad.py")
+    launched = launch(f"--mode={mode}", "--nan=row", "--uncaught", script=bad)
+
+    assert launched.process.wait(END_WITHIN_S) == 1
+
+    last = launched.said[-1]
+    assert last.startswith("the job failed: worker 1 exited with code 1 (GradientError: "), last
+    assert launched.failures[-1] == last
 
 
 @pytest.mark.parametrize("mode", ["sync", "async", "geo"])

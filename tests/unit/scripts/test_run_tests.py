@@ -109,9 +109,9 @@ def run_whole(tmp_path: Path, **tests: str) -> "subprocess.CompletedProcess[str]
     for name, text in tests.items():
         (tmp_path / "tests" / "unit" / f"test_{name}.py").write_text(text)
     text = RUNNER.read_text()
-    assert "--numprocesses=4" in text
+    assert "--numprocesses=3" in text
     runner = tmp_path / RUNNER.name  # one process is enough for two tests, and starts sooner
-    runner.write_text(text.replace("--numprocesses=4", "--numprocesses=1"))
+    runner.write_text(text.replace("--numprocesses=3", "--numprocesses=1"))
     return started(tmp_path, runner=runner)
 
 

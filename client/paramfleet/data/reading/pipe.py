@@ -2,9 +2,10 @@
 
 The command waits when its output isn't read: the pipe between them is all that is
 buffered. It has a process group of its own, which is killed if its output isn't read to the
-end, also when this process exits.
+end, also when this process ends, however it ends: a keeper of this process watches that.
 """
 
+import atexit
 import contextlib
 import fcntl
 import io
@@ -21,6 +22,7 @@ from paramfleet.data.reading.paddlerec import PADDLE_NAMES
 from paramfleet_shared.errors import ContractError, FleetError
 from paramfleet_shared.settings.config import read_environment
 from paramfleet_shared.system.clock import Clock
+from paramfleet_shared.system.processes.keeping import Keeper, behind_gate
 
 __all__ = ["Pipe", "PipeFailedError", "PipeTimeoutError"]
 
@@ -31,6 +33,12 @@ _KEPT_LINES = 10
 
 _END_POLL_S = 0.02
 """Between two looks whether a command has ended that has closed its output."""
+
+
+_keepers: dict[int, Keeper] = {}
+"""By process id: a fork has one of its own."""
+
+_starting = threading.Lock()
 
 
 class PipeFailedError(ContractError):
@@ -81,16 +89,9 @@ class Pipe:
         self._is_open = True
         self._feed_error: FleetError | None = None
         is_plain = isinstance(opened, io.BufferedReader) and _has_descriptor(opened)
-        self._process = subprocess.Popen(  # noqa: S602 - the user's own command line
-            command,
-            shell=True,
-            stdin=opened if is_plain else subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=_environment(),
-            start_new_session=True,
-        )
-        self._kill = weakref.finalize(self, _kill, self._process)
+        keeper = _keeper()
+        self._process = _start(command, opened if is_plain else subprocess.PIPE, keeper=keeper)
+        self._kill = weakref.finalize(self, _kill, self._process, keeper)
         assert self._process.stdout is not None
         assert self._process.stderr is not None
         with contextlib.suppress(OSError):  # the user's limit of pipe memory is reached
@@ -195,12 +196,44 @@ def _environment() -> dict[str, str]:
     return {**environment, "PYTHONPATH": os.pathsep.join(path)}
 
 
-def _kill(process: subprocess.Popen[bytes]) -> None:
+def _keeper() -> Keeper:
+    """Return the keeper of this process's commands."""
+    with _starting:
+        keeper = _keepers.get(os.getpid())
+        if keeper is None:
+            keeper = _keepers[os.getpid()] = Keeper()
+            atexit.register(keeper.close)
+        return keeper
+
+
+def _start(command: str, stdin: IO[bytes] | int, *, keeper: Keeper) -> subprocess.Popen[bytes]:
+    """Start a command for the shell, which runs once the keeper knows its group."""
+    waiting, gate = os.pipe()
+    try:
+        process = subprocess.Popen(  # noqa: S603 - the user's own command line
+            behind_gate(["/bin/sh", "-c", command], gate=waiting),
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=_environment(),
+            start_new_session=True,
+            pass_fds=(waiting,),
+        )
+        keeper.add(process.pid)
+        os.write(gate, b"\n")
+    finally:
+        os.close(waiting)
+        os.close(gate)
+    return process
+
+
+def _kill(process: subprocess.Popen[bytes], keeper: Keeper) -> None:
     """Kill a command that still runs, and what it has started."""
     if process.poll() is None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+    keeper.discard(process.pid)
 
 
 def _has_descriptor(opened: IO[bytes]) -> bool:

@@ -120,6 +120,8 @@ class Report:
     """``exited with code 7``; what the registry says stands in brackets."""
     local: bool
     """Whether this launcher started it, and so has its log."""
+    reason: str = ""
+    """Why it exited, as it has reported itself to the registry."""
 
 
 @dataclass(frozen=True, slots=True)

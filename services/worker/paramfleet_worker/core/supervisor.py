@@ -273,12 +273,16 @@ class Supervisor:
         if self._suspected is None:  # an interrupt needs no report
             return []
         name, how = self._suspected
-        if self._record is not None and self._record.name != name:
-            name, how = self._record.name, f"({self._record.reason})"
-            how = describe_exit(self._exits[name]) if self._exits.get(name) else how
+        reason = ""
+        if self._record is not None:
+            if self._record.name != name:
+                name, how = self._record.name, f"({self._record.reason})"
+                how = describe_exit(self._exits[name]) if self._exits.get(name) else how
+            if self._exits.get(name, 0) > 0 and self._record.reason != how:
+                reason = self._record.reason
         self._code = _exit_code(self._exits.get(name))
         local = name in self._exits or name in self._alive
-        return [Report(name, how, local=local)]
+        return [Report(name, how, local=local, reason=reason)]
 
     # -- what the time and the survivors ask for
 

@@ -27,12 +27,17 @@ def tied(command: Sequence[str]) -> list[str]:
     return _through("now", command)
 
 
-def behind_gate(command: Sequence[str]) -> list[str]:
-    """Return what starts a command that waits for a byte on its standard input first.
+def behind_gate(command: Sequence[str], *, gate: int = 0) -> list[str]:
+    """Return what starts a command that waits for a byte on a descriptor first.
 
     So a keeper can be notified of it before it does anything. It is ``tied`` as well.
+
+    Args:
+        command: Program and arguments.
+        gate: The descriptor, which the command doesn't get; 0 is its standard input, which is
+            empty then.
     """
-    return _through("gate", command)
+    return _through(f"gate{gate}", command)
 
 
 class Keeper:
@@ -76,7 +81,7 @@ class Keeper:
         assert self._process.stdin is not None, "it was asked for"
         try:
             self._process.stdin.write(line.encode())
-        except BrokenPipeError:  # somebody killed the keeper
+        except (BrokenPipeError, ValueError):  # somebody killed the keeper, or closed it
             return
 
 

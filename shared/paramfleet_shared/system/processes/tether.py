@@ -1,10 +1,11 @@
 """What a started process runs first: tie its life to its starter's, then become its command.
 
 Started as a bare script, ``python -I -S tether.py PID HOW command...``. Linux then kills the
-process when the thread that started it ends; PID 0 asks for no tie. With the HOW ``gate``
+process when the thread that started it ends; PID 0 asks for no tie. With the HOW ``gate0``
 the command starts only after a byte on the standard input, by when the starter has put the
 process on its keeper's list; if the pipe ends instead, the starter died in between, and the
-command never starts. With ``now`` it starts at once, with the standard input it was given.
+command never starts. ``gate5`` waits on descriptor 5, and leaves the standard input alone. With
+``now`` it starts at once, with the standard input it was given.
 """
 
 import ctypes
@@ -37,12 +38,15 @@ def main() -> None:
     starter, how, *command = sys.argv[1:]
     if not tie(int(starter)):
         sys.exit(1)
-    if how == "gate":
-        if not os.read(0, 1):
+    if how != "now":
+        gate = int(how.removeprefix("gate"))
+        if not os.read(gate, 1):
             sys.exit(1)
-        nothing = os.open(os.devnull, os.O_RDONLY)
-        os.dup2(nothing, 0)
-        os.close(nothing)
+        os.close(gate)
+        if gate == 0:
+            os.open(os.devnull, os.O_RDONLY)  # the lowest that is free
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them; exec keeps that
+        signal.signal(number, signal.SIG_DFL)
     try:
         os.execvp(command[0], command)  # noqa: S606 -- no shell is what we want
     except OSError as exc:

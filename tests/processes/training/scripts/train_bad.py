@@ -13,6 +13,8 @@ parser.add_argument("--nan", default="", help="where worker 1's gradient is NaN 
 parser.add_argument("--bad_rate", action="store_true", help="worker 1's is NaN in step 3")
 parser.add_argument("--dim_of_1", type=int, default=4, help="worker 1's row width")
 parser.add_argument("--out_of_1", type=int, default=1, help="worker 1's dense width")
+parser.add_argument("--uncaught", action="store_true", help="let the refusal end worker 1")
+parser.add_argument("--mark", help="by which a test finds this process")
 args = parser.parse_args()
 
 
@@ -77,6 +79,8 @@ for step in range(5):
         try:
             optimizer.step()
         except (GradientError, LearningRateError) as error:
+            if args.uncaught:
+                raise
             print(f"refused: {error}", flush=True)
         optimizer.zero_grad()
         inner.param_groups[0]["lr"] = 0.1

@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import select
 import shlex
 import subprocess
 import sys
@@ -33,6 +34,7 @@ from paramfleet.data.reading.files import (
 from paramfleet.data.reading.pipe import PipeFailedError, PipeTimeoutError
 from paramfleet_shared.settings.config import SettingError, UnknownSettingError
 from paramfleet_shared.system.processes.keeping import tied
+from paramfleet_shared.testing.patience import LATE_S
 
 SLOTS = [Slot("label", dense=True), Slot("price", "float32"), Slot("words")]
 
@@ -396,6 +398,36 @@ def test_a_process_that_ends_takes_its_commands_with_it(
     assert ended.returncode == 7
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text()), 0)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="pidfd_open is Linux's")
+def test_a_process_that_is_killed_takes_its_commands_and_their_children_with_it(
+    files: list[str],
+) -> None:
+    script = (
+        "import sys\n"
+        "from paramfleet.data import QueueDataset, Slot\n"
+        "dataset = QueueDataset()\n"
+        "command = 'sleep 1000 >&- 2>&- & echo 1 $$; echo 1 $!; wait'\n"
+        "dataset.init(use_var=[Slot('label')], pipe_command=command, batch_size=2)\n"
+        f"dataset.set_filelist({files[:1]!r})\n"
+        "for batch in dataset:\n"
+        "    print(*batch['label'].values.tolist(), flush=True)\n"
+    )
+    command = tied([sys.executable, "-c", script])
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        started = [int(word) for word in process.stdout.readline().split()]
+        watched = [os.pidfd_open(pid) for pid in started]
+
+        process.kill()
+
+        ended = [select.select([each], [], [], LATE_S)[0] for each in watched]
+    for each in watched:
+        os.close(each)
+    assert len(started) == 2
+    assert all(ended)
 
 
 def test_an_unmodified_reader_script_is_a_pipe_command(made: Made, tmp_path: Path) -> None:

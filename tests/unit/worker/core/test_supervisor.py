@@ -193,7 +193,7 @@ def test_a_named_process_of_our_own_gets_half_a_second_for_its_last_words() -> N
     assert supervisor.handle(RecordRead(FailureRecord(BOB, "ValueError")), 10.1) == []
     told = supervisor.handle(Exited(BOB, 3), 10.2)
 
-    assert told[0] == Report(BOB, "exited with code 3", local=True)
+    assert told[0] == Report(BOB, "exited with code 3", local=True, reason="ValueError")
 
 
 def test_a_named_process_that_hangs_is_reported_with_the_reason_of_the_record() -> None:
@@ -207,7 +207,20 @@ def test_a_named_process_that_hangs_is_reported_with_the_reason_of_the_record() 
     assert Signal((COORDINATOR, SERVER, BOB), signal.SIGTERM) in told
 
 
-def test_a_record_that_names_the_first_death_adds_nothing() -> None:
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [("GradientError: nan", "GradientError: nan"), ("exited with code 1", "")],
+)
+def test_the_record_says_why_the_first_one_exited(said: str, reason: str) -> None:
+    supervisor = launched()
+    supervisor.handle(Exited(BOB, 1), 10.0)
+
+    told = supervisor.handle(RecordRead(FailureRecord(BOB, said)), 10.1)
+
+    assert told[0] == Report(BOB, "exited with code 1", local=True, reason=reason)
+
+
+def test_a_record_that_names_a_process_that_was_killed_adds_nothing() -> None:
     supervisor = launched()
     supervisor.handle(Exited(BOB, -9), 10.0)
 

@@ -25,6 +25,7 @@ from paramfleet_shared.errors import UnavailableError
 from paramfleet_shared.system.processes.keeping import tied
 from paramfleet_worker.app.launch.planning import NotMyJobError
 from paramfleet_worker.config import LaunchSettings
+from paramfleet_worker.core.causes import TRACEBACK_LINES, cause_in
 from paramfleet_worker.core.environment import runtime_environment
 from paramfleet_worker.core.events import ProcessName, describe_exit
 from paramfleet_worker.core.topology import Host
@@ -236,8 +237,12 @@ def _tell(streams: Streams, console: Console, failures: Mapping[int, ProcessFail
 
     rank = min(failures, key=blame)
     name, code = ProcessName("worker", rank), failures[rank].exitcode
-    console.say(f"the job failed: {name.label} {describe_exit(code)}")
+    cause = cause_in(streams.tail(name, TRACEBACK_LINES)) if code == 1 else ""
+    verdict = f"the job failed: {name.label} {describe_exit(code)}"
+    verdict += f" ({cause})" if cause else ""
+    console.say(verdict)
     console.say(f"the last lines of {streams.log_of(name)}:")
     for line in streams.tail(name, TAIL_LINES):
         console.say(f"    {line}")
+    console.say(verdict)
     return code if code > 0 else 128 - code

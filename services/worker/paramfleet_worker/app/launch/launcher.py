@@ -25,6 +25,7 @@ from paramfleet_worker.app.launch.own_redis import OwnRedis
 from paramfleet_worker.app.launch.page_link import show_page
 from paramfleet_worker.app.launch.planning import COORDINATOR, REDIS
 from paramfleet_worker.app.launch.preparing import PreparedLaunch
+from paramfleet_worker.core.causes import TRACEBACK_LINES, as_reason, cause_in
 from paramfleet_worker.core.events import (
     Consult,
     Event,
@@ -39,6 +40,7 @@ from paramfleet_worker.core.events import (
     Signal,
     Tick,
     WatchMembers,
+    describe_exit,
 )
 from paramfleet_worker.core.supervisor import Supervisor
 from paramfleet_worker.process.child import Child
@@ -51,6 +53,9 @@ if TYPE_CHECKING:
 __all__ = ["Launcher"]
 
 TAIL_LINES = 20
+
+UNCAUGHT = describe_exit(1)
+"""How a script ends that an exception ended."""
 
 LAST_OUTPUT_WITHIN_S = 0.3
 """How long the output of a process that ended may take to come through its pipe."""
@@ -315,15 +320,19 @@ class Launcher:
                 await self._report(action, num_alive=len(supervisor.alive))
 
     async def _report(self, cause: Report, *, num_alive: int) -> None:
+        child = self._children[cause.name] if cause.local else None
+        if child is not None and child.ended:
+            await child.drained(LAST_OUTPUT_WITHIN_S)
+        reason = as_reason(cause.reason)
+        if child is not None and not reason and cause.how == UNCAUGHT:
+            reason = cause_in(child.tail(TRACEBACK_LINES))
         where = "" if cause.local or cause.name == REDIS else " on another machine"
-        self._verdict = f"the job failed: {cause.name.label}{where} {cause.how}"
+        why = f" ({reason})" if reason else ""
+        self._verdict = f"the job failed: {cause.name.label}{where} {cause.how}{why}"
         stopping = f"; stopping the other {num_alive} processes" if num_alive else ""
         self._console.say(self._verdict + stopping)
-        if not cause.local:
+        if child is None:
             return
-        child = self._children[cause.name]
-        if child.ended:
-            await child.drained(LAST_OUTPUT_WITHIN_S)
         self._console.say(f"the last lines of {child.log}:")
         for line in child.tail(TAIL_LINES):
             self._console.say(f"    {line}")

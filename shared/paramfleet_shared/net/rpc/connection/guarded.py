@@ -21,12 +21,13 @@ class AdminLimits:
     """What callers of an admin address may not pass."""
 
     max_connections: int = 256
-    """Most connections in all; a further one is closed at once."""
+    """Most connections in all; for a further one the oldest of an unknown caller is closed, or
+    it is closed itself if all callers are known."""
     max_connections_per_peer: int = 128
-    """Most connections from one address, or from all loopback addresses together."""
-    head_timeout_s: float = 10.0
+    """Most connections from one address, or from all loopback addresses together; as above."""
+    head_timeout_s: float = 5.0
     """Longest time in which a request's head comes."""
-    body_timeout_s: float = 10.0
+    body_timeout_s: float = 5.0
     """Longest time in which its body comes."""
     max_body_bytes: int = 64 << 10
     """Longest body; a longer one is answered 413."""
@@ -126,6 +127,10 @@ class Guarded(asyncio.Protocol):
         """Take note that a request is served."""
         self._pace.began()
 
+    def prove(self) -> None:
+        """Take note that the caller is known: the connection isn't closed for others."""
+        self._admission.prove()
+
     def ended(self) -> None:
         """Take note that it was."""
         self._pace.ended(self._clock.monotonic())
@@ -145,6 +150,7 @@ class Guarded(asyncio.Protocol):
     @override
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
+        self._admission.cut = self._transport.abort
         self._guarded.add(self)
         self._inner.connection_made(transport)
 

@@ -22,6 +22,14 @@ THIS_MACHINE = "this machine"
 """All loopback addresses together."""
 
 
+Cut = Callable[[], object]
+"""Closes a connection."""
+
+
+def _nothing() -> None:
+    """Cut no connection: none is made yet."""
+
+
 class Peer(NamedTuple):
     """Who connects."""
 
@@ -98,20 +106,27 @@ def quota_of(
 class Admission:
     """One connection that was admitted; ``release`` it when it is closed."""
 
-    __slots__ = ("_release", "peer", "share")
+    __slots__ = ("_table", "cut", "evicted", "peer", "share")
 
-    def __init__(
-        self, peer: Peer, share: BodyShare | None, release: Callable[[Peer], None]
-    ) -> None:
+    def __init__(self, peer: Peer, share: BodyShare | None, table: "ConnectionTable") -> None:
         self.peer = peer
         self.share = share
-        self._release: Callable[[Peer], None] | None = release
+        self.cut: Cut = _nothing
+        """What closes the connection; set by who has its socket."""
+        self.evicted: Peer | None = None
+        """Whose connection was closed for this one."""
+        self._table: ConnectionTable | None = table
+
+    def prove(self) -> None:
+        """Take note that the caller is known: the connection isn't closed for others."""
+        if self._table is not None:
+            self._table.discard_unproven(self)
 
     def release(self) -> None:
         """Take note that the connection is gone; may be called again."""
-        release, self._release = self._release, None
-        if release is not None:
-            release(self.peer)
+        table, self._table = self._table, None
+        if table is not None:
+            table.release(self)
 
 
 class ConnectionTable:
@@ -120,14 +135,21 @@ class ConnectionTable:
     Args:
         quota: How many there may be.
         budget: What their bodies share; None where nothing is shared.
+        evicts: Whether, of connections that are as many as may be, the oldest whose caller
+            isn't known is closed for a new one.
     """
 
-    def __init__(self, quota: Quota, budget: BodyBudget | None = None) -> None:
+    def __init__(
+        self, quota: Quota, budget: BodyBudget | None = None, *, evicts: bool = False
+    ) -> None:
         self._quota = quota
         self._budget = budget
         self._num_open = 0
         self._by_group: Counter[str] = Counter()
         self._shares: dict[str, BodyShare] = {}
+        self._evicts = evicts
+        self._unproven: dict[Admission, None] = {}
+        """Those that may be closed for others, the oldest first."""
 
     def __len__(self) -> int:
         """Return the number of connections."""
@@ -148,13 +170,52 @@ class ConnectionTable:
                 "is kept for checkpoints and the admin address: raise the limit of open files "
                 "(ulimit -n, LimitNOFILE=)"
             )
-        if in_all >= quota.in_all:
-            return f"{in_all} connections are open, as many as are taken (max_connections)"
+        evicted: Peer | None = None
         if of_peer >= quota.per_peer:
-            return f"{of_peer} connections of {peer.group} are open, as many as one peer gets"
+            evicted = self._evict_oldest(peer.group)
+            if evicted is None:
+                return (
+                    f"{of_peer} connections of {peer.group} are open, as many as one peer gets"
+                )
+        elif in_all >= quota.in_all:
+            evicted = self._evict_oldest(None)
+            if evicted is None:
+                return f"{in_all} connections are open, as many as are taken (max_connections)"
         self._num_open += 1
         self._by_group[peer.group] += 1
-        return Admission(peer, self._share_of(peer), self._release)
+        admission = Admission(peer, self._share_of(peer), self)
+        admission.evicted = evicted
+        if self._evicts:
+            self._unproven[admission] = None
+        return admission
+
+    def discard_unproven(self, admission: Admission) -> None:
+        """Take note that a connection isn't to be closed for others."""
+        self._unproven.pop(admission, None)
+
+    def release(self, admission: Admission) -> None:
+        """Take note that a connection is gone; ``Admission.release`` calls it once."""
+        self.discard_unproven(admission)
+        peer = admission.peer
+        self._num_open -= 1
+        self._by_group[peer.group] -= 1
+        if not self._by_group[peer.group]:
+            del self._by_group[peer.group]
+            if not peer.is_local:
+                self._shares.pop(peer.group, None)
+
+    def _evict_oldest(self, group: str | None) -> Peer | None:
+        """Close the oldest connection, of a group if one is given, whose caller isn't known.
+
+        Returns:
+            Whose it was; None if all callers are known.
+        """
+        for admission in self._unproven:
+            if group is None or admission.peer.group == group:
+                admission.release()
+                admission.cut()
+                return admission.peer
+        return None
 
     def _share_of(self, peer: Peer) -> BodyShare | None:
         if self._budget is None:
@@ -165,14 +226,6 @@ class ConnectionTable:
             limit = None if peer.is_local else self._budget.limit_bytes // 2
             share = self._shares[group] = self._budget.share(limit)
         return share
-
-    def _release(self, peer: Peer) -> None:
-        self._num_open -= 1
-        self._by_group[peer.group] -= 1
-        if not self._by_group[peer.group]:
-            del self._by_group[peer.group]
-            if not peer.is_local:
-                self._shares.pop(peer.group, None)
 
 
 class Repeats:

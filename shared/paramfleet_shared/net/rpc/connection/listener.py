@@ -228,6 +228,7 @@ class Listener:
 
         task = self._tasks.start(self._begin(sock, admission), name=f"accept {self._server}")
         task.add_done_callback(begun)
+        admission.cut = task.cancel
 
     def _enter(self, transport: asyncio.Transport) -> asyncio.BaseProtocol | None:
         """Return the protocol of a connection that the loop accepted; None to close it."""
@@ -256,6 +257,10 @@ class Listener:
         else:
             admission = self._table.admit(peer, descriptor=sock.fileno())
         if isinstance(admission, Admission):
+            if admission.evicted is not None:
+                reason = "no more are taken, and it is the oldest whose caller isn't known"
+                evicted = admission.evicted
+                self._say("connections.evicted", reason, what=evicted.group, peer=evicted.name)
             return admission
         self._say("connections.refused", admission, what=peer.group, peer=peer.name)
         return None

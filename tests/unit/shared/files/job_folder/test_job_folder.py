@@ -3,6 +3,7 @@
 import stat
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -47,20 +48,67 @@ def test_a_second_claim_is_refused_by_name_and_changes_nothing(root: Path) -> No
     first.close()
 
 
-def test_what_a_killed_launcher_left_is_cleared_away(root: Path) -> None:
+def launch_and_die(root: Path, job: str) -> None:
+    """Leave a job's folder as a launcher does that is killed."""
     code = (
         "import os, sys; from pathlib import Path\n"
-        "from paramfleet_shared.files.job_folder import JobFolder\n"
-        "folder = JobFolder.claim(Path(sys.argv[1]), 'flights')\n"
-        "folder.secret_file.write_text('old'); os._exit(9)"
+        "from paramfleet_shared.files.job_folder import JobFacts, JobFolder\n"
+        "folder = JobFolder.claim(Path(sys.argv[1]), sys.argv[2])\n"
+        "folder.secret_file.write_text('old')\n"
+        "folder.write_facts(JobFacts(job=sys.argv[2], launch='ab', redis='', pid=7))\n"
+        "os._exit(9)"
     )
-    died = subprocess.run(tied([sys.executable, "-c", code, str(root)]), check=False)
+    died = subprocess.run(tied([sys.executable, "-c", code, str(root), job]), check=False)
     assert died.returncode == 9
+
+
+def test_what_a_killed_launcher_left_is_cleared_away(root: Path) -> None:
+    launch_and_die(root, "flights")
     assert (root / "flights" / "secret").exists()
     assert JobFolder.find(root, "flights") is None
     folder = JobFolder.claim(root, "flights")
     assert not folder.secret_file.exists()
     folder.close()
+
+
+def test_every_launch_removes_what_killed_launchers_left_and_nothing_else(root: Path) -> None:
+    launch_and_die(root, "flights-x7k2")
+    living = JobFolder.claim(root, "census")
+    assert not (root / "flights-x7k2").exists()
+    living.write_facts(FACTS)
+    write_private(living.secret_file, b"x")
+    starting = JobFolder.claim(root, "clicks")  # has no facts yet
+    (root / "mine").mkdir(mode=0o700)
+    (root / "mine" / "secret").write_text("the user's own")
+    (root / "notes").write_text("the user's own")
+
+    JobFolder.claim(root, "other").close()
+
+    left = sorted(str(path.relative_to(root)) for path in root.rglob("*"))
+    own = ["mine", "mine/secret", "notes"]
+    assert left == ["census", "census/job.json", "census/secret", "clicks", *own]
+    starting.close()
+    living.close()
+
+
+def test_launches_that_start_together_do_not_take_each_other_for_dead(root: Path) -> None:
+    def launch(number: int) -> None:
+        for _ in range(20):
+            folder = JobFolder.claim(root, f"flights-{number}")
+            folder.write_facts(FACTS)
+            write_private(folder.secret_file, b"x")
+            dead = JobFolder(root / f"dead-{number}")
+            dead.path.mkdir(mode=0o700)
+            dead.write_facts(FACTS)
+            with ThreadPoolExecutor(1) as other:  # takes the dead one's name, or finds it gone
+                other.submit(JobFolder.claim, root, dead.path.name).result().close()
+            assert folder.secret_file.exists()
+            folder.close()
+
+    with ThreadPoolExecutor(6) as launches:
+        for each in [launches.submit(launch, number) for number in range(6)]:
+            each.result()
+    assert list(root.iterdir()) == []
 
 
 def test_the_command_line_finds_the_jobs_that_run(root: Path) -> None:

@@ -12,7 +12,9 @@ from aiohttp import web
 
 from paramfleet_shared.net.access import Gate, Identity, requires
 from paramfleet_shared.net.admin import AdminLimits, AdminServer
+from paramfleet_shared.system.clock import Clock, SystemClock
 from paramfleet_shared.telemetry.logs_and_metrics import MetricRegistry
+from paramfleet_shared.testing.clock import FakeClock
 from paramfleet_shared.testing.patience import LATE_S
 
 LIMITS = AdminLimits(
@@ -29,6 +31,9 @@ GET_KNOWN = b"GET /known HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer it
 GET = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
 
 
+IT = Identity(roles=frozenset({"read"}), name="it")
+
+
 @dataclass
 class Place:
     """An admin server, and connections to it."""
@@ -36,6 +41,7 @@ class Place:
     stack: AsyncExitStack
     port: int = 0
     bodies: list[bytes] = field(default_factory=list)
+    clock: Clock = field(default_factory=SystemClock)
 
     async def serve(self, **changes: Any) -> None:
         server = AdminServer(
@@ -47,8 +53,9 @@ class Place:
                 web.get("/follow", self._follow),
                 web.get("/known", self._know),
             ],
-            gate=Gate(by_token=lambda _: Identity(roles=frozenset({"read"}), name="it")),
+            gate=Gate(by_token={"it": IT}.get),
             limits=replace(LIMITS, **changes),
+            clock=self.clock,
         )
         self.stack.push_async_callback(server.close)
         self.port = await server.start("127.0.0.1", 0)
@@ -134,18 +141,11 @@ async def test_a_known_callers_connection_may_be_silent_between_two_requests(
     place: Place,
 ) -> None:
     await place.serve()
-    reader, writer = await place.connect()
+    reader, writer = await known(place)
 
-    async def known() -> None:
-        writer.write(GET_KNOWN)
-        async with asyncio.timeout(LATE_S):
-            assert await reader.readuntil(b"\r\n") == b"HTTP/1.1 200 OK\r\n"
-            await reader.readuntil(b"known")
-
-    await known()
     strange, _ = await place.connect()  # which is cut after a silence as long
     assert await until_cut(strange) == b""
-    await known()
+    await ask_known(reader, writer)
 
 
 async def test_silence_has_an_end(place: Place) -> None:
@@ -212,12 +212,26 @@ async def test_an_answer_that_goes_on_for_long_is_not_cut(place: Place) -> None:
     assert b"%d\n" % (FOLLOWED - 1) in await until_cut(reader)
 
 
+async def known(place: Place) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Return a connection whose caller has shown a token."""
+    reader, writer = await place.connect()
+    await ask_known(reader, writer)
+    return reader, writer
+
+
+async def ask_known(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(GET_KNOWN)
+    async with asyncio.timeout(LATE_S):
+        assert await reader.readuntil(b"\r\n") == b"HTTP/1.1 200 OK\r\n"
+        await reader.readuntil(b"known")
+
+
 async def test_one_peer_has_so_many_connections_and_more_are_closed_and_said_once(
     place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
     await place.serve(head_timeout_s=60.0)
-    slow = [await place.connect() for _ in range(16)]
+    steady = [await known(place) for _ in range(16)]
 
     for _ in range(20):
         reader, _ = await place.connect()
@@ -226,13 +240,66 @@ async def test_one_peer_has_so_many_connections_and_more_are_closed_and_said_onc
     lines = [vars(each) for each in caplog.records if each.message == "connections.refused"]
     assert [line["times"] for line in lines] == [1]
     assert "16 connections of this machine are open" in lines[0]["reason"]
-    for _, writer in slow:
+    for _, writer in steady:
         writer.close()
     async with asyncio.timeout(LATE_S):
         while True:
             with suppress(asyncio.IncompleteReadError, ConnectionError):
                 assert await answer_to(place) == b"HTTP/1.1 200 OK\r\n"
                 break
+
+
+@pytest.mark.parametrize(
+    "begun",
+    [
+        b"",
+        b"GET /healthz HTTP/1.1\r\n",
+        b"POST /take HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 9\r\n\r\n",
+        GET_KNOWN.replace(b"Bearer it", b"Bearer made-up")[:-2],
+    ],
+)
+async def test_connections_that_show_no_token_give_way_to_new_ones_and_known_ones_stay(
+    place: Place, caplog: pytest.LogCaptureFixture, begun: bytes
+) -> None:
+    place.clock = FakeClock()  # so that none is closed for being slow
+    await place.serve()
+    steady = await known(place)
+    held = [await place.connect() for _ in range(15)]
+    for _, writer in held:
+        writer.write(begun)
+
+    for _ in range(8):
+        assert await answer_to(place) == b"HTTP/1.1 200 OK\r\n"
+        await known(place)
+
+    async with asyncio.timeout(LATE_S):
+        for reader, _ in held[:8]:
+            assert await until_cut(reader) == b""
+    await ask_known(*steady)
+    line, *_ = [vars(each) for each in caplog.records if each.message == "connections.evicted"]
+    assert line["peer"].startswith("127.0.0.1:")
+    assert "connections.refused" not in caplog.messages
+
+
+async def test_a_connection_without_a_whole_request_is_closed_within_a_few_seconds(
+    place: Place,
+) -> None:
+    place.clock = clock = FakeClock()
+    usual = AdminLimits()
+    await place.serve(
+        head_timeout_s=usual.head_timeout_s, unread_timeout_s=usual.unread_timeout_s
+    )
+    steady = await known(place)
+    held = [await place.connect() for _ in range(15)]
+    for _, writer in held:
+        writer.write(b"GET /healthz HTTP/1.1\r\n")
+    assert await answer_to(place) == b"HTTP/1.1 200 OK\r\n"  # the others are taken by now
+
+    await clock.advance(5.1)
+
+    for reader, _ in held:
+        assert await until_cut(reader) == b""
+    await ask_known(*steady)
 
 
 async def test_many_slow_heads_are_gone_soon_and_others_are_served(place: Place) -> None:

@@ -1,5 +1,7 @@
 """Which connections a server lets in, decided without sockets."""
 
+from functools import partial
+
 import pytest
 
 from paramfleet_shared.net.http2.limits.budget import BodyBudget
@@ -14,9 +16,11 @@ from paramfleet_shared.net.rpc.connection.limits import (
 )
 
 
-def table(budget: BodyBudget | None = None, **changes: int) -> ConnectionTable:
+def table(
+    budget: BodyBudget | None = None, *, evicts: bool = False, **changes: int
+) -> ConnectionTable:
     sizes = {"in_all": 10, "per_peer": 4, "max_descriptor": 100, "num_open_files": 128}
-    return ConnectionTable(Quota(**{**sizes, **changes}), budget)
+    return ConnectionTable(Quota(**{**sizes, **changes}), budget, evicts=evicts)
 
 
 def admit(into: ConnectionTable, host: str, descriptor: int = 5) -> Admission | str:
@@ -60,6 +64,61 @@ def test_a_connection_that_ends_makes_place_for_another_once() -> None:
     assert len(connections) == 0
     admitted(connections, "10.0.0.1")
     assert len(connections) == 1
+
+
+def cuts_of(admissions: list[Admission]) -> list[int]:
+    """Return what gets the number of each admission that is closed for another."""
+    cut: list[int] = []
+    for number, admission in enumerate(admissions):
+        admission.cut = partial(cut.append, number)
+    return cut
+
+
+def test_a_new_connection_ends_the_oldest_of_its_peer_whose_caller_is_not_known() -> None:
+    connections = table(evicts=True)
+    other = admitted(connections, "10.0.0.2")
+    held = [admitted(connections, "10.0.0.1") for _ in range(4)]
+    cut = cuts_of([*held, other])
+    held[0].prove()
+
+    new = [admitted(connections, "10.0.0.1") for _ in range(2)]
+
+    assert cut == [1, 2]
+    assert [each.evicted for each in new] == [held[1].peer, held[2].peer]
+    assert len(connections) == 5
+    held[1].release()
+    assert len(connections) == 5, "it was taken off already"
+
+
+def test_a_new_peer_ends_the_oldest_of_all_whose_caller_is_not_known() -> None:
+    connections = table(evicts=True)
+    held = [admitted(connections, f"10.0.0.{host}") for host in range(10)]
+    cut = cuts_of(held)
+    held[0].prove()
+    held[1].release()
+    admitted(connections, "10.0.0.98")
+    assert cut == [], "there was a place"
+
+    admitted(connections, "10.0.0.99")
+
+    assert cut == [2]
+    assert len(connections) == 10
+
+
+def test_known_callers_keep_their_connections_and_further_ones_are_refused() -> None:
+    connections = table(evicts=True)
+    held = [admitted(connections, "10.0.0.1") for _ in range(4)]
+    cut = cuts_of(held)
+    for each in held:
+        each.prove()
+
+    refused = admit(connections, "10.0.0.1")
+
+    assert refused == "4 connections of 10.0.0.1 are open, as many as one peer gets"
+    assert cut == []
+    held[2].release()
+    held[2].prove()
+    assert admitted(connections, "10.0.0.1").evicted is None
 
 
 def test_the_last_descriptors_are_kept_back_and_the_reason_says_what_to_do() -> None:

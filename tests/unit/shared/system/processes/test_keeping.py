@@ -157,3 +157,27 @@ def test_a_gate_whose_starter_has_closed_the_pipe_never_opens(tmp_path: Path) ->
 
     assert ended.returncode == 1
     assert not never.exists()
+
+
+def test_a_gate_at_another_descriptor_leaves_the_standard_input_alone() -> None:
+    waiting, gate = os.pipe()
+    with subprocess.Popen(
+        behind_gate(["cat"], gate=waiting),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        pass_fds=(waiting,),
+    ) as process:
+        os.close(waiting)
+        os.write(gate, b"\n")
+        os.close(gate)
+
+        out, _ = process.communicate(b"all of it")
+    assert out == b"all of it"
+
+
+def test_a_command_has_the_signals_that_programs_expect() -> None:
+    command = tied(["sh", "-c", "yes | head -1"])
+
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+
+    assert (done.stdout, done.stderr) == ("y\n", "")
