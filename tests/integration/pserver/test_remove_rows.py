@@ -236,7 +236,7 @@ async def test_ids_that_pservers_keep_by_number_stay_the_same_ids(
     _, worker = await trained(start_servers, 1)
     positions, tensors = worker.part_of(0, 0, "rows", IDS[:50])
     parts: list[dict[str, Any]] = [{"table": "rows", "create": False, "keep": 9}]
-    fields = {"rank": 0, "min_version": 0}
+    fields = {"rank": 0, "incarnation": worker.incarnation, "min_version": 0}
     await worker.call(0, "pull", Message(fields={**fields, "parts": parts}, tensors=tensors))
     await worker.remove("rows", range(0, 50, 2), step=2)
     await worker.push({"rows": ones(range(1000, 1025)), "other": ones([])}, step=2)
@@ -275,6 +275,27 @@ async def test_a_removal_waits_while_pushes_are_held_for_a_save(
     assert sum(file["rows"] for a in answers for file in a.fields["files"]) == 100
     assert await after == 100
     assert num_rows(cluster) == 0
+
+
+async def test_no_row_goes_while_saves_without_a_hold_copy_them(
+    start_servers: Start, tmp_path: Path
+) -> None:
+    cluster = await start_servers(1)
+    saver, other = (cluster.worker(rank) for rank in range(2))
+    for worker in (saver, other):
+        await worker.declare(ROWS, worker_num=2)
+    await other.push({"rows": ones()})
+    holding = cluster.routes[0]._holding
+
+    holding.begin_save("")
+    removing = begin(other.remove("rows", range(100), step=1))
+    (answer,) = await saver.ask("save", dirname=str(tmp_path))
+    assert not removing.done(), "one save is over, and the other one is not"
+    holding.end_save("")
+
+    assert await removing == 100
+    assert sum(file["rows"] for file in answer.fields["files"]) == 200
+    assert num_rows(cluster) == 100
 
 
 @pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 3)])

@@ -189,7 +189,11 @@ async def remove_rows(
     """
     command = Remove(remove)
     hold = Hold(holding, remove.identity, request.deadline)
-    await admit(partial(training.machine.judge, command), owners, hold)
+    while True:
+        await holding.pass_saves(remove.identity, deadline=request.deadline)
+        await admit(partial(training.machine.judge, command), owners, hold)
+        if not holding.is_saving:  # none began while it was held
+            break
     outcome = training.execute(command)
     await _until_applied(training, outcome)
     assert outcome.removal is not None, "of a removal"

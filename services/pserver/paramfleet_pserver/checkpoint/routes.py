@@ -150,7 +150,7 @@ class Checkpointing:
             )
             steps.append(_steps_of(training))
         finally:
-            paused_s = self.holding.end(name)
+            paused_s = self.holding.end_save(name)
         if held:
             log.info("pserver.pushes_held", extra={"seconds": round(paused_s, 3)})
         return Message(

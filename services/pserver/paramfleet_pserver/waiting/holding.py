@@ -22,7 +22,7 @@ __all__ = ["Holding"]
 LONGEST_PARK_S = 20.0
 """Seconds a push is kept before it is refused, to be sent again."""
 
-_PUSHES = "pushes"
+_PUSHES, _SAVES = "pushes", "saves"
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +39,12 @@ class Holding:
         self._core = PushHold()
         self._parking: Parking[str] = Parking(clock=clock)
         self._alarm: asyncio.TimerHandle | None = None
+        self._num_saves = 0
+
+    @property
+    def is_saving(self) -> bool:
+        """Return whether rows are being copied for a checkpoint, by whatever right."""
+        return self._num_saves > 0
 
     @property
     def is_held(self) -> bool:
@@ -64,12 +70,26 @@ class Holding:
         Raises:
             PushesHeldError: if that takes longer than half of the time left, or 20 seconds.
         """
-        end = (now := self._clock.monotonic()) + LONGEST_PARK_S
-        if deadline is not None:
-            end = min(end, now + max(deadline - now, 0.0) / 2)
-        late = partial(_late, identity.worker)
+        end, late = self._end_of(deadline), partial(_late, identity.worker)
         while not self._core.admits(identity):
             await self._parking.wait(_PUSHES, deadline=end, late=late)
+
+    async def pass_saves(self, identity: ChangeIdentity, *, deadline: float | None) -> None:
+        """Return when no rows are being copied for a checkpoint.
+
+        A save copies rows by their places, some at a time: a row that went meanwhile, and came
+        again in another place, would be in two of its files.
+
+        Args:
+            identity: The removal's.
+            deadline: Of the request, in the clock's time.
+
+        Raises:
+            PushesHeldError: as ``pass_through``.
+        """
+        end, late = self._end_of(deadline), partial(_late, identity.worker)
+        while self.is_saving:
+            await self._parking.wait(_SAVES, deadline=end, late=late)
 
     def note(self, identity: ChangeIdentity, *, continues: bool) -> None:
         """Note that a message was applied, and whether more of its exchange will follow."""
@@ -83,8 +103,15 @@ class Holding:
         self._parking.wake([_PUSHES])
 
     def begin_save(self, name: str) -> bool:
-        """Keep the hold of this name until ``end``; return False if it isn't there."""
+        """Keep the hold of this name until ``end_save``; return False if it isn't there."""
+        self._num_saves += 1
         return self._core.begin_save(name)
+
+    def end_save(self, name: str) -> float:
+        """Note that the rows are copied, and do as ``end``."""
+        self._num_saves -= 1
+        self._parking.wake([_SAVES])
+        return self.end(name)
 
     def end(self, name: str) -> float:
         """Let all pushes go on; return how long they were held, 0 if they were not."""
@@ -95,6 +122,13 @@ class Holding:
     def fail(self, error: FleetError) -> None:
         """Fail every push that waits, and all that will."""
         self._parking.fail(error)
+
+    def _end_of(self, deadline: float | None) -> float:
+        """Return until when a request with this deadline is kept."""
+        now = self._clock.monotonic()
+        if deadline is None:
+            return now + LONGEST_PARK_S
+        return now + min(LONGEST_PARK_S, max(deadline - now, 0.0) / 2)
 
     def _set_alarm(self, after_s: float) -> None:
         if self._alarm is not None:
