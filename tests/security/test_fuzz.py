@@ -1,6 +1,6 @@
 """Odd bytes and odd messages: every server refuses them by name and goes on.
 
-PARAMFLEET_FUZZ_RUNS sets how many of each kind are tried, PARAMFLEET_FUZZ_SEED which.
+FUZZ_RUNS sets how many of each kind are tried, FUZZ_SEED which.
 """
 
 import asyncio
@@ -32,8 +32,8 @@ from paramfleet_shared.testing.secrets import SECRET, secret_for
 
 pytestmark = pytest.mark.forked
 
-RUNS = int(read_environment().get("PARAMFLEET_FUZZ_RUNS", "80"))
-SEED = int(read_environment().get("PARAMFLEET_FUZZ_SEED", "1"))
+RUNS = int(read_environment().get("FUZZ_RUNS", "80"))
+SEED = int(read_environment().get("FUZZ_SEED", "1"))
 
 AT_ONCE = 180
 """Connections to both servers that may wait together to be cut off: fewer than they refuse."""
