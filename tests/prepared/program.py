@@ -67,6 +67,8 @@ def run(words: Sequence[str]) -> NoReturn:
         program = list(words)
         while program[1:3] == ["-I", "-S"]:
             program = _executed_by(program[3:])
+        for number in (signal.SIGPIPE, signal.SIGXFSZ):  # as an interpreter begins
+            signal.signal(number, signal.SIG_IGN)
         _show(program)
         _run(program[1:])
         code = 0

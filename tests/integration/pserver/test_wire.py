@@ -316,8 +316,15 @@ async def test_ids_are_kept_for_the_latest_self_of_a_worker_alone(start_servers:
     fields = {name: each for name, each in nameless.fields.items() if name != "incarnation"}
     with pytest.raises(MalformedMessageError, match="'incarnation'"):
         await former.call(0, "pull", Message(fields=fields, tensors=nameless.tensors))
-    part = {"table": "rows", "sequence": 1, "lr": 1.0, "ids": "pulled", "pulled": 5}
-    head = {"rank": 0, "incarnation": 2, "step": 0, "weight": 1.0, "parts": [part]}
+    part = {"table": "rows", "lr": 1.0, "ids": "pulled", "pulled": 5}
+    head = {
+        "rank": 0,
+        "incarnation": 2,
+        "sequence": 1,
+        "step": 0,
+        "weight": 1.0,
+        "parts": [part],
+    }
     grads = {"0.grads": np.ones((10, 5), np.float32)}
     await latest.call(0, "push", Message(fields=head, tensors=grads))
 

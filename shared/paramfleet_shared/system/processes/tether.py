@@ -44,7 +44,8 @@ def main() -> None:
             sys.exit(1)
         os.close(gate)
         if gate == 0:
-            os.open(os.devnull, os.O_RDONLY)  # the lowest that is free
+            nothing = os.open(os.devnull, os.O_RDONLY)  # the lowest that is free, so 0 again
+            os.set_inheritable(nothing, True)  # noqa: FBT003 - it has no name
     for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them; exec keeps that
         signal.signal(number, signal.SIG_DFL)
     try:

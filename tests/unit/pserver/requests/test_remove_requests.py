@@ -10,11 +10,13 @@ from paramfleet_pserver.tables.table_store import TableStore
 from paramfleet_shared.errors import FleetError
 from paramfleet_shared.errors.served import UnknownTableError
 from paramfleet_shared.net.wire.message import MalformedMessageError, Message
+from paramfleet_shared.tables.routing import route
 from paramfleet_shared.tables.rowstore import RowShapeError
 from paramfleet_shared.tables.spec import TableSpec
 
 SHARDS = 4
-IDS, BOUNDS = np.array([3, 8, 5]), np.array([0, 1, 1, 3, 3])
+_ROUTED = route(np.array([3, 8, 5]), SHARDS)
+IDS, BOUNDS = _ROUTED.ids, _ROUTED.offsets
 FIELDS = {"rank": 2, "incarnation": 3, "sequence": 4, "step": 5, "table": "rows"}
 
 

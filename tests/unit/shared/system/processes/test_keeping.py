@@ -175,6 +175,17 @@ def test_a_gate_at_another_descriptor_leaves_the_standard_input_alone() -> None:
     assert out == b"all of it"
 
 
+def test_behind_a_gate_the_standard_input_is_there_and_empty() -> None:
+    says = "import os; print(os.read(0, 1))"
+    process = subprocess.Popen(
+        behind_gate([sys.executable, "-c", says]), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+
+    printed, _ = process.communicate(b"x")
+
+    assert printed == b"b''\n"
+
+
 def test_a_command_has_the_signals_that_programs_expect() -> None:
     command = tied(["sh", "-c", "yes | head -1"])
 
