@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from typing_extensions import override
 
-__all__ = ["Combined", "part_of", "parts_of"]
+__all__ = ["Combined", "loss_of", "part_of", "parts_of"]
 
 
 class Combined(torch.optim.Optimizer):
@@ -54,10 +54,7 @@ class Combined(torch.optim.Optimizer):
         Returns:
             What ``closure`` returned; None without one.
         """
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = loss_of(closure)
         for part in self.parts:
             part.step()
         return loss
@@ -76,6 +73,14 @@ class Combined(torch.optim.Optimizer):
             part.param_groups = self.param_groups[start:stop]
             part.state = self.state
             start = stop
+
+
+def loss_of(closure: Callable[[], Any] | None) -> Any:
+    """Return what the closure of a step computes, with gradients; None without one."""
+    if closure is None:
+        return None
+    with torch.enable_grad():
+        return closure()
 
 
 def parts_of(optimizer: torch.optim.Optimizer) -> tuple[torch.optim.Optimizer, ...]:

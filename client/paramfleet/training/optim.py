@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from typing_extensions import override
 
-from paramfleet.tables.combined import Combined
+from paramfleet.tables.combined import Combined, loss_of
 from paramfleet.tables.rules import check_numbers
 
 __all__ = ["FTRL", "Combined", "RowwiseAdagrad"]
@@ -54,10 +54,7 @@ class _ByRows(torch.optim.Optimizer, ABC):
         Returns:
             What ``closure`` returned; None without one.
         """
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = loss_of(closure)
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:

@@ -13,49 +13,43 @@ from paramfleet_shared.net.wire.message import Message
 from paramfleet_shared.tables.partition import partition
 from paramfleet_shared.tables.rows.batch import RowIds
 
-__all__ = ["MAX_IDS", "Removals"]
+__all__ = ["MAX_IDS", "send_removal"]
 
 MAX_IDS = 1 << 18
 """Of one request to all pservers: 2 MiB. Others are served between two of them."""
 
 
-class Removals:
-    """One worker's removals; they run on the communicator's loop, one at a time.
+async def send_removal(job: Job, table: str, ids: NDArray[np.int64], *, step: int) -> int:
+    """Remove rows on all pservers; return how many there were.
+
+    To be run on the communicator's loop, one at a time.
 
     Args:
         job: The worker's connections.
+        table: A sparse one.
+        ids: int64 [n], each once.
+        step: Steps that this worker has taken.
+
+    Raises:
+        FleetError: the first error of a pserver; rows of ids before may be removed.
     """
+    num = 0
+    for start in range(0, len(ids), MAX_IDS):
+        messages = _messages(job, table, ids[start : start + MAX_IDS], step)
+        answers = await job.pservers.change("remove", messages)
+        num += sum(int(answer.fields["removed"]) for answer in answers)
+    return num
 
-    def __init__(self, job: Job) -> None:
-        self._job = job
 
-    async def send(self, table: str, ids: NDArray[np.int64], *, step: int) -> int:
-        """Remove rows on all pservers; return how many there were.
-
-        Args:
-            table: A sparse one.
-            ids: int64 [n], each once.
-            step: Steps that this worker has taken.
-
-        Raises:
-            FleetError: the first error of a pserver; rows of ids before may be removed.
-        """
-        num = 0
-        for start in range(0, len(ids), MAX_IDS):
-            messages = self._messages(table, ids[start : start + MAX_IDS], step)
-            answers = await self._job.pservers.change("remove", messages)
-            num += sum(int(answer.fields["removed"]) for answer in answers)
-        return num
-
-    def _messages(self, table: str, ids: NDArray[np.int64], step: int) -> list[Message]:
-        """Return one message a pserver, as the next removal from the table."""
-        placement = self._job.placement
-        unique, _, offsets = partition(ids, placement.num_shards)
-        rows = RowIds(unique, offsets)
-        fields = {**self._job.author.change(), "table": table, "step": step}
-        messages = []
-        for server in range(placement.num_servers):
-            part, bounds = rows.of(placement.shards_of(server))
-            tensors = {"0.ids": unique[part], "0.offsets": bounds}
-            messages.append(Message(fields=fields, tensors=tensors))
-        return messages
+def _messages(job: Job, table: str, ids: NDArray[np.int64], step: int) -> list[Message]:
+    """Return one message a pserver, all of one new change."""
+    placement = job.placement
+    unique, _, offsets = partition(ids, placement.num_shards)
+    rows = RowIds(unique, offsets)
+    fields = {**job.author.change(), "table": table, "step": step}
+    messages = []
+    for server in range(placement.num_servers):
+        part, bounds = rows.of(placement.shards_of(server))
+        tensors = {"0.ids": unique[part], "0.offsets": bounds}
+        messages.append(Message(fields=fields, tensors=tensors))
+    return messages

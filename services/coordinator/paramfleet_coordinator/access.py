@@ -99,9 +99,8 @@ class AuditLog:
             return
         texts = {entry.number: json.dumps(entry.to_plain()) for entry in self._entries}
         new = [text for number, text in texts.items() if number > self._num_kept]
-        if not await self._keep(
-            self._num_kept, new
-        ):  # Redis was restarted empty, or with old data
+        is_kept = await self._keep(self._num_kept, new)
+        if not is_kept:  # Redis was restarted empty, or with old data
             await self._keep(0, [*texts.values()])
         self._num_kept = last
 

@@ -437,14 +437,19 @@ def _broken_rule(
     return ""
 
 
+def _columns_in(file: SavedFile, spec: TableSpec) -> tuple[Columns, int]:
+    """Return the columns of state that a file holds, and their widths together."""
+    columns = columns_of(spec) if file.columns is None else file.columns
+    return columns, sum(width for _, width in columns)
+
+
 def _check_length(file: SavedFile, spec: TableSpec) -> None:
     """Pass if a file is no longer than its rows make it.
 
     Raises:
         ValueError: if it is.
     """
-    columns = columns_of(spec) if file.columns is None else file.columns
-    width = sum(numbers for _, numbers in columns)
+    _, width = _columns_in(file, spec)
     row_bytes = 4 * (1 + width)
     if spec.kind == "sparse":
         row_bytes = 8 + 4 * (spec.dim + width)
@@ -463,8 +468,7 @@ def _checked_part(
     spec: TableSpec,
 ) -> FilePart:
     shapes: tuple[tuple[int, ...], tuple[int, ...]]
-    columns = columns_of(spec) if file.columns is None else file.columns
-    width = sum(numbers for _, numbers in columns)
+    columns, width = _columns_in(file, spec)
     if spec.kind == "sparse":
         part = FilePart(values=tensors["values"], states=tensors["states"], ids=tensors["ids"])
         shapes = ((file.rows, spec.dim), (file.rows, width))

@@ -29,7 +29,7 @@ from paramfleet.training.modes.base import (
 )
 from paramfleet.training.modes.outgoing import Outgoing
 from paramfleet.training.modes.sender import StepGradients, TableGradient
-from paramfleet.training.removals import Removals
+from paramfleet.training.removals import send_removal
 from paramfleet.transport.requests import Read, ReadPlan, Write, write_messages
 from paramfleet_shared.errors import FleetError
 from paramfleet_shared.errors.served import (
@@ -93,7 +93,6 @@ class ServedMode(Mode):
             rank=job.author.rank,
             incarnation=job.author.incarnation,
         )
-        self._removals = Removals(job)
         self.ahead = Ahead(
             placement=job.placement,
             read=self._read,
@@ -185,7 +184,7 @@ class ServedMode(Mode):
         self.ahead.forget()
         self._outgoing.drop_rests(table.name, ids)
         return self._job.communicator.wait(
-            self._removals.send(table.name, ids, step=self._step)
+            send_removal(self._job, table.name, ids, step=self._step)
         )
 
     def finish(self) -> None:

@@ -40,7 +40,7 @@ from paramfleet.training.modes.geo.powers import powers_at
 from paramfleet.training.modes.geo.rows import drop, pull_anew, take_received
 from paramfleet.training.modes.geo.states import GeoStates
 from paramfleet.training.modes.rowstep import RowStepper, forget_states, step_rows
-from paramfleet.training.removals import Removals
+from paramfleet.training.removals import send_removal
 from paramfleet.transport.requests import Write, decoded_part, dense_slice, write_messages
 from paramfleet_shared.net.wire.message import Message
 from paramfleet_shared.tables.encoding import (
@@ -108,7 +108,6 @@ class GeoMode(Mode):
         self._periods = self._periods_from(0)
         self._due = False
         self.fresh = FreshSteps(mode.fresh_steps)
-        self._removals = Removals(job)
         self._delta_step = 0
         """Steps taken when deltas were taken last."""
         self._acks: dict[tuple[int, str], int] = {}
@@ -228,7 +227,7 @@ class GeoMode(Mode):
         Other workers drop their copies with their next exchange.
         """
         self.wait_exchanged()
-        removing = self._removals.send(table.name, ids, step=self._step)
+        removing = send_removal(self._job, table.name, ids, step=self._step)
         num = self._job.communicator.wait(removing)
         drop(self._rows[table.name], ids, self.states)
         self.flush()
