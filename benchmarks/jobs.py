@@ -8,7 +8,6 @@ in turns on one machine, and what else the machine does disturbs all of them ali
 import asyncio
 import itertools
 import signal
-import socket
 import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
@@ -25,13 +24,13 @@ from paramfleet_shared.discovery.redis.store import RedisStore
 from paramfleet_shared.discovery.registry import Registry
 from paramfleet_shared.system.clock import SystemClock
 from peer.children import cpu_s, num_switches
+from ports import free_port
 from rounds import Turn
 from trees import HERE, Tree
 
 __all__ = [
     "JobShape",
     "TrainingJob",
-    "free_port",
     "run_jobs",
     "training_jobs",
     "turn_of",
@@ -285,11 +284,3 @@ def run_jobs(work: Coroutine[Any, Any, T]) -> T:
         return await work
 
     return asyncio.run(interruptible())
-
-
-def free_port() -> int:
-    """Return a port of loopback that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

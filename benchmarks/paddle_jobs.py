@@ -18,10 +18,10 @@ from typing import Any
 
 from typing_extensions import override
 
-from jobs import free_port
 from paramfleet_shared.settings.config import read_environment
 from paramfleet_shared.system.processes.keeping import tied
 from peer.children import Child
+from ports import free_port
 
 __all__ = ["PaddleJob", "PaddleMissingError", "interpreter"]
 

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -22,6 +21,7 @@ from paramfleet_shared.tables.kernels.basics.readiness import is_cold
 from paramfleet_worker.core.environment import runtime_environment
 from peer.children import Child, start_child
 from peer.work import Work
+from ports import free_port
 
 __all__ = ["Environments", "Job", "Processes", "compile_kernels", "environments"]
 
@@ -141,7 +141,7 @@ class Processes:
             ours,
             "server",
         )
-        ports = [_free_port() for _ in range(servers)]
+        ports = [free_port() for _ in range(servers)]
         pservers = [
             await self.start(
                 f"{name}-pserver",
@@ -164,7 +164,7 @@ class Processes:
             environment: All of it.
             options: What server and client are told beside the port.
         """
-        address = {"port": _free_port(), **options}
+        address = {"port": free_port(), **options}
         return await self._module("serve", module, work, address, environment), address
 
     async def drive(
@@ -207,11 +207,3 @@ class Processes:
         arguments = ["-m", "peer.process", act, module, *facts]
         role: Role = "server" if act == "serve" else "client"
         return await self.start(f"{module}-{act}", arguments, environment, role)
-
-
-def _free_port() -> int:
-    """Return a port of loopback that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -40,8 +40,8 @@ sys.path.append(str(Path(__file__).parents[1]))
 
 from data import load_dataset
 from evaluation import evaluate
-from jobs import free_port
 from model import WideDeep
+from ports import free_port
 from records import BatchPlan, Dataset, Examples
 
 NUM_WORKERS = NUM_SERVERS = 2

@@ -1,6 +1,7 @@
 """Two launches of one name on a shared Redis: the second is refused, the first goes on."""
 
 import asyncio
+import json
 import os
 import re
 import select
@@ -55,8 +56,10 @@ def held(admin_url: str, job: str) -> dict[str, Any]:
             names = await store.command("KEYS", f"paramfleet:{job}:*")
             found: dict[str, Any] = {"keys": sorted(name.decode() for name in names)}
             keys = Keys(job).of_run(1)
-            for key in (keys[2], keys[3], keys[4], keys[6]):  # lives, job, members, ends
+            for key in (keys[2], keys[3], keys[6]):  # lives, job, ends
                 found[key] = await store.command("HGETALL", key)
+            members = await store.command("HGETALL", keys[4])  # a member writes it twice
+            found[keys[4]] = {name: json.loads(record) for name, record in members.items()}
             found["epoch"] = await store.command("GET", keys[0])
             return found
         finally:
