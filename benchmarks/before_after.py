@@ -43,17 +43,20 @@ METHOD = """\
 The same work by the code of this checkout and of a former one, all processes warm, windows in
 turns; figures are this one's speed over the former one's in windows of one round, `_cpu` the
 former one's processor time over this one's. training: 2 workers and 1 pserver, a core a worker,
-dnn and flights as in training.py, rows not prefetched. path: a worker pulls 26,624 rows of 16
-floats and pushes a gradient for each, one step in flight, through the Unix socket. table: one
-shard of 10 million rows with Adagrad in one thread, batches of 106,496 ids drawn uniformly."""
+dnn and flights as in training.py, rows not prefetched; "geo" exchanges as often in both, and
+merges alike, "geo_by_default" follows each checkout's defaults. path: a worker pulls 26,624
+rows of 16 floats and pushes a gradient for each, one step in flight, through the Unix socket.
+table: one shard of 10 million rows with Adagrad in one thread, batches of 106,496 ids drawn
+uniformly."""
 
+_SCRIPTS = {"dnn": "ctr", "flights": "wide_deep"}
 _TRAININGS = {
-    **{f"dnn {mode}": JobShape(script="ctr", mode=mode) for mode in ("sync", "async", "geo")},
-    **{
-        f"flights {mode}": JobShape(script="wide_deep", mode=mode)
-        for mode in ("sync", "async", "geo")
-    },
+    f"{work} {mode}": JobShape(script=script, mode=mode)
+    for work, script in _SCRIPTS.items()
+    for mode in ("sync", "async", "geo", "geo_by_default")
 }
+_GEO_AS_BEFORE = ("--set=geo_growth=0", "--set=geo_merge=remainder")
+"""Exchanges every ``k_steps``, and adds up as the former defaults did: the same work."""
 _TINY_CTR = ("--k_steps=4", "--ids=2600", "--batch_size=32", "--batches=8", "--held_out=256")
 _TINY = {"dnn sync": JobShape(script="ctr", mode="sync", arguments=_TINY_CTR)}
 _STEPS = {"dnn": 25, "flights": 100}
@@ -123,14 +126,19 @@ async def training_sides(
 ) -> AsyncIterator[dict[str, Sides]]:
     """Start each job in both checkouts."""
     both = [
-        JobShape(script=shape.script, mode=shape.mode, arguments=shape.arguments, tree=tree)
+        JobShape(
+            script=shape.script,
+            mode=shape.mode.partition("_")[0],
+            arguments=(*shape.arguments, *rules) if shape.mode == "geo" else shape.arguments,
+            tree=tree,
+        )
         for shape in shapes.values()
-        for tree in (base, HERE)
+        for tree, rules in ((base, ()), (HERE, _GEO_AS_BEFORE))
     ]
     async with training_jobs(both, warm_steps=warm_steps) as jobs:
         found = {}
         for number, (name, shape) in enumerate(shapes.items()):
-            steps = _STEPS_OF_GEO if shape.mode == "geo" else _STEPS[name.split()[0]]
+            steps = _STEPS_OF_GEO if shape.mode.startswith("geo") else _STEPS[name.split()[0]]
             before, after = jobs[2 * number : 2 * number + 2]
             found[name] = Sides(TrainingCase(before, steps), TrainingCase(after, steps))
         yield found

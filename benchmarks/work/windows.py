@@ -62,6 +62,9 @@ def command_line(description: str) -> argparse.ArgumentParser:
     parser.add_argument("--lr", type=float, help="instead of what the optimizer has here")
     parser.add_argument("--send_queue_size", type=int, default=2, help="async: steps that wait")
     parser.add_argument("--wire_dtype", choices=WIRE_DTYPES, default="float32")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="more a_sync_configs"
+    )
     parser.add_argument("--prefetch", type=int, default=0, help="batches to be ahead by")
     parser.add_argument("--warm", type=int, default=150, help="steps before the window")
     parser.add_argument("--steps", type=int, help="steps of the window; instead of --seconds")
@@ -215,4 +218,7 @@ def _strategy(options: argparse.Namespace) -> fleet.DistributedStrategy:
         chosen.a_sync_configs["k_steps"] = options.k_steps
     elif options.mode == "async":
         chosen.a_sync_configs["send_queue_size"] = options.send_queue_size
+    for setting in options.set:
+        key, _, value = setting.partition("=")
+        chosen.a_sync_configs[key] = int(value) if value.isdecimal() else value
     return chosen

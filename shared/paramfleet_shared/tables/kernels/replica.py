@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paramfleet_shared.tables.kernels.basics.compiled import inlined, kernel
+from paramfleet_shared.tables.kernels.basics.compiled import inlined, kernel, uncounted
 from paramfleet_shared.tables.kernels.basics.lanes import LANES, load_lanes, store_lanes
 from paramfleet_shared.tables.kernels.rows import copy_span, prefetch_row
 from paramfleet_shared.tables.kernels.rules import Step, step_span
@@ -20,7 +20,7 @@ AHEAD = 16
 """Rows between the one worked on and the one prefetched: these rows are wide."""
 
 
-@kernel
+@uncounted
 def step_slots(
     step: Step,
     table: NDArray[np.float32],
