@@ -44,6 +44,10 @@ measured: that would slow every test down."""
 _INHERITED = "COVERAGE_PROCESS_CONFIG"
 """The variable by which coverage starts in the processes of a process that it measures."""
 
+_NO_BYTECODE = "PYTHONDONTWRITEBYTECODE"
+"""The variable that lets each interpreter compile again what it imports. Hundreds start, and
+each process of pytest would also rewrite each assertion, so the suite doesn't have it."""
+
 _ENDED = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
 """How a phase ends that has run its tests. Otherwise no further one begins."""
 
@@ -126,6 +130,8 @@ def _combine(combined: coverage.Coverage) -> list[str]:
 
 def main(arguments: Sequence[str]) -> int:
     """Run pytest; return its exit code, of the whole suite not 0 either below the floor."""
+    sys.dont_write_bytecode = False
+    os.environ.pop(_NO_BYTECODE, None)  # noqa: TID251 - what this process hands on
     measurement = Measurement()
     code = run([arguments] if arguments else phases())
     percent = measurement.report()

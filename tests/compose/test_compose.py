@@ -45,6 +45,7 @@ def run_kept(command: list[str]) -> tuple[int, str, str]:
     return process.returncode, stdout, stderr
 
 
+@pytest.mark.slow_machine
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can start a Docker engine")
 @pytest.mark.skipif(shutil.which("apt-get") is None, reason="the engine is Debian's")
 def test_a_cluster_trains_although_it_is_hurt() -> None:
@@ -53,7 +54,8 @@ def test_a_cluster_trains_although_it_is_hurt() -> None:
     )
     if code == NO_ENGINE:
         pytest.skip(stderr.splitlines()[-1])
-    assert code == 0, stderr[-8000:]
+    progress = [line for line in stderr.splitlines() if "cluster: " in line]
+    assert code == 0, "\n".join([*progress, stderr[-8000:]])
 
     told = json.loads(stdout.splitlines()[-1])
 

@@ -14,6 +14,7 @@ import os
 import signal
 import socket
 import sys
+import weakref
 from typing import Any, NoReturn
 
 from tests.prepared.program import close_all_but, run, take_place
@@ -105,6 +106,8 @@ def main() -> None:
     for name in IMPORTED:
         importlib.import_module(name)
     load_kernels()
+    for each in weakref.finalize._registry:  # type: ignore[attr-defined]
+        each.atexit = False  # torch takes thousands of kernels back, and the process ends
     gc.collect()
     gc.freeze()  # a collection would copy their pages into every fork
     serve(line)

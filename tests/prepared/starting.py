@@ -24,10 +24,12 @@ from paramfleet_shared.settings.config import read_environment
 __all__ = ["Prepared", "num_options", "receive"]
 
 COORDINATOR = "paramfleet_coordinator"
+NURSERY = "nursery.process"
 
 MODULES = {
     COORDINATOR,
-    "nursery.process",
+    NURSERY,
+    "paramfleet.runner",
     "peer.process",
     "paramfleet_pserver",
     "paramfleet_worker",
@@ -41,6 +43,7 @@ WRAPPERS = {"tether.py": 6, "pinned.py": 5}
 OF_INTERPRETERS = ("PYTHON", "NUMBA_", "LD_")
 """Begins of variables that are read before a program can say anything."""
 EMULATED = "PYTHONUNBUFFERED"
+PATH = "PYTHONPATH"
 
 MAX_BYTES = 1 << 17
 """Longest request: what a datagram of the system holds at least."""
@@ -69,6 +72,9 @@ def _can_be_forked(words: Sequence[str], environment: dict[str, str]) -> bool:
         for name in ours.keys() | environment.keys()
         if name.startswith(OF_INTERPRETERS) and name != EMULATED
     }
+    paths = environment.get(PATH, "").split(os.pathsep)
+    if NURSERY in program and set(paths) <= set(sys.path):
+        names.discard(PATH)  # it names the folders that we import from, too
     return all(ours.get(name) == environment.get(name) for name in names)
 
 

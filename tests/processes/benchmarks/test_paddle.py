@@ -8,7 +8,7 @@ import pytest
 from peer.jobs import Processes
 from peer.work import Work
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow]
+pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.forked]
 
 
 async def test_rows_are_pulled_and_pushed_in_every_kind_of_call(tmp_path: Path) -> None:

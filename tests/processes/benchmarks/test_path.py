@@ -11,6 +11,7 @@ SMALL = Work(rows=64, dim=16, table_rows=2000)
 
 @pytest.mark.processes
 @pytest.mark.forked
+@pytest.mark.slow_machine
 def test_every_system_that_is_there_ends_with_the_same_table() -> None:
     found = path.measure(budget_s=0.0, work=SMALL, steps=6)  # raises if a table is wrong
 

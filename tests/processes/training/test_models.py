@@ -268,7 +268,7 @@ def test_din_learns_which_items_go_with_a_history_alone_and_in_every_mode(
         "runner.train_data_dir": tmp_path / "train",
         "runner.test_data_dir": tmp_path / "test",
         "runner.model_save_path": "",
-        "runner.epochs": 24,
+        "runner.epochs": 14,
         "hyper_parameters.optimizer.class": "Adam",
         "hyper_parameters.optimizer.learning_rate": 0.01,
         "hyper_parameters.item_emb_size": 8,
@@ -277,7 +277,7 @@ def test_din_learns_which_items_go_with_a_history_alone_and_in_every_mode(
     }
 
     # Steps of old values, and halves of deltas, want more of them and a lower rate.
-    fresh = {"runner.epochs": 8, "hyper_parameters.optimizer.learning_rate": 0.03}
+    fresh = {"runner.epochs": 5, "hyper_parameters.optimizer.learning_rate": 0.03}
 
     learns(jobs, "rank/din", options, "auc", above=0.75, in_lockstep=fresh)
 
@@ -505,10 +505,12 @@ def test_a_profile_says_where_the_time_went(jobs: Any, clicks: Options) -> None:
     assert sum(phase["share"] for phase in profile.values()) == pytest.approx(1, abs=0.01)
 
 
+@pytest.mark.forked
 def test_launch_trains_a_model_folder_from_any_folder(clicks: Options, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "paramfleet_worker", "launch"]
     command += ["--worker_num=1", "--server_num=1", "--log_dir", str(tmp_path / "log")]
-    keys = [f"{key}={value}" for key, value in clicks.items()]
+    few = {**clicks, **SMALL, "runner.epochs": 1}
+    keys = [f"{key}={value}" for key, value in few.items()]
     config = MODELS / "rank/dnn/config.yaml"
 
     ended = subprocess.run(

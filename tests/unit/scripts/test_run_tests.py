@@ -45,6 +45,15 @@ def test_a_process_of_pytest_is_measured_and_not_what_it_starts():
 """
 
 
+A_TEST_THAT_IMPORTS = """
+import subprocess, sys
+
+def test_what_is_imported_is_compiled_once_and_for_all():
+    assert not sys.dont_write_bytecode
+    ask = [sys.executable, "-c", "import sys; print(sys.dont_write_bytecode)"]
+    assert subprocess.check_output(ask, text=True) == "False\\n"
+"""
+
 MEASURED = Path("shared/paramfleet_shared/net/wire")
 
 TWO_HALVES = """
@@ -94,11 +103,13 @@ def test_it_fails():
 """
 
 
-def run(tmp_path: Path, test: str, *options: str) -> "subprocess.CompletedProcess[str]":
+def run(
+    tmp_path: Path, test: str, *options: str, environment: dict[str, str] | None = None
+) -> "subprocess.CompletedProcess[str]":
     """Run the runner on a project that has one measured folder, and in it this test."""
     (tmp_path / MEASURED).mkdir(parents=True)
     (tmp_path / MEASURED / "test_it.py").write_text(test)
-    return started(tmp_path, *options, str(MEASURED / "test_it.py"))
+    return started(tmp_path, *options, str(MEASURED / "test_it.py"), environment=environment)
 
 
 def run_whole(tmp_path: Path, **tests: str) -> "subprocess.CompletedProcess[str]":
@@ -116,13 +127,16 @@ def run_whole(tmp_path: Path, **tests: str) -> "subprocess.CompletedProcess[str]
 
 
 def started(
-    tmp_path: Path, *arguments: str, runner: Path = RUNNER
+    tmp_path: Path,
+    *arguments: str,
+    runner: Path = RUNNER,
+    environment: dict[str, str] | None = None,
 ) -> "subprocess.CompletedProcess[str]":
     (tmp_path / "pyproject.toml").write_text(PROJECT)
     return subprocess.run(
         tied([sys.executable, str(runner), *arguments]),
         cwd=tmp_path,
-        env={},
+        env=environment or {},
         capture_output=True,
         text=True,
         check=False,
@@ -144,6 +158,17 @@ def test_what_tests_start_is_not_measured(tmp_path: Path, processes: int) -> Non
 
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "test_it.py" in ran.stdout.partition("branch coverage")[2]
+
+
+@pytest.mark.parametrize("processes", [0, 1])
+def test_what_tests_import_is_compiled_once_whatever_the_shell_says(
+    tmp_path: Path, processes: int
+) -> None:
+    shell = {"PYTHONDONTWRITEBYTECODE": "1"}
+
+    ran = run(tmp_path, A_TEST_THAT_IMPORTS, f"--numprocesses={processes}", environment=shell)
+
+    assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
 def test_tests_for_a_slow_machine_run_last_and_the_floor_is_judged_over_both(

@@ -109,6 +109,7 @@ for _ in range(2):  # each brings what the other worker has sent before
 before = held()
 caught = [refusal(fleet.load_model, f"{args.folder}/one")]
 after = held()
+fleet.barrier_worker()  # in async a worker would read what another one trains already
 caught.append(refusal(train, 1))
 caught.append(refusal(fleet.save_persistables, f"{args.folder}/two"))
 if args.again:
