@@ -1,6 +1,7 @@
 """``fleet.remove_rows``: rows of a table that nobody needs any more, and their memory."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -8,8 +9,24 @@ from numpy.typing import NDArray
 
 from paramfleet.nn.embedding import IdError, SparseModule
 from paramfleet.session.session import Session
+from paramfleet.tables.embedding_errors import id_type_error
+from paramfleet.tables.sparse import SparseTable
+from paramfleet.training.optimizer import DistributedOptimizer
+from paramfleet_shared.errors import ContractError
 
-__all__ = ["Removing"]
+__all__ = ["NotATableError", "Removing"]
+
+
+class NotATableError(ContractError):
+    """Rows were to be removed from what isn't a table of rows of this training."""
+
+    code = "contract.not_a_table"
+    got: str
+    known: str
+    sentence = (
+        "fleet.remove_rows takes a fleet.nn module of the model that is trained, or the name "
+        "of its table, and not {got}; the optimizer trains: {known}"
+    )
 
 
 class Removing:
@@ -35,8 +52,9 @@ class Removing:
         called between two steps, when the last one's ``minimize``, or ``step`` and
         ``zero_grad``, is over.
 
-        * sync: every worker calls it between the same two steps, with ids of its own, perhaps
-          none. The rows of all of them are removed before any worker goes on.
+        * sync: every worker calls it between the same two steps, for the same tables in the
+          same order, with ids of its own, perhaps none. The rows of all of them are removed
+          before any worker goes on.
         * async: a worker calls it at any time. The gradients that it has queued are applied
           first. Gradients that another worker sends later, of values that it pulled before,
           begin the row anew.
@@ -54,22 +72,47 @@ class Removing:
             same in every worker.
 
         Raises:
+            NotATableError: if ``table`` is neither, or a module of another model.
             IdError: if ``ids`` have another dtype or shape.
             TableUnknownError: if the optimizer trains no such table.
-            CallOrderError: before ``distributed_optimizer``.
-            NotStartedError: before ``init_worker``.
+            CallOrderError: before ``distributed_optimizer``, or if gradients wait for their
+                step.
+            NotStartedError: in a job, before ``init_worker``.
             TrainingFinishedError: after ``finish_training``.
             WrongModeError: in collective mode and LocalSGD, which have no tables of rows.
-            RemovalNotSharedError: in sync, if another worker took its step instead; nothing is
-                removed.
+            RemovalNotSharedError: in sync, if another worker took its step instead, or removes
+                rows of another table; nothing is removed.
             TotalIncompleteError: in sync, if another worker doesn't call it in time; call it
                 again before the next step.
             FleetError: if the job failed or a pserver didn't answer in time; some rows may be
                 removed, and the call may be repeated.
         """
-        name = table if isinstance(table, str) else table.table.name
-        backend = self._session.backend
-        return backend.remove_rows(self._session.optimizer, name, _checked(name, ids))
+        backend, optimizer = self._session.backend, self._session.optimizer
+        name = _name_of(table, optimizer)
+        return backend.remove_rows(optimizer, name, _checked(name, ids))
+
+
+def _name_of(given: Any, optimizer: DistributedOptimizer | None) -> str:
+    """Return the name of a table that is given as such, or by a module that uses it.
+
+    Raises:
+        NotATableError: if it is neither, or the module's table isn't the optimizer's of its
+            name.
+    """
+    if isinstance(given, str):
+        return given
+    trained = {} if optimizer is None else {t.name: t for t, _ in optimizer.tables.sparse}
+    known = ", ".join(trained) or "none"
+    table = getattr(given, "table", None)
+    if not isinstance(given, torch.nn.Module) or not isinstance(table, SparseTable):
+        raise NotATableError(got=type(given).__name__, known=known)
+    if trained.get(table.name, table) is not table:
+        got = (
+            "a module of another model whose table has the same name: "
+            f"{table.name!r}, row width {table.dim}"
+        )
+        raise NotATableError(got=got, known=known)
+    return table.name
 
 
 def _checked(
@@ -84,9 +127,8 @@ def _checked(
     if not isinstance(ids, torch.Tensor | np.ndarray) and not found.size:
         found = found.astype(np.int64)  # of an empty list numpy makes floats
     if found.dtype not in {np.dtype(np.int64), np.dtype(np.int32)}:
-        raise IdError(
-            table=table, found=f"dtype {found.dtype}", rule="ids must be int64 or int32"
-        )
+        error = id_type_error(table, str(found.dtype))
+        raise error
     if found.ndim != 1:
         rule = "ids must be of one dimension: flatten them"
         raise IdError(table=table, found=f"shape {list(found.shape)}", rule=rule)

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
+from typing_extensions import override
+
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.values.texts import shown
 
@@ -46,8 +48,13 @@ class StrategyError(ContractError):
     code = "contract.strategy"
     key: str
     value: str
+    """Empty where the key itself is wrong."""
     rule: str
-    sentence = "strategy {key} = {value}: {rule}"
+
+    @override
+    def describe(self) -> str:
+        value = f" = {self.value}" if self.value else ""
+        return f"strategy {self.key}{value}: {self.rule}"
 
     @classmethod
     def of(cls, key: str, value: object, rule: str) -> "StrategyError":
@@ -60,7 +67,7 @@ class StrategyError(ContractError):
         is_near = isinstance(key, str) and len(key) <= 2 * max(map(len, known))
         nearest = difflib.get_close_matches(str(key), known, n=1) if is_near else []
         hint = f"did you mean {nearest[0]!r}?" if nearest else f"known: {', '.join(known)}"
-        return cls(key=where, value="?", rule=f"unknown; {hint}")
+        return cls(key=where, value="", rule=f"unknown; {hint}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

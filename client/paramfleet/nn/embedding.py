@@ -7,6 +7,7 @@ literally (so -1 may be padding), never counted from the end.
 """
 
 import itertools
+import operator
 from dataclasses import dataclass
 from typing import Any, get_args, overload
 
@@ -19,11 +20,17 @@ from paramfleet.nn.lookups import bags_of_rows, rows_of_ids
 from paramfleet.serving.modules import ServedEmbedding, ServedEmbeddingBag, demand_own_forward
 from paramfleet.serving.rows import Rows
 from paramfleet.tables.devices import to_device, to_host
-from paramfleet.tables.embedding_errors import EmbeddingOptionError, IdError, negative_id_error
+from paramfleet.tables.embedding_errors import (
+    EmbeddingOptionError,
+    IdError,
+    id_type_error,
+    negative_id_error,
+)
 from paramfleet.tables.row_store import RowStore
 from paramfleet.tables.sparse import KeptAs, SparseTable
 from paramfleet_shared.tables.partition import Partitioned
 from paramfleet_shared.tables.spec import InitializerSpec, Rounding, Storage
+from paramfleet_shared.values.texts import shown
 
 __all__ = [
     "Embedding",
@@ -50,7 +57,7 @@ class _TableOptions:
     negative_ids: bool
 
 
-_Different = tuple[Partitioned, NDArray[np.bool_] | None]
+Different = tuple[Partitioned, NDArray[np.bool_] | None]
 """The different ids of a batch without padding, and where the padding is."""
 
 
@@ -70,6 +77,34 @@ def _kept_as(storage: Storage, rounding: Rounding) -> KeptAs:
     return KeptAs(storage, rounding)
 
 
+def _whole(option: str, value: Any) -> int:
+    """Return a whole number as an int.
+
+    Raises:
+        EmbeddingOptionError: if it is none.
+    """
+    try:
+        return operator.index(value)
+    except TypeError as error:
+        rule = "must be a whole number"
+        raise EmbeddingOptionError(option=option, value=shown(value), rule=rule) from error
+
+
+def _initializer(given: Any) -> InitializerSpec:
+    """Return what makes first values; torch's default if nothing is given.
+
+    Raises:
+        EmbeddingOptionError: if it is something else.
+    """
+    made = normal() if given is None else given
+    if isinstance(made, InitializerSpec):
+        return made
+    rule = (
+        "must be made by fleet.nn.normal(...), fleet.nn.uniform(...) or fleet.nn.constant(...)"
+    )
+    raise EmbeddingOptionError(option="initializer", value=shown(given), rule=rule)
+
+
 class SparseModule(torch.nn.Module):
     """What the two modules share: the table, and ids to rows."""
 
@@ -87,9 +122,12 @@ class SparseModule(torch.nn.Module):
             if value:
                 rule = "sparse tables don't do this; leave it out"
                 raise EmbeddingOptionError(option=option, value=repr(value), rule=rule)
+        embedding_dim = _whole("embedding_dim", embedding_dim)
         if embedding_dim < 1:
             value, rule = repr(embedding_dim), "must be at least 1"
             raise EmbeddingOptionError(option="embedding_dim", value=value, rule=rule)
+        if padding_idx is not None:
+            padding_idx = _whole("padding_idx", padding_idx)
         self.num_embeddings = num_embeddings
         self.embedding_dim = embedding_dim
         self.padding_idx = padding_idx
@@ -98,28 +136,37 @@ class SparseModule(torch.nn.Module):
         self.table = SparseTable(
             name=table.name or f"embedding_{next(_NAMES)}",
             dim=embedding_dim,
-            initializer=table.initializer or normal(),
-            seed=table.seed,
+            initializer=_initializer(table.initializer),
+            seed=_whole("seed", table.seed),
             kept_as=table.kept_as,
             make_source=RowStore.of,
         )
         self.weight = self.table.weight
-        self._known: list[tuple[bytes, _Different]] = []
+        self._known: list[tuple[bytes, Different]] = []
         """Ids that are about to be looked up, int64 [n], with what ``different`` returns."""
 
-    def expect(self, ids: torch.Tensor) -> _Different:
+    def expect(self, ids: torch.Tensor, found: Different | None = None) -> Different:
         """Return what ``different`` does, and keep it for the lookup that will follow.
+
+        Args:
+            ids: Those of the lookup.
+            found: What ``different`` returned for them before, if it did.
 
         Raises:
             IdError: as ``different``.
         """
-        found = self.different(ids)
+        found = self.different(ids) if found is None else found
         self._known.append((to_host(ids, dtype=torch.int64).numpy().tobytes(), found))
         return found
 
     def expect_nothing(self) -> None:
         """Forget what was kept for lookups that didn't follow."""
         self._known.clear()
+
+    @property
+    def learns(self) -> bool:
+        """Whether rows that are looked up now learn."""
+        return self.table.learns(training=self.training)
 
     def share(self, table: SparseTable) -> None:
         """Use another module's table of the same name and shape."""
@@ -130,7 +177,7 @@ class SparseModule(torch.nn.Module):
         """Return the table's name, if the module stands at ``path`` in a model."""
         return self.table.name if self.named or not path else path
 
-    def different(self, ids: torch.Tensor) -> _Different:
+    def different(self, ids: torch.Tensor) -> Different:
         """Return the ids that a forward looks up, and which of ``ids`` are padding.
 
         Returns:
@@ -175,8 +222,8 @@ class SparseModule(torch.nn.Module):
             IdError: on a dtype that isn't an id's.
         """
         if ids.dtype not in {torch.int64, torch.int32}:
-            rule = "ids must be int64 or int32"
-            raise IdError(table=self.table.name, found=f"dtype {ids.dtype}", rule=rule)
+            error = id_type_error(self.table.name, str(ids.dtype))
+            raise error
         flat: NDArray[np.int64] = to_host(ids.reshape(-1), dtype=torch.int64).numpy()
         return flat
 
@@ -231,7 +278,8 @@ class Embedding(SparseModule):
         rounding: How an updated value is brought to 16 bits: ``stochastic``, right on
             average, or ``nearest``, which loses what is smaller than half a step.
         negative_ids: Take negative ids, too: hashes of 64 bits, which are negative numbers
-            from 2**63 on. Without it they are taken for mistakes, as for padding.
+            from 2**63 on: those of a uint64 tensor are ``ids.view(torch.int64)``. Without it
+            they are taken for mistakes, as for padding.
 
     Raises:
         EmbeddingOptionError: on an option that sparse tables don't have, or a value that

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from paramfleet.nn.embedding import SparseModule
-from paramfleet.tables.sparse import tables_of
+from paramfleet.tables.sparse import table_of, tables_of
 from paramfleet_shared.errors import ContractError
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ __all__ = [
     "TableNotTrainedError",
     "check_covered",
     "share_tables",
+    "untrained",
     "without_negative_ids",
 ]
 
@@ -56,6 +57,13 @@ def check_covered(model: torch.nn.Module, known: Iterable["SparseTable"]) -> Non
     for table in tables_of(model).values():
         if table.name not in names:
             raise TableNotTrainedError(table=table.name)
+
+
+def untrained(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> list[str]:
+    """Return the names of parameters that need gradients and aren't the optimizer's."""
+    given = {id(each) for group in optimizer.param_groups for each in group["params"]}
+    ordinary = {n: p for n, p in model.named_parameters() if table_of(p) is None}
+    return [n for n, p in ordinary.items() if p.requires_grad and id(p) not in given]
 
 
 def share_tables(model: torch.nn.Module) -> None:

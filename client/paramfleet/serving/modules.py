@@ -12,7 +12,11 @@ import torch
 from torch.nn import functional
 
 from paramfleet.serving.rows import Rows
-from paramfleet.tables.embedding_errors import EmbeddingOptionError, IdError, negative_id_error
+from paramfleet.tables.embedding_errors import (
+    EmbeddingOptionError,
+    id_type_error,
+    negative_id_error,
+)
 
 __all__ = ["Servable", "ServedEmbedding", "ServedEmbeddingBag", "demand_own_forward"]
 
@@ -63,8 +67,8 @@ class _Served(torch.nn.Module):
             IdError: on a dtype that isn't an id's, or a negative id.
         """
         if ids.dtype not in {torch.int64, torch.int32}:
-            rule = "ids must be int64 or int32"
-            raise IdError(table=self.rows.name, found=f"dtype {ids.dtype}", rule=rule)
+            error = id_type_error(self.rows.name, str(ids.dtype))
+            raise error
         flat = ids.reshape(-1).to(torch.int64)
         padding = None if self.padding_idx is None else flat == self.padding_idx
         if not (self.negative_ids or torch.compiler.is_compiling()):

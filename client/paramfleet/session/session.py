@@ -167,8 +167,11 @@ class Session(Standing):
 
         Raises:
             NotAnOptimizerError: if it is none.
+            CombinedError: if two of several have the same parameter.
             StrategyError: if the strategy contradicts itself.
-            OptimizerNotServedError: if the mode's servers can't run this optimizer.
+            OptimizerOptionError: if an option is a number that no training can use.
+            OptimizerNotServedError: in one process, if rows can't have an option of it. In a
+                job ``init_worker`` raises it.
         """
         inner = _one_of(optimizer)
         chosen = strategy or self._strategy or DistributedStrategy()
@@ -189,9 +192,14 @@ class Session(Standing):
     def init_worker(self) -> None:
         """Wait for the pservers, declare the tables, start from common values.
 
+        A warning, ``worker.parameters_not_trained``, names parameters of the model that need
+        gradients and that the optimizer lacks.
+
         Raises:
             CallOrderError: before ``distributed_optimizer``, or a second time.
             TableNotTrainedError: if the optimizer lacks one of the model's tables.
+            OptimizerNotServedError: if the servers, or in GEO the rows, can't be stepped by
+                this optimizer or with an option of it.
             ElasticModeError: if the strategy is sync in an elastic job.
             FleetError: if a table contradicts another worker's, or the job failed.
         """
@@ -227,7 +235,7 @@ class Session(Standing):
         implies it; a second call does nothing.
 
         Raises:
-            NotStartedError: before ``init_worker``.
+            NotStartedError: in a job, before ``init_worker``.
             FleetError: if the rest couldn't be sent, or the job failed.
         """
         if self._stepper is not None and not self._stepper.is_finished:
@@ -287,8 +295,12 @@ def _one_of(given: Any) -> torch.optim.Optimizer:
 
     Raises:
         NotAnOptimizerError: if it is something else.
+        CombinedError: if two have the same parameter.
     """
-    for each in given if isinstance(given, list | tuple) and given else [given]:
+    are_several = isinstance(given, list | tuple)
+    if are_several and not given:
+        raise NotAnOptimizerError(got=f"an empty {type(given).__name__}")
+    for each in given if are_several else [given]:
         if not isinstance(each, torch.optim.Optimizer):
             raise NotAnOptimizerError(got=type(each).__name__)
-    return Combined(given) if isinstance(given, list | tuple) else given
+    return Combined(given) if are_several else given

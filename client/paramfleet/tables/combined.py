@@ -1,12 +1,29 @@
 """Several optimizers as one, each with parameters of its own."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from typing_extensions import override
 
-__all__ = ["Combined", "loss_of", "part_of", "parts_of"]
+from paramfleet.tables.sparse import table_of
+from paramfleet_shared.errors import ContractError
+
+__all__ = ["Combined", "CombinedError", "loss_of", "part_of", "parts_of"]
+
+
+class CombinedError(ContractError):
+    """What was to be combined aren't optimizers, each with parameters of its own."""
+
+    code = "contract.combined"
+    problem: str
+    sentence = (
+        "fleet.optim.Combined(): {problem}: give it a list of torch optimizers, each with "
+        "parameters of its own"
+    )
+
+
+_GROUP_ADDED = "add the group to one of the optimizers, and combine them afterwards"
 
 
 class Combined(torch.optim.Optimizer):
@@ -20,16 +37,28 @@ class Combined(torch.optim.Optimizer):
         optimizers: At least one; none has a parameter of another.
 
     Raises:
-        ValueError: if there is none, or two have the same parameter.
+        CombinedError: if there is none, one is something else, or two have the same parameter.
     """
 
-    def __init__(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
-        self.parts = tuple(part for each in optimizers for part in parts_of(each))
+    def __init__(self, optimizers: Iterable[torch.optim.Optimizer]) -> None:
+        self.parts = tuple(part for each in _checked(optimizers) for part in parts_of(each))
         self._is_made = False
         super().__init__([group for part in self.parts for group in part.param_groups], {})
         self._is_made = True
         for part in self.parts:
             self.state.update(part.state)
+        self._share()
+
+    @override
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy consists of."""
+        return {**super().__getstate__(), "parts": self.parts}
+
+    @override
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Be a copy: of its optimizers, too."""
+        super().__setstate__(state)
+        self._is_made = True
         self._share()
 
     @override
@@ -40,8 +69,7 @@ class Combined(torch.optim.Optimizer):
             TypeError: always, once it is made.
         """
         if self._is_made:
-            message = "add the group to one of the optimizers, and combine them afterwards"
-            raise TypeError(message)
+            raise TypeError(_GROUP_ADDED)
         super().add_param_group(param_group)
 
     @override
@@ -53,7 +81,12 @@ class Combined(torch.optim.Optimizer):
 
         Returns:
             What ``closure`` returned; None without one.
+
+        Raises:
+            TypeError: if one of the optimizers got a group after it was combined.
         """
+        if sum(len(part.param_groups) for part in self.parts) != len(self.param_groups):
+            raise TypeError(_GROUP_ADDED)
         loss = loss_of(closure)
         for part in self.parts:
             part.step()
@@ -73,6 +106,38 @@ class Combined(torch.optim.Optimizer):
             part.param_groups = self.param_groups[start:stop]
             part.state = self.state
             start = stop
+
+
+def _checked(given: Any) -> list[torch.optim.Optimizer]:
+    """Return optimizers as a list.
+
+    Raises:
+        CombinedError: as ``Combined``.
+    """
+    if not isinstance(given, Iterable):
+        raise CombinedError(problem=f"got {type(given).__name__}")
+    optimizers = list(given)
+    if not optimizers:
+        raise CombinedError(problem="got no optimizer")
+    owners: dict[torch.Tensor, str] = {}
+    for number, each in enumerate(optimizers):
+        kind = type(each).__name__
+        if not isinstance(each, torch.optim.Optimizer):
+            raise CombinedError(problem=f"number {number} is {kind}")
+        name = f"{number} ({kind})"
+        for parameter in (p for group in each.param_groups for p in group["params"]):
+            owner = owners.setdefault(parameter, name)
+            if owner != name:
+                problem = f"numbers {owner} and {name} both train {_named(parameter)}"
+                raise CombinedError(problem=problem)
+    return optimizers
+
+
+def _named(parameter: torch.Tensor) -> str:
+    table = table_of(parameter)
+    if table is not None:
+        return f"table {table.name!r}"
+    return f"a parameter of shape {list(parameter.shape)}"
 
 
 def loss_of(closure: Callable[[], Any] | None) -> Any:

@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 
 from paramfleet_shared.errors import ContractError
 
-__all__ = ["EmbeddingOptionError", "IdError", "negative_id_error"]
+__all__ = ["EmbeddingOptionError", "IdError", "id_type_error", "negative_id_error"]
 
 
 class IdError(ContractError):
@@ -16,6 +16,22 @@ class IdError(ContractError):
     found: str
     rule: str
     sentence = "table {table!r}: {found}: {rule}"
+
+
+def id_type_error(table: str, dtype: str) -> IdError:
+    """Return what says that ids have a type that isn't an id's.
+
+    Args:
+        table: The table's name.
+        dtype: The type's, of torch or numpy.
+    """
+    rule = "ids must be int64 or int32"
+    if dtype.endswith("uint64"):
+        rule += (
+            "; of 64 bits without a sign take view(torch.int64), the same bits, and make the "
+            "module with negative_ids=True"
+        )
+    return IdError(table=table, found=f"dtype {dtype}", rule=rule)
 
 
 def negative_id_error(

@@ -109,7 +109,7 @@ class _Watched:
                 unique, _, offsets = view.module.expect(ids)[0]
             except IdError:  # the lookup will say so
                 continue
-            yield view, Wanted(view.module.table, RowIds(unique, offsets), view.module.training)
+            yield view, Wanted(view.module.table, RowIds(unique, offsets), view.module.learns)
 
 
 def _nobody() -> None:

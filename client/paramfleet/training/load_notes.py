@@ -7,6 +7,7 @@ renamed module has another table, and a checkpoint of another model fills nothin
 """
 
 import logging
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ import torch
 
 from paramfleet.tables.rules import is_served, remedy_for
 from paramfleet_shared.checkpoint.manifest import Manifest
+from paramfleet_shared.tables.spec import GROUPS, OptimizerSpec
 
 if TYPE_CHECKING:
     from paramfleet.training.optimizer import DistributedOptimizer
@@ -22,14 +24,12 @@ __all__ = ["note_differences", "note_unsaved_states"]
 
 log = logging.getLogger(__name__)
 
-_LACKING = (
-    "they keep the values that they have; a table has its module's name, so give a renamed "
-    "module its former one with name="
+_LACKING = "they keep the values that they have"
+_UNUSED = "the pservers keep them unused and save them again; load a checkpoint of this model"
+_OF_ROWS = (
+    "a table of rows has its module's name, so give a renamed module its former one with name="
 )
-_UNUSED = (
-    "the pservers keep them unused and save them again; load a checkpoint of this model, or "
-    "give a renamed module its former name with name="
-)
+_OF_GROUPS = f"{GROUPS}, so give the optimizer the groups of the checkpoint"
 _ANEW = "the optimizer begins with new states: no checkpoint has those that it would go on with"
 
 _UNSAVED = "no checkpoint holds its states of these tables: after a load they begin anew"
@@ -60,7 +60,11 @@ def note_unsaved_states(optimizer: "DistributedOptimizer") -> None:
 
 
 def note_differences(
-    optimizer: "DistributedOptimizer", manifest: Manifest, folder: str | Path
+    optimizer: "DistributedOptimizer",
+    manifest: Manifest,
+    folder: str | Path,
+    *,
+    trained_by: Mapping[str, OptimizerSpec] | None = None,
 ) -> list[str]:
     """Warn of tables that checkpoint and model don't share, and of states that begin anew.
 
@@ -68,23 +72,29 @@ def note_differences(
         optimizer: Whose tables were loaded.
         manifest: Of the checkpoint.
         folder: The checkpoint's, for the log.
+        trained_by: The rule whose states were saved of each of the model's tables; None if
+            these are the checkpoint's tables of their names.
 
     Returns:
         The model's tables that the checkpoint lacks: they stay as they are.
     """
-    own = [table.name for table, _ in optimizer.tables.sparse]
-    own += [block.name for block, _ in optimizer.tables.dense]
-    saved = {table.spec.name for table in manifest.tables}
-    missing, unknown = sorted(set(own) - saved), sorted(saved - set(own))
+    dense = {block.name for block, _ in optimizer.tables.dense}
+    own = dense | {table.name for table, _ in optimizer.tables.sparse}
+    if trained_by is None:
+        trained_by = {table.spec.name: table.spec.optimizer for table in manifest.tables}
+    missing, unknown = sorted(own - trained_by.keys()), sorted(trained_by.keys() - own)
     if missing:
-        facts = {"folder": str(folder), "missing": missing, "remedy": _LACKING}
+        remedy = _remedy(_LACKING, missing, dense)
+        facts = {"folder": str(folder), "missing": missing, "remedy": remedy}
         log.warning("worker.tables_not_in_checkpoint", extra=facts)
     if unknown:
-        facts = {"folder": str(folder), "unknown": unknown, "remedy": _UNUSED}
+        groups = {table.spec.name for table in manifest.tables if table.is_dense}
+        remedy = _remedy(_UNUSED, unknown, groups)
+        facts = {"folder": str(folder), "unknown": unknown, "remedy": remedy}
         log.warning("worker.tables_not_in_model", extra=facts)
     for differs in manifest.columns_that_differ():
         log.warning("worker.columns_differ", extra=differs._asdict())
-    anew = _without_states(optimizer, manifest)
+    anew = _without_states(optimizer, trained_by)
     if anew:
         name = type(optimizer.inner).__name__
         facts = {"folder": str(folder), "optimizer": name, "tables": anew, "reason": _ANEW}
@@ -92,14 +102,21 @@ def note_differences(
     return missing
 
 
-def _without_states(optimizer: "DistributedOptimizer", manifest: Manifest) -> list[str]:
+def _remedy(what: str, tables: Iterable[str], dense: Collection[str]) -> str:
+    """Return what happens to tables, and what to do, by what they are."""
+    kinds = dict.fromkeys(_OF_GROUPS if table in dense else _OF_ROWS for table in tables)
+    return "; ".join([what, *kinds])
+
+
+def _without_states(
+    optimizer: "DistributedOptimizer", saved: Mapping[str, OptimizerSpec]
+) -> list[str]:
     """Return the loaded tables whose states in this process aren't in the checkpoint.
 
     A table whose states were saved by another rule is named where that is found, as
     ``states_left_out``.
     """
     mode, inner = optimizer.running, optimizer.inner
-    saved = {table.spec.name: table.spec.optimizer for table in manifest.tables}
     return sorted(
         name
         for name, group, sparse in _groups(optimizer)

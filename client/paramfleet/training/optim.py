@@ -12,13 +12,15 @@ Shape legend: n = rows of a sparse gradient; D... = what else a parameter is as 
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from typing_extensions import override
 
 from paramfleet.tables.combined import Combined, loss_of
-from paramfleet.tables.rules import check_numbers
+from paramfleet.tables.rules import check_numbers, check_ranges
+from paramfleet_shared.tables.rules.catalog import RULES
+from paramfleet_shared.tables.rules.record import Rule
 
 __all__ = ["FTRL", "Combined", "RowwiseAdagrad"]
 
@@ -28,12 +30,15 @@ _States = dict[str, torch.Tensor]
 class _ByRows(torch.optim.Optimizer, ABC):
     """Steps parameters by whole, or the rows of a sparse gradient."""
 
+    _rule: ClassVar[Rule]
+    """Whose ranges the options have."""
+
     @override
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Train more parameters, with options of their own.
 
         Raises:
-            OptimizerOptionError: if an option is no number.
+            OptimizerOptionError: if an option is no number, or not in its range.
             TypeError: if there is no such option.
         """
         name, options = type(self).__name__, {**self.defaults, **param_group}
@@ -41,7 +46,9 @@ class _ByRows(torch.optim.Optimizer, ABC):
             if options[option]:
                 message = f"{name} has no option {option!r}: leave it out of its groups"
                 raise TypeError(message)
-        check_numbers(name, {option: options[option] for option in self.defaults})
+        numbers = {option: options[option] for option in self.defaults}
+        check_numbers(name, numbers)
+        check_ranges(name, numbers, self._rule)
         super().add_param_group(param_group)
 
     @torch.no_grad()
@@ -115,9 +122,11 @@ class FTRL(_ByRows):
         l2: The paper's lambda 2, from 0 to 1e6.
 
     Raises:
-        OptimizerOptionError: if an option is no number.
+        OptimizerOptionError: if an option is no number, or not in its range.
         TypeError: if a group has another option.
     """
+
+    _rule = RULES["ftrl"]
 
     def __init__(
         self,
@@ -170,9 +179,11 @@ class RowwiseAdagrad(_ByRows):
         eps: Added to the root.
 
     Raises:
-        OptimizerOptionError: if an option is no number.
+        OptimizerOptionError: if an option is no number, or not in its range.
         TypeError: if a group has another option.
     """
+
+    _rule = RULES["rowwise_adagrad"]
 
     def __init__(
         self,

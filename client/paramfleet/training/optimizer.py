@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from paramfleet.config.errors import CallOrderError
 from paramfleet.config.strategy import TrainingMode
 from paramfleet.tables.row_store import RowStore
 from paramfleet.tables.rules import check_options
@@ -290,6 +291,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         count = seen if examples is None else examples
         self.times.forward()
         self.running.step(examples=count)
+        for table, _ in self.tables.sparse:
+            table.is_stepped = True
         self.num_steps += 1
         self.times.end_step(examples=count)
         self._between_steps()
@@ -319,6 +322,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         Raises:
             TrainingFinishedError: after ``fleet.finish_training``.
             TableUnknownError: if there is none of that name.
+            CallOrderError: if gradients wait for their step.
             FleetError: as ``fleet.remove_rows``.
         """
         mode = self.running
@@ -328,6 +332,13 @@ class DistributedOptimizer(torch.optim.Optimizer):
         tables = {each.name: each for each, _ in self.tables.sparse}
         if table not in tables:
             raise TableUnknownError(table=table, known=", ".join(tables) or "none")
+        for each in tables.values():
+            if each.weight.grad is not None and not each.is_stepped:
+                remedy = (
+                    f"call it between two steps: gradients of table {each.name!r} wait for "
+                    "their step; take it, or forget them with zero_grad()"
+                )
+                raise CallOrderError(function="remove_rows", remedy=remedy)
         return mode.remove(tables[table], ids)
 
     def wait_exchanged(self) -> None:

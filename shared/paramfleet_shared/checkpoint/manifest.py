@@ -5,9 +5,10 @@ A checkpoint is a folder: safetensors files, each with a part of one table, and
 table holds ``ids`` int64 [n], ``values`` float32 [n, D] and ``states`` float32
 [n, W], the rule's columns beside each other; one of a dense table holds ``values`` [n] and
 ``states`` [S, n], and in its metadata the range ``start`` and ``stop``. The manifest names the
-columns of each (``columns``). One more file holds
-the model's buffers (``saved_module``). The manifest's ``rows`` says how many each sparse table
-has, so that a lost entry of a file is noticed. Nothing in a file is ever evaluated.
+columns of each (``columns``), and the parameters that a dense table holds
+(``saved_parameters``). One more file holds the model's buffers (``saved_module``). The
+manifest's ``rows`` says how many each sparse table has, so that a lost entry of a file is
+noticed. Nothing in a file is ever evaluated.
 """
 
 import hashlib
@@ -33,6 +34,7 @@ from paramfleet_shared.checkpoint.columns import (
 from paramfleet_shared.checkpoint.cuts import Cut
 from paramfleet_shared.checkpoint.gathered import GatheredStates
 from paramfleet_shared.checkpoint.saved_module import SavedModule, check_file_name
+from paramfleet_shared.checkpoint.saved_parameters import DenseParameters, read_parameters
 from paramfleet_shared.errors import (
     ContractError,
     FleetError,
@@ -53,6 +55,8 @@ __all__ = [
 ]  # fmt: skip
 
 FORMAT = "paramfleet-checkpoint"
+_EXPORT = "paramfleet-export"
+"""What the manifest of an exported model states."""
 VERSION = 1
 MANIFEST = "manifest.json"
 _MAX_HEADER_BYTES = 1 << 20
@@ -133,6 +137,11 @@ class SavedTable:
     version: int
     """Pushes or steps applied when it was saved."""
 
+    @property
+    def is_dense(self) -> bool:
+        """Return whether it holds parameters, and no rows."""
+        return self.spec.kind == "dense"
+
     def to_wire(self) -> dict[str, Any]:
         """Return plain values."""
         return {**self.spec.to_wire(), "version": self.version}
@@ -165,6 +174,8 @@ class Manifest:
     """What the script registered, such as a schedule, and the steps; None if it has nothing."""
     gathered: GatheredStates | None = None
     """Whose optimizer states are in it where each worker has its own; else None."""
+    parameters: DenseParameters = field(default_factory=dict)
+    """Of its dense tables; without those of which it doesn't say them."""
     digest: str = field(default="", compare=False)
     """SHA-256 of the file it was read from; empty if it was not read."""
 
@@ -318,6 +329,11 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
     }
     more = {name: getattr(manifest, name) for name in ("cut", "module", "progress", "gathered")}
     document |= {name: part.to_wire() for name, part in more.items() if part is not None}
+    if manifest.parameters:
+        document["parameters"] = {
+            table: [each.to_wire() for each in parameters]
+            for table, parameters in manifest.parameters.items()
+        }
     try:
         write_regular(directory / MANIFEST, json.dumps(document, indent=1).encode())
     except OSError as error:
@@ -342,9 +358,8 @@ def read_manifest(directory: Path, *, digest: str = "") -> Manifest:
     if digest not in {"", found}:
         rule = "was replaced by that of another checkpoint while it was loaded; load it again"
         raise ManifestError(path=str(path), rule=rule)
-    stated = (document.get("format"), document.get("version")) if type(document) is dict else ()
-    if stated != (FORMAT, VERSION):
-        raise ManifestError(path=str(path), rule=f"must be {FORMAT} version {VERSION}")
+    if rule := _broken_format(document):
+        raise ManifestError(path=str(path), rule=rule)
     try:
         tables = tuple(SavedTable.from_wire(wire) for wire in document["tables"])
         files = tuple(SavedFile.from_wire(wire) for wire in document["files"])
@@ -356,6 +371,8 @@ def read_manifest(directory: Path, *, digest: str = "") -> Manifest:
         gathered = None if saved is None else GatheredStates.from_wire(saved)
         counts = document.get("rows")
         rows = {} if counts is None else _stated_rows(tables, counts)
+        sizes = {table.spec.name: table.spec.size for table in tables if table.is_dense}
+        parameters = read_parameters(document.get("parameters", {}), sizes)
     except (KeyError, TypeError, ValueError) as error:
         raise ManifestError(path=str(path), rule=f"is malformed: {error!r}") from error
     except FleetError as error:
@@ -369,6 +386,7 @@ def read_manifest(directory: Path, *, digest: str = "") -> Manifest:
         module=module,
         progress=progress,
         gathered=gathered,
+        parameters=parameters,
         digest=found,
     )
     try:
@@ -376,6 +394,19 @@ def read_manifest(directory: Path, *, digest: str = "") -> Manifest:
     except ValueError as error:
         raise ManifestError(path=str(path), rule=str(error)) from error
     return manifest
+
+
+def _broken_format(document: Any) -> str:
+    """Return why a document is no manifest of this version; empty if it may be one."""
+    stated = (document.get("format"), document.get("version")) if type(document) is dict else ()
+    if stated == (FORMAT, VERSION):
+        return ""
+    if stated[:1] == (_EXPORT,):
+        return (
+            "is that of an export, which fleet.serving.load reads and no training can "
+            "continue from: load a folder that fleet.save_persistables wrote"
+        )
+    return f"must be {FORMAT} version {VERSION}"
 
 
 def read_part(directory: Path, file: SavedFile, spec: TableSpec) -> FilePart:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from paramfleet_shared.files.documents import MAX_DOCUMENT_BYTES, read_document, whole
 from paramfleet_shared.files.regular_files import CREATE, open_regular
+from paramfleet_shared.system.memory import machine_memory
 from paramfleet_shared.values.texts import shown
 
 __all__ = ["TensorFile", "Written", "map_tensors", "read_tensors", "write_tensors"]
@@ -85,12 +86,16 @@ def read_tensors(path: Path, *, num_bytes: int, sha256: str) -> TensorFile:
 
     Raises:
         OSError: if the system refuses.
-        ValueError: if it isn't a regular file, or length, SHA-256 or contents aren't as they
-            must be.
+        ValueError: if it isn't a regular file, there is no memory for it, or length, SHA-256 or
+            contents aren't as they must be.
     """
     with open_regular(path) as file:
         if os.fstat(file.fileno()).st_size != num_bytes:
             raise ValueError("its length is another")
+        free = machine_memory().free
+        if num_bytes > free:  # what Linux hands out without having it ends the process
+            problem = f"its {num_bytes:,} bytes don't fit into the {free:,} that are free"
+            raise ValueError(problem)
         content = np.empty(num_bytes, np.uint8)
         view, digest, position = content.data, hashlib.sha256(), 0
         while count := file.readinto(view[position : position + PIECE_BYTES]):

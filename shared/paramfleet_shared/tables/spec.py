@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, get_args
 
+from typing_extensions import override
+
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.tables.rules.catalog import RULES
 from paramfleet_shared.tables.rules.first_wire import LARGEST
@@ -12,6 +14,7 @@ from paramfleet_shared.tables.rules.record import Broken, Rule
 from paramfleet_shared.values.texts import NAME_RULE, is_name, shown
 
 __all__ = [
+    "GROUPS",
     "InitializerSpec",
     "OptimizerSpec",
     "Rounding",
@@ -27,6 +30,9 @@ _InitializerKind = Literal["zeros", "constant", "uniform", "normal"]
 _TableKind = Literal["dense", "sparse"]
 Storage = Literal["float32", "float16", "bfloat16"]
 Rounding = Literal["stochastic", "nearest"]
+
+GROUPS = "dense_N holds parameter group N of the optimizer, or fragment N of LocalSGD"
+"""What the names of dense tables say."""
 
 MAX_NUM_SHARDS = 65_536
 """``route`` takes a shard from 16 bits of the hash."""
@@ -70,6 +76,17 @@ class SavedTableMismatchError(TableMismatchError):
         "the checkpoint's table {table!r} has {field} = {got!r}, and the model's has {have!r}: "
         "load a checkpoint of this model, or begin without one"
     )
+
+    @override
+    def describe(self) -> str:
+        said = super().describe()
+        if self.field != "size":  # which tables of rows don't have
+            return said
+        return (
+            f"{said}; {GROUPS}: give the optimizer its parameters in the order and groups of "
+            "the checkpoint, or, if its manifest names them, load it in one process with this "
+            "optimizer and save it again"
+        )
 
 
 def stream_of(seed: int, table: str) -> int:

@@ -12,6 +12,13 @@ import pytest
 from paramfleet.session.checkpoint.cuts import judge
 from paramfleet.transport.pservers import PServers
 from paramfleet.transport.requests import Read, ReadPlan
+from paramfleet_shared.checkpoint.manifest import (
+    FilePart,
+    Manifest,
+    SavedTable,
+    write_manifest,
+    write_part,
+)
 from paramfleet_shared.errors.served import NonFiniteGradientError, StepIncompleteError
 from paramfleet_shared.net.wire.message import Message
 from paramfleet_shared.system.clock import SystemClock
@@ -20,6 +27,7 @@ from paramfleet_shared.testing.patience import LATE_S
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+    from pathlib import Path
 
     from tests.integration.pserver.conftest import Cluster, Worker
 
@@ -87,6 +95,29 @@ async def test_a_change_that_one_pserver_refused_is_voided_before_the_next(
     verdict = judge([a.fields for a in await worker.ask("hold", cut="a", for_s=9, targets=[])])
     assert (verdict.agree, verdict.hopeless) == (False, True)
     assert verdict.reason == "pserver 1 refused push 1 of worker 0, which pserver 0 has"
+
+
+async def test_a_load_of_all_tables_makes_cuts_consistent_again(
+    start_servers: Start, tmp_path: Path
+) -> None:
+    cluster = await start_servers(2)
+    worker = cluster.worker()
+    await worker.declare(FLAT)
+    part = FilePart(values=7 * ONES, states=np.empty((0, SIZE), np.float32))
+    file = write_part(tmp_path, "flat.safetensors", FLAT, part)
+    table = SavedTable(spec=FLAT, version=1)
+    write_manifest(tmp_path, Manifest(tables=(table,), files=(file,)))
+    async with pservers_of(worker) as pservers:
+        refused = wrong_at(1, worker.push_messages({"flat": ONES}, step=0))
+        with pytest.raises(NonFiniteGradientError):
+            await pservers.change("push", refused)
+        await pservers.change("push", worker.push_messages({"flat": ONES}, step=1))
+        await worker.ask("load", dirname=str(tmp_path))
+        await pservers.change("push", worker.push_messages({"flat": ONES}, step=2))
+
+    verdict = judge([a.fields for a in await worker.ask("hold", cut="a", for_s=9, targets=[])])
+    assert (verdict.agree, verdict.reason) == (True, "")
+    assert (await worker.pull("flat")).tolist() == [8.0] * SIZE
 
 
 async def test_a_change_that_was_refused_is_corrected_once_with_the_same_name(

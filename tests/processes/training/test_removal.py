@@ -62,6 +62,20 @@ def test_what_one_worker_of_sync_removes_alone_is_refused_and_all_go_on(jobs: An
         assert far(result, alone, "rows") <= 1e-5
 
 
+def test_workers_of_sync_that_remove_from_different_tables_learn_it_at_once(jobs: Any) -> None:
+    alone = jobs.local(SCRIPT)
+
+    first, second = jobs.run(SCRIPT, "--apart", workers=2, servers=2).results
+
+    says = "before step 3: 1 of 2 workers called it, and others removed rows of"
+    assert f"'rows') {says} 'more'" in first["problem"]
+    assert f"'more') {says} 'rows'" in second["problem"]
+    for result in (first, second):
+        assert result["removed"] == alone["removed"]
+        assert far(result, alone, "losses") <= 1e-6
+        assert far(result, alone, "rows") <= 1e-5
+
+
 @pytest.mark.parametrize("more", [[], ["--prefetch"], ["--wire_dtype", "int8"]])
 def test_async_ends_with_the_same_values_where_rows_are_removed(
     jobs: Any, more: list[str]
@@ -85,6 +99,15 @@ def test_workers_of_geo_agree_at_the_end_where_one_removes_rows(
 
     assert len(first["removed"]) == 4
     assert min(first["removed"]) > 0
+    assert far(first, second, "rows") <= 1e-5
+    assert far(first, second, "dense") <= 1e-5
+
+
+@pytest.mark.parametrize("mode", ["sync", "async", "geo"])
+def test_a_removal_leaves_what_a_forward_has_computed(jobs: Any, mode: str) -> None:
+    first, second = jobs.run(SCRIPT, "--mode", mode, "--late").results
+
+    assert first["removed"][0] >= 1
     assert far(first, second, "rows") <= 1e-5
     assert far(first, second, "dense") <= 1e-5
 

@@ -43,6 +43,7 @@ class AloneBackend(Backend):
     ) -> None:
         if optimizer is None or model is None:
             return
+        self._note_untrained(optimizer, model)
         try:
             check_covered(model, [table for table, _ in optimizer.tables.sparse])
         except TableNotTrainedError as error:  # a script alone may train it by other means

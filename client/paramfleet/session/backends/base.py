@@ -1,5 +1,6 @@
 """What a session asks of a backend, whichever it is."""
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from paramfleet.config.errors import CallOrderError
 from paramfleet.config.roles import RoleMaker
 from paramfleet.config.strategy import DistributedStrategy, TrainingMode
 from paramfleet.model_state.agreement import Agreement
-from paramfleet.nn.table_binding import share_tables
+from paramfleet.nn.table_binding import share_tables, untrained
 from paramfleet.session.registered import Registered
 from paramfleet.session.worker_metrics import Progress
 from paramfleet.telemetry.examples_count import ExampleCounter
@@ -33,6 +34,13 @@ __all__ = ["NO_SERVERS", "Backend", "Own"]
 NO_SERVERS = "there are no servers in collective mode: leave the call out"
 
 M = TypeVar("M", bound=torch.nn.Module)
+
+log = logging.getLogger(__name__)
+
+_NOT_GIVEN = (
+    "they keep their values: give them to the optimizer, or set requires_grad=False if they "
+    "are meant to stay"
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -166,6 +174,13 @@ class Backend(ABC):
     ) -> None:
         """Declare the tables, and start from common values."""
         del optimizer, model  # no other process has any
+
+    def _note_untrained(self, optimizer: DistributedOptimizer, model: torch.nn.Module) -> None:
+        """Warn of ordinary parameters that learn and that the optimizer lacks: it is legal."""
+        names = untrained(model, optimizer.inner)
+        if names and not self.worker_index():
+            facts = {"parameters": names, "reason": _NOT_GIVEN}
+            log.warning("worker.parameters_not_trained", extra=facts)
 
     @abstractmethod
     def stop(self, finish: Callable[[], None]) -> None:

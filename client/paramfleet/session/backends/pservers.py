@@ -103,6 +103,7 @@ class PserverBackend(Backend):
             raise CallOrderError(function="init_worker", remedy=remedy)
         if model is not None:
             check_covered(model, [table for table, _ in optimizer.tables.sparse])
+            self._note_untrained(optimizer, model)
         kinds: dict[str, Callable[..., Mode]]
         apart = partial(LocalSgdMode, loss=lambda: optimizer.step_loss)
         kinds = {"sync": SyncMode, "async": AsyncMode, "geo": GeoMode, "localsgd": apart}

@@ -13,6 +13,7 @@ from paramfleet.model_state.plain import pack, unpack
 from paramfleet.session.backends.base import Backend
 from paramfleet.session.registered import SavedProgress
 from paramfleet.session.saved_progress import read_progress
+from paramfleet.tables.dense_parameters import check_same_places, parameters_of
 from paramfleet.training.job import Job
 from paramfleet.training.load_notes import note_differences
 from paramfleet.training.optimizer import DistributedOptimizer
@@ -37,7 +38,8 @@ def begin_registered(backend: Backend, job: Job, optimizer: DistributedOptimizer
     """Go on from what the pservers had loaded before the job began; every worker calls it.
 
     Raises:
-        FleetError: if worker 0 can't read it, or a state doesn't fit.
+        FleetError: if worker 0 can't read it, its dense tables have other parameters than the
+            model's, or have them in another order, or a state doesn't fit.
     """
     registered, loaded = backend.own.registered, job.agreement.loaded_from
     if registered.has_positions:
@@ -48,6 +50,7 @@ def begin_registered(backend: Backend, job: Job, optimizer: DistributedOptimizer
     if job.author.rank == 0:
         try:
             folder, manifest = loaded.read()
+            _check_dense(job, optimizer, manifest)
             with of_one_manifest(folder, manifest):
                 payload = pack([None, _plain(read_progress(folder, manifest))])
             note_differences(optimizer, manifest, folder)
@@ -116,6 +119,17 @@ def packed_progress(folder: Path, manifest: Manifest) -> bytes:
 def unpacked_progress(packed: bytes) -> SavedProgress | None:
     """Return what ``packed_progress`` packed."""
     return _progress_of(unpack(packed))
+
+
+def _check_dense(job: Job, optimizer: DistributedOptimizer, manifest: Manifest) -> None:
+    """Pass if the vectors that the pservers have loaded are those of the model.
+
+    Raises:
+        DenseParameterError: if they have other parameters, or other shapes.
+        DenseOrderError: if they have them in another order.
+    """
+    blocks = [block for block, _ in optimizer.tables.dense]
+    check_same_places(manifest.parameters, parameters_of(job.agreement.model, blocks))
 
 
 def _plain(progress: SavedProgress | None) -> Any:

@@ -17,6 +17,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from paramfleet.nn.table_binding import without_negative_ids
+from paramfleet.session.checkpoint.dense_places import (
+    DenseToInstall,
+    as_saved,
+    places_now,
+    rearranged,
+)
 from paramfleet.tables.dense import DenseBlock
 from paramfleet.tables.dense_state import steps_of
 from paramfleet.tables.row_store import spec_of
@@ -38,9 +45,9 @@ from paramfleet_shared.checkpoint.saved_ids import check_each_once, check_not_ne
 from paramfleet_shared.tables.rows.layout import RowLayout
 from paramfleet_shared.tables.rows.states import have_other_states, states_for
 from paramfleet_shared.tables.rowstore import initial_rows
-from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
+from paramfleet_shared.tables.spec import GROUPS, OptimizerSpec, TableSpec
 
-__all__ = ["TablesToLoad", "export_tables", "install_table", "join_parts", "tables_to_load"]
+__all__ = ["TablesToLoad", "export_tables", "join_parts", "tables_to_load"]
 
 
 class TablesToLoad(NamedTuple):
@@ -48,6 +55,8 @@ class TablesToLoad(NamedTuple):
 
     steps: int
     """That had been taken."""
+    trained_by: dict[str, OptimizerSpec]
+    """The rule whose states were saved of each of the model's tables."""
     left_out: list[StatesLeftOut]
     """Tables whose states are another optimizer's."""
     puts: list[Callable[[], None]]
@@ -107,7 +116,7 @@ def tables_to_load(
     folder: Path,
     manifest: Manifest,
     *,
-    not_negative: Collection[str] = (),
+    model: torch.nn.Module | None,
 ) -> TablesToLoad:
     """Read every table of a checkpoint, and compare it with the model's.
 
@@ -117,88 +126,136 @@ def tables_to_load(
         steppers: What steps the sparse tables, in their order.
         folder: The checkpoint's.
         manifest: What it consists of.
-        not_negative: Tables that take no negative ids.
+        model: What names the dense parameters, and says which tables take negative ids.
 
     Raises:
         ManifestError: if it has a table that isn't the model's.
         CheckpointDamagedError: if a file isn't what was saved, or has an id that another one
             has, or that the table doesn't take.
         SavedTableMismatchError: if a table has another shape, or other first values.
+        DenseParameterError: if its dense parameters aren't the model's.
+        DenseOrderError: if some of them are in other tables, and others have no names.
     """
-    targets: dict[str, RowStepper | DenseBlock] = {each.table.name: each for each in steppers}
-    targets |= {block.name: block for block, _ in tables.dense}
+    blocks = [block for block, _ in tables.dense]
     sparse, dense = _specs_of(optimizer, tables)
     specs = {spec.name: spec for spec in (*sparse, *dense)}
+    here = places_now(manifest, model, blocks)
     saved = {table.spec.name: table for table in manifest.tables}
-    _check_same_tables(saved, specs, folder)
-    wholes = {}
-    for name, table in saved.items():
-        files = [file for file in manifest.files if file.table == name]
-        parts = [read_part(folder, file, table.spec) for file in files]
-        _check_ids(folder, files, parts, allows_negative=name not in not_negative)
-        wholes[name] = join_parts(parts, table.spec)
+    moved = set() if here is None else saved.keys() - {spec.name for spec in sparse}
+    same = {n: each for n, each in saved.items() if n not in moved or not each.is_dense}
+    _check_same_tables(same, specs, folder)
+    wholes = _read_wholes(folder, manifest, not_negative=without_negative_ids(model))
     loaded = TablesToLoad(
-        max((table.version for table in saved.values()), default=0), left_out=[], puts=[]
+        max((table.version for table in saved.values()), default=0),
+        trained_by={},
+        left_out=[],
+        puts=[],
     )
-    for name, whole in wholes.items():
-        had, has = saved[name].spec.optimizer, specs[name].optimizer
-        anew = have_other_states(had, has)
-        if anew:
-            loaded.left_out.append(StatesLeftOut(name, had.rule, has.rule))
-        states = states_for(has, had, whole.values, whole.states)
-        put = partial(
-            install_table,
-            optimizer,
-            targets[name],
-            replace(whole, states=states),
-            steps=0 if anew else saved[name].version,
-            rule=has,
-        )
-        loaded.puts.append(put)
+    for stepper in steppers:
+        name = stepper.table.name
+        if name in saved:
+            _add_rows(loaded, stepper, saved[name], wholes[name], specs[name].optimizer)
+    for block in blocks:
+        rule = specs[block.name].optimizer
+        if here is not None:
+            found = rearranged(block.name, rule, here, manifest, wholes)
+        elif block.name in saved:
+            found = as_saved(saved[block.name], wholes[block.name], block, rule)
+        else:
+            continue
+        loaded.trained_by[block.name] = found.trained_by
+        loaded.left_out.extend(found.left_out)
+        loaded.puts.append(partial(_install_dense, optimizer, block, found, rule))
     return loaded
 
 
-def install_table(
-    optimizer: torch.optim.Optimizer,
-    target: RowStepper | DenseBlock,
-    part: FilePart,
-    *,
-    steps: int,
+def _add_rows(
+    loaded: TablesToLoad,
+    stepper: RowStepper,
+    saved: SavedTable,
+    whole: FilePart,
     rule: OptimizerSpec,
 ) -> None:
-    """Put one table of a checkpoint in place.
+    name, had = saved.spec.name, saved.spec.optimizer
+    anew = have_other_states(had, rule)
+    if anew:
+        loaded.left_out.append(StatesLeftOut(name, had.rule, rule.rule))
+    part = replace(whole, states=states_for(rule, had, whole.values, whole.states))
+    loaded.trained_by[name] = had
+    steps = 0 if anew else saved.version
+    loaded.puts.append(partial(_install_rows, stepper, part, steps=steps, rule=rule))
+
+
+def _install_rows(
+    target: RowStepper, part: FilePart, *, steps: int, rule: OptimizerSpec
+) -> None:
+    """Put the rows of one table in place.
 
     Args:
-        optimizer: The user's optimizer; its dense state is set.
-        target: The table's rows, or its dense parameters. Rows that the part doesn't hold
-            are as if they had never been trained.
+        target: The table's rows. Those that the part doesn't hold are as if they had never
+            been trained.
         part: The whole table.
         steps: Steps that the optimizer had taken.
         rule: The rule whose states the part holds.
     """
-    if isinstance(target, RowStepper):
-        assert part.ids is not None, "rows have ids"
-        target.forget_states()
-        store = target.store
-        store.values[: store.num_slots] = initial_rows(store.spec, store.ids())
-        slots = target.store.slots(part.ids)
-        target.store.values[slots] = part.values
-        spans = RowLayout.of_states(rule, store.spec.dim).spans
-        columns = {name: part.states[:, span] for name, span in spans.items()}
-        target.restore(slots, columns, steps=steps)
-        return
-    target.install(part.values)
-    position = 0
+    assert part.ids is not None, "rows have ids"
+    target.forget_states()
+    store = target.store
+    store.values[: store.num_slots] = initial_rows(store.spec, store.ids())
+    slots = target.store.slots(part.ids)
+    target.store.values[slots] = part.values
+    spans = RowLayout.of_states(rule, store.spec.dim).spans
+    columns = {name: part.states[:, span] for name, span in spans.items()}
+    target.restore(slots, columns, steps=steps)
+
+
+def _install_dense(
+    optimizer: torch.optim.Optimizer,
+    target: DenseBlock,
+    found: DenseToInstall,
+    rule: OptimizerSpec,
+) -> None:
+    """Put one dense table in place.
+
+    Args:
+        optimizer: The user's; its states are set.
+        target: The parameters.
+        found: What they are to be.
+        rule: The rule whose states it holds.
+    """
+    target.install(found.part.values)
     forget_states(optimizer, (), [target])
-    for parameter in target.parameters if steps else ():
+    position = 0
+    for parameter, steps in zip(target.parameters, found.steps, strict=True):
         where = slice(position, position + parameter.numel())
         position = where.stop
+        if not steps:
+            continue
         state = optimizer.state[parameter]
         if rule.record.counts_steps:
             state["step"] = torch.tensor(float(steps))
         for index, column in enumerate(rule.record.columns):
-            piece = torch.from_numpy(part.states[index, where].copy())
+            piece = torch.from_numpy(found.part.states[index, where].copy())
             state[column.name] = piece.view(parameter.shape).to(parameter)
+
+
+def _read_wholes(
+    folder: Path, manifest: Manifest, *, not_negative: Collection[str]
+) -> dict[str, FilePart]:
+    """Return every table of a checkpoint, by its name.
+
+    Raises:
+        CheckpointDamagedError: if a file isn't what was saved, or has an id that another one
+            has, or a negative one of the tables ``not_negative``.
+    """
+    wholes = {}
+    for table in manifest.tables:
+        name = table.spec.name
+        files = [file for file in manifest.files if file.table == name]
+        parts = [read_part(folder, file, table.spec) for file in files]
+        _check_ids(folder, files, parts, allows_negative=name not in not_negative)
+        wholes[name] = join_parts(parts, table.spec)
+    return wholes
 
 
 def join_parts(parts: Sequence[FilePart], spec: TableSpec) -> FilePart:
@@ -241,9 +298,12 @@ def _check_same_tables(
     """
     for name, table in saved.items():
         if name not in specs:
+            remedy = "give a renamed module its former name with name="
+            if table.is_dense:
+                remedy = f"give the optimizer the groups of the checkpoint: {GROUPS}"
             rule = (
                 f"has a table {name!r} that this model doesn't have; load a checkpoint of this "
-                "model, or give a renamed module its former name with name="
+                f"model, or {remedy}"
             )
             raise ManifestError(path=str(folder / MANIFEST), rule=rule)
         specs[name].check_same_rows(table.spec)

@@ -1,6 +1,7 @@
 """``fleet.load_model`` in a job: what workers can refuse comes first, then the pservers load.
 
-1. Worker 0 reads the checkpoint's manifest, its buffers and what is registered.
+1. Worker 0 reads the checkpoint's manifest, its buffers and what is registered. Pservers load
+   dense tables as vectors, so their parameters must be in the model's order.
 2. Every worker's registered objects take their states; all learn whether each one could.
 3. Worker 0 has every pserver load, and all workers take what it has.
 
@@ -25,6 +26,7 @@ from paramfleet.session.backends.resuming import (
     taking_progress,
     unpacked_progress,
 )
+from paramfleet.tables.dense_parameters import check_same_places, parameters_of
 from paramfleet.training.job import Job
 from paramfleet.training.load_notes import note_differences
 from paramfleet.transport.pservers import answers_of
@@ -82,7 +84,7 @@ def load_everywhere(
     said: list[Any] = [None, b""]
     if backend.worker_index() == 0:
         try:
-            read = _read(job, folder)
+            read = _read(job, optimizer, folder)
             said[1] = read.progress
         except FleetError as unread:
             said[0] = error_to_wire(unread)
@@ -102,14 +104,16 @@ def load_everywhere(
         return [*missing, *lacking]
 
 
-def _read(job: Job, folder: Path) -> _Read:
-    """Read what the pservers don't, and compare buffers with the model's.
+def _read(job: Job, optimizer: "DistributedOptimizer", folder: Path) -> _Read:
+    """Read what the pservers don't, and compare dense parameters and buffers with the model's.
 
     Raises:
         FleetError: if the folder isn't a checkpoint of this model; nothing is changed.
     """
+    model, blocks = job.agreement.model, [block for block, _ in optimizer.tables.dense]
     with one_manifest(folder) as manifest:
-        buffers = buffers_to_load(job.agreement.model, folder, manifest)
+        check_same_places(manifest.parameters, parameters_of(model, blocks))
+        buffers = buffers_to_load(model, folder, manifest)
         return _Read(manifest, buffers, packed_progress(folder, manifest))
 
 

@@ -21,7 +21,6 @@ from paramfleet.config.errors import CallOrderError
 from paramfleet.model_state.one_checkpoint import folder_to_load
 from paramfleet.model_state.plain import unpack
 from paramfleet.model_state.saved_state import buffers_to_load, plain_state, write_state
-from paramfleet.nn.table_binding import without_negative_ids
 from paramfleet.serving.unknown import Policy, UnknownOf, chosen_of
 from paramfleet.session.backends.resuming import (
     taking_progress,
@@ -35,6 +34,7 @@ from paramfleet.session.checkpoint.whole_folders import give_name, naming, tempo
 from paramfleet.session.registered import SavedProgress
 from paramfleet.session.saved_progress import read_progress, write_progress
 from paramfleet.session.session import Session
+from paramfleet.tables.dense_parameters import parameters_of
 from paramfleet.tables.sparse import tables_of
 from paramfleet.training.job import pull_dense
 from paramfleet.training.load_notes import note_differences
@@ -99,7 +99,8 @@ class Saving:
             its manifest says, too. None in other workers than the first.
 
         Raises:
-            CallOrderError: before ``init_worker`` or after ``stop_worker``.
+            CallOrderError: before ``distributed_optimizer``; in a job after ``stop_worker``.
+            NotStartedError: in the first worker of a job, before ``init_worker``.
             LoadIncompleteError: after a load that succeeded in part.
             FolderNameError: if no folder can have that name, or what has it must stay.
             FolderNotAllowedError: if the pservers may not save there.
@@ -155,6 +156,9 @@ class Saving:
             ManifestError: if the folder isn't a checkpoint, or another one took its name
                 during the load: load again.
             CheckpointDamagedError: if a file isn't what was saved.
+            DenseParameterError: if the dense parameters have other names or shapes.
+            DenseOrderError: if a job's optimizer has them in another order, or in other groups.
+                One process loads them in any.
             SavedTableMismatchError: if a table of that name has another shape or other first
                 values. Another optimizer takes the values and begins with new states: a
                 warning names the tables.
@@ -228,12 +232,15 @@ class Saving:
 
     def _write(self, folder: Path, *, goes_on: bool) -> Manifest:
         """Write a whole checkpoint into ``folder``, with all states if training may go on."""
-        job, model = self._session.job, self._session.model
+        job, model, optimizer = (
+            self._session.job,
+            self._session.model,
+            self._session.optimizer,
+        )
         if job is None:
             manifest = self._write_locally(folder)
         else:
             self._running("save_persistables").flush()
-            optimizer = self._session.optimizer
             assert optimizer is not None, "its mode runs"
             saving = save_everywhere(
                 job.pservers,
@@ -249,7 +256,10 @@ class Saving:
                 progress = self._progress(optimizer, answers[0])
                 manifest = replace(manifest, progress=write_progress(folder, progress))
         if model is not None:
-            manifest = replace(manifest, module=write_state(folder, model))
+            blocks = [] if optimizer is None else [block for block, _ in optimizer.tables.dense]
+            parameters = parameters_of(model, blocks)
+            module = write_state(folder, model)
+            manifest = replace(manifest, module=module, parameters=parameters)
         write_manifest(folder, manifest)
         return manifest
 
@@ -300,6 +310,7 @@ class Saving:
 
     def _write_locally(self, folder: Path) -> Manifest:
         mode, optimizer = self._local("save_persistables")
+        mode.flush()
         began = self._clock.monotonic()
         tables, files = [], []
         saved = export_tables(
@@ -315,6 +326,7 @@ class Saving:
 
     def _load_locally(self, folder: Path) -> list[str]:
         mode, optimizer = self._local("load_model")
+        mode.check_no_pass("load_model")
         with one_manifest(folder) as manifest:
             buffers = buffers_to_load(self._session.model, folder, manifest)
             progress = read_progress(folder, manifest)
@@ -324,7 +336,7 @@ class Saving:
                 mode.steppers,
                 folder,
                 manifest,
-                not_negative=without_negative_ids(self._session.model),
+                model=self._session.model,
             )
         if progress is None:  # as of before these were saved
             progress = SavedProgress(steps=tables.steps)
@@ -335,7 +347,9 @@ class Saving:
                 changing.enter_context(optimizer.loading(str(folder)))
                 tables.install()
             log_left_out(tables.left_out)
-            differences = note_differences(optimizer, manifest, folder)
+            differences = note_differences(
+                optimizer, manifest, folder, trained_by=tables.trained_by
+            )
             missing = [*differences, *buffers.install(), *not_resumed]
             optimizer.end_load()
         return missing

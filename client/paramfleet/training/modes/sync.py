@@ -37,18 +37,26 @@ log = logging.getLogger(__name__)
 
 
 class RemovalNotSharedError(ContractError):
-    """Some workers remove rows between two steps, and another one doesn't; none was removed."""
+    """Not every worker removes rows of a table between the same two steps; none was removed."""
 
     code = "contract.removal_not_shared"
     table: str
     step: int
     present: int
     workers: int
-    sentence = (
-        "fleet.remove_rows({table!r}) before step {step}: {present} of {workers} workers "
-        "called it, and another took the step: in sync every worker calls it between the same "
-        "two steps, perhaps without ids; nothing was removed"
-    )
+    others: list[str]
+    """Tables that other workers remove rows of."""
+
+    @override
+    def describe(self) -> str:
+        names = ", ".join(map(repr, self.others))
+        instead = f"others removed rows of {names}" if names else "another took the step"
+        return (
+            f"fleet.remove_rows({self.table!r}) before step {self.step}: {self.present} of "
+            f"{self.workers} workers called it, and {instead}: in sync every worker calls it "
+            "between the same two steps, for the same tables in the same order, perhaps "
+            "without ids; nothing was removed"
+        )
 
 
 class SyncMode(ServedMode):
@@ -105,26 +113,34 @@ class SyncMode(ServedMode):
         No worker goes on with rows that came before: it asks for them again.
 
         Raises:
-            RemovalNotSharedError: if another worker has taken its step instead.
+            RemovalNotSharedError: if another worker has taken its step instead, or removes
+                rows of another table.
             TotalIncompleteError: if another worker doesn't come in time.
         """
-        name = f"remove_rows({table.name!r}) #{self._num_removals + 1}"
+        name = f"remove_rows #{self._num_removals + 1}"
         self.ahead.wait()
         self._small.forget()
-        began = self._over_workers(1, name)
-        present, workers = int(began.tensors["sum"][0]), int(began.fields["workers"])
+        tables = sorted(each.name for each, _ in self._tables.sparse)
+        began = self._over_workers([float(each == table.name) for each in tables], name)
+        counts = dict(zip(tables, began.tensors["sum"].astype(int).tolist(), strict=True))
+        present, workers = counts.pop(table.name), int(began.fields["workers"])
         if present < workers:
+            self._num_removals += 1  # all who came are told the same
             raise RemovalNotSharedError(
-                table=table.name, step=self._step, present=present, workers=workers
+                table=table.name,
+                step=self._step,
+                present=present,
+                workers=workers,
+                others=[other for other, count in counts.items() if count],
             )
         num = super().remove(table, ids)
-        ended = self._over_workers(num, f"{name} ended")
+        ended = self._over_workers([num], f"{name} ended")
         self._num_removals += 1  # who failed before calls it again by the same name
         return int(ended.tensors["sum"][0])
 
-    def _over_workers(self, number: int, name: str) -> Message:
-        """Return the sum of all workers' numbers, once all are there."""
-        part = np.array([number], np.float64)
+    def _over_workers(self, numbers: Sequence[float], name: str) -> Message:
+        """Return the sums of all workers' numbers, once all are there."""
+        part = np.array(numbers, np.float64)
         with self._job.times.during("barrier"):
             return self._job.communicator.wait(
                 ask_total(self._job, part, name=name, step=self._step)

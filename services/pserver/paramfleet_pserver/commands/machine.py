@@ -227,9 +227,8 @@ class Machine:
                 outcome = self._announce(command)
             case Make():
                 outcome = self._make(command)
-            case Load(tables):
-                self.store.put(tables)
-                outcome = self._done()
+            case Load():
+                outcome = self._load(command)
             case _:
                 outcome = self._admit(command)
         return outcome
@@ -383,6 +382,13 @@ class Machine:
             jobs = self._exchanging("announce").announce(command)
             return Outcome(applied=self._owners.start(jobs))
         self._exchanging("announced").announced(command)
+        return self._done()
+
+    def _load(self, command: Load) -> Outcome:
+        loaded = {table.spec.name for table in command.tables}
+        if loaded.issuperset(table.spec.name for table in self.store):
+            self.identities.forget_effects()
+        self.store.put(command.tables)
         return self._done()
 
     def _make(self, command: Make) -> Outcome:

@@ -167,6 +167,15 @@ class IdentityWindow:
             seen.voided.add(sequence)
         seen.add(sequence)
 
+    def forget_effects(self) -> None:
+        """Compare servers no more by what has no effect now, since all tables were replaced.
+
+        What is taken by an incarnation that may send still is known as before.
+        """
+        self._former.clear()
+        for seen in self._seen.values():
+            seen.voided.clear()
+
     def incarnations(self) -> dict[int, int]:
         """Return the latest incarnation of each worker."""
         return self._incarnation.copy()

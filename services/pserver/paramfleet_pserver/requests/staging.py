@@ -41,18 +41,34 @@ class _Staged:
         self.incarnation = incarnation
         self.values = np.empty(num_values, dtype)
         self._ends: dict[int, int] = {}
+        self._num_writing = 0
 
-    def put(self, start: int, values: NDArray[Any]) -> None:
-        """Copy a piece to its place; one that comes twice changes nothing."""
-        self.values[start : start + len(values)] = values
-
-    def note(self, start: int, stop: int) -> None:
-        """Count a piece that is in its place."""
+    async def put(self, start: int, values: NDArray[Any]) -> None:
+        """Copy a piece to its place, on another thread; one that is there changes nothing."""
+        stop = start + len(values)
+        if self._ends.get(start, start) >= stop:
+            return
+        loop = asyncio.get_running_loop()
+        writing = loop.run_in_executor(None, self._copy, start, values)
+        self._num_writing += 1
+        writing.add_done_callback(self._end_writing)
+        await asyncio.shield(writing)
         self._ends[start] = max(stop, self._ends.get(start, 0))
+
+    def _end_writing(self, _writing: object) -> None:
+        self._num_writing -= 1
+
+    def _copy(self, start: int, values: NDArray[Any]) -> None:
+        self.values[start : start + len(values)] = values
 
     @property
     def is_whole(self) -> bool:
-        """Return whether every value has come."""
+        """Return whether every value has come, and none is being written.
+
+        What is handed out is checked and then applied: nothing may write to it meanwhile.
+        """
+        if self._num_writing:
+            return False
         reached = 0
         for start in sorted(self._ends):
             if start > reached:
@@ -86,8 +102,7 @@ class Staging:
             piece.values.dtype,
         ):
             staged = self._begin(key, piece)
-        await asyncio.to_thread(staged.put, piece.start, piece.values)
-        staged.note(piece.start, piece.start + len(piece.values))
+        await staged.put(piece.start, piece.values)
 
     def fill(self, message: Message) -> Message:
         """Return a message with the tensors it names, which are its own from now on.

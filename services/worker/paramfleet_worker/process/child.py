@@ -31,6 +31,9 @@ class Listener(Protocol):
     def result(self, data: bytes) -> None:
         """Take what worker 0 wrote to its standard output."""
 
+    def end_result(self) -> None:
+        """Learn that no more of it comes."""
+
 
 class Child:
     """A process in a session of its own, so that its group is all that it started.
@@ -77,9 +80,11 @@ class Child:
         self._drained = asyncio.Event()
         self._open_streams = 0
         lines = LineSplitter(lambda line: console.line(name, line))
-        is_result = name == ProcessName("worker", 0)
         out = LineSplitter(lambda line: console.line(name, line))
-        self._follow(self._process.stdout, console.result if is_result else out.feed, out.end)
+        if name == ProcessName("worker", 0):
+            self._follow(self._process.stdout, console.result, console.end_result)
+        else:
+            self._follow(self._process.stdout, out.feed, out.end)
         self._follow(self._process.stderr, lines.feed, lines.end)
 
     @property

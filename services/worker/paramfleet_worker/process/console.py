@@ -52,7 +52,8 @@ class Console:
     Args:
         out: Gets the standard output of worker 0, byte for byte, and nothing else, so that
             a program may read the result of a job from there.
-        err: Gets every other line, labelled ``[worker 1]``.
+        err: Gets every other line, labelled ``[worker 1]``. If it is the same file or pipe as
+            ``out``, that gets whole lines, so that no other line comes into one.
         environment: Says whether colours are wanted (``NO_COLOR``).
     """
 
@@ -62,9 +63,22 @@ class Console:
         self._colours = err.isatty() and not environment.get("NO_COLOR")
         self.is_terminal = err.isatty()
         """Whether a person reads our lines, and nothing keeps them."""
+        self._by_lines = not self.is_terminal and _are_one(out, err)
+        self._begun = b""
+        """A line of worker 0 whose end hasn't come."""
 
     def result(self, data: bytes) -> None:
         """Pass on what worker 0 wrote to its standard output."""
+        if self._by_lines:  # a text and its newline may come apart
+            lines, newline, rest = (self._begun + data).rpartition(b"\n")
+            if len(rest) > MAX_LINE_BYTES:
+                newline, rest = newline + rest, b""
+            data, self._begun = lines + newline, rest
+        self._out = _write(self._out, data)
+
+    def end_result(self) -> None:
+        """Pass on a last line of worker 0 that has no end."""
+        data, self._begun = self._begun, b""
         self._out = _write(self._out, data)
 
     def line(self, name: ProcessName, line: bytes) -> None:
@@ -101,6 +115,14 @@ class Console:
 
 def _clean(line: str) -> bytes:
     return line.encode() if line.isprintable() else printable(_COLOUR.sub("", line)).encode()
+
+
+def _are_one(out: BinaryIO, err: BinaryIO) -> bool:
+    """Return whether both lead to the same file or pipe."""
+    try:
+        return os.path.sameopenfile(out.fileno(), err.fileno())
+    except (OSError, ValueError):  # one is none of the system's, or closed
+        return False
 
 
 def _write(stream: BinaryIO | None, data: bytes) -> BinaryIO | None:

@@ -83,6 +83,8 @@ class RayChild:
         except (RayError, OSError) as error:
             self._take("line", f"its Ray actor is gone: {error}".partition("\n")[0].encode())
             self._code = _LOST
+        if self.name == ProcessName("worker", 0):
+            self._console.end_result()
         self._drained.set()
         reap()
 

@@ -65,9 +65,10 @@ class Streams:
         reading, writing = os.pipe()
         self._write_ends.append(writing)
         lines = LineSplitter(lambda line: self._console.line(name, line))
-        is_result = out and name == ProcessName("worker", 0)
-        feed = self._console.result if is_result else lines.feed
-        follow = _Stream(reading, self._logs[name].write, feed, lines.end)
+        feed, end = lines.feed, lines.end
+        if out and name == ProcessName("worker", 0):
+            feed, end = self._console.result, self._console.end_result
+        follow = _Stream(reading, self._logs[name].write, feed, end)
         self._selector.register(reading, selectors.EVENT_READ, follow)
         return f"/dev/fd/{writing}"
 

@@ -19,6 +19,8 @@ parser.add_argument("--wire_dtype", default="float32")
 parser.add_argument("--prefetch", action="store_true")
 parser.add_argument("--by_rank", default="split", help="split, or first")
 parser.add_argument("--wrong", action="store_true")
+parser.add_argument("--apart", action="store_true", help="once, from tables of their own")
+parser.add_argument("--late", action="store_true", help="once, before a backward pass")
 parser.add_argument("--dim", type=int, default=4)
 args = parser.parse_args()
 
@@ -50,6 +52,8 @@ class Model(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.rows = fleet.nn.Embedding(0, args.dim, initializer=fleet.nn.uniform(-0.1, 0.1))
+        if args.apart:
+            self.more = fleet.nn.Embedding(0, 1)
         self.out = torch.nn.Linear(3 * args.dim, 1)
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
@@ -108,7 +112,15 @@ for step, (ids, label) in enumerate(loader):
             fleet.remove_rows("rows", [1])
         except RemovalNotSharedError as error:
             problem = str(error)
+    if args.apart and step == 3:
+        try:
+            fleet.remove_rows("more" if rank else "rows", torch.arange(NUM_IDS))
+        except RemovalNotSharedError as error:
+            problem = str(error)
+        fleet.remove_rows("rows", [])  # which all call, in the same step
     loss = torch.nn.functional.binary_cross_entropy_with_logits(model(ids), label)
+    if args.late and step == 4:
+        removed.append(fleet.remove_rows("rows", [int(ids[0, 0])]))
     optimizer.minimize(loss)
     losses.append(loss.item() * len(ids) / BATCH)
 losses = fleet.util.all_reduce(losses, "sum").tolist()

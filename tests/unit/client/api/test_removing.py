@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import paramfleet as fleet
-from paramfleet.api.removing import Removing
+from paramfleet.api.removing import NotATableError, Removing
 from paramfleet.config.errors import CallOrderError
 from paramfleet.config.roles import RoleMaker
 from paramfleet.nn.embedding import IdError
@@ -108,7 +108,7 @@ def test_what_is_returned_is_how_many_rows_there_were(ids: Any, num: int) -> Non
     [
         (torch.tensor([1.0]), "dtype float32: ids must be int64 or int32"),
         (torch.tensor([True]), "dtype bool"),
-        (np.array([1], np.uint64), "dtype uint64"),
+        (np.array([1], np.uint64), "dtype uint64: .* the same bits"),
         (np.empty(0, np.float32), "dtype float32"),
         (["a"], "dtype <U1"),
         ([2**63], "dtype"),
@@ -135,6 +135,36 @@ def test_a_table_that_is_not_trained_is_refused_by_name() -> None:
         alone.remove_rows("rose", IDS)
 
 
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (torch.nn.Linear(2, 1), "not Linear; the optimizer trains: rows, other"),
+        (torch.nn.Embedding(3, 4), "not Embedding; the optimizer trains: rows, other"),
+        (torch.nn.ModuleList([]), "not ModuleList; "),
+        (torch.zeros(3), "not Tensor; "),
+        (None, "not NoneType; "),
+        (3, "not int; "),
+    ],
+)
+def test_what_is_no_table_is_refused_with_what_may_be_given(given: Any, says: str) -> None:
+    with pytest.raises(NotATableError, match=r"takes a fleet.nn module .*, and " + says):
+        Alone().remove_rows(given, IDS)
+
+
+def test_a_module_of_another_model_is_refused_also_if_its_table_has_the_same_name() -> None:
+    alone = Alone()
+    alone.train()
+    others = fleet.nn.Embedding(9, 8, name="rows"), fleet.nn.Embedding(9, 3, name="rows")
+
+    for other in others:
+        with pytest.raises(NotATableError, match=rf"'rows', row width {other.embedding_dim};"):
+            alone.remove_rows(other, IDS)
+    with pytest.raises(TableUnknownError, match="no table 'mine'"):
+        alone.remove_rows(fleet.nn.Embedding(9, 3, name="mine"), IDS)
+
+    assert alone.num_rows == 20
+
+
 def test_it_belongs_between_the_optimizer_and_the_end() -> None:
     session = Session()
     session.init(RoleMaker(distributed=False))
@@ -144,6 +174,33 @@ def test_it_belongs_between_the_optimizer_and_the_end() -> None:
     alone.session.finish_training()
     with pytest.raises(TrainingFinishedError):
         alone.remove_rows("rows", IDS)
+
+
+def test_no_row_is_removed_while_gradients_wait_for_their_step() -> None:
+    alone = Alone()
+    alone.train()
+    alone.model[1](IDS).sum().backward()  # of the other table
+
+    with pytest.raises(CallOrderError, match=r"remove_rows\(\): .* between two steps"):
+        alone.remove_rows("rows", [1])
+
+    assert alone.num_rows == 20
+    alone.optimizer.step()
+    assert alone.remove_rows("rows", [1]) == 1, "the gradients are of a step that is over"
+    alone.rows(IDS).sum().backward()
+    alone.optimizer.zero_grad()
+    assert alone.remove_rows("rows", [2]) == 1, "and these are of none"
+
+
+def test_a_row_may_be_removed_between_forward_and_backward() -> None:
+    alone = Alone()
+    alone.train()
+    loss = alone.rows(IDS).pow(2).sum()
+
+    assert alone.remove_rows("rows", [1, 2]) == 2
+    alone.optimizer.minimize(loss)
+
+    assert alone.num_rows == 20
 
 
 def test_training_apart_has_no_rows_to_remove() -> None:

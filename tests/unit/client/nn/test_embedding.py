@@ -13,6 +13,8 @@ import paramfleet as fleet
 from paramfleet.config.roles import RoleMaker
 from paramfleet.nn import EmbeddingOptionError, IdError
 from paramfleet.session.session import Session, TableConflictError
+from paramfleet.tables.combined import CombinedError
+from paramfleet.tables.row_store import RowStore
 from paramfleet.tables.rules import OptimizerNotServedError
 from paramfleet.telemetry.examples_count import ExampleCounter
 from paramfleet.training.modes.base import GradientError, TableSharedLateError
@@ -128,7 +130,11 @@ def test_hashes_above_two_to_the_63_are_ids_where_that_is_said(kind: Any) -> Non
     ("ids", "message"),
     [
         (torch.tensor([1, -5, -5]), "2 negative ids, the first -5 at position 1"),
-        (torch.tensor([1.0]), "dtype torch.float32"),
+        (torch.tensor([1.0]), "dtype torch.float32: ids must be int64 or int32$"),
+        (
+            torch.tensor([1], dtype=torch.uint64),
+            r"uint64: .* view\(torch.int64\), the same bits",
+        ),
         (torch.tensor([True]), "dtype torch.bool"),
     ],
 )
@@ -153,6 +159,59 @@ def test_what_is_no_id_is_refused_by_table_and_place(ids: torch.Tensor, message:
 def test_an_option_that_tables_do_not_have_is_refused(make: Callable[[], Any]) -> None:
     with pytest.raises(EmbeddingOptionError):
         make()
+
+
+@pytest.mark.parametrize("kind", [fleet.nn.Embedding, fleet.nn.EmbeddingBag])
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"initializer": "normal"}, r"initializer='normal': must be made by fleet\.nn\.normal"),
+        ({"initializer": torch.nn.init.normal_}, r"initializer=<function .*fleet\.nn\.uniform"),
+        ({"initializer": fleet.nn.normal}, r"initializer=<function .*fleet\.nn\.constant"),
+        ({"initializer": 0.0}, "initializer=0.0: must be"),
+        ({"embedding_dim": "8"}, "embedding_dim='8': must be a whole number"),
+        ({"embedding_dim": 8.0}, "embedding_dim=8.0: must be a whole number"),
+        ({"embedding_dim": None}, "embedding_dim=None: must be a whole number"),
+        ({"padding_idx": "0"}, "padding_idx='0': must be a whole number"),
+        ({"seed": "one"}, "seed='one': must be a whole number"),
+    ],
+)
+def test_a_value_of_another_type_is_refused_with_what_may_be_given(
+    kind: Any, options: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(EmbeddingOptionError, match=says):
+        kind(**{"num_embeddings": 0, "embedding_dim": 4, **options})
+
+
+@pytest.mark.parametrize("without", [torch.no_grad, torch.inference_mode])
+def test_a_lookup_without_gradients_creates_no_rows(without: Any) -> None:
+    table = fleet.nn.Embedding(0, DIM, name="rows")
+    with without():
+        first = table(torch.arange(3))
+
+    source = table.table.source
+    assert isinstance(source, RowStore)
+    assert source.num_rows == 0
+    assert torch.equal(table(torch.arange(3)), first)
+    assert source.num_rows == 3
+
+
+def test_a_frozen_table_creates_no_rows() -> None:
+    table = fleet.nn.Embedding(0, DIM)
+    table.weight.requires_grad_(False)
+
+    table(torch.arange(3))
+
+    source = table.table.source
+    assert isinstance(source, RowStore)
+    assert source.num_rows == 0
+
+
+def test_whole_numbers_of_numpy_are_taken() -> None:
+    made = fleet.nn.Embedding(0, np.int64(4), padding_idx=np.int32(0))  # type: ignore[arg-type]  # index of torch takes them
+
+    assert type(made.table.dim) is int
+    assert made(torch.tensor([0, 1])).shape == (2, 4)
 
 
 def test_a_placeholder_stays_out_of_the_state_dict() -> None:
@@ -311,10 +370,30 @@ def test_what_adam_does_not_do_on_rows_is_refused(session: Session, options: Any
     assert "or train in geo mode" not in str(caught.value), "one process trains as GEO does"
 
 
-@pytest.mark.parametrize("made", [[], None, torch.nn.Linear(1, 1), {}])
-def test_what_is_no_optimizer_is_refused(session: Session, made: Any) -> None:
-    with pytest.raises(NotAnOptimizerError, match=f"and not {type(made).__name__}"):
+@pytest.mark.parametrize(
+    ("made", "got"),
+    [
+        ([], "an empty list"),
+        ((), "an empty tuple"),
+        ([torch.nn.Linear(1, 1)], "Linear"),
+        (None, "NoneType"),
+        (torch.nn.Linear(1, 1), "Linear"),
+        ({}, "dict"),
+    ],
+)
+def test_what_is_no_optimizer_is_refused(session: Session, made: Any, got: str) -> None:
+    with pytest.raises(NotAnOptimizerError, match=f"and not {got}$"):
         session.distributed_optimizer(made)
+
+
+def test_optimizers_that_share_a_table_are_named(session: Session) -> None:
+    model = session.distributed_model(fleet.nn.Embedding(NUM, DIM, name="both"))
+    optimizers = [
+        each(model.parameters(), lr=0.1) for each in (fleet.optim.FTRL, torch.optim.SGD)
+    ]
+
+    with pytest.raises(CombinedError, match=r"0 \(FTRL\) and 1 \(SGD\) both .* table 'both'"):
+        session.distributed_optimizer(optimizers)
 
 
 def test_a_table_that_the_optimizer_lacks_is_named_alone_too(
@@ -330,6 +409,28 @@ def test_a_table_that_the_optimizer_lacks_is_named_alone_too(
     (record,) = [each for each in caplog.records if each.message == "worker.table_not_trained"]
     assert record.__dict__["table"] == "w"
     assert "A job has one optimizer" in record.__dict__["reason"]
+
+
+def test_parameters_that_the_optimizer_lacks_are_named(
+    session: Session, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows, wide, deep = fleet.nn.Embedding(5, 2), torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)
+    frozen = torch.nn.Linear(2, 1).requires_grad_(False)
+    parts = {"rows": rows, "wide": wide, "deep": deep, "frozen": frozen}
+    session.distributed_model(torch.nn.ModuleDict(parts))
+    session.distributed_optimizer(
+        [
+            torch.optim.Adagrad(rows.parameters()),
+            fleet.optim.FTRL([{"params": [wide.weight]}, {"params": [deep.bias]}]),
+        ]
+    )
+
+    session.init_worker()
+
+    (record,) = caplog.records
+    assert record.message == "worker.parameters_not_trained"
+    assert record.__dict__["parameters"] == ["wide.bias", "deep.weight"]
+    assert "requires_grad=False" in record.__dict__["reason"]
 
 
 def test_an_optimizer_made_before_tables_are_shared_is_refused(session: Session) -> None:

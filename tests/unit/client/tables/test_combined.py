@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import paramfleet as fleet
-from paramfleet.tables.combined import Combined, part_of
+from paramfleet.tables.combined import Combined, CombinedError, part_of
 from paramfleet.tables.rules import OptimizerOptionError, check_options, pace_of, server_rule
 
 
@@ -95,15 +95,37 @@ def test_combined_ones_can_be_combined() -> None:
     assert len(Combined([inner, torch.optim.SGD(values[1:])]).parts) == 2
 
 
-def test_parameters_of_two_and_none_are_refused() -> None:
-    values = parameters()
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ([], r"Combined\(\): got no optimizer: give it a list of torch optimizers"),
+        ((), "got no optimizer"),
+        (None, "got NoneType"),
+        (torch.optim.SGD(parameters()), "got SGD"),
+        ([torch.optim.SGD(parameters()), 1], "number 1 is int"),
+        ([torch.optim.SGD], "number 0 is type"),
+    ],
+)
+def test_what_are_no_optimizers_is_refused(given: Any, says: str) -> None:
+    with pytest.raises(CombinedError, match=says):
+        Combined(given)
 
-    with pytest.raises(ValueError, match="more than one parameter group"):
-        Combined([torch.optim.SGD(values), torch.optim.Adam(values[:1])])
-    with pytest.raises(ValueError, match="empty parameter list"):
-        Combined([])
+
+def test_optimizers_with_one_parameter_are_refused_by_name() -> None:
+    values = parameters()
+    sgd, adam, inner = torch.optim.SGD(values[:1]), torch.optim.Adam(values[1:]), made(values)
+
+    with pytest.raises(
+        CombinedError, match=r"numbers 1 \(Adam\) and 2 \(RMSprop\) .* of shape \[4, 3\]"
+    ):
+        Combined([sgd, adam, torch.optim.RMSprop(values[2:])])
+    with pytest.raises(CombinedError, match=r"numbers 0 \(SGD\) and 1 \(Combined\)"):
+        Combined([sgd, Combined(inner)])
+
+
+def test_a_group_is_added_to_one_of_the_optimizers() -> None:
     with pytest.raises(TypeError, match="add the group to one of the optimizers"):
-        Combined([torch.optim.SGD(values)]).add_param_group({"params": []})
+        Combined([torch.optim.SGD(parameters())]).add_param_group({"params": []})
 
 
 def test_an_option_that_is_none_is_named_with_its_optimizer() -> None:
@@ -112,3 +134,24 @@ def test_an_option_that_is_none_is_named_with_its_optimizer() -> None:
 
     with pytest.raises(OptimizerOptionError, match="Adam with eps"):
         check_options(combined)
+
+
+def test_a_copy_steps_as_the_original_does() -> None:
+    values = parameters()
+    combined = Combined(made(values))
+    take_steps([combined], values, seed=1)
+    again = copy.deepcopy((combined, values))
+    take_steps([combined], values, seed=2)
+    take_steps([again[0]], again[1], seed=2)
+    for mine, its in zip(values, again[1], strict=True):
+        assert mine is not its
+        assert torch.equal(mine, its)
+
+
+def test_a_group_that_came_after_combining_is_refused_by_the_next_step() -> None:
+    values = parameters()
+    combined = Combined(made(values))
+    take_steps([combined], values, seed=1)
+    combined.parts[1].add_param_group({"params": [torch.nn.Parameter(torch.ones(2))]})
+    with pytest.raises(TypeError, match="combine them afterwards"):
+        combined.step()

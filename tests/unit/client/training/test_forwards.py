@@ -138,6 +138,20 @@ def test_an_evaluation_creates_no_rows() -> None:
     assert source.creates == [False] * 3
 
 
+@pytest.mark.parametrize("without", [torch.no_grad, torch.inference_mode])
+def test_a_forward_without_gradients_creates_no_rows(without: Any) -> None:
+    source = Served()
+    model = watched(source)
+    check(model, batch_of(4, seed=0))
+    source.creates.clear()
+
+    with without():
+        check(model, batch_of(4, seed=1))
+
+    assert source.requests[-2:] == [["first", "second"], ["computed"]]
+    assert source.creates == [False] * 3
+
+
 def test_what_a_forward_does_not_look_up_is_not_asked_for_again() -> None:
     source = Served()
     model = watched(source)

@@ -83,6 +83,7 @@ def without(folder: Path, table: str) -> None:
     manifest = json.loads(path.read_text())
     manifest["tables"] = [each for each in manifest["tables"] if each["name"] != table]
     manifest["files"] = [each for each in manifest["files"] if each["table"] != table]
+    manifest["parameters"].pop(table, None)
     path.write_text(json.dumps(manifest))
 
 
@@ -90,9 +91,11 @@ def warned(caplog: pytest.LogCaptureFixture, event: str) -> list[dict[str, Any]]
     return [vars(each) for each in caplog.records if each.getMessage() == event]
 
 
-@pytest.mark.parametrize("table", ["words", "dense_0"])
+@pytest.mark.parametrize(
+    ("table", "remedy"), [("words", "name="), ("dense_0", "parameter group N")]
+)
 def test_a_table_that_the_checkpoint_lacks_is_named(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, table: str
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, table: str, remedy: str
 ) -> None:
     made().save_persistables(tmp_path / "one")
     without(tmp_path / "one", table)
@@ -103,7 +106,7 @@ def test_a_table_that_the_checkpoint_lacks_is_named(
     (facts,) = warned(caplog, "worker.tables_not_in_checkpoint")
     assert facts["missing"] == [table]
     assert facts["folder"] == str(tmp_path / "one")
-    assert "name=" in facts["remedy"]
+    assert remedy in facts["remedy"]
 
 
 def test_of_a_checkpoint_of_the_same_model_nothing_is_named(

@@ -129,6 +129,30 @@ def test_an_option_that_is_no_number_is_refused_by_name(
     assert len(optimizer.param_groups) == 1
 
 
+@pytest.mark.parametrize(
+    ("kind", "option", "wrong", "rule"),
+    [
+        (optim.FTRL, "lr", -1, "from 0 to"),
+        (optim.FTRL, "l1", -1.0, "from 0 to 1e[+]06"),
+        (optim.FTRL, "l2", 2e6, "from 0 to 1e[+]06"),
+        (optim.FTRL, "beta", 0.0, "from 1e-06 to 1e[+]06"),
+        (optim.FTRL, "l1", float("nan"), "from 0 to 1e[+]06"),
+        (optim.FTRL, "lr", torch.tensor(float("inf")), "from 0 to"),
+        (optim.RowwiseAdagrad, "lr", -0.1, "from 0 to"),
+        (optim.RowwiseAdagrad, "eps", -1e-8, "from 1e-30 to 1e[+]06"),
+        (optim.RowwiseAdagrad, "initial_accumulator_value", -1, "from 0 to"),
+    ],
+)
+def test_an_option_out_of_its_range_is_refused_when_the_optimizer_is_made(
+    kind: Any, option: str, wrong: Any, rule: str
+) -> None:
+    parameter = torch.zeros(1)
+    with pytest.raises(OptimizerOptionError, match=f"with {option} = .*: must be {rule}"):
+        kind([parameter], **{option: wrong})
+    with pytest.raises(OptimizerOptionError, match=f"with {option} = .*: must be {rule}"):
+        kind([{"params": [parameter], option: wrong}])
+
+
 def test_an_option_may_be_a_tensor_of_one_number() -> None:
     numbers: list[Any] = [torch.tensor(0.5), np.float32(0.5), 1]
     for number in numbers:

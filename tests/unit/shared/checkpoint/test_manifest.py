@@ -240,6 +240,16 @@ def changed(document: dict[str, Any], **changes: Any) -> str:
     return json.dumps({**document, **changes})
 
 
+def test_an_export_is_told_apart_from_a_checkpoint(tmp_path: Path) -> None:
+    path = tmp_path / "manifest.json"
+    path.write_text(json.dumps({"format": "paramfleet-export", "version": 1}))
+
+    with pytest.raises(
+        ManifestError, match=r"is that of an export, which fleet\.serving\.load"
+    ):
+        read_manifest(tmp_path)
+
+
 def test_a_manifest_that_breaks_a_rule_is_refused_by_its_path(tmp_path: Path) -> None:
     file = write_part(tmp_path, "a.safetensors", ROWS, sparse_part())
     write_manifest(

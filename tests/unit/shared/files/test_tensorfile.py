@@ -1,6 +1,7 @@
 """safetensors files, in pieces: the library reads them, and what isn't one is refused."""
 
 import hashlib
+import os
 from pathlib import Path
 from typing import Any
 
@@ -99,4 +100,15 @@ def test_another_length_or_content_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="length"):
         read_tensors(path, num_bytes=num_bytes + 1, sha256=sha256)
     with pytest.raises(ValueError, match="SHA-256"):
+        read_tensors(path, num_bytes=num_bytes, sha256="0" * 64)
+
+
+def test_a_file_larger_than_the_free_memory_is_refused_before_any_is_taken(
+    tmp_path: Path,
+) -> None:
+    path, num_bytes = tmp_path / "file", 1 << 42
+    path.touch()
+    os.truncate(path, num_bytes)  # a hole, which takes no place on the disk
+
+    with pytest.raises(ValueError, match=r"its 4,398,046,511,104 bytes don't fit into the"):
         read_tensors(path, num_bytes=num_bytes, sha256="0" * 64)

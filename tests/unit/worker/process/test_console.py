@@ -4,6 +4,7 @@ import io
 import itertools
 import os
 import termios
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -36,6 +37,25 @@ def test_results_go_to_stdout_as_they_are_and_lines_to_stderr_with_a_label() -> 
 
     assert out.getvalue() == b'{"auc": 0.7}\n'
     assert err.getvalue() == b"[worker 1] step 1\n[launcher] two\n[launcher] lines\n"
+
+
+def test_no_line_comes_into_a_line_of_results_where_both_go_to_one_file(tmp_path: Path) -> None:
+    with (tmp_path / "both").open("wb") as out, (tmp_path / "both").open("ab") as err:
+        console = Console(out, err, {})
+
+        for piece in (b"step 1", b"\n", b"step 2\nstep", b" 3", b"\nthe last"):
+            console.result(piece)
+            console.line(BOB, b"mine")
+            out.seek(0, os.SEEK_END)
+        console.result(b"x" * MAX_LINE_BYTES)
+        console.result(b"not ended")
+        console.end_result()
+        console.end_result()
+
+    lines = (tmp_path / "both").read_bytes().replace(b"[worker 1] mine\n", b"")
+    long = b"the last" + b"x" * MAX_LINE_BYTES
+    assert lines == b"step 1\nstep 2\nstep 3\n" + long + b"not ended"
+    assert (tmp_path / "both").read_bytes().startswith(b"[worker 1] mine\nstep 1\n")
 
 
 def test_of_a_progress_bar_the_last_state_is_shown() -> None:

@@ -189,13 +189,18 @@ class GeoMode(Mode):
         if self._flying is None:
             return
         received, self._flying = self._flying.result(), None
-        for name, pieces in received.rows.items():
-            take_received(self._rows[name], pieces, self.states)
+        self._take_rows(received)
         for block in self._blocks:
             if block.name in received.dense:
                 replica = self._dense[block.name]
                 block.install(replica.receive(block.values(), received.dense[block.name]))
         self._job.staleness.note(step=self._step, slowest=received.slowest)
+
+    def _take_rows(self, received: Received) -> None:
+        """Take in the rows that an exchange brought, once."""
+        rows, received.rows = received.rows, {}
+        for name, pieces in rows.items():
+            take_received(self._rows[name], pieces, self.states)
 
     def flush(self) -> None:
         """Exchange now: send what has moved, take in what others changed."""
@@ -222,15 +227,19 @@ class GeoMode(Mode):
 
     @override
     def remove(self, table: SparseTable, ids: NDArray[np.int64]) -> int:
-        """Remove rows, and exchange, so that no later answer drops them again.
+        """Remove rows, and receive what others changed: no later answer drops them again.
 
-        Other workers drop their copies with their next exchange.
+        Other workers drop their copies with their next exchange. Dense parameters stay as they
+        are until the step: a forward that has begun keeps them for its backward.
         """
-        self.wait_exchanged()
+        if self._flying is not None:
+            self._take_rows(self._flying.result())
         removing = send_removal(self._job, table.name, ids, step=self._step)
         num = self._job.communicator.wait(removing)
         drop(self._rows[table.name], ids, self.states)
-        self.flush()
+        listening = [self._listening(name) for name in self._rows]
+        exchange = self._exchange(listening, self._step, dense=False)
+        self._take_rows(self._job.communicator.wait(exchange))
         return num
 
     def depart(self) -> None:
@@ -323,8 +332,12 @@ class GeoMode(Mode):
         self._send(deltas)
         self.wait_exchanged()
 
-    async def _exchange(self, deltas: list[Delta], step: int) -> Received:
+    async def _exchange(
+        self, deltas: list[Delta], step: int, *, dense: bool = True
+    ) -> Received:
         """Push differences, then collect everything that others changed.
+
+        Without ``dense`` that is rows alone.
 
         Rows are received only when all of this worker's differences are added: a row that
         came earlier would lack what is still to be sent of it. What a pserver answers
@@ -341,7 +354,7 @@ class GeoMode(Mode):
             if not deltas:
                 break
         missing = [block for block in self._blocks if block.name not in received.dense]
-        if missing:
+        if dense and missing:
             pulled = await fetch_dense(self._job, missing)
             received.dense |= {b.name: v for b, v in zip(missing, pulled, strict=True)}
         return received
