@@ -29,6 +29,7 @@ TRAINING = [
     "distributed_model",
     "distributed_optimizer",
     "prefetch",
+    "device_pass",
     "remove_rows",
     "report",
     "job_progress",

@@ -9,34 +9,20 @@ The loader stays in the training thread.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
 import torch
 
-from paramfleet.nn.embedding import IdError, SparseModule
-from paramfleet.nn.views import View, tensors_of
+from paramfleet.nn.embedding import IdError
+from paramfleet.nn.watching import BatchLookups, IdsOfBatch, PrefetchError
 from paramfleet.session.session import Session
 from paramfleet.training.modes.ahead import Ahead, Loop, Wanted
-from paramfleet_shared.errors import ContractError
 from paramfleet_shared.tables.rows.batch import RowIds
 
 __all__ = ["PrefetchError", "Prefetcher", "Prefetching"]
 
 B = TypeVar("B")
-
-IdsOfBatch = Callable[[Any], Mapping[Any, torch.Tensor | Sequence[torch.Tensor]]]
-
-
-class PrefetchError(ContractError):
-    """``fleet.prefetch`` was given something that it can't use."""
-
-    code = "contract.prefetch"
-    option: str
-    value: str
-    rule: str
-    sentence = "{option} = {value}: {rule}"
 
 
 class Prefetcher(Generic[B]):
@@ -68,12 +54,10 @@ class Prefetcher(Generic[B]):
             rule = "must be at least 1"
             raise PrefetchError(option="depth", value=repr(depth), rule=rule)
         self._loader = loader
-        self._model = model
-        self._ids = ids
+        self._lookups = BatchLookups(model, ids)
         self._depth = depth
         self._ahead = ahead
         self._stops = stops
-        self._views: list[View] | None = None
         self._state: Any = None
         """Of the loader behind the batch that was yielded last; None if that is its own."""
         self._has_state = hasattr(loader, "state_dict")
@@ -128,8 +112,7 @@ class Prefetcher(Generic[B]):
         coming: deque[tuple[B, Any]] = deque()
         loop = ahead.open()
         try:
-            if self._ids is None and self._views is None:
-                yield from self._watched(batches)
+            yield from self._lookups.learn(batches)
             while not self._stops() and self._fill(batches, coming, loop, upto=1):
                 loop.begin()
                 batch, self._state = coming.popleft()
@@ -155,58 +138,14 @@ class Prefetcher(Generic[B]):
         return bool(coming)
 
     def _wanted(self, batch: B) -> list[Wanted]:
-        found = self._found(batch) if self._ids is None else self._named(self._ids(batch))
         wanted = []
-        for module, ids in found:
+        for module, ids in self._lookups.of(batch):
             try:
                 unique, _, offsets = module.different(ids)[0]
             except IdError:  # the forward will say so, of its own batch
                 continue
-            wanted.append(Wanted(module.table, RowIds(unique, offsets), module.training))
+            wanted.append(Wanted(module.table, RowIds(unique, offsets), module.learns))
         return wanted
-
-    def _named(
-        self, by_module: Mapping[Any, torch.Tensor | Sequence[torch.Tensor]]
-    ) -> Iterator[tuple[SparseModule, torch.Tensor]]:
-        modules: dict[Any, SparseModule] = {}
-        for path, module in self._model.named_modules():
-            if isinstance(module, SparseModule):
-                modules[module] = modules[path] = module
-                modules.setdefault(module.table.name, module)
-        for key, ids in by_module.items():
-            if key not in modules:
-                rule = "is neither a fleet.nn module of the model, its path, nor its table"
-                raise PrefetchError(option="ids", value=repr(key), rule=rule)
-            for each in (ids,) if isinstance(ids, torch.Tensor) else ids:
-                yield modules[key], each
-
-    def _watched(self, batches: Iterator[B]) -> Iterator[B]:
-        """Yield the first batch, and note which views of it reach which module."""
-        for batch in batches:
-            tensors = dict(tensors_of(batch))
-            views: dict[View, None] = {}
-
-            def note(module: Any, args: Any, kwargs: Any) -> None:
-                ids = args[0] if args else kwargs.get("input")
-                found = View.of(module, ids, tensors)  # noqa: B023 - unhooked before the next
-                if found is not None:
-                    views[found] = None  # noqa: B023 - as above
-
-            with ExitStack() as hooks:
-                for module in self._model.modules():
-                    if isinstance(module, SparseModule):
-                        handle = module.register_forward_pre_hook(note, with_kwargs=True)
-                        hooks.callback(handle.remove)
-                yield batch
-            self._views = list(views)
-            return
-
-    def _found(self, batch: B) -> Iterator[tuple[SparseModule, torch.Tensor]]:
-        tensors = dict(tensors_of(batch))
-        for view in self._views or ():
-            ids = view.seen_in(tensors)
-            if ids is not None:
-                yield view.module, ids
 
 
 class Prefetching:

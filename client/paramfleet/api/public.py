@@ -5,6 +5,7 @@ It needs torch; ``paramfleet`` itself loads it when one of these names is first 
 
 from paramfleet.api.all_to_all import Exchange
 from paramfleet.api.collectives import Util
+from paramfleet.api.device_passing import DevicePassing
 from paramfleet.api.operator_commands import Conduct
 from paramfleet.api.prefetching import Prefetching
 from paramfleet.api.removing import Removing
@@ -25,6 +26,7 @@ __all__ = [
     "UserDefinedRoleMaker",
     "average_buffers",
     "barrier_worker",
+    "device_pass",
     "distributed_model",
     "distributed_optimizer",
     "finish_training",
@@ -86,6 +88,7 @@ distributed_optimizer = session.distributed_optimizer
 register_for_checkpointing = session.register_for_checkpointing
 prefetch = Prefetching(session, _conduct.should_stop).prefetch
 remove_rows = Removing(session).remove_rows
+device_pass = DevicePassing(session, _conduct.should_stop).device_pass
 should_stop = _conduct.should_stop
 report = _reporting.report
 job_progress = _reporting.job_progress

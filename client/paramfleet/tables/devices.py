@@ -20,12 +20,12 @@ def to_device(
     """Return a tensor of the host on a device, and wait for no copy.
 
     Args:
-        tensor: On the host. The result shares its memory if nothing has to change; else
-            it may be written to as soon as this returns.
+        tensor: On the host, or there already. The result shares its memory if nothing has to
+            change; else it may be written to as soon as this returns.
         device: Where to.
         dtype: Of the result, converted there; None for that of ``tensor``.
     """
-    if device.type == "cuda":
+    if device.type == "cuda" and tensor.is_cpu:
         tensor = tensor.pin_memory().to(device, non_blocking=True)
     return tensor.to(device=device, dtype=dtype or tensor.dtype)
 

@@ -30,6 +30,7 @@ __all__ = [
     "RuleChangedError",
     "check_numbers",
     "check_options",
+    "check_ranges",
     "is_served",
     "needs_kernels",
     "pace_of",
@@ -124,6 +125,24 @@ def check_numbers(optimizer: str, options: Mapping[str, Any]) -> None:
         if not is_number or (isinstance(number, int) and abs(number) > sys.float_info.max):
             raise OptimizerOptionError(
                 optimizer=optimizer, option=option, value=_fact(value), rule=_FINITE
+            )
+
+
+def check_ranges(optimizer: str, options: Mapping[str, Any], rule: Rule) -> None:
+    """Pass if numbers of an optimizer are within the ranges of its rule.
+
+    Raises:
+        OptimizerOptionError: naming the first that isn't.
+    """
+    constants = {each.name: each for each in rule.constants}
+    for option, value in options.items():
+        number, broken = _number(value), _rule_broken(option, value)
+        constant = constants.get(option)
+        if constant is not None and not constant.least <= number <= constant.most:
+            broken = f"from {constant.least:g} to {constant.most:g}"
+        if broken is not None:
+            raise OptimizerOptionError(
+                optimizer=optimizer, option=option, value=_fact(value), rule=broken
             )
 
 

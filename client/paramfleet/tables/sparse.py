@@ -64,8 +64,10 @@ class RowSource(Protocol):
         offsets: NDArray[np.int64],
         *,
         create: bool,
-    ) -> NDArray[np.float32]:
+    ) -> NDArray[np.float32] | torch.Tensor:
         """Return the rows of unique ids as float32 [U, D] in their order, the caller's own.
+
+        They are an array in the host's memory, or a tensor on the device that holds them.
 
         Args:
             table: Which table.
@@ -136,6 +138,8 @@ class SparseTable:
         self.weight = torch.nn.Parameter(torch.empty(0, dim))
         """Placeholder, float32 [U, D] while a step's gradients are pending."""
         self.weight._fleet_table = self  # type: ignore[attr-defined]  # noqa: SLF001 - how an optimizer's parameter is known again
+        self.is_stepped = True
+        """Whether a step has taken the gradients that are pending, if any are."""
         self._make_source = make_source
         self._source: RowSource | None = None
         self._ids_U: NDArray[np.int64] = np.empty(0, np.int64)
@@ -171,21 +175,30 @@ class SparseTable:
         """Return a batch's ids as ``source`` takes them."""
         return partition(ids, self.source.num_shards, by_id=self.source.by_id)
 
+    def learns(self, *, training: bool) -> bool:
+        """Return whether rows looked up now learn, and ids without a row get one.
+
+        Args:
+            training: Whether the module is.
+        """
+        return training and torch.is_grad_enabled() and self.weight.requires_grad
+
     def rows(
         self, ids_U: NDArray[np.int64], offsets: NDArray[np.int64], *, training: bool
     ) -> torch.Tensor:
         """Return the rows of unique ids as a tensor of the weight's type, [U, D].
 
-        While training it is a leaf whose gradient, once complete, is added to
+        Where they learn it is a leaf whose gradient, once complete, is added to
         this step's pending gradients.
 
         Args:
             ids_U: int64 [U], sorted by the shards of ``source``.
             offsets: int64 [S + 1], the shards' bounds in ``ids_U``.
-            training: Whether ids without a row get one, and rows learn.
+            training: Whether the module is.
         """
-        learns = training and torch.is_grad_enabled() and self.weight.requires_grad
-        values = torch.from_numpy(self.source.lookup(self, ids_U, offsets, create=training))
+        learns = self.learns(training=training)
+        found = self.source.lookup(self, ids_U, offsets, create=learns)
+        values = found if isinstance(found, torch.Tensor) else torch.from_numpy(found)
         rows_UD = to_device(values, self.weight.device, dtype=self.weight.dtype)
         if learns:
             rows_UD.requires_grad_()
@@ -193,6 +206,12 @@ class SparseTable:
                 lambda leaf: self._collect(ids_U, offsets, leaf)
             )
         return rows_UD
+
+    def held(self) -> tuple[NDArray[np.int64], torch.Tensor] | None:
+        """Return this step's ids, int64 [U], and gradients [U, D] where they were computed."""
+        if self.weight.grad is None or not len(self._ids_U):
+            return None
+        return self._ids_U, self.weight.grad.detach()
 
     def pending(self) -> RowBatch | None:
         """Return this step's gradients; None without any."""
@@ -239,6 +258,7 @@ class SparseTable:
         self.weight.grad = grads_UD
         self._ids_U = ids_U
         self._offsets = offsets
+        self.is_stepped = False
 
 
 def _host_rows(tensor: torch.Tensor) -> NDArray[np.float32]:

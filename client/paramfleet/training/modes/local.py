@@ -13,8 +13,20 @@ from paramfleet.tables.row_store import RowStore
 from paramfleet.tables.sparse import SparseTable
 from paramfleet.training.modes.base import Mode, ModelTables, check_gradients
 from paramfleet.training.modes.rowstep import RowStepper, step_rows
+from paramfleet_shared.errors import ContractError
 
-__all__ = ["Apart", "LocalMode"]
+__all__ = ["Apart", "LocalMode", "PassOpenError"]
+
+
+class PassOpenError(ContractError):
+    """Something was asked for that can't be while rows are on a device."""
+
+    code = "contract.pass_open"
+    function: str
+    sentence = (
+        "fleet.{function}() during fleet.device_pass: rows are on the device; call it when the "
+        "loop over the pass's batches has ended"
+    )
 
 
 class Apart(Protocol):
@@ -83,7 +95,22 @@ class LocalMode(Mode):
         self._step += 1
 
     def flush(self) -> None:
-        """Nothing waits."""
+        """Bring back what was stepped on a device."""
+        for stepper in self.steppers:
+            if stepper.device is not None:
+                stepper.device.write_back()
+
+    def check_no_pass(self, function: str) -> None:
+        """Pass if no rows are on a device.
+
+        Args:
+            function: Of ``fleet``, for the error.
+
+        Raises:
+            PassOpenError: if some are.
+        """
+        if any(stepper.device is not None for stepper in self.steppers):
+            raise PassOpenError(function=function)
 
     def reload(self, *, workers: int) -> None:
         """Nobody else holds a value."""
@@ -91,6 +118,7 @@ class LocalMode(Mode):
 
     @override
     def remove(self, table: SparseTable, ids: NDArray[np.int64]) -> int:
+        self.check_no_pass("remove_rows")
         (store,) = [each.store for each in self.steppers if each.table is table]
         return len(store.remove(ids))
 

@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 
 from paramfleet.tables.combined import part_of
 from paramfleet.tables.dense import DenseBlock
+from paramfleet.tables.device.source import DeviceSource
 from paramfleet.tables.devices import to_device, to_host
-from paramfleet.tables.row_store import RowStore
+from paramfleet.tables.row_store import RowStore, spec_of
 from paramfleet.tables.rules import (
     OptimizerNotServedError,
     needs_kernels,
@@ -35,7 +36,8 @@ from paramfleet_shared.tables.kernels.replica import step_slots
 from paramfleet_shared.tables.kernels.rules import step_of
 from paramfleet_shared.tables.rows.batch import RowBatch
 from paramfleet_shared.tables.rows.layout import RowLayout
-from paramfleet_shared.tables.spec import OptimizerSpec
+from paramfleet_shared.tables.rules.record import Moment
+from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
 
 __all__ = ["RowStepper", "forget_states", "step_rows"]
 
@@ -85,10 +87,21 @@ class RowStepper:
         self._hidden: torch.Tensor | None = None
         self._first: dict[str, NDArray[np.float32]] = {}
         self._counts_steps: Callable[[int], Any] | None = None
+        self.device: DeviceSource | None = None
+        """Has the rows of a pass over data while there is one; the store's aren't stepped."""
         if not needs_kernels(optimizer):
             first, self._counts_steps = _first_states(optimizer, group, table.dim)
             self._keep(first)
         self._current_rule()
+
+    def served_spec(self) -> TableSpec:
+        """Return the table with the rule of pservers that steps its rows here.
+
+        Raises:
+            OptimizerNotServedError: if there is none.
+        """
+        rule = self._current_rule() or server_rule(self._optimizer, self._group, sparse=True)
+        return spec_of(self.table, rule=rule)
 
     @property
     def num_steps(self) -> int:
@@ -105,6 +118,9 @@ class RowStepper:
             OptimizerNotServedError: if the optimizer's options became such as rows don't
                 have.
         """
+        if self.device is not None:
+            self._step_on_device(self.device)
+            return None
         pending = self.table.pending()
         weight = self.table.weight
         if pending is None:
@@ -191,6 +207,29 @@ class RowStepper:
         state, second = [*places, 0, 0][:2]
         layout = (dim, store.pitch, state, second)
         step_slots(numbers, store.flat, grads.reshape(-1), slots, layout)
+
+    def _step_on_device(self, device: DeviceSource) -> None:
+        """Step the pending rows where they are, and hide their gradients.
+
+        Raises:
+            OptimizerNotServedError: if the optimizer's options became such as rows don't have.
+        """
+        held, weight = self.table.held(), self.table.weight
+        if held is not None:
+            ids, grads = held
+            rule = self._current_rule()
+            if rule is None:
+                raise OptimizerNotServedError(
+                    optimizer=type(self._optimizer).__name__,
+                    option="",
+                    remedy="rows on a device are stepped by rules of pservers alone",
+                )
+            device.rows.train_by(rule)
+            number = self._num_steps // self._decays_at_once + 1
+            moment = Moment(learning_rate(self._group), number, self._num_steps == 0)
+            device.step(ids, -grads if self._group.get("maximize") else grads, moment)
+            self._num_steps += self._steps_at_once
+        self._hidden, weight.grad = weight.grad, None
 
     def _lend(self, slots: NDArray[np.int64]) -> None:
         """Put rows and states into the placeholder."""

@@ -226,9 +226,10 @@ def test_what_waited_for_its_step_is_asked_for_at_once_when_steps_no_longer_matt
     assert source.pulled == []
 
 
-def test_evaluation_asks_ahead_and_creates_nothing() -> None:
+@pytest.mark.parametrize("training", [False, True])
+def test_without_gradients_it_asks_ahead_and_creates_nothing(training: bool) -> None:
     source = Served("step")
-    model = Model(source).eval()
+    model = Model(source).train(training)
     created: list[bool] = []
     pull = source.ahead._pull
 

@@ -1,0 +1,168 @@
+"""``fleet.device_pass``: rows of many batches on a device while they are trained."""
+
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing
+from typing import Generic, Self, TypeVar
+
+import torch
+
+from paramfleet.config.errors import CallOrderError
+from paramfleet.nn.watching import BatchLookups, IdsOfBatch
+from paramfleet.session.session import Session
+from paramfleet.training.collective.errors import WrongModeError
+from paramfleet.training.device_passes import DevicePasses
+from paramfleet.training.modes.local import LocalMode
+
+__all__ = ["DevicePassing", "PassingLoader"]
+
+B = TypeVar("B")
+
+
+class PassingLoader(Generic[B]):
+    """Yields a loader's batches unchanged; made by ``fleet.device_pass``, iterated each epoch.
+
+    Args:
+        loader: The batches.
+        lookups: What the model looks up in them.
+        begin: Returns what runs passes; called as the iteration begins.
+        stops: Returns whether no further batch is wanted.
+    """
+
+    def __init__(
+        self,
+        loader: Iterable[B],
+        lookups: BatchLookups,
+        *,
+        begin: Callable[[], DevicePasses],
+        stops: Callable[[], bool],
+    ) -> None:
+        self._loader = loader
+        self._lookups = lookups
+        self._begin = begin
+        self._stops = stops
+        self._running: Generator[B, None, None] | None = None
+
+    def __enter__(self) -> Self:
+        """Return itself: a pass that is open at the block's end ends with it."""
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """End the pass, as if the loop had been left."""
+        if self._running is not None:
+            self._running.close()
+
+    def __len__(self) -> int:
+        """Return the number of batches, if the loader knows it."""
+        return len(self._loader)  # type: ignore[arg-type]  # TypeError, as of the loader
+
+    def __iter__(self) -> Iterator[B]:
+        """Return what yields the batches of the loader.
+
+        Raises:
+            FleetError: as ``fleet.device_pass`` says, with the first batch.
+        """
+        self._running = self._run()
+        return self._running
+
+    def _run(self) -> Generator[B, None, None]:
+        passes, batches = self._begin(), iter(self._loader)
+        yield from self._lookups.learn(batches)
+        with closing(passes.run(list(batches), self._lookups.of)) as running:
+            for batch in running:
+                if self._stops():
+                    return
+                yield batch
+
+
+class DevicePassing:
+    """What a session offers of this.
+
+    Args:
+        session: Whose optimizer trains.
+        stops: Returns whether an operator ended the job: no batch follows then.
+    """
+
+    def __init__(self, session: Session, stops: Callable[[], bool] = lambda: False) -> None:
+        self._session = session
+        self._stops = stops
+
+    def device_pass(
+        self,
+        loader: Iterable[B],
+        model: torch.nn.Module,
+        *,
+        ids: IdsOfBatch | None = None,
+        device: torch.device | str | None = None,
+        device_budget: int | None = None,
+    ) -> PassingLoader[B]:
+        """Iterate over a loader with the rows of its batches on the model's device.
+
+            with fleet.device_pass(loader, model, device_budget=4 << 30) as batches:
+                for batch in batches:
+                    optimizer.minimize(loss(model(batch)))
+
+        Without it, rows of a process without servers live in the host's memory: each batch's
+        are copied to the device, and their gradients back. With it, all batches are read first;
+        the rows that they look up come to the device together with their optimizer states, are
+        trained there, and go back when the batches are over. The numbers are the same, to the
+        bit on a processor.
+
+        Where they take more than ``device_budget``, the data is split at a border of batches
+        into passes that fit. Rows that two passes of one iteration share stay on the device.
+
+        Lookups that train nothing may have any ids. A forward in training may look up ids of
+        the batches alone, on the whole pass: an id that is computed in the model must be one of
+        them. ``fleet.save_persistables`` may be called in the loop; ``fleet.load_model`` and
+        ``fleet.remove_rows`` wait for its end. If the loop is left early, what was trained goes
+        back all the same; ``with`` says when.
+
+        Args:
+            loader: The batches; each iteration reads them all, into the host's memory.
+            model: Whose modules of ``fleet.nn`` look the rows up.
+            ids: Returns the ids of a batch: tensors by module, by its path in the model, or by
+                its table's name. If not given, the first batch is watched, and trained without
+                a pass: which of its tensors, or views of them, reach which module.
+            device: Where rows are trained; by default where the model's parameters are.
+            device_budget: Bytes that rows with their states may take there; None for no limit.
+
+        Raises:
+            CallOrderError: if iterated before ``distributed_optimizer``.
+            WrongModeError: if iterated in a job: there, rows are on the pservers.
+            PassOpenError: if iterated during another one.
+            OptimizerNotServedError: if the optimizer of a table is none that pservers run.
+            DeviceBudgetError: if a single batch takes more than the budget.
+            DeviceRoomError: if the device has less memory than a pass needs.
+            IdOutsidePassError: in the loop, if a forward in training looks up another id.
+        """
+        where = _device_of(model) if device is None else torch.device(device)
+
+        def begin() -> DevicePasses:
+            steppers = self._local().steppers
+            return DevicePasses(steppers, device=where, budget_bytes=device_budget)
+
+        lookups = BatchLookups(model, ids)
+        return PassingLoader(loader, lookups, begin=begin, stops=self._stops)
+
+    def _local(self) -> LocalMode:
+        """Return the mode that trains in this process, with no pass open.
+
+        Raises:
+            CallOrderError: if there is no optimizer.
+            WrongModeError: if it trains in a job.
+            PassOpenError: if a pass is open.
+        """
+        optimizer = self._session.optimizer
+        if optimizer is None:
+            remedy = "call fleet.distributed_optimizer() before iterating"
+            raise CallOrderError(function="device_pass", remedy=remedy)
+        if not optimizer.started or not isinstance(optimizer.running, LocalMode):
+            remedy = "rows are on the pservers; train in one process, or leave the call out"
+            mode = f"a job in {optimizer.mode.name} mode"
+            raise WrongModeError(function="device_pass", mode=mode, remedy=remedy)
+        optimizer.running.check_no_pass("device_pass")
+        return optimizer.running
+
+
+def _device_of(model: torch.nn.Module) -> torch.device:
+    """Return where the first parameter of a model is."""
+    return next((each.device for each in model.parameters()), torch.device("cpu"))

@@ -1,0 +1,104 @@
+"""Which ids each module looks up in a batch: said by the user, or seen in the first batch.
+
+A tensor that is computed from a batch is none of its views, and isn't known here.
+"""
+
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, TypeVar
+
+import torch
+
+from paramfleet.nn.embedding import SparseModule
+from paramfleet.nn.views import View, tensors_of
+from paramfleet_shared.errors import ContractError
+
+__all__ = ["BatchLookups", "IdsOfBatch", "PrefetchError"]
+
+B = TypeVar("B")
+
+IdsOfBatch = Callable[[Any], Mapping[Any, torch.Tensor | Sequence[torch.Tensor]]]
+"""Returns the ids of a batch by module, by its path in the model, or by its table's name."""
+
+
+class PrefetchError(ContractError):
+    """``fleet.prefetch`` was given something that it can't use."""
+
+    code = "contract.prefetch"
+    option: str
+    value: str
+    rule: str
+    sentence = "{option} = {value}: {rule}"
+
+
+class BatchLookups:
+    """The lookups of a model in batches of one kind.
+
+    Args:
+        model: Whose modules of ``fleet.nn`` look the rows up.
+        ids: Returns the ids of a batch; None to watch the first one.
+    """
+
+    def __init__(self, model: torch.nn.Module, ids: IdsOfBatch | None) -> None:
+        self._model = model
+        self._ids = ids
+        self._views: list[View] | None = None
+
+    def learn(self, batches: Iterator[B]) -> Generator[B, None, None]:
+        """Yield the first of the batches and note its lookups, if they aren't known."""
+        if self._ids is not None or self._views is not None:
+            return
+        for batch in batches:
+            with self._watching(batch):
+                yield batch
+            return
+
+    @contextmanager
+    def _watching(self, batch: Any) -> Generator[None, None, None]:
+        """Note which views of a batch reach which module while the block uses it."""
+        tensors = dict(tensors_of(batch))
+        views: dict[View, None] = {}
+
+        def note(module: Any, args: Any, kwargs: Any) -> None:
+            ids = args[0] if args else kwargs.get("input")
+            found = View.of(module, ids, tensors)
+            if found is not None:
+                views[found] = None
+
+        with ExitStack() as hooks:
+            for module in self._model.modules():
+                if isinstance(module, SparseModule):
+                    handle = module.register_forward_pre_hook(note, with_kwargs=True)
+                    hooks.callback(handle.remove)
+            yield
+        self._views = list(views)
+
+    def of(self, batch: Any) -> Iterator[tuple[SparseModule, torch.Tensor]]:
+        """Yield what a batch will look up.
+
+        Raises:
+            PrefetchError: if the user's function names a module that the model doesn't have.
+        """
+        if self._ids is not None:
+            yield from self._named(self._ids(batch))
+            return
+        tensors = dict(tensors_of(batch))
+        for view in self._views or ():
+            ids = view.seen_in(tensors)
+            if ids is not None:
+                yield view.module, ids
+
+    def _named(
+        self, by_module: Mapping[Any, torch.Tensor | Sequence[torch.Tensor]]
+    ) -> Iterator[tuple[SparseModule, torch.Tensor]]:
+        modules: dict[Any, SparseModule] = {}
+        for path, module in self._model.named_modules():
+            if isinstance(module, SparseModule):
+                modules[module] = modules[path] = module
+                modules.setdefault(module.table.name, module)
+        for key, ids in by_module.items():
+            if key not in modules:
+                rule = "is neither a fleet.nn module of the model, its path, nor its table"
+                raise PrefetchError(option="ids", value=repr(key), rule=rule)
+            for each in (ids,) if isinstance(ids, torch.Tensor) else ids:
+                yield modules[key], each

@@ -1,0 +1,1 @@
+"""Rows on a device: tables of a closed set of ids, stepped where they are."""
