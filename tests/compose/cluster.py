@@ -45,6 +45,10 @@ TRAINING_CPUS = 0.15
 """Cores of a worker that starts, and of one that trains while the cluster is hurt: some steps a
 second show that it goes on, and leave the machine to what else runs."""
 
+FREEZING_CPUS = 2.0
+"""Cores of a worker that is about to be paused: a thread that has used up its share of a period
+doesn't reach the point where the kernel stops it, and the engine gives up after about 100 ms."""
+
 
 class ClusterError(Exception):
     """The cluster didn't do what was expected of it."""
@@ -214,9 +218,11 @@ def hurt(cluster: Cluster, *, num_workers: int) -> None:
     going_on(cluster, f"worker {num_workers - 1} was killed", ["kill"], killed)
     cluster.limit(STARTING_CPUS, killed)
     run(["docker", "start", killed])
+    cluster.limit(FREEZING_CPUS, ranks[1])
     going_on(cluster, "worker 1 was paused", ["pause"], ranks[1])
     threading.Event().wait(PAUSE_S)
     run(["docker", "unpause", ranks[1]])
+    cluster.limit(TRAINING_CPUS, ranks[1])
     wait_until(
         "worker 1 goes on after its pause",
         lambda: any(w["index"] == 1 and w["last_seen_s"] < 2 for w in cluster.workers()),
@@ -359,9 +365,9 @@ def main() -> int:
     try:
         result = train(cluster, asked)
     except ClusterError as error:
-        say(f"FAILED: {error}")
         sys.stderr.write(cluster.compose("ps", "-a"))
         sys.stderr.write(cluster.logs("--tail", "40"))
+        say(f"FAILED: {error}")
         return 1
     finally:
         cluster.compose("down", "-v", "--remove-orphans", "-t", "2")
