@@ -15,6 +15,18 @@ from paramfleet_shared.errors.numbers import (
     NonFiniteGradientError,
     NonFiniteValuesError,
 )
+from paramfleet_shared.errors.passes import (
+    ForeignWriteError,
+    PassCommittedError,
+    PassInDoubtError,
+    PassNotPreparedError,
+    PassNumberError,
+    PassNumbersError,
+    PassPieceRepeatedError,
+    PassPiecesError,
+    PassPreparedError,
+    PassUpdatesError,
+)
 from paramfleet_shared.errors.totals import (
     TotalIncompleteError,
     TotalMismatchError,
@@ -26,6 +38,7 @@ __all__ = [
     "BadWeightError",
     "ElasticModeError",
     "FencedError",
+    "ForeignWriteError",
     "GeoRuleError",
     "KnownIdsGoneError",
     "LearningRateRefusedError",
@@ -35,6 +48,15 @@ __all__ = [
     "NotAMemberError",
     "OperationModeError",
     "ParkedStepError",
+    "PassCommittedError",
+    "PassInDoubtError",
+    "PassNotPreparedError",
+    "PassNumberError",
+    "PassNumbersError",
+    "PassPieceRepeatedError",
+    "PassPiecesError",
+    "PassPreparedError",
+    "PassUpdatesError",
     "PulledIdsGoneError",
     "PushRepeatedError",
     "SequenceTooEarlyError",
@@ -292,11 +314,21 @@ class ElasticModeError(ContractError):
 
     code = "contract.elastic_mode"
     mode: str
-    sentence = (
-        "mode {mode!r} (strategy.a_sync = False) takes every worker into every step, and "
-        "the coordinator's setting elastic = True lets workers come and go: set "
-        "strategy.a_sync = True, or elastic = False"
-    )
+
+    @override
+    def describe(self) -> str:
+        takes = f"mode {self.mode!r} takes every worker into every pass"
+        remedy = "set elastic = False"
+        if self.mode != "gpubox":
+            takes = (
+                f"mode {self.mode!r} (strategy.a_sync = False) takes every worker into "
+                "every step"
+            )
+            remedy = "set strategy.a_sync = True, or elastic = False"
+        return (
+            f"{takes}, and the coordinator's setting elastic = True lets workers come and go: "
+            f"{remedy}"
+        )
 
 
 class UnknownTableError(ContractError):

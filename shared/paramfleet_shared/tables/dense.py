@@ -153,6 +153,30 @@ class DenseRange:
         self.states[:, where] = states
         self._untouched = self._untouched and not states.any()
 
+    def put(
+        self,
+        at: int,
+        values: NDArray[np.float32],
+        states: NDArray[np.float32],
+        *,
+        stepped: bool,
+    ) -> None:
+        """Overwrite some values and their state, whether or not the range has stepped.
+
+        Args:
+            at: The first one's place in the range.
+            values: float32 [m].
+            states: float32 [S, m].
+            stepped: Whether the optimizer that made them has stepped: then momentum has begun
+                in all of the range. A range that has stepped stays one.
+
+        Raises:
+            RowShapeError: if an array has the wrong shape or type; nothing was changed.
+        """
+        was_untouched = self._untouched
+        self.assign_part(at, values, states)
+        self._untouched = was_untouched and not stepped
+
     def add(self, deltas: NDArray[np.float32]) -> None:
         """Add to the values, past the optimizer.
 

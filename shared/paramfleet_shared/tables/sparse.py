@@ -16,7 +16,7 @@ from paramfleet_shared.tables.kernels.basics.compiled import as_input
 from paramfleet_shared.tables.kernels.firsts import firsts_of
 from paramfleet_shared.tables.kernels.index import DONE
 from paramfleet_shared.tables.kernels.reads import Table, fill_new_rows, pull_rows
-from paramfleet_shared.tables.kernels.rows import Layout, scatter
+from paramfleet_shared.tables.kernels.rows import Layout, gather, scatter
 from paramfleet_shared.tables.kernels.rules import Step, step_of
 from paramfleet_shared.tables.kernels.steps import Chains, chain, step_chains, step_rows
 from paramfleet_shared.tables.memory.prefault import Lookahead
@@ -144,6 +144,27 @@ class SparseShard:
             self._look_ahead()
         if outcome != DONE:
             raise self._index.full()
+
+    def read(self, ids: NDArray[np.int64]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Return all columns of ids' rows, and create none: values [n, D] and states [n, W].
+
+        Those of an id without a row are what they would be if it were created.
+
+        Args:
+            ids: int64 [n]; an id may occur many times.
+
+        Raises:
+            RowShapeError: if ``ids`` are not int64 [n].
+        """
+        slots = self.find(ids)
+        values = np.empty((len(ids), self._dim), np.float32)
+        self.pull(ids, values, create=False)
+        states = self.layout.states.new_rows(len(ids))
+        if states.size:
+            _, _, pitch, first_state = self._rows.layout
+            beside = self._rows.floats[first_state:]
+            gather(beside, pitch, slots, states.reshape(-1), states.shape[1])
+        return values, states
 
     def push(
         self,

@@ -29,6 +29,10 @@ ACTING = frozenset(
         "hold",
         "answer",
         "total",
+        "read_pass",
+        "prepare_pass",
+        "commit_pass",
+        "abort_pass",
     }
 )
 """Operations that a worker acts by, under its incarnation."""

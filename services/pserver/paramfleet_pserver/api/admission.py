@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from paramfleet_pserver.requests.checked import ExchangePart, PullRequest, PushPart
 from paramfleet_pserver.tables.capacity import Claims, Wanted, claim_at_once, claim_counted
+from paramfleet_pserver.tables.columns import PassPart
 from paramfleet_pserver.tables.owners import Owners
 from paramfleet_pserver.tables.parts import SparsePart
 from paramfleet_pserver.tables.table import SparseTable
@@ -33,7 +34,7 @@ def creating(pull: PullRequest) -> list[tuple[SparseTable, SparsePart]]:
     ]
 
 
-def _wanted_of(parts: Iterable[PushPart | ExchangePart]) -> list[Wanted]:
+def _wanted_of(parts: Iterable[PushPart | ExchangePart | PassPart]) -> list[Wanted]:
     """Return where the parts of a change may create rows."""
     return [
         part.table.wanted_by(part.content)
@@ -54,7 +55,7 @@ async def claim(wanted: Sequence[Wanted], owners: Owners) -> Claims:
 
 
 async def admit(
-    judge: Callable[[], Sequence[PushPart | ExchangePart]],
+    judge: Callable[[], Sequence[PushPart | ExchangePart | PassPart]],
     owners: Owners,
     hold: Hold | None = None,
 ) -> Claims:

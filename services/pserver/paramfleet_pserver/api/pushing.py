@@ -28,6 +28,7 @@ __all__ = [
     "keep_push",
     "remove_rows",
     "take_step",
+    "until_applied",
 ]
 
 
@@ -120,7 +121,7 @@ async def apply_push(
     claims = await admit(partial(training.machine.judge, command), owners, hold)
     outcome = training.execute(command, claims=claims, alone=request.is_alone)
     _note(holding, push, outcome)
-    await _until_applied(training, outcome)
+    await until_applied(training, outcome)
     if not outcome.is_fresh:
         await owners.settle()  # the original may still be on its way
     return outcome.is_fresh
@@ -158,7 +159,7 @@ async def apply_exchange(
     outcome = training.execute(command, claims=claims)
     _note(holding, exchange, outcome)
     losses = training.note_loss(exchange.rank, exchange.loss)
-    await _until_applied(training, outcome)
+    await until_applied(training, outcome)
     if not outcome.is_fresh:
         await owners.settle()  # the original may still be on its way
     assert outcome.taken is not None, "of an exchange"
@@ -195,12 +196,12 @@ async def remove_rows(
         if not holding.is_saving:  # none began while it was held
             break
     outcome = training.execute(command)
-    await _until_applied(training, outcome)
+    await until_applied(training, outcome)
     assert outcome.removal is not None, "of a removal"
     return outcome.removal.num_rows
 
 
-async def _until_applied(training: Training, outcome: Outcome) -> None:
+async def until_applied(training: Training, outcome: Outcome) -> None:
     """Wait until a change is in all shards.
 
     Raises:

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from paramfleet_pserver.api import passing
 from paramfleet_pserver.api.access import IssuedIncarnations
 from paramfleet_pserver.api.answers import described
 from paramfleet_pserver.api.pushing import (
@@ -65,6 +66,7 @@ __all__ = ["OPERATIONS", "Routes"]
 OPERATIONS = (
     "declare", "pull", "stage", "push", "step", "exchange", "remove", "void", "assign", "leave",
     "wait_turn", "hold", "save", "load", "status", "total", "answer", "states",
+    "read_pass", "prepare_pass", "commit_pass", "abort_pass", "pass_state",
 )  # fmt: skip
 """Methods of ``Routes``, by the names they have on the wire."""
 
@@ -324,6 +326,30 @@ class Routes:
         """Answer with saved optimizer states, for workers that have their own."""
         return await self._checkpoints.states(request, self._trained("states"))
 
+    async def read_pass(self, request: Request) -> Message:
+        """Read rows and ranges with all their columns, and create none."""
+        training = self._trained("read_pass")
+        return await passing.read(training, self._owners, request, self._store)
+
+    async def prepare_pass(self, request: Request) -> Message:
+        """Keep a piece of what a worker has trained in a pass; may be repeated."""
+        training = self._trained("prepare_pass")
+        return await passing.prepare(training, self._owners, request, self._store)
+
+    async def commit_pass(self, request: Request) -> Message:
+        """Write to the tables what is prepared of a pass; may be repeated."""
+        training = self._trained("commit_pass")
+        return await passing.commit(training, self._owners, request, self._holding)
+
+    async def abort_pass(self, request: Request) -> Message:
+        """Drop what is prepared of a pass; may be repeated."""
+        return passing.abort(self._trained("abort_pass"), request)
+
+    async def pass_state(self, request: Request) -> Message:
+        """Answer which passes are committed, and what is prepared of the next one."""
+        del request
+        return passing.state(self._trained("pass_state"))
+
     async def load(self, request: Request) -> Message:
         """Take this server's part of a checkpoint into the tables."""
         async with self._making:
@@ -377,7 +403,7 @@ class Routes:
 
     def _check_declared(self, declared: DeclareRequest) -> list[TableSpec]:
         kind = kind_of(declared.mode)
-        if self._elastic and kind.in_step:
+        if self._elastic and kind.takes_all:
             raise ElasticModeError(mode=declared.mode)
         if self._training is not None:
             self._training.terms.check_same(Terms.of(declared), elastic=self._elastic)

@@ -63,6 +63,7 @@ class StepApplier(ServerMode):
     name: ClassVar[Mode] = "sync"
     operations = EVERY_MODE | {"push", "step", "total"}
     in_step = True
+    takes_all = True
 
     def __init__(self, *, num_workers: int, store: TableStore, owners: Owners) -> None:
         self._store = store

@@ -6,11 +6,21 @@ from typing import Any
 from numpy.typing import NDArray
 
 from paramfleet_pserver.commands.geo import ANNOUNCED_ROWS
+from paramfleet_pserver.commands.pass_codec import (
+    describe_abort,
+    describe_commit,
+    describe_prepare,
+    read_abort,
+    read_commit,
+    read_prepare,
+)
 from paramfleet_pserver.commands.records import (
+    AbortPass,
     Announce,
     Announced,
     Assign,
     Command,
+    CommitPass,
     Contribute,
     Create,
     Exchange,
@@ -21,6 +31,7 @@ from paramfleet_pserver.commands.records import (
     Load,
     Lose,
     Make,
+    Prepare,
     Remove,
     Update,
     Void,
@@ -297,6 +308,9 @@ _KINDS: Mapping[type, str] = {
     Make: "make",
     Announce: "announce",
     Announced: "announced",
+    Prepare: "prepare_pass",
+    CommitPass: "commit_pass",
+    AbortPass: "abort_pass",
 }
 
 _DESCRIBED: Mapping[type, Callable[[Any], _Described]] = {
@@ -316,6 +330,9 @@ _DESCRIBED: Mapping[type, Callable[[Any], _Described]] = {
     Make: _describe_make,
     Announce: _describe_announce,
     Announced: _describe_announced,
+    Prepare: describe_prepare,
+    CommitPass: describe_commit,
+    AbortPass: describe_abort,
 }
 
 _READERS: Mapping[str, Callable[[Message, TableStore], Command]] = {
@@ -335,4 +352,7 @@ _READERS: Mapping[str, Callable[[Message, TableStore], Command]] = {
     "make": _read_make,
     "announce": _read_announce,
     "announced": _read_announced,
+    "prepare_pass": read_prepare,
+    "commit_pass": lambda message, _: read_commit(message),
+    "abort_pass": lambda message, _: read_abort(message),
 }

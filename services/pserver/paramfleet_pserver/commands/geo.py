@@ -30,9 +30,9 @@ from paramfleet_pserver.commands.modes import EVERY_MODE, ServerMode
 from paramfleet_pserver.commands.records import Announce, Announced
 from paramfleet_pserver.commands.removing import release_reported, remove_recorded
 from paramfleet_pserver.commands.taking import Taken, TakingRows
-from paramfleet_pserver.core.geo_recorder import GeoRecorder
+from paramfleet_pserver.core.geo.recorder import GeoRecorder
+from paramfleet_pserver.core.geo.sharers import Sharers
 from paramfleet_pserver.core.pacing import Pace, RateGuard
-from paramfleet_pserver.core.sharers import Sharers
 from paramfleet_pserver.requests.checked import ExchangePart, ExchangeRequest, Mode
 from paramfleet_pserver.requests.remove_requests import RemoveRequest
 from paramfleet_pserver.tables.blocks import Block

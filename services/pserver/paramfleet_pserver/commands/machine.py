@@ -16,11 +16,14 @@ from functools import partial
 from paramfleet_pserver.commands.applying import StepApplier
 from paramfleet_pserver.commands.geo import GeoExchange, LocalSgdExchange
 from paramfleet_pserver.commands.modes import AsyncMode, ServerMode
+from paramfleet_pserver.commands.passes import PassMode
 from paramfleet_pserver.commands.records import (
+    AbortPass,
     Announce,
     Announced,
     Assign,
     Command,
+    CommitPass,
     Contribute,
     Create,
     Exchange,
@@ -31,6 +34,8 @@ from paramfleet_pserver.commands.records import (
     Load,
     Lose,
     Make,
+    PassCommand,
+    Prepare,
     Remove,
     Update,
     Void,
@@ -66,7 +71,8 @@ __all__ = ["Machine", "Outcome", "kind_of"]
 FIRST_STEP = Step(0)
 
 _KINDS: dict[Mode, type[ServerMode]] = {
-    kind.name: kind for kind in (StepApplier, AsyncMode, GeoExchange, LocalSgdExchange)
+    kind.name: kind
+    for kind in (StepApplier, AsyncMode, GeoExchange, LocalSgdExchange, PassMode)
 }
 
 
@@ -115,7 +121,7 @@ class Machine:
         self.removals: dict[Rank, Removal] = {}
         """The last of each worker, which sends one at a time."""
         kind = kind_of(terms.mode)
-        lead = None if kind.in_step else terms.max_staleness
+        lead = None if kind.takes_all else terms.max_staleness
         self.gate = StalenessGate(max_lead_steps=lead)
         self.lives: dict[Rank, int] = {}
         """In an elastic job, the incarnation of each worker that has joined."""
@@ -189,6 +195,22 @@ class Machine:
                 self.gate.check(exchange.rank, exchange.step)
                 return exchange.parts if is_fresh else ()
 
+    def judge_pass(self, command: PassCommand) -> bool:
+        """Return whether a command of a pass wasn't executed before, and change nothing.
+
+        Raises:
+            OperationModeError: if the mode isn't gpubox.
+            TablesDamagedError: if a change was applied in part.
+            UnknownWorkerError: if the job has no such worker.
+            FencedError: if a newer incarnation of the worker is known.
+            FleetError: why the command can't be executed; see ``PassMode.check``.
+        """
+        passes = self._passing()
+        self.check_whole()
+        self.check_rank(command.rank)
+        self.identities.expect(command.rank, command.incarnation)
+        return passes.check(command)
+
     def execute(
         self,
         command: Command,
@@ -223,12 +245,12 @@ class Machine:
                 outcome = self._remove(remove)
             case Assign():
                 outcome = self._assign(command)
+            case Prepare() | CommitPass() | AbortPass():
+                outcome = self._pass(command, held)
             case Announce() | Announced():
                 outcome = self._announce(command)
-            case Make():
-                outcome = self._make(command)
-            case Load():
-                outcome = self._load(command)
+            case Make() | Load():
+                outcome = self._put(command)
             case _:
                 outcome = self._admit(command)
         return outcome
@@ -261,6 +283,24 @@ class Machine:
         if not isinstance(self.mode, GeoExchange):
             raise OperationModeError(operation=operation, mode=self.terms.mode)
         return self.mode
+
+    def _passing(self) -> PassMode:
+        """Return what keeps passes.
+
+        Raises:
+            OperationModeError: if the mode isn't gpubox.
+        """
+        if not isinstance(self.mode, PassMode):
+            raise OperationModeError(operation="pass", mode=self.terms.mode)
+        return self.mode
+
+    def _pass(self, command: PassCommand, claims: Claims) -> Outcome:
+        is_fresh = self.judge_pass(command)
+        self.identities.fence(command.rank, command.incarnation)
+        if not is_fresh:
+            claims.release()
+            return self._done(is_fresh=False, is_changed=False)
+        return Outcome(applied=self._passing().execute(command, claims))
 
     def _admit(self, command: Void | Fence | Join | Leave | Lose | Limit) -> Outcome:
         """Execute what changes no row."""
@@ -363,6 +403,8 @@ class Machine:
         if not self.identities.check(remove.identity):
             return self._removed_before(remove)
         self.identities.record(remove.identity)
+        if len(remove.rows.ids):
+            self.mode.note_write(remove.table, f"a removal by worker {remove.rank}")
         counts: list[int] = []
         applied = self._owners.start(self.mode.remove(remove, counts))
         when_done(applied, partial(self._note_end, remove.step, (), Claims()))
@@ -384,11 +426,17 @@ class Machine:
         self._exchanging("announced").announced(command)
         return self._done()
 
+    def _put(self, command: Make | Load) -> Outcome:
+        return self._make(command) if isinstance(command, Make) else self._load(command)
+
     def _load(self, command: Load) -> Outcome:
+        self.mode.check_write("load")
         loaded = {table.spec.name for table in command.tables}
         if loaded.issuperset(table.spec.name for table in self.store):
             self.identities.forget_effects()
         self.store.put(command.tables)
+        for name in loaded:
+            self.mode.note_write(self.store.find(name), "a load")
         return self._done()
 
     def _make(self, command: Make) -> Outcome:
@@ -402,10 +450,16 @@ class Machine:
     def _assign(self, command: Assign) -> Outcome:
         assign = command.assign
         table = assign.table
+        self.identities.expect(assign.rank, assign.incarnation)
+        is_new = not (table.is_loaded or table.is_assigned or table.num_updates)
+        has_effect = is_new or not assign.only_if_new
+        if has_effect:
+            self.mode.check_write("assign")
         self.identities.fence(assign.rank, assign.incarnation)
-        if assign.only_if_new and (table.is_loaded or table.is_assigned or table.num_updates):
+        if not has_effect:
             return self._done(is_changed=False)
         table.is_assigned = True
+        self.mode.note_write(table, f"an assignment by worker {assign.rank}")
         return Outcome(applied=self._owners.start([table.assign_job(assign.values)]))
 
     def _join(self, command: Join) -> Outcome:

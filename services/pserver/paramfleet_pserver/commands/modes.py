@@ -8,6 +8,7 @@ from paramfleet_pserver.commands.removing import remove_rows
 from paramfleet_pserver.requests.checked import Mode
 from paramfleet_pserver.requests.remove_requests import RemoveRequest
 from paramfleet_pserver.tables.owners import Job, Owners
+from paramfleet_pserver.tables.table import Table
 from paramfleet_pserver.tables.table_store import TableStore
 from paramfleet_shared.errors.served import TablesDamagedError
 from paramfleet_shared.tables.spec import TableSpec
@@ -28,7 +29,9 @@ class ServerMode:
     operations: ClassVar[frozenset[str]]
     """Of the data plane, on a training."""
     in_step = False
-    """Whether pushes are kept until every worker's is there; the lead has no other limit."""
+    """Whether pushes are kept until every worker's is there."""
+    takes_all = False
+    """Whether every worker is needed: none can come or go, and no lead is limited."""
     limit_changes = False
     """Whether an operator may change ``max_staleness``."""
     states_apart = False
@@ -81,8 +84,19 @@ class ServerMode:
 
         Raises:
             StepBegunError: if a worker has pushed the step in progress.
+            PassPreparedError: if a pass is being written back.
             FleetError: as ``StepReservoir.check_in_progress``.
         """
+
+    def check_write(self, operation: str) -> None:
+        """Pass if tables may be written to past their optimizers now.
+
+        Raises:
+            PassPreparedError: if a pass is being written back.
+        """
+
+    def note_write(self, table: Table, by: str) -> None:
+        """Note that a table was written to past its optimizer, and by what."""
 
     def remove(self, remove: RemoveRequest, counts: list[int]) -> list[Job]:
         """Return what removes rows, and adds to ``counts`` how many."""

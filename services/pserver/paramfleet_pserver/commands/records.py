@@ -7,10 +7,12 @@ earlier pull, by numbers or by another part are written out, and numbers that ca
 pieces are in it. Numbers stay as they travelled.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from paramfleet_pserver.requests.checked import ExchangeRequest, PushRequest
 from paramfleet_pserver.requests.dense_requests import AssignRequest
+from paramfleet_pserver.requests.pass_requests import PrepareRequest
 from paramfleet_pserver.requests.remove_requests import RemoveRequest
 from paramfleet_pserver.tables.table import SparseTable, Table
 from paramfleet_shared.net.wire.identity import ChangeIdentity
@@ -19,10 +21,12 @@ from paramfleet_shared.tables.spec import TableSpec
 from paramfleet_shared.values.ids import Rank, Step
 
 __all__ = [
+    "AbortPass",
     "Announce",
     "Announced",
     "Assign",
     "Command",
+    "CommitPass",
     "Contribute",
     "Create",
     "Exchange",
@@ -33,6 +37,8 @@ __all__ = [
     "Load",
     "Lose",
     "Make",
+    "PassCommand",
+    "Prepare",
     "Remove",
     "Update",
     "Void",
@@ -167,6 +173,45 @@ class Load:
     """Nobody else changes them."""
 
 
+@dataclass(frozen=True, slots=True)
+class Prepare:
+    """A piece of a pass is kept until the pass is committed or aborted."""
+
+    prepare: PrepareRequest
+
+    @property
+    def rank(self) -> Rank:
+        """Return whose it is."""
+        return self.prepare.piece.rank
+
+    @property
+    def incarnation(self) -> int:
+        """Return which process of the worker sends it."""
+        return self.prepare.piece.incarnation
+
+
+@dataclass(frozen=True, slots=True)
+class CommitPass:
+    """What is prepared of a pass is written to the tables."""
+
+    rank: Rank
+    incarnation: int
+    number: int
+    pieces: Mapping[Rank, int] | None
+    """How many each worker has prepared here; None for whatever is prepared and whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class AbortPass:
+    """What is prepared of a pass is dropped."""
+
+    rank: Rank
+    incarnation: int
+    number: int
+
+
+PassCommand = Prepare | CommitPass | AbortPass
+
 Command = (
     Create
     | Remove
@@ -184,4 +229,7 @@ Command = (
     | Make
     | Announce
     | Announced
+    | Prepare
+    | CommitPass
+    | AbortPass
 )

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from paramfleet_pserver.core.geo_recorder import GeoRecorder
+from paramfleet_pserver.core.geo.recorder import GeoRecorder
 from paramfleet_pserver.tables.blocks import Block
 from paramfleet_shared.net.wire.identity import ChangeIdentity
 from paramfleet_shared.tables.sparse import SparseShard

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paramfleet_pserver.commands.removing import News, news_of, release_reported
-from paramfleet_pserver.core.geo_recorder import GeoRecorder, Reply
+from paramfleet_pserver.core.geo.recorder import GeoRecorder, Reply
 from paramfleet_pserver.requests.checked import ExchangePart, ExchangeRequest
 from paramfleet_pserver.tables.blocks import Block
 from paramfleet_pserver.tables.owners import Job, Owners

@@ -42,8 +42,8 @@ __all__ = [
     "spec_of",
 ]
 
-Mode = Literal["sync", "async", "geo", "localsgd"]
-MODES: tuple[Mode, ...] = ("sync", "async", "geo", "localsgd")
+Mode = Literal["sync", "async", "geo", "localsgd", "gpubox"]
+MODES: tuple[Mode, ...] = ("sync", "async", "geo", "localsgd", "gpubox")
 MAX_ANSWER_BYTES = DEFAULT_LIMITS.max_body_bytes
 """A worker takes no longer body."""
 

@@ -1,4 +1,4 @@
-"""What a push or an exchange must keep for the tables to stay finite; see ``bounds``.
+"""What a change must keep for the tables to stay finite; see ``bounds``.
 
 Looked at before anything is changed.
 """
@@ -8,16 +8,19 @@ import asyncio
 from paramfleet_pserver.core.reservoir import check_weight
 from paramfleet_pserver.requests.checked import ExchangeRequest, PushRequest
 from paramfleet_pserver.requests.dense_requests import AssignRequest
+from paramfleet_pserver.requests.pass_requests import PrepareRequest
 from paramfleet_pserver.tables.parts import DensePart, SparsePart
 from paramfleet_shared.errors.served import (
     LearningRateRefusedError,
     NonFiniteGradientError,
     NonFiniteValuesError,
+    PassNumbersError,
 )
 from paramfleet_shared.tables.encoding import Encoded, WireDtype, is_finite, num_nonfinite
+from paramfleet_shared.tables.rows.states import check_rows
 from paramfleet_shared.values.bounds import GRADIENT_LOG2, MAX_LEARNING_RATE
 
-__all__ = ["check_change", "check_values"]
+__all__ = ["check_change", "check_pass", "check_values"]
 
 INLINE_VALUES = 1 << 19
 """Floats that are looked through on the event loop: some 50 microseconds."""
@@ -68,6 +71,27 @@ async def check_values(request: AssignRequest) -> None:
             rank=request.rank,
             count=num_nonfinite(values, "float32"),
         )
+
+
+async def check_pass(request: PrepareRequest) -> None:
+    """Look at the values and states of every part.
+
+    Raises:
+        PassNumbersError: if there is one that training doesn't make.
+    """
+    for part in request.parts:
+        optimizer, values = part.table.spec.optimizer, part.content.numbers.rows
+        if values.size + part.states.size <= INLINE_VALUES:
+            wrong = check_rows(optimizer, values, part.states)
+        else:
+            wrong = await asyncio.to_thread(check_rows, optimizer, values, part.states)
+        if wrong is not None:
+            raise PassNumbersError(
+                table=part.table.spec.name,
+                rank=request.piece.rank,
+                number=request.piece.number,
+                rule=wrong,
+            )
 
 
 async def _is_finite(numbers: Encoded, wire: WireDtype, log2: int) -> bool:

@@ -70,6 +70,10 @@ class Table(ABC):
         """Whether the rows came from a checkpoint."""
         self.is_assigned = False
         """Whether a worker gave the values."""
+        self.writes = 0
+        """How often it was written to past its optimizer, where the mode counts that."""
+        self.last_write = ""
+        """By what it was last, as a person reads it."""
         self.guards: Sequence[RateGuard] = ()
         """Of the table's parts, each with one owner."""
 

@@ -15,6 +15,7 @@ from paramfleet_pserver.commands.applying import StepApplier
 from paramfleet_pserver.commands.codec import command_of, from_bytes, to_bytes
 from paramfleet_pserver.commands.geo import ANNOUNCED_ROWS, GeoExchange
 from paramfleet_pserver.commands.machine import Machine
+from paramfleet_pserver.commands.passes import PassMode
 from paramfleet_pserver.commands.records import (
     Announce,
     Announced,
@@ -32,7 +33,9 @@ from paramfleet_pserver.commands.records import (
 )
 from paramfleet_pserver.commands.terms import Terms
 from paramfleet_pserver.core.limits import TableLimits
+from paramfleet_pserver.core.passes import PassBook
 from paramfleet_pserver.requests.checked import ExchangeRequest, Mode, push_request
+from paramfleet_pserver.tables.columns import states_shape, values_shape
 from paramfleet_pserver.tables.owners import Owners
 from paramfleet_pserver.tables.parts import SparsePart
 from paramfleet_pserver.tables.table import DenseTable, SparseTable
@@ -51,7 +54,7 @@ from paramfleet_shared.values.ids import Rank, Step
 
 SHARDS, DIM, SIZE, NUM_WORKERS, MOST_ROWS = 8, 3, 11, 3, 1 << 20
 WIRES: tuple[WireDtype, ...] = ("float32", "float16", "bfloat16", "int8", "float8_e4m3")
-MODES: tuple[Mode, ...] = ("sync", "async", "geo", "localsgd")
+MODES: tuple[Mode, ...] = ("sync", "async", "geo", "localsgd", "gpubox")
 RULE_NAMES = sorted(RULES.keys() - {"sum"})
 EXAMPLES = int(read_environment().get("REPLAY_EXAMPLES", "200"))
 
@@ -76,7 +79,7 @@ class Deed:
 
 def deeds() -> st.SearchStrategy[list[Deed]]:
     kinds = ["change"] * 8 + ["create", "assign", "leave", "lose", "fence", "limit", "join"]
-    kinds += ["remove"] * 2 + ["void"]
+    kinds += ["remove"] * 2 + ["void"] + ["commit"] * 3 + ["abort"]
     deed = st.builds(
         Deed,
         kind=st.sampled_from(kinds),
@@ -104,6 +107,7 @@ class History:
         self._store = store
         self._sequences: dict[tuple[int, int], int] = {}
         self._incarnations = dict.fromkeys(range(NUM_WORKERS), 1)
+        self.book: PassBook[Any] = PassBook()
 
     def command(self, deed: Deed) -> Command:
         rank, incarnation = Rank(deed.rank), self._incarnations[deed.rank]
@@ -120,6 +124,7 @@ class History:
             return plain[deed.kind]
         made = {"create": self._create, "assign": self._assign, "change": self._change}
         made |= {"remove": self._remove, "void": self._void}
+        made |= {"commit": self._end_pass, "abort": self._end_pass}
         return command_of(made[deed.kind](deed), self._store)
 
     def _create(self, deed: Deed) -> Message:
@@ -150,7 +155,46 @@ class History:
     def _void(self, deed: Deed) -> Message:
         return Message(fields={"kind": "void", **self._name(deed)})
 
+    def _pass(self, deed: Deed) -> dict[str, Any]:
+        """Return the header's part of what is done about a pass, mostly the next one."""
+        name = {"rank": deed.rank, "incarnation": self._incarnations[deed.rank]}
+        return name | {"pass": max(1, self.book.committed + max(1, deed.ahead))}
+
+    def _end_pass(self, deed: Deed) -> Message:
+        held = [[each.rank, each.pieces] for each in self.book.held()]
+        if deed.guarded:
+            held = [[deed.rank, 1 + deed.step]]
+        pieces = None if deed.continues else held
+        kind = f"{deed.kind}_pass"
+        return Message(fields={"kind": kind, **self._pass(deed), "pieces": pieces})
+
+    def _prepare(self, deed: Deed) -> Message:
+        random, tensors = np.random.default_rng(deed.seed), {}
+        routed = route(np.array(deed.ids, np.int64), SHARDS)
+        parts: list[dict[str, Any]] = []
+        for index, name in enumerate(deed.tables):
+            table, num = self._store.find(name), len(deed.ids)
+            about = {"table": name, "writes": table.writes - (deed.step == 6)}
+            about["writes"] = max(0, about["writes"])
+            about |= {"updates": table.num_updates + deed.seed % 3, "stepped": deed.guarded}
+            if name == "flat":
+                num = SIZE // 2
+                about |= {"start": 1, "stop": 1 + num}
+            else:
+                tensors |= {f"{index}.ids": routed.ids, f"{index}.offsets": routed.offsets}
+            shapes = {"values": values_shape(table, num), "states": states_shape(table, num)}
+            for what, shape in shapes.items():
+                numbers = random.normal(size=shape).astype(np.float32)
+                tensors[f"{index}.{what}"] = numbers
+            parts.append(about)
+        piece = deed.step % 2
+        pieces = piece + 1 if deed.guarded else None
+        fields = {"kind": "prepare_pass", **self._pass(deed), "piece": piece, "pieces": pieces}
+        return Message(fields={**fields, "parts": parts}, tensors=tensors)
+
     def _change(self, deed: Deed) -> Message:
+        if self._mode == "gpubox":
+            return self._prepare(deed)
         exchanges = self._mode in {"geo", "localsgd"}
         kind = "exchange" if exchanges else "contribute" if self._mode == "sync" else "update"
         random, tensors = np.random.default_rng(deed.seed), {}
@@ -240,7 +284,7 @@ def state_of(machine: Machine, *, same_owners: bool) -> Iterator[Any]:
     """
     for table in sorted(machine.store, key=lambda table: table.spec.name):
         yield table.spec.name, table.version, table.num_updates, table.is_loaded
-        yield table.is_assigned
+        yield table.is_assigned, table.writes, table.last_write, table.num_pushes
         if isinstance(table, DenseTable):
             dense = table.range
             yield dense.values.tobytes() + dense.states.tobytes()
@@ -265,6 +309,15 @@ def state_of(machine: Machine, *, same_owners: bool) -> Iterator[Any]:
                 yield step, rank, weight
                 for part in kept.parts:
                     yield part.content.numbers.rows.tobytes()
+    if isinstance(machine.mode, PassMode):
+        book = machine.mode.book
+        yield book.committed, book.state
+        for held in book.held():
+            yield tuple(held)
+            for _, kept in sorted(book._prepared[held.rank].contents.items()):
+                for part in kept.parts:
+                    yield sorted(part.fields().items())
+                    yield b"".join(tensor.tobytes() for tensor in part.tensors().values())
     if isinstance(machine.mode, GeoExchange):
         yield from _news_of(machine.mode, same_owners=same_owners)
 
@@ -339,6 +392,8 @@ async def replay(
     specs = Make(specs_of(mode, storage, rule))
     one, other = Replica(mode, 2, **of), Replica(mode, num_owners, **of)
     maker, sent = History(mode, one.store), [to_bytes(specs)]
+    if isinstance(one.machine.mode, PassMode):
+        maker.book = one.machine.mode.book
     one.machine.execute(specs)
     same_owners = num_owners == 2
     try:
@@ -390,7 +445,7 @@ def test_a_second_machine_comes_to_the_same_state(
     history: list[Deed],
     cut: int,
 ) -> None:
-    of = {"rate": rate, "elastic": elastic and mode != "sync"}
+    of = {"rate": rate, "elastic": elastic and mode not in {"sync", "gpubox"}}
     if elastic:
         joins = [replace(each, kind="join") for each in history[:3]]
         history = [*joins, *history]
@@ -634,6 +689,8 @@ def test_a_command_is_the_same_bytes_when_it_is_read_again() -> None:
             "limit",
             "join",
             "lose",
+            "commit",
+            "abort",
         )
         for wire in WIRES
     ]

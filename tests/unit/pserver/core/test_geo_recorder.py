@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from typing_extensions import override
 
-from paramfleet_pserver.core.geo_recorder import MAX_UNACKED, GeoRecorder
+from paramfleet_pserver.core.geo.recorder import MAX_UNACKED, GeoRecorder
 from paramfleet_shared.values.ids import Rank
 
 ADA, BOB = Rank(0), Rank(1)

@@ -4,7 +4,7 @@ import tracemalloc
 
 import numpy as np
 
-from paramfleet_pserver.core.sharers import Sharers
+from paramfleet_pserver.core.geo.sharers import Sharers
 from paramfleet_shared.values.ids import Rank, Step
 
 ADA, BOB, EVE = Rank(0), Rank(1), Rank(2)

@@ -14,7 +14,14 @@ from paramfleet_shared.errors import FleetError, error_from_wire, error_to_wire
 from paramfleet_shared.errors import served as served_errors
 from paramfleet_shared.system.processes.keeping import tied
 
-FACTS = {"int": 3, "float": 0.5, "str": "words", "list[int]": [0, 2], "Any": "sync"}
+FACTS = {
+    "int": 3,
+    "int | None": 3,
+    "float": 0.5,
+    "str": "words",
+    "list[int]": [0, 2],
+    "Any": "sync",
+}
 
 
 def made(cls: type[FleetError]) -> FleetError:

@@ -129,3 +129,48 @@ def test_a_state_put_in_part_by_part_goes_on_as_one_put_in_whole(dampening: floa
     np.testing.assert_array_equal(parts.values, began.values)
     with pytest.raises(RowShapeError):
         parts.assign_part(90, began.values[:20], began.states[:, :20])
+
+
+@pytest.mark.parametrize("has_stepped", [False, True])
+def test_a_part_is_overwritten_whether_or_not_the_range_has_stepped(
+    has_stepped: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
+    part = DenseRange(vector("momentum"), 0, 100)
+    if has_stepped:
+        part.push(numbers(100), lr=0.1, step=1)
+    values, states = part.values.copy(), part.states.copy()
+
+    part.put(20, numbers(30, 5), numbers(30, 6).reshape(1, 30), stepped=False)
+
+    values[20:50], states[0, 20:50] = numbers(30, 5), numbers(30, 6)
+    np.testing.assert_array_equal(part.values, values)
+    np.testing.assert_array_equal(part.states, states)
+    assert part.is_untouched != has_stepped
+    part.put(0, numbers(1), numbers(1).reshape(1, 1), stepped=True)
+    assert not part.is_untouched
+
+
+@pytest.mark.parametrize("dampening", [0.0, 0.5])
+def test_a_range_that_is_put_goes_on_as_the_one_it_was_read_of(dampening: float) -> None:
+    spec = vector("momentum", dampening=dampening)
+    began, other = DenseRange(spec, 0, 100), DenseRange(spec, 0, 100)
+    began.push(np.zeros(100, np.float32), lr=0.1, step=1)  # its momentum is zero, and has begun
+
+    for a, b in ((40, 100), (0, 40)):
+        other.put(a, began.values[a:b], began.states[:, a:b], stepped=not began.is_untouched)
+    for each in (began, other):
+        each.push(numbers(100, 2), lr=0.1, step=2)
+
+    np.testing.assert_array_equal(other.values, began.values)
+
+
+def test_numbers_that_dont_fit_are_not_put() -> None:
+    part = DenseRange(vector("adam"), 0, 10)
+    before = part.values.copy()
+
+    for at, length, columns in ((9, 2, 2), (0, 2, 1)):
+        with pytest.raises(RowShapeError):
+            part.put(at, numbers(length), np.zeros((columns, length), np.float32), stepped=True)
+
+    np.testing.assert_array_equal(part.values, before)
+    assert part.is_untouched

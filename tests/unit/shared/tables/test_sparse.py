@@ -1,5 +1,6 @@
 """A shard of rows, by examples and against a dict of rows."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -414,3 +415,43 @@ def test_a_batch_of_new_ids_many_times_over_makes_each_once() -> None:
     np.testing.assert_array_equal(rows, initial_rows(shard.spec, ids))
     assert shard.num_rows == np.unique(ids).size
     np.testing.assert_array_equal(pulled(shard, ids, create=False), rows)
+
+
+@pytest.mark.parametrize("storage", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("rule", ["sgd", "adagrad", "adam", "momentum"])
+def test_rows_are_read_with_all_columns_and_none_is_created(rule: Any, storage: Any) -> None:
+    spec = replace(table(5, rule), storage=storage)
+    shard, held = SparseShard(spec), np.arange(0, 3000, 3)
+    shard.push(held, np.random.default_rng(1).normal(size=(1000, 5)).astype(np.float32),
+               lr=0.1, step=1, unique=True)  # fmt: skip
+    asked = np.random.default_rng(2).integers(0, 3000, 5000)
+
+    values, states = shard.read(asked)
+
+    assert (shard.num_rows, shard.num_taken) == (1000, 1000)
+    ids, kept, kept_states = shard.export(0, 1000)
+    place = {key: at for at, key in enumerate(ids.tolist())}
+    known = np.array([key in place for key in asked.tolist()])
+    at = np.array([place[key] for key in asked[known].tolist()])
+    np.testing.assert_array_equal(values[known], kept[at])
+    np.testing.assert_array_equal(states[known], kept_states[at])
+    np.testing.assert_array_equal(values[~known], initial_rows(spec, asked[~known]))
+    first = shard.layout.states.new_rows(int((~known).sum()))
+    np.testing.assert_array_equal(states[~known], first)
+    assert (values.dtype, states.dtype) == (np.float32, np.float32)
+    shard.create(asked)
+    for before, after in zip((values, states), shard.read(asked), strict=True):
+        np.testing.assert_array_equal(after, before)
+
+
+def test_what_is_read_of_an_empty_shard_or_of_no_ids() -> None:
+    shard = SparseShard(table(3, "adagrad", initial_accumulator_value=0.5))
+
+    values, states = shard.read(ids_of(7, -7, 7))
+
+    np.testing.assert_array_equal(values, initial_rows(shard.spec, ids_of(7, -7, 7)))
+    np.testing.assert_array_equal(states, np.full((3, 3), 0.5, np.float32))
+    assert [each.shape for each in shard.read(ids_of())] == [(0, 3), (0, 3)]
+    assert shard.num_rows == 0
+    with pytest.raises(RowShapeError):
+        shard.read(np.zeros(2, np.int32))  # type: ignore[arg-type]  # as a careless caller

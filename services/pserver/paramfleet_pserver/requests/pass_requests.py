@@ -1,0 +1,241 @@
+"""Requests of passes, judged before any effect: to read rows whole, and to write them back."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paramfleet_pserver.core.passes import Piece
+from paramfleet_pserver.requests.checked import MAX_ANSWER_BYTES
+from paramfleet_pserver.requests.fields import MAX_PARTS, Fields
+from paramfleet_pserver.requests.tensors import PartIds, tensor_of
+from paramfleet_pserver.tables.columns import PassPart, states_shape, values_shape
+from paramfleet_pserver.tables.parts import DensePart, SparsePart
+from paramfleet_pserver.tables.table import SparseTable, Table
+from paramfleet_pserver.tables.table_store import TableStore
+from paramfleet_shared.errors.served import AnswerTooLargeError
+from paramfleet_shared.net.wire.message import MalformedMessageError, Message
+from paramfleet_shared.tables.encoding import Encoded
+from paramfleet_shared.tables.rows.batch import RowIds
+from paramfleet_shared.values.ids import Rank
+
+__all__ = [
+    "FIRST_PASS",
+    "MAX_PIECES",
+    "PassRead",
+    "PrepareRequest",
+    "ReadRequest",
+    "member_of",
+    "pieces_named",
+    "prepare_request",
+    "read_request",
+]
+
+FIRST_PASS = 1
+"""Passes are numbered from here on."""
+
+MAX_PIECES = 1 << 20
+"""Of one worker's pass on one pserver: with pieces as long as a message may be, 256 TiB."""
+
+_FLOAT_BYTES = 4
+
+
+class PassRead(NamedTuple):
+    """What to read of one table, and where to put it."""
+
+    table: Table
+    rows: RowIds | None
+    """None reads a dense table's range."""
+    where: slice
+    """Which values of the range."""
+    values: NDArray[np.float32]
+    """Room for [n, D] or [m]."""
+    states: NDArray[np.float32]
+    """Room for [n, W] or [S, m]."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReadRequest:
+    """What a worker reads at the beginning of a pass."""
+
+    rank: Rank
+    incarnation: int
+    parts: tuple[PassRead, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PrepareRequest:
+    """A piece of what a worker writes back at the end of a pass."""
+
+    piece: Piece
+    parts: tuple[PassPart, ...]
+    """Each of another table."""
+
+
+def member_of(fields: Fields) -> tuple[Rank, int]:
+    """Read who acts: a rank and its incarnation.
+
+    Raises:
+        MalformedMessageError: if a field is missing or of a wrong type.
+    """
+    return Rank(fields.integer("rank")), fields.integer("incarnation")
+
+
+def read_request(message: Message, store: TableStore) -> ReadRequest:
+    """Read a ``read_pass``, and make room for what it reads.
+
+    Raises:
+        MalformedMessageError: if a field or the bounds of ids are wrong, a tensor is missing,
+            or a range isn't held here.
+        UnknownTableError: if a table wasn't declared.
+        RowShapeError: if a tensor's dtype or shape is wrong.
+        AnswerTooLargeError: if the answer would be longer than a worker takes.
+    """
+    fields = Fields(message.fields, where="read_pass")
+    rank, incarnation = member_of(fields)
+    ids = PartIds(message)
+    wanted: list[tuple[Table, RowIds | None, slice]] = []
+    num_bytes = 0
+    for index, about in enumerate(fields.parts("parts")):
+        part = Fields(about, where=f"read_pass part {index}")
+        table = store.find(part.text("table"))
+        rows, where = _which(part, ids, index, table)
+        num_bytes = _answer_bytes(num_bytes, table, where.stop - where.start)
+        wanted.append((table, rows, where))
+    parts = [
+        PassRead(
+            table,
+            rows,
+            where,
+            np.empty(values_shape(table, where.stop - where.start), np.float32),
+            np.empty(states_shape(table, where.stop - where.start), np.float32),
+        )
+        for table, rows, where in wanted
+    ]
+    return ReadRequest(rank=rank, incarnation=incarnation, parts=tuple(parts))
+
+
+def prepare_request(message: Message, store: TableStore) -> PrepareRequest:
+    """Read a ``prepare_pass``; its tensors stay views of the message.
+
+    Raises:
+        MalformedMessageError: if a field or the bounds of ids are wrong, a tensor is missing,
+            a table is named twice, or a range isn't held here.
+        UnknownTableError: if a table wasn't declared.
+        RowShapeError: if a tensor's dtype or shape is wrong.
+    """
+    fields = Fields(message.fields, where="prepare_pass")
+    ids = PartIds(message)
+    named: set[str] = set()
+    parts = []
+    for index, about in enumerate(fields.parts("parts")):
+        where = f"prepare_pass part {index}"
+        part = Fields(about, where=where)
+        table = store.find(part.text("table"))
+        if table.spec.name in named:
+            raise MalformedMessageError(where=where, rule="names a table a second time")
+        named.add(table.spec.name)
+        parts.append(_prepared(message, part, ids, index, table))
+    return PrepareRequest(piece=_piece_of(fields), parts=tuple(parts))
+
+
+def pieces_named(wire: Any) -> Mapping[Rank, int] | None:
+    """Read which pieces a ``commit_pass`` names: ``[[rank, count], ...]``, or null.
+
+    Raises:
+        MalformedMessageError: if it is anything else, or names a worker twice.
+    """
+    where, rule = "commit_pass field 'pieces'", "must be null, or a list of pairs [rank, count]"
+    if wire is None:
+        return None
+    if type(wire) is not list or len(wire) > MAX_PARTS:
+        raise MalformedMessageError(where=where, rule=rule)
+    pieces: dict[Rank, int] = {}
+    for each in wire:
+        match each:
+            case [rank, count] if type(rank) is int and type(count) is int:
+                if rank < 0 or rank in pieces or not 1 <= count <= MAX_PIECES:
+                    rule = f"must name ranks from 0, each once, with 1 to {MAX_PIECES} pieces"
+                    raise MalformedMessageError(where=where, rule=rule)
+                pieces[Rank(rank)] = count
+            case _:
+                raise MalformedMessageError(where=where, rule=rule)
+    return pieces
+
+
+def _piece_of(fields: Fields) -> Piece:
+    """Read which piece a ``prepare_pass`` is.
+
+    Raises:
+        MalformedMessageError: if a field is wrong, or the piece is none of those there are.
+    """
+    rank, incarnation = member_of(fields)
+    piece, pieces = fields.integer("piece"), fields.optional_integer("pieces")
+    most = MAX_PIECES if pieces is None else pieces
+    if not piece < most <= MAX_PIECES:
+        rule = f"must be below the number of pieces, and that at most {MAX_PIECES}"
+        raise MalformedMessageError(where="prepare_pass field 'piece'", rule=rule)
+    number = fields.integer("pass", least=FIRST_PASS)
+    return Piece(rank, incarnation, number, piece, pieces)
+
+
+def _which(part: Fields, ids: PartIds, index: int, table: Table) -> tuple[RowIds | None, slice]:
+    """Return which rows or values a part is of, the rows' numbers as a slice, too.
+
+    Raises:
+        MalformedMessageError: if there are no such values here, or the ids are wrong.
+        RowShapeError: if a tensor's dtype or shape is wrong.
+    """
+    if isinstance(table, SparseTable):
+        rows = ids.read(index, table, packed=False)
+        return rows, slice(0, len(rows.ids))
+    start, stop = part.integer("start"), part.integer("stop")
+    if not start <= stop <= table.num_rows:
+        rule = f"must be in order and at most {table.num_rows}, the values held here"
+        raise MalformedMessageError(where="part fields 'start' and 'stop'", rule=rule)
+    return None, slice(start, stop)
+
+
+def _prepared(
+    message: Message, part: Fields, ids: PartIds, index: int, table: Table
+) -> PassPart:
+    rows, where = _which(part, ids, index, table)
+    num = where.stop - where.start
+    values, states = (
+        tensor_of(message, f"{index}.{name}", table, dtype="float32", shape=shape)
+        for name, shape in (
+            ("values", values_shape(table, num)),
+            ("states", states_shape(table, num)),
+        )
+    )
+    numbers = Encoded(values)
+    return PassPart(
+        table=table,
+        content=DensePart(numbers, at=where.start)
+        if rows is None
+        else SparsePart(rows.ids, rows.offsets, numbers),
+        states=states,
+        writes=part.integer("writes"),
+        updates=part.integer("updates"),
+        stepped=part.flag("stepped"),
+    )
+
+
+def _answer_bytes(before: int, table: Table, num: int) -> int:
+    """Return the length of an answer of so many bytes and one more part.
+
+    Raises:
+        AnswerTooLargeError: if no worker would take it.
+    """
+    shapes = values_shape(table, num), states_shape(table, num)
+    num_bytes = before + _FLOAT_BYTES * sum(int(np.prod(shape)) for shape in shapes)
+    if num_bytes > MAX_ANSWER_BYTES:
+        raise AnswerTooLargeError(
+            table=table.spec.name,
+            rows=num,
+            num_bytes=num_bytes,
+            limit_bytes=MAX_ANSWER_BYTES,
+        )
+    return num_bytes
