@@ -46,8 +46,8 @@ TRAINING_CPUS = 0.15
 second show that it goes on, and leave the machine to what else runs."""
 
 FREEZING_CPUS = 2.0
-"""Cores of a worker that is about to be paused: a thread that has used up its share of a period
-doesn't reach the point where the kernel stops it, and the engine gives up after about 100 ms."""
+"""Cores of a worker that is about to be paused: a thread that has used up its share of a
+period doesn't reach the point where the kernel stops it, and the engine gives up soon."""
 
 
 class ClusterError(Exception):

@@ -1,7 +1,7 @@
 """``fleet.device_pass``: rows of many batches on a device while they are trained."""
 
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import closing
+from contextlib import suppress
 from typing import Generic, Self, TypeVar
 
 import torch
@@ -11,11 +11,16 @@ from paramfleet.nn.watching import BatchLookups, IdsOfBatch
 from paramfleet.session.session import Session
 from paramfleet.training.collective.errors import WrongModeError
 from paramfleet.training.device_passes import DevicePasses
-from paramfleet.training.modes.local import LocalMode
+from paramfleet.training.modes.backing import PassBacking
 
 __all__ = ["DevicePassing", "PassingLoader"]
 
 B = TypeVar("B")
+
+_IN_GPUBOX = (
+    "its workers and servers share rows in every step; set a_sync_configs['use_ps_gpu'] = 1 "
+    "for passes, or leave the call out"
+)
 
 
 class PassingLoader(Generic[B]):
@@ -46,10 +51,18 @@ class PassingLoader(Generic[B]):
         """Return itself: a pass that is open at the block's end ends with it."""
         return self
 
-    def __exit__(self, *exception: object) -> None:
-        """End the pass, as if the loop had been left."""
-        if self._running is not None:
-            self._running.close()
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: object
+    ) -> None:
+        """End the pass: as if the loop had been left, or as one that failed."""
+        running, self._running = self._running, None
+        if running is None:
+            return
+        if error is None:
+            running.close()
+            return
+        with suppress(BaseException):  # it is on its way already
+            running.throw(error)
 
     def __len__(self) -> int:
         """Return the number of batches, if the loader knows it."""
@@ -66,12 +79,10 @@ class PassingLoader(Generic[B]):
 
     def _run(self) -> Generator[B, None, None]:
         passes, batches = self._begin(), iter(self._loader)
-        yield from self._lookups.learn(batches)
-        with closing(passes.run(list(batches), self._lookups.of)) as running:
-            for batch in running:
-                if self._stops():
-                    return
-                yield batch
+        trains = self._lookups.model.training and torch.is_grad_enabled()
+        if not self._lookups.are_known:
+            yield from passes.first(self._lookups.learn(batches), trains=trains)
+        yield from passes.run(list(batches), self._lookups.of, self._stops, trains=trains)
 
 
 class DevicePassing:
@@ -137,30 +148,29 @@ class DevicePassing:
         where = _device_of(model) if device is None else torch.device(device)
 
         def begin() -> DevicePasses:
-            steppers = self._local().steppers
-            return DevicePasses(steppers, device=where, budget_bytes=device_budget)
+            return DevicePasses(self._backing(), device=where, budget_bytes=device_budget)
 
         lookups = BatchLookups(model, ids)
         return PassingLoader(loader, lookups, begin=begin, stops=self._stops)
 
-    def _local(self) -> LocalMode:
-        """Return the mode that trains in this process, with no pass open.
+    def _backing(self) -> PassBacking:
+        """Return where rows of passes come from, with no pass open.
 
         Raises:
             CallOrderError: if there is no optimizer.
-            WrongModeError: if it trains in a job.
+            WrongModeError: if the mode has no passes.
             PassOpenError: if a pass is open.
         """
         optimizer = self._session.optimizer
         if optimizer is None:
             remedy = "call fleet.distributed_optimizer() before iterating"
             raise CallOrderError(function="device_pass", remedy=remedy)
-        if not optimizer.started or not isinstance(optimizer.running, LocalMode):
-            remedy = "rows are on the pservers; train in one process, or leave the call out"
+        backing = optimizer.running.passes
+        if backing is None:
             mode = f"a job in {optimizer.mode.name} mode"
-            raise WrongModeError(function="device_pass", mode=mode, remedy=remedy)
-        optimizer.running.check_no_pass("device_pass")
-        return optimizer.running
+            raise WrongModeError(function="device_pass", mode=mode, remedy=_IN_GPUBOX)
+        backing.check_no_pass("device_pass")
+        return backing
 
 
 def _device_of(model: torch.nn.Module) -> torch.device:

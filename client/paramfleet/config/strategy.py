@@ -25,13 +25,14 @@ __all__ = [
     "TrainingMode",
 ]
 
-ModeName = Literal["local", "sync", "async", "geo", "localsgd", "collective"]
+ModeName = Literal["local", "sync", "async", "geo", "gpubox", "localsgd", "collective"]
 GeoMerge = Literal["paced", "damped", "mean", "remainder", "average"]
 AsyncRate = Literal["guarded", "full"]
 
 
 _ASYNC = frozenset({"async"})
 _GEO = frozenset({"geo"})
+_GPUBOX = frozenset({"gpubox"})
 _ALL = frozenset({"sync", "async", "geo"})
 _KEYS: dict[str, Key] = {
     "k_steps": Key(kind=int, default=0, minimum=0, maximum=MAX_STEPS, modes=_ALL),
@@ -75,9 +76,7 @@ _KEYS: dict[str, Key] = {
         choices=(10,),
         remedy="use torch.optim.lr_scheduler: the learning rate travels with every push",
     ),
-    "use_ps_gpu": Key(
-        kind=int, default=0, modes=_ALL, choices=(0,), remedy="gpubox mode is not available yet"
-    ),
+    "use_ps_gpu": Key(kind=int, default=0, modes=_GPUBOX, choices=(0, 1)),
     "use_gpu_graph": Key(
         kind=int,
         default=0,
@@ -199,6 +198,9 @@ class CollectiveMode:
 class DistributedStrategy:
     """Choose the mode: ``a_sync = False`` is sync, ``True`` async, ``k_steps > 0`` GEO.
 
+    ``a_sync_configs["use_ps_gpu"] = 1`` with ``a_sync = True`` is gpubox: passes over data
+    with rows on a device.
+
     ``a_sync`` is True by default, as Fleet's: a strategy of which nothing is set, and a
     ``distributed_optimizer`` without one, train async. Set it to False for sync.
     ``a_sync_configs`` takes Fleet's keys, plus ``wire_dtype`` (every mode),
@@ -271,9 +273,18 @@ class DistributedStrategy:
             rule = "GEO needs a_sync = True; leave k_steps out for sync"
             raise StrategyError(key="k_steps", value=shown(k_steps), rule=rule)
         name: ModeName = "geo" if k_steps > 0 else "async" if self.a_sync else "sync"
+        if self.a_sync_configs["use_ps_gpu"]:
+            if name != "async":
+                rule = "is gpubox mode, which needs a_sync = True, and no k_steps"
+                raise StrategyError(key="use_ps_gpu", value="1", rule=rule)
+            name = "gpubox"
         values: dict[str, Any] = {}
         apart = self._resolve_apart()
         if apart is not None:
+            if name == "gpubox":
+                raise StrategyError(
+                    key=apart[0], value="True", rule="doesn't go with gpubox mode"
+                )
             name, values = "localsgd", {"apart": apart}
         for key, value in self.a_sync_configs.items():
             known = _KEYS[key]
@@ -292,6 +303,7 @@ class DistributedStrategy:
         """Return the keys that choose a mode, and what they are."""
         by_default = "" if "a_sync" in self._on else ", the default"
         more = f", k_steps = {k_steps}" if k_steps else ""
+        more += ", use_ps_gpu = 1" if self.a_sync_configs["use_ps_gpu"] else ""
         more += f", {apart} = True" if apart else ""
         return f"a_sync = {self.a_sync}{by_default}{more}"
 

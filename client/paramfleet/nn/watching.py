@@ -40,13 +40,18 @@ class BatchLookups:
     """
 
     def __init__(self, model: torch.nn.Module, ids: IdsOfBatch | None) -> None:
-        self._model = model
+        self.model = model
         self._ids = ids
         self._views: list[View] | None = None
 
+    @property
+    def are_known(self) -> bool:
+        """Whether no batch has to be watched."""
+        return self._ids is not None or self._views is not None
+
     def learn(self, batches: Iterator[B]) -> Generator[B, None, None]:
         """Yield the first of the batches and note its lookups, if they aren't known."""
-        if self._ids is not None or self._views is not None:
+        if self.are_known:
             return
         for batch in batches:
             with self._watching(batch):
@@ -66,7 +71,7 @@ class BatchLookups:
                 views[found] = None
 
         with ExitStack() as hooks:
-            for module in self._model.modules():
+            for module in self.model.modules():
                 if isinstance(module, SparseModule):
                     handle = module.register_forward_pre_hook(note, with_kwargs=True)
                     hooks.callback(handle.remove)
@@ -92,7 +97,7 @@ class BatchLookups:
         self, by_module: Mapping[Any, torch.Tensor | Sequence[torch.Tensor]]
     ) -> Iterator[tuple[SparseModule, torch.Tensor]]:
         modules: dict[Any, SparseModule] = {}
-        for path, module in self._model.named_modules():
+        for path, module in self.model.named_modules():
             if isinstance(module, SparseModule):
                 modules[module] = modules[path] = module
                 modules.setdefault(module.table.name, module)

@@ -61,6 +61,10 @@ class DenseBlock:
         flat = torch.from_numpy(values_P)
         if len(devices) == 1:
             flat = to_device(flat, devices.pop())
+        self.install_from(flat)
+
+    def install_from(self, flat: torch.Tensor) -> None:
+        """Set the parameters to ``flat``, float32 [P], on any device."""
         position = 0
         with torch.no_grad():
             for parameter in self.parameters:

@@ -1,17 +1,23 @@
-"""Passes over batches with rows on a device, in this one process.
+"""Passes over batches with rows on a device.
 
 Batches are known before a pass begins: which rows each looks up, so which rows the pass needs
-(``tables.device.plan``). They come to the device together, batches are trained there, and what
-was stepped goes back together.
+(``tables.device.plan``). They come to the device together, batches are trained there, and
+what was stepped goes back together.
 
-Rows of two passes of one run stay on the device. Between two runs rows may change by other
-means, such as a load, so each run fetches its rows.
+Rows that two neighbouring passes of one run share stay on the device. The others of the next
+pass are read beside the training of this one, which doesn't change them: nothing that is read
+too early is ever used. Between two runs rows may change by other means, such as a load, so
+each run reads its rows.
 
-The training thread calls it.
+The training thread calls it; one other thread reads.
 """
 
 import logging
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -19,16 +25,17 @@ import torch
 from numpy.typing import NDArray
 
 from paramfleet.nn.embedding import Different, SparseModule
-from paramfleet.tables.device.pass_ids import PassIds
+from paramfleet.tables.device.pass_ids import IdSet, PassIds
 from paramfleet.tables.device.plan import BatchIds, PlannedPass, plan_passes
 from paramfleet.tables.device.source import DeviceSource
-from paramfleet.tables.device.table import DeviceTable
+from paramfleet.tables.device.table import DeviceRows, DeviceTable
 from paramfleet.tables.devices import to_device
-from paramfleet.training.modes.rowstep import RowStepper
+from paramfleet.training.modes.backing import PassBacking
 from paramfleet_shared.errors import ContractError
+from paramfleet_shared.system.clock import Clock, SystemClock
 from paramfleet_shared.tables.spec import TableSpec
 
-__all__ = ["DevicePasses", "DeviceRoomError", "Lookups"]
+__all__ = ["DevicePasses", "DeviceRoomError", "Lookups", "PassFacts"]
 
 log = logging.getLogger(__name__)
 
@@ -63,34 +70,99 @@ class _Lookup(NamedTuple):
         return self.found[0].ids
 
 
+@dataclass(slots=True, kw_only=True)
+class PassFacts:
+    """One pass, as logs and status show it."""
+
+    number: int
+    """Of the run, from 1."""
+    passes: int
+    """Of the run."""
+    batches: int
+    rows: int
+    """Different ones of all tables."""
+    stayed: int = 0
+    """Of them, those that were on the device already."""
+    device_bytes: int = 0
+    build_s: float = 0.0
+    """Seconds that reading its rows took, most of it beside the pass before."""
+    begin_s: float = 0.0
+    """Seconds that the training waited for them."""
+    train_s: float = 0.0
+    end_s: float = 0.0
+    """Seconds that the write-back took."""
+    written: int = 0
+    """Rows that were written back."""
+
+    @property
+    def hit_share(self) -> float:
+        """Return which part of the rows didn't travel to the device."""
+        return self.stayed / self.rows if self.rows else 0.0
+
+    def rounded(self) -> dict[str, float]:
+        """Return plain values, times in milliseconds' precision."""
+        values = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        values["hit_share"] = self.hit_share
+        return {
+            name: round(value, 3) if isinstance(value, float) else value
+            for name, value in values.items()
+        }
+
+
+class _Built(NamedTuple):
+    """The rows of a pass, before it begins."""
+
+    ids: Mapping[str, PassIds]
+    new: Mapping[str, DeviceRows]
+    """Those that the pass before didn't have, by table."""
+    seconds: float
+
+
 class DevicePasses:
     """Runs batches with rows of tables on a device.
 
     Args:
-        steppers: What steps the rows of each table.
+        backing: Where the rows come from.
         device: Where rows are during a pass.
         budget_bytes: What they may take of it; None for no limit.
+        note: Is called with the facts of each pass that has ended.
+        clock: By whose time passes are measured.
     """
 
     def __init__(
         self,
-        steppers: Sequence[RowStepper],
+        backing: PassBacking,
         *,
         device: torch.device,
         budget_bytes: int | None = None,
+        note: Callable[[PassFacts], None] = lambda _: None,
+        clock: Clock | None = None,
     ) -> None:
-        self._steppers = {stepper.table.name: stepper for stepper in steppers}
+        self._clock = SystemClock() if clock is None else clock
+        self._backing = backing
         self._device = device
         self._budget_bytes = budget_bytes
+        self._note_pass = note
+        self._sources: dict[str, DeviceSource] = {}
 
-    def run(self, batches: Sequence[B], lookups: Lookups[B]) -> Generator[B, None, None]:
+    def run(
+        self,
+        batches: Sequence[B],
+        lookups: Lookups[B],
+        stops: Callable[[], bool] = lambda: False,
+        *,
+        trains: bool = True,
+    ) -> Generator[B, None, None]:
         """Yield batches, with the rows of each on the device until the next one.
 
-        Rows go back when a pass ends, and when the loop is left in its middle.
+        Rows go back when a pass ends, and when the loop is left in its middle. What becomes of
+        them when it fails is the backing's.
 
         Args:
             batches: In their order.
             lookups: Returns what a batch looks up.
+            stops: Returns whether no further batch is wanted.
+            trains: Whether the model is in training mode.
 
         Raises:
             OptimizerNotServedError: if rows are stepped by no rule of the pservers.
@@ -98,7 +170,7 @@ class DevicePasses:
             DeviceRoomError: if the device has less memory than a pass needs.
             IdError: if a batch has what can't be an id.
         """
-        specs = {name: stepper.served_spec() for name, stepper in self._steppers.items()}
+        specs = self._backing.specs()
         prepared = [
             [_Lookup(module, ids, module.different(ids)) for module, ids in lookups(batch)]
             for batch in batches
@@ -106,51 +178,148 @@ class DevicePasses:
         planned = plan_passes(
             map(_ids_of, prepared), list(specs.values()), budget_bytes=self._budget_bytes
         )
-        try:
-            for number, each in enumerate(planned):
-                self._note(number, len(planned), each)
-                self._begin(each, specs)
-                for place, ready in enumerate(self._placed(each, prepared)):
-                    self._begin_batch(each.first + place, prepared, ready)
-                    yield batches[each.first + place]
-                self._write_back()
-        finally:
-            self._write_back()
-            self._release()
-            for lookup in (lookup for batch in prepared for lookup in batch):
-                lookup.module.expect_nothing()
+        with self._running(), ThreadPoolExecutor(1, "paramfleet-pass") as reader:
+            try:
+                building: Future[_Built] | None = None
+                for number, each in enumerate(planned):
+                    facts = PassFacts(
+                        number=number + 1,
+                        passes=len(planned),
+                        batches=each.stop - each.first,
+                        rows=each.num_rows,
+                        device_bytes=each.device_bytes,
+                    )
+                    if not self._backing.open(trains=trains):
+                        continue
+                    built = self._begin(each, specs, facts, building)
+                    building = None
+                    if number + 1 < len(planned) and planned[number + 1].keeps_rows:
+                        building = reader.submit(self._build, planned[number + 1], built.ids)
+                    began = self._clock.monotonic()
+                    for place, ready in enumerate(self._placed(each, prepared)):
+                        if stops():
+                            return
+                        self._begin_batch(each.first + place, prepared, ready)
+                        yield batches[each.first + place]
+                    facts.train_s = self._clock.monotonic() - began
+                    self._end(facts)
+            finally:
+                for lookup in (lookup for batch in prepared for lookup in batch):
+                    lookup.module.expect_nothing()
 
-    def _begin(self, planned: PlannedPass, specs: dict[str, TableSpec]) -> None:
+    def first(
+        self, watched: Generator[B, None, None], *, trains: bool = True
+    ) -> Generator[B, None, None]:
+        """Yield a batch that nobody knows the lookups of before, in a pass if one is needed.
+
+        Its rows come to the device as they are looked up.
+
+        Args:
+            watched: Yields it.
+            trains: Whether the model is in training mode.
+        """
+        if not self._backing.only_in_passes:
+            yield from watched
+            return
+        with self._running():
+            if self._backing.open(trains=trains):
+                for name, spec in self._backing.specs().items():
+                    rows = DeviceTable(spec, device=self._device)
+                    beneath, admit = self._backing.beneath(name), partial(self._admit, rows)
+                    self._sources[name] = DeviceSource(rows, beneath, admit=admit)
+                self._backing.attach(self._sources)
+            yield from watched
+
+    def _admit(self, rows: DeviceTable, ids: NDArray[np.int64]) -> None:
+        """Bring rows of ids, int64 [U], to the device that it doesn't have."""
+        name, former = rows.spec.name, rows.ids
+        known = IdSet(name)
+        for some in (ids,) if former is None else (former.ids, ids):
+            known.try_to_add(some)
+            known.keep()
+        if len(known):
+            both = PassIds.of(name, known, former)
+            rows.begin(both, self._backing.read({name: both.new_ids})[name])
+
+    @contextmanager
+    def _running(self) -> Generator[None, None, None]:
+        """Let rows go back at the end of the block; a loop that is left is no failure."""
+        self._backing.prepare(self._device)
+        try:
+            yield
+        except BaseException as error:
+            if isinstance(error, GeneratorExit):
+                self._backing.commit()
+            else:
+                self._backing.abandon()
+            raise
+        else:
+            self._backing.commit()
+        finally:
+            self._release()
+
+    def _build(self, planned: PlannedPass, former: Mapping[str, PassIds]) -> _Built:
+        """Read the rows of a pass that the former one doesn't have."""
+        began = self._clock.monotonic()
+        ids = {
+            name: PassIds.of(name, own, former.get(name)) for name, own in planned.ids.items()
+        }
+        new = self._backing.read({name: own.new_ids for name, own in ids.items()})
+        return _Built(ids, new, self._clock.monotonic() - began)
+
+    def _begin(
+        self,
+        planned: PlannedPass,
+        specs: dict[str, TableSpec],
+        facts: PassFacts,
+        building: "Future[_Built] | None",
+    ) -> _Built:
         """Bring the rows of a pass to the device.
 
         Raises:
             DeviceRoomError: if there is no memory for them.
         """
+        began = self._clock.monotonic()
         if not planned.keeps_rows:
             self._release()
+        former = {
+            name: source.rows.ids
+            for name, source in self._sources.items()
+            if source.rows.ids is not None
+        }
+        built = self._build(planned, former) if building is None else building.result()
         try:
-            for name, ids in planned.ids.items():
-                stepper = self._steppers[name]
-                device = stepper.device
-                if device is None:
-                    table = DeviceTable(specs[name], device=self._device)
-                    device = DeviceSource(table, stepper.store)
-                device.fetch(PassIds.of(name, ids, device.rows.ids))
-                stepper.device = device
-                stepper.table.bind(device)
+            for name, ids in built.ids.items():
+                source = self._sources.get(name)
+                if source is None:
+                    rows = DeviceTable(specs[name], device=self._device)
+                    source = DeviceSource(rows, self._backing.beneath(name))
+                    self._sources[name] = source
+                source.rows.begin(ids, built.new[name])
         except torch.OutOfMemoryError as error:
             raise DeviceRoomError(
                 device=str(self._device), bytes=planned.device_bytes
             ) from error
+        self._backing.attach(self._sources)
+        facts.build_s = built.seconds
+        facts.stayed = facts.rows - sum(len(new.ids) for new in built.new.values())
+        facts.begin_s = self._clock.monotonic() - began
+        return built
+
+    def _end(self, facts: PassFacts) -> None:
+        """Write a pass back, and note what it was."""
+        began = self._clock.monotonic()
+        facts.written = self._backing.commit().rows
+        facts.end_s = self._clock.monotonic() - began
+        log.info("worker.device_pass", extra={**facts.rounded(), "device": str(self._device)})
+        self._note_pass(facts)
 
     def _placed(
         self, planned: PlannedPass, prepared: Sequence[Sequence[_Lookup]]
-    ) -> list[list[torch.Tensor]]:
-        """Return the places of the rows of each batch of a pass, on the device, by lookup."""
-        return [
-            self._places_in(numbers, prepared[planned.first + batch])
-            for batch, numbers in enumerate(planned.numbers)
-        ]
+    ) -> Iterator[list[torch.Tensor]]:
+        """Yield the places of the rows of each batch of a pass, on the device, by lookup."""
+        for batch, numbers in enumerate(planned.numbers):
+            yield self._places_in(numbers, prepared[planned.first + batch])
 
     def _places_in(
         self, numbers: Mapping[str, NDArray[np.int64]], lookups: Iterable[_Lookup]
@@ -161,11 +330,11 @@ class DevicePasses:
             name = lookup.module.table.name
             start = taken[name]
             taken[name] = stop = start + len(lookup.unique)
-            device = self._steppers[name].device
-            if device is None or device.rows.ids is None or start == stop:
+            source = self._sources.get(name)
+            if source is None or source.rows.ids is None or start == stop:
                 places.append(torch.empty(0, dtype=torch.int64))
                 continue
-            found = device.rows.ids.places[numbers[name][start:stop]]
+            found = source.rows.ids.places[numbers[name][start:stop]]
             places.append(to_device(torch.from_numpy(found), self._device))
         return places
 
@@ -182,32 +351,13 @@ class DevicePasses:
         for lookup, where in zip(prepared[number], places, strict=True):
             lookup.module.expect(lookup.ids, lookup.found)
             of_table.setdefault(lookup.module.table.name, []).append((lookup.unique, where))
-        for name, stepper in self._steppers.items():
-            if stepper.device is not None:
-                stepper.device.begin_batch(number, of_table.get(name, ()))
-
-    def _write_back(self) -> None:
-        for stepper in self._steppers.values():
-            if stepper.device is not None:
-                stepper.device.write_back()
+        for name, source in self._sources.items():
+            source.begin_batch(number, of_table.get(name, ()))
 
     def _release(self) -> None:
-        """Give the device's memory back, and let rows come from the store."""
-        for stepper in self._steppers.values():
-            if stepper.device is not None:
-                stepper.device = None
-                stepper.table.bind(stepper.store)
-
-    def _note(self, number: int, count: int, planned: PlannedPass) -> None:
-        facts = {
-            "number": number + 1,
-            "passes": count,
-            "batches": planned.stop - planned.first,
-            "rows": planned.num_rows,
-            "bytes": planned.device_bytes,
-            "device": str(self._device),
-        }
-        log.info("worker.device_pass", extra=facts)
+        """Give the device's memory back, and let rows come from beneath."""
+        self._sources = {}
+        self._backing.release()
 
 
 def _ids_of(lookups: Iterable[_Lookup]) -> BatchIds:

@@ -1,4 +1,4 @@
-"""Values that workers store for workers that join late; no worker waits for them."""
+"""Values that workers store for others, such as those that join late."""
 
 from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar
@@ -45,8 +45,16 @@ class Board:
             NoRedisError: if Redis stays away.
             FencedError: if a newer process has taken this one's place.
         """
-        if any(rank < self._member.index for rank in await self._ranks()):
-            return
+        if not any(rank < self._member.index for rank in await self._ranks()):
+            await self.put(name, payload)
+
+    async def put(self, name: str, payload: bytes) -> None:
+        """Put down a payload, in place of this worker's last of that name.
+
+        Raises:
+            NoRedisError: if Redis stays away.
+            FencedError: if a newer process has taken this one's place.
+        """
         await self._insist(
             lambda: self._registry.put(
                 self._member,
@@ -57,15 +65,23 @@ class Board:
             )
         )
 
+    async def read_all(self, name: str) -> dict[int, bytes]:
+        """Return what workers have put down under a name, by rank.
+
+        Raises:
+            NoRedisError: if Redis stays away.
+        """
+        return await self._insist(
+            lambda: self._registry.read_payloads(epoch=self._epoch, use=f"board:{name}")
+        )
+
     async def read(self, name: str) -> bytes | None:
         """Return what the lowest other rank that trains has put down; else a former worker's.
 
         Raises:
             NoRedisError: if Redis stays away.
         """
-        found = await self._insist(
-            lambda: self._registry.read_payloads(epoch=self._epoch, use=f"board:{name}")
-        )
+        found = await self.read_all(name)
         there = set(await self._ranks()) - {self._member.index}
         ranks = sorted(found, key=lambda rank: (rank not in there, rank))
         return found[ranks[0]] if ranks else None

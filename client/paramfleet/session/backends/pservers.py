@@ -19,6 +19,7 @@ from paramfleet.training.job import open_job
 from paramfleet.training.localsgd.over_pservers import LocalSgdMode
 from paramfleet.training.modes.asynchronous import AsyncMode
 from paramfleet.training.modes.geo.mode import GeoMode
+from paramfleet.training.modes.gpubox.mode import GpuBoxMode
 from paramfleet.training.modes.sync import SyncMode
 from paramfleet.training.optimizer import DistributedOptimizer
 from paramfleet.transport.communicator import Communicator
@@ -106,9 +107,15 @@ class PserverBackend(Backend):
             self._note_untrained(optimizer, model)
         kinds: dict[str, Callable[..., Mode]]
         apart = partial(LocalSgdMode, loss=lambda: optimizer.step_loss)
-        kinds = {"sync": SyncMode, "async": AsyncMode, "geo": GeoMode, "localsgd": apart}
+        kinds = {
+            "sync": SyncMode,
+            "async": AsyncMode,
+            "geo": GeoMode,
+            "gpubox": GpuBoxMode,
+            "localsgd": apart,
+        }
         make = kinds[optimizer.mode.name]
-        if make is SyncMode and self._session.elastic:
+        if make in {SyncMode, GpuBoxMode} and self._session.elastic:
             raise ElasticModeError(mode=optimizer.mode.name)
         self.agreement = Agreement(model)
         own = self.own

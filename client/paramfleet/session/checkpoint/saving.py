@@ -326,7 +326,7 @@ class Saving:
 
     def _load_locally(self, folder: Path) -> list[str]:
         mode, optimizer = self._local("load_model")
-        mode.check_no_pass("load_model")
+        mode.passes.check_no_pass("load_model")
         with one_manifest(folder) as manifest:
             buffers = buffers_to_load(self._session.model, folder, manifest)
             progress = read_progress(folder, manifest)

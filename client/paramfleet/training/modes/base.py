@@ -14,6 +14,7 @@ from paramfleet.config.strategy import TrainingMode
 from paramfleet.tables.dense import DenseBlock
 from paramfleet.tables.sparse import SparseTable, table_of
 from paramfleet.training.modes.ahead import Expecting
+from paramfleet.training.modes.backing import PassBacking
 from paramfleet.training.modes.fresh import FreshSteps
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.tables.spec import TableSpec
@@ -175,6 +176,11 @@ class Mode(ABC):
     @property
     def serving(self) -> Expecting | None:
         """Return who pulls the rows of lookups; None where none travel."""
+        return None
+
+    @property
+    def passes(self) -> PassBacking | None:
+        """Return where rows of passes over data come from; None where there are no passes."""
         return None
 
     def begins_anew(self, *, kept: bool, saved: bool, served: bool) -> bool:

@@ -12,21 +12,10 @@ from paramfleet.config.strategy import TrainingMode
 from paramfleet.tables.row_store import RowStore
 from paramfleet.tables.sparse import SparseTable
 from paramfleet.training.modes.base import Mode, ModelTables, check_gradients
+from paramfleet.training.modes.local_passes import LocalPasses
 from paramfleet.training.modes.rowstep import RowStepper, step_rows
-from paramfleet_shared.errors import ContractError
 
-__all__ = ["Apart", "LocalMode", "PassOpenError"]
-
-
-class PassOpenError(ContractError):
-    """Something was asked for that can't be while rows are on a device."""
-
-    code = "contract.pass_open"
-    function: str
-    sentence = (
-        "fleet.{function}() during fleet.device_pass: rows are on the device; call it when the "
-        "loop over the pass's batches has ended"
-    )
+__all__ = ["Apart", "LocalMode"]
 
 
 class Apart(Protocol):
@@ -74,6 +63,7 @@ class LocalMode(Mode):
             RowStepper(optimizer, group, table, store)
             for (table, group), store in zip(tables.sparse, stores, strict=True)
         ]
+        self._passes = LocalPasses(self.steppers)
         self._apart = apart
         self._loss = loss
         self._step = 0
@@ -96,21 +86,12 @@ class LocalMode(Mode):
 
     def flush(self) -> None:
         """Bring back what was stepped on a device."""
-        for stepper in self.steppers:
-            if stepper.device is not None:
-                stepper.device.write_back()
+        self._passes.commit()
 
-    def check_no_pass(self, function: str) -> None:
-        """Pass if no rows are on a device.
-
-        Args:
-            function: Of ``fleet``, for the error.
-
-        Raises:
-            PassOpenError: if some are.
-        """
-        if any(stepper.device is not None for stepper in self.steppers):
-            raise PassOpenError(function=function)
+    @property
+    @override
+    def passes(self) -> LocalPasses:
+        return self._passes
 
     def reload(self, *, workers: int) -> None:
         """Nobody else holds a value."""
@@ -118,7 +99,7 @@ class LocalMode(Mode):
 
     @override
     def remove(self, table: SparseTable, ids: NDArray[np.int64]) -> int:
-        self.check_no_pass("remove_rows")
+        self._passes.check_no_pass("remove_rows")
         (store,) = [each.store for each in self.steppers if each.table is table]
         return len(store.remove(ids))
 

@@ -110,7 +110,8 @@ class ServedMode(Mode):
         agree_on_dense(self._job, self._blocks)
 
     @property
-    def serving(self) -> Expecting:
+    @override
+    def serving(self) -> Expecting | None:
         """Return the mode: every lookup pulls its rows."""
         return self
 

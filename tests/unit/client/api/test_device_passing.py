@@ -18,7 +18,8 @@ from paramfleet.tables.device.pass_ids import IdOutsidePassError
 from paramfleet.tables.device.plan import DeviceBudgetError
 from paramfleet.tables.device.table import bytes_of
 from paramfleet.tables.rules import OptimizerNotServedError
-from paramfleet.training.modes.local import LocalMode, PassOpenError
+from paramfleet.training.modes.backing import PassOpenError
+from paramfleet.training.modes.local import LocalMode
 from paramfleet.training.modes.rowstep import RowStepper
 
 Make = Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]

@@ -133,7 +133,7 @@ def test_a_state_put_in_part_by_part_goes_on_as_one_put_in_whole(dampening: floa
 
 @pytest.mark.parametrize("has_stepped", [False, True])
 def test_a_part_is_overwritten_whether_or_not_the_range_has_stepped(
-    has_stepped: bool,  # noqa: FBT001 - a parameter of the test
+    has_stepped: bool,
 ) -> None:
     part = DenseRange(vector("momentum"), 0, 100)
     if has_stepped:

@@ -1,0 +1,115 @@
+"""What passes over data ask of a mode: rows with all their columns, and their way back."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from paramfleet.tables.device.source import DeviceSource
+from paramfleet.tables.device.table import DeviceRows
+from paramfleet.tables.sparse import RowSource
+from paramfleet_shared.errors import ContractError
+from paramfleet_shared.tables.spec import TableSpec
+
+__all__ = ["PassBacking", "PassOpenError", "WrittenBack"]
+
+
+class PassOpenError(ContractError):
+    """Something was asked for that can't be while rows are on a device."""
+
+    code = "contract.pass_open"
+    function: str
+    sentence = (
+        "fleet.{function}() during a pass: rows are on the device; call it when the loop over "
+        "the pass's batches has ended"
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WrittenBack:
+    """What the end of a pass wrote."""
+
+    rows: int = 0
+    bytes: int = 0
+    """Of rows and dense tables, over the wire; 0 where they stay in this process."""
+
+
+class PassBacking(ABC):
+    """Where the rows of passes come from. The training thread calls it, but ``read``."""
+
+    only_in_passes = False
+    """Whether nothing is trained outside of a pass."""
+
+    @abstractmethod
+    def specs(self) -> dict[str, TableSpec]:
+        """Return the tables with the rules that step their rows, by name.
+
+        Raises:
+            OptimizerNotServedError: if rows are stepped by no rule of the pservers.
+        """
+
+    @abstractmethod
+    def beneath(self, table: str) -> RowSource:
+        """Return where rows of a table are that no pass has."""
+
+    @abstractmethod
+    def check_no_pass(self, function: str) -> None:
+        """Pass if no rows are on a device.
+
+        Args:
+            function: Of ``fleet``, for the error.
+
+        Raises:
+            PassOpenError: if some are.
+        """
+
+    def prepare(self, device: torch.device) -> None:
+        """Begin to run passes: what is held of former ones may have changed.
+
+        Args:
+            device: Where rows will be.
+        """
+        del device  # alone, rows are where they were
+
+    def open(self, *, trains: bool) -> bool:
+        """Begin a pass; return False if its batches are to be left out, since it was trained.
+
+        Args:
+            trains: Whether the model is in training mode.
+        """
+        del trains
+        return True
+
+    @abstractmethod
+    def read(self, wanted: Mapping[str, NDArray[np.int64]]) -> dict[str, DeviceRows]:
+        """Return rows as they are, new ones where there is none; it makes none.
+
+        Any thread may call it, while none of the rows is being written back.
+
+        Args:
+            wanted: Ids, int64 [n], each once, by table.
+        """
+
+    @abstractmethod
+    def attach(self, sources: Mapping[str, DeviceSource]) -> None:
+        """Let lookups and steps use the rows on the device, of these tables."""
+
+    @abstractmethod
+    def commit(self) -> WrittenBack:
+        """End the pass: what was stepped goes back. Without one it does nothing.
+
+        Raises:
+            CapacityError: if there is no room for new rows; they stay on the device.
+            FleetError: if they can't be written back.
+        """
+
+    @abstractmethod
+    def abandon(self) -> None:
+        """End a pass that failed."""
+
+    @abstractmethod
+    def release(self) -> None:
+        """Let lookups use what is beneath again."""

@@ -1,0 +1,1 @@
+"""gpubox: passes over data with rows on a device, in a job with pservers."""

@@ -1,0 +1,114 @@
+"""gpubox: this worker trains rows itself, a pass over data at a time.
+
+Within a pass every lookup and every step is on the device's rows. At its end values and
+states go back to the pservers together, dense tables with them (``served_rows``). Pservers
+see nothing of a pass before. A worker that dies in the middle leaves them as they were when it
+began: its next incarnation runs the same script, is handed no batch of the passes that are
+done, and trains the one that isn't.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from typing_extensions import override
+
+from paramfleet.config.strategy import TrainingMode
+from paramfleet.tables.sparse import SparseTable
+from paramfleet.training.job import Job
+from paramfleet.training.modes.ahead import Expecting, Wanted
+from paramfleet.training.modes.base import ModelTables, check_gradients
+from paramfleet.training.modes.gpubox.passes import NoPassError, ServedPasses
+from paramfleet.training.modes.served import ServedMode
+
+__all__ = ["GpuBoxMode"]
+
+
+class GpuBoxMode(ServedMode):
+    """Passes with rows on a device; pservers hold all rows beneath.
+
+    One worker trains what sync with one worker does, to the bit on a processor.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        mode: TrainingMode,
+        optimizer: torch.optim.Optimizer,
+        tables: ModelTables,
+    ) -> None:
+        super().__init__(job, mode, optimizer, tables)
+        self._passes = ServedPasses(job, self._specs, tables, self)
+
+    @override
+    def start(self) -> None:
+        """Start as every served mode, and end a pass that a former incarnation left."""
+        super().start()
+        self._passes.resolve()
+        self.refresh()
+
+    @property
+    @override
+    def passes(self) -> ServedPasses:
+        return self._passes
+
+    @property
+    @override
+    def serving(self) -> Expecting | None:
+        """Return the mode between passes: in one, no rows travel."""
+        return None if self._passes.is_open else self
+
+    @override
+    def lookup(
+        self,
+        table: SparseTable,
+        ids_U: NDArray[np.int64],
+        offsets: NDArray[np.int64],
+        *,
+        create: bool,
+    ) -> NDArray[np.float32]:
+        """Pull rows that aren't trained.
+
+        Raises:
+            NoPassError: if they would be.
+        """
+        if create and not self._passes.is_repeated:
+            raise NoPassError(what=f"a lookup of table {table.name!r} in training")
+        return super().lookup(table, ids_U, offsets, create=False)
+
+    @override
+    def expect(self, wanted: Sequence[Wanted]) -> None:
+        """Pull rows that aren't trained; of others, the lookup will say what is wrong."""
+        if not any(each.create for each in wanted):
+            super().expect(wanted)
+
+    @override
+    def step(self, *, examples: int) -> None:
+        """Step rows and dense tables where they are; no pserver is asked."""
+        del examples  # one batch is the whole batch
+        check_gradients(self._tables, step=self._step)
+        self.check_rules()
+        self._passes.step()
+        self._step += 1
+
+    @override
+    def flush(self) -> None:
+        """Nothing waits between passes.
+
+        Raises:
+            PassOpenError: during one: pservers have nothing of it.
+        """
+        self._passes.check_no_pass("save_persistables")
+
+    @override
+    def remove(self, table: SparseTable, ids: NDArray[np.int64]) -> int:
+        self._passes.check_no_pass("remove_rows")
+        return super().remove(table, ids)
+
+    @override
+    def depart(self) -> None:
+        """Leave; of a pass that is open nothing is kept."""
+        self._passes.abandon()
+        self._passes.release()
+        super().depart()

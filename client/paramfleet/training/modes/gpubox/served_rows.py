@@ -1,0 +1,268 @@
+"""Rows and dense tables of a job's pservers, as passes read them and write them back.
+
+A pass is written back as one change: its numbers are sent to all pservers, which keep them
+aside, and when all have them, all are asked to take them. So a pass is wholly in, or not at
+all, whenever this worker dies: its next incarnation finds out which (``resolve``).
+"""
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paramfleet.tables.device.table import DeviceRows, layout_of
+from paramfleet.training.job import Job
+from paramfleet.training.modes.gpubox.wire import (
+    PIECE_BYTES,
+    DenseNumbers,
+    DenseRead,
+    Piece,
+    RowsRead,
+    Written,
+    pieces_of_dense,
+    pieces_of_rows,
+)
+from paramfleet.transport.pservers import PIECES_AT_ONCE, ends_of
+from paramfleet_shared.errors import IntegrityError
+from paramfleet_shared.net.wire.message import Message
+from paramfleet_shared.tables.spec import TableSpec
+
+__all__ = ["DenseWrite", "PassTornError", "ServedRows"]
+
+
+class PassTornError(IntegrityError):
+    """Some pservers have a pass that others have lost."""
+
+    code = "integrity.pass_torn"
+    number: int
+    have: list[int]
+    """Pservers that have it."""
+    lack: list[int]
+    """Pservers that have neither taken nor kept it."""
+    sentence = (
+        "pass {number} was written back to pservers {have} and is lost on {lack}: load a "
+        "checkpoint, or start the job again"
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DenseWrite:
+    """A dense table that a pass writes back."""
+
+    spec: TableSpec
+    numbers: DenseNumbers
+    is_stepped: bool
+
+
+@dataclass(slots=True)
+class _Known:
+    """What is known of one pserver's tables."""
+
+    tables: dict[str, Written] = field(default_factory=dict)
+
+
+class ServedRows:
+    """Reads and writes for one worker; its coroutines run on the communicator's loop.
+
+    Args:
+        job: Its connections.
+        specs: All tables of the job.
+    """
+
+    def __init__(self, job: Job, specs: Sequence[TableSpec]) -> None:
+        self._job = job
+        self._specs = {spec.name: spec for spec in specs}
+        self._known = [_Known() for _ in range(job.placement.num_servers)]
+        self.num_passes = 0
+        """Passes that the pservers have taken in this job."""
+
+    @property
+    def updates(self) -> dict[str, int]:
+        """Return the steps of each table's optimizer, as the pservers count them."""
+        return {
+            name: max(known.tables[name].updates for known in self._known)
+            for name in self._specs
+        }
+
+    async def resolve(self) -> None:
+        """Find out how far the job's passes have come, and end one that is in doubt.
+
+        If any pserver has taken it, all take it; else it is forgotten.
+
+        Raises:
+            PassTornError: if one has taken it that another has lost.
+        """
+        states = await self._job.pservers.call_all("pass_state", {})
+        passes = [int(state.fields["passes"]) for state in states]
+        self.num_passes = newest = max(passes)
+        behind = [server for server, number in enumerate(passes) if number < newest]
+        author = self._job.author.fields()
+        torn = [server for server in behind if not _is_held(states[server], newest)]
+        if torn:
+            have = [server for server, number in enumerate(passes) if number == newest]
+            raise PassTornError(number=newest, have=have, lack=torn)
+        if behind:
+            fields = {**author, "pass": newest, "pieces": None}
+            await self._job.pservers.call_all("commit_pass", fields)
+        elif any(state.fields["held"] for state in states):
+            await self._job.pservers.call_all("abort_pass", {**author, "pass": newest + 1})
+
+    async def look(self) -> None:
+        """Learn how far all tables have come."""
+        for spec in self._specs.values():
+            read: RowsRead | DenseRead = DenseRead(spec, slice(0, 0), self._job.placement)
+            if spec.kind == "sparse":
+                read = RowsRead(spec, np.empty(0, np.int64), self._job.placement)
+            self._note(spec.name, await self._read(read))
+
+    async def read_rows(self, table: str, ids: NDArray[np.int64]) -> DeviceRows:
+        """Return rows as they are, new ones where there is none.
+
+        Args:
+            table: A sparse one.
+            ids: int64 [n], each once.
+        """
+        spec = self._specs[table]
+        num = max(1, PIECE_BYTES * self._job.placement.num_servers // layout_of(spec).row_bytes)
+        rows = np.empty((len(ids), layout_of(spec).pitch), np.float32)
+
+        async def read_some(start: int) -> None:
+            read = RowsRead(spec, ids[start : start + num], self._job.placement)
+            answers = await self._read(read)
+            found = await asyncio.to_thread(read.join, answers)
+            rows[start : start + num] = found.rows
+
+        works = (read_some(start) for start in range(0, len(ids), num))
+        await ends_of(works, at_once=PIECES_AT_ONCE)
+        return DeviceRows(ids, rows)
+
+    async def read_dense(self, table: str) -> tuple[DenseNumbers, bool]:
+        """Return a dense table, and whether its optimizer has stepped it."""
+        spec, is_stepped = self._specs[table], False
+        columns = 1 + spec.optimizer.num_state_columns
+        numbers = DenseNumbers(
+            np.empty(spec.size, np.float32),
+            np.empty((columns - 1, spec.size), np.float32),
+        )
+        for start in range(0, spec.size, PIECE_BYTES // (4 * columns)):
+            piece = slice(start, start + PIECE_BYTES // (4 * columns))
+            read = DenseRead(spec, piece, self._job.placement)
+            answers = await self._read(read)
+            if start == 0:
+                self._note(table, answers)
+            is_stepped |= any(answer.fields["parts"][0]["stepped"] for answer in answers)
+            read.put(answers, numbers)
+        return numbers, is_stepped
+
+    async def write(
+        self, rows: Mapping[str, DeviceRows], dense: Sequence[DenseWrite], *, steps: int
+    ) -> int:
+        """Write a pass back to all pservers, wholly or not at all; return the bytes sent.
+
+        Args:
+            rows: What was stepped, by table.
+            dense: The dense tables.
+            steps: That the pass has taken.
+
+        Raises:
+            ForeignWriteError: if a table was changed since the pass began; nothing is written.
+            CapacityError: if a pserver has no room for new rows; nothing is written.
+            FleetError: if it can't be said whether it was written: the job can't go on.
+        """
+        number = self.num_passes + 1
+        pieces: list[list[Piece]] = [[] for _ in self._known]
+        for spec in self._specs.values():
+            of_table = self._pieces_of(spec, rows, dense)
+            for own, more in zip(pieces, of_table, strict=True):
+                own.extend(more)
+        num_bytes = sum(piece.num_bytes for own in pieces for piece in own)
+        try:
+            for server, own in enumerate(pieces):
+                works = self._prepares(server, number, own, steps)
+                await ends_of(works, at_once=PIECES_AT_ONCE)
+        except BaseException:
+            await self._abort(number)
+            raise
+        rank = self._job.author.rank
+        fields = {**self._job.author.fields(), "pass": number}
+        commits = [
+            Message(fields={**fields, "pieces": [[rank, len(own)]]}, tensors={})
+            for own in pieces
+        ]
+        await self._job.pservers.call("commit_pass", commits)
+        self.num_passes = number
+        for known in self._known:
+            known.tables = {
+                name: Written(written.writes + 1, written.updates + steps)
+                for name, written in known.tables.items()
+            }
+        return num_bytes
+
+    def _pieces_of(
+        self, spec: TableSpec, rows: Mapping[str, DeviceRows], dense: Sequence[DenseWrite]
+    ) -> Iterator[list[Piece]]:
+        """Return what prepares one table: a list for each pserver."""
+        placement = self._job.placement
+        for each in dense:
+            if each.spec.name == spec.name:
+                return pieces_of_dense(
+                    spec, each.numbers, placement, is_stepped=each.is_stepped
+                )
+        none = DeviceRows(
+            np.empty(0, np.int64), np.empty((0, layout_of(spec).pitch), np.float32)
+        )
+        return pieces_of_rows(spec, rows.get(spec.name, none), placement)
+
+    def _prepares(
+        self, server: int, number: int, pieces: Sequence[Piece], steps: int
+    ) -> Iterator[Any]:
+        for place, piece in enumerate(pieces):
+            known = self._known[server].tables[piece.part["table"]]
+            part = {
+                **piece.part,
+                "writes": known.writes,
+                "updates": known.updates + steps,
+            }
+            fields = {
+                **self._job.author.fields(),
+                "pass": number,
+                "piece": place,
+                "parts": [part],
+            }
+            if place == len(pieces) - 1:
+                fields["pieces"] = len(pieces)
+            yield self._prepare(server, fields, piece.tensors)
+
+    async def _prepare(
+        self, server: int, fields: dict[str, Any], tensors: Mapping[str, NDArray[Any]]
+    ) -> None:
+        pservers = self._job.pservers
+        await pservers.call_one(
+            server, "prepare_pass", fields, tensors=tensors, timeout_s=pservers.call_timeout_s
+        )
+
+    async def _abort(self, number: int) -> None:
+        """Have what was prepared forgotten, where that can be said; else its successor will."""
+        fields = {**self._job.author.fields(), "pass": number}
+        try:
+            await self._job.pservers.call_all("abort_pass", fields)
+        except Exception:  # noqa: BLE001 - why it was aborted is on its way
+            return
+
+    async def _read(self, read: RowsRead | DenseRead) -> list[Message]:
+        messages = read.messages(self._job.author.fields())
+        return await self._job.pservers.call("read_pass", messages)
+
+    def _note(self, table: str, answers: Sequence[Message]) -> None:
+        for known, answer in zip(self._known, answers, strict=True):
+            (about,) = answer.fields["parts"]
+            known.tables[table] = Written(int(about["writes"]), int(about["updates"]))
+
+
+def _is_held(state: Message, number: int) -> bool:
+    """Return whether a pserver has all that was sent of a pass, and can take it."""
+    held = state.fields["held"]
+    return bool(held) and all(each["pass"] == number and each["sealed"] for each in held)

@@ -1,0 +1,207 @@
+"""Rows and dense values with all their columns, from pservers and back to them.
+
+Sans-io: messages, and what answers say. Large tables travel in pieces.
+
+Shape legend: n = ids, D = row width, W = states of a row, m = dense values, S = states of one.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paramfleet.tables.device.table import DeviceRows, layout_of
+from paramfleet.transport.requests import dense_slice
+from paramfleet_shared.discovery.placement import Placement
+from paramfleet_shared.net.wire.message import Message
+from paramfleet_shared.tables.partition import Partitioned, partition
+from paramfleet_shared.tables.rows.batch import RowIds
+from paramfleet_shared.tables.spec import TableSpec
+
+__all__ = [
+    "PIECE_BYTES",
+    "DenseNumbers",
+    "DenseRead",
+    "Piece",
+    "RowsRead",
+    "Written",
+    "pieces_of_dense",
+    "pieces_of_rows",
+]
+
+PIECE_BYTES = 8 << 20
+"""Of one message, about: others are served between two of them."""
+
+
+class Written(NamedTuple):
+    """How far a table had come when it was read, on one pserver."""
+
+    writes: int
+    """Counts what changed it; a pass that began before another change is refused."""
+    updates: int
+    """Steps of its optimizer."""
+
+
+class RowsRead:
+    """A request for rows, one message a pserver, and what its answers say.
+
+    Args:
+        spec: The table.
+        ids: int64 [n], each once.
+        placement: Who hosts what.
+    """
+
+    def __init__(self, spec: TableSpec, ids: NDArray[np.int64], placement: Placement) -> None:
+        self._spec = spec
+        self._ids = ids
+        self._placement = placement
+        self._sorted: Partitioned = partition(ids, placement.num_shards)
+
+    def messages(self, author: Mapping[str, Any]) -> list[Message]:
+        """Return one message a pserver."""
+        rows, messages = RowIds(self._sorted.ids, self._sorted.offsets), []
+        for server in range(self._placement.num_servers):
+            where, bounds = rows.of(self._placement.shards_of(server))
+            tensors = {"0.ids": rows.ids[where], "0.offsets": bounds}
+            fields = {**author, "parts": [{"table": self._spec.name}]}
+            messages.append(Message(fields=fields, tensors=tensors))
+        return messages
+
+    def join(self, answers: Sequence[Message]) -> DeviceRows:
+        """Return the rows, in the order of the ids."""
+        layout = layout_of(self._spec)
+        found = np.empty((len(self._ids), layout.pitch), np.float32)
+        start = 0
+        for answer in answers:
+            values, states = answer.tensors["0.values"], answer.tensors["0.states"]
+            stop = start + len(values)
+            found[start:stop, : self._spec.dim] = values
+            found[start:stop, self._spec.dim :] = states
+            start = stop
+        return DeviceRows(self._ids, found[self._sorted.inverse])
+
+
+class DenseRead:
+    """A request for a piece of each pserver's range of a dense table.
+
+    Args:
+        spec: The table.
+        piece: Which values of each range, as far as it has them.
+        placement: Who hosts what.
+    """
+
+    def __init__(self, spec: TableSpec, piece: slice, placement: Placement) -> None:
+        self._spec = spec
+        self._piece = piece
+        self._ranges = [
+            dense_slice(spec.size, placement, server) for server in range(placement.num_servers)
+        ]
+
+    def messages(self, author: Mapping[str, Any]) -> list[Message]:
+        """Return one message a pserver."""
+        messages = []
+        for held in self._ranges:
+            where = _within(self._piece, held)
+            part = {"table": self._spec.name, "start": where.start, "stop": where.stop}
+            messages.append(Message(fields={**author, "parts": [part]}, tensors={}))
+        return messages
+
+    def put(self, answers: Sequence[Message], into: "DenseNumbers") -> None:
+        """Put values and states to their places."""
+        for held, answer in zip(self._ranges, answers, strict=True):
+            where = _within(self._piece, held)
+            place = slice(held.start + where.start, held.start + where.stop)
+            into.values[place] = answer.tensors["0.values"]
+            into.states[:, place] = answer.tensors["0.states"]
+
+
+@dataclass(frozen=True, slots=True)
+class DenseNumbers:
+    """A dense table with its states."""
+
+    values: NDArray[np.float32]
+    """[P]"""
+    states: NDArray[np.float32]
+    """[S, P]"""
+
+
+class Piece(NamedTuple):
+    """What one message prepares on one pserver, but for what all of them have."""
+
+    part: dict[str, Any]
+    tensors: dict[str, NDArray[Any]]
+
+    @property
+    def num_bytes(self) -> int:
+        """Return the bytes of its numbers."""
+        return sum(tensor.nbytes for tensor in self.tensors.values())
+
+
+def pieces_of_rows(
+    spec: TableSpec, written: DeviceRows, placement: Placement
+) -> Iterator[list[Piece]]:
+    """Yield, of each pserver in turn, the pieces that prepare rows: at least one.
+
+    Args:
+        spec: The table.
+        written: The rows, each id once.
+        placement: Who hosts what.
+    """
+    ids, inverse, bounds = partition(written.ids, placement.num_shards)
+    order = np.empty(len(ids), np.int64)
+    order[inverse] = np.arange(len(ids))
+    num_rows = max(1, PIECE_BYTES // (layout_of(spec).row_bytes + written.ids.itemsize))
+    for server in range(placement.num_servers):
+        own, within = RowIds(ids, bounds).of(placement.shards_of(server))
+        pieces = []
+        for start in range(own.start, max(own.stop, own.start + 1), num_rows):
+            stop = min(start + num_rows, own.stop)
+            rows = written.rows[order[start:stop]]
+            first = start - own.start
+            tensors = {
+                "0.ids": ids[start:stop],
+                "0.offsets": np.clip(within, first, stop - own.start) - first,
+                "0.values": np.ascontiguousarray(rows[:, : spec.dim]),
+                "0.states": np.ascontiguousarray(rows[:, spec.dim :]),
+            }
+            pieces.append(Piece({"table": spec.name}, tensors))
+        yield pieces
+
+
+def pieces_of_dense(
+    spec: TableSpec, numbers: DenseNumbers, placement: Placement, *, is_stepped: bool
+) -> Iterator[list[Piece]]:
+    """Yield, of each pserver in turn, the pieces that prepare its range: at least one.
+
+    Args:
+        spec: The table.
+        numbers: Values and states.
+        placement: Who hosts what.
+        is_stepped: Whether the optimizer has stepped them.
+    """
+    num_values = max(1, PIECE_BYTES // (4 * (1 + len(numbers.states))))
+    for server in range(placement.num_servers):
+        held, pieces = dense_slice(spec.size, placement, server), []
+        for start in range(0, max(1, held.stop - held.start), num_values):
+            where = _within(slice(start, start + num_values), held)
+            place = slice(held.start + where.start, held.start + where.stop)
+            part = {
+                "table": spec.name,
+                "start": where.start,
+                "stop": where.stop,
+                "stepped": is_stepped,
+            }
+            tensors = {
+                "0.values": numbers.values[place].copy(),
+                "0.states": numbers.states[:, place].copy(),
+            }
+            pieces.append(Piece(part, tensors))
+        yield pieces
+
+
+def _within(piece: slice, held: slice) -> slice:
+    """Return which values of a pserver's range a piece is, counted from its first."""
+    length = held.stop - held.start
+    return slice(min(piece.start, length), min(piece.stop, length))

@@ -1,0 +1,200 @@
+"""The workers of a job as one group of devices: rows and gradients go from each to each.
+
+torch.distributed carries them: gloo between processors, NCCL between GPUs. Workers find each
+other by the job's registry, so nothing listens for strangers but what the backends open
+between two of them.
+
+Every call is made by all workers, in the same order. It belongs to the training thread.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch import distributed
+from torch.distributed.distributed_c10d import Store
+from typing_extensions import override
+
+from paramfleet.transport.communicator import Communicator
+from paramfleet_shared.errors import IntegrityError
+from paramfleet_shared.system.clock import Clock
+
+__all__ = ["DeviceGroup", "GroupLostError"]
+
+_POLL_S = 0.01
+
+
+class GroupLostError(IntegrityError):
+    """A worker that trains a pass together with this one didn't take part."""
+
+    code = "integrity.group_lost"
+    rank: int
+    workers: int
+    operation: str
+    reason: str
+    sentence = (
+        "worker {rank} of {workers}: {operation} with the other workers failed: {reason}; a "
+        "pass is trained by all workers together, and pservers hold what they held before it"
+    )
+
+
+class DeviceGroup:
+    """This worker among the others.
+
+    Args:
+        communicator: What reaches the registry.
+        name: Of the group; no other one has it.
+        rank: This worker.
+        size: Workers of the job; at least 2.
+        host: Where the others reach this one.
+        device: Where the rows are that travel.
+        timeout_s: How long the others are waited for.
+        clock: Measures it.
+    """
+
+    def __init__(  # noqa: PLR0913 (all by keyword)
+        self,
+        *,
+        communicator: Communicator,
+        name: str,
+        rank: int,
+        size: int,
+        host: str,
+        device: torch.device,
+        timeout_s: float,
+        clock: Clock,
+    ) -> None:
+        self.rank = rank
+        self.size = size
+        self._device = device
+        store = _RegistryStore(communicator, name, clock=clock, timeout_s=timeout_s)
+        with self._together("finding each other"):
+            self._on_host = _gloo(store, rank, size, host, timeout_s)
+            self._group = self._on_host
+            if device.type == "cuda":
+                self._group = _nccl(store, rank, size, timeout_s)
+
+    def exchange(
+        self, rows: torch.Tensor, outgoing: Sequence[int], incoming: Sequence[int]
+    ) -> torch.Tensor:
+        """Send rows to each worker, and return what each sent, by rank.
+
+        Args:
+            rows: [n, ...], those for worker 0 first; where rows of passes are, or on the host.
+            outgoing: How many are for each.
+            incoming: How many come from each.
+        """
+        shape = (sum(incoming), *rows.shape[1:])
+        found = rows.new_empty(shape)
+        group = self._group if rows.device.type == self._device.type else self._on_host
+        with self._together("an exchange of rows"):
+            work = group.alltoall_base(found, rows.contiguous(), list(incoming), list(outgoing))
+            work.wait()
+        return found
+
+    def sum(self, numbers: torch.Tensor) -> torch.Tensor:
+        """Return the sum of all workers' numbers, the same to the bit in each; in place."""
+        group = self._group if numbers.device.type == self._device.type else self._on_host
+        with self._together("a sum of gradients"):
+            group.allreduce([numbers]).wait()
+        return numbers
+
+    def gather(self, numbers: Sequence[float]) -> list[list[float]]:
+        """Return what each worker brings, by rank; all bring as many."""
+        own = torch.tensor(numbers, dtype=torch.float64)
+        found = [torch.empty_like(own) for _ in range(self.size)]
+        with self._together("a comparison"):
+            self._on_host.allgather([found], [own]).wait()
+        return [each.tolist() for each in found]
+
+    def close(self) -> None:
+        """Leave it, and let nothing of it listen any more."""
+        self._on_host.shutdown()
+        if self._group is not self._on_host:
+            self._group.shutdown()
+
+    @contextmanager
+    def _together(self, operation: str) -> Iterator[None]:
+        """Translate what torch.distributed raises inside.
+
+        Raises:
+            GroupLostError: naming what was done.
+        """
+        try:
+            yield
+        except RuntimeError as error:
+            raise GroupLostError(
+                rank=self.rank,
+                workers=self.size,
+                operation=operation,
+                reason=str(error).partition("\n")[0],
+            ) from error
+
+
+class _RegistryStore(Store):
+    """What a process group keeps its addresses in: the job's registry.
+
+    Args:
+        communicator: What reaches it.
+        name: Of the group.
+        clock: Measures how long is waited.
+        timeout_s: How long.
+    """
+
+    def __init__(
+        self, communicator: Communicator, name: str, *, clock: Clock, timeout_s: float
+    ) -> None:
+        super().__init__()
+        self._communicator = communicator
+        self._name = name
+        self._clock = clock
+        self._timeout_s = timeout_s
+
+    @override
+    def set(self, key: str, value: bytes | str) -> None:
+        payload = value if isinstance(value, bytes) else value.encode()
+        board = self._communicator.session.board
+        self._communicator.wait(board.put(f"{self._name}/{key}", payload))
+
+    @override
+    def get(self, key: str) -> bytes:
+        deadline = self._clock.monotonic() + self._timeout_s
+        while True:
+            found = self._read(key)
+            if found is not None:
+                return found
+            if self._clock.monotonic() > deadline:
+                message = f"nothing came under {key!r} in {self._timeout_s:.0f} s"
+                raise RuntimeError(message)
+            self._communicator.wait(self._clock.sleep(_POLL_S))
+
+    @override
+    def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
+        for key in keys:
+            self.get(key)
+
+    @override
+    def check(self, keys: Sequence[str]) -> bool:
+        return all(self._read(key) is not None for key in keys)
+
+    def _read(self, key: str) -> bytes | None:
+        board = self._communicator.session.board
+        found = self._communicator.wait(board.read_all(f"{self._name}/{key}"))
+        return next(iter(found.values()), None)
+
+
+def _gloo(store: Store, rank: int, size: int, host: str, timeout_s: float) -> Any:
+    gloo: Any = distributed.ProcessGroupGloo
+    options = gloo._Options()  # noqa: SLF001 - no other way to say the address
+    options._timeout = timedelta(seconds=timeout_s)  # noqa: SLF001
+    options._devices = [gloo.create_device(hostname=host)]  # noqa: SLF001
+    return gloo(store, rank, size, options)
+
+
+def _nccl(store: Store, rank: int, size: int, timeout_s: float) -> Any:
+    nccl: Any = distributed.ProcessGroupNCCL
+    options = nccl.Options()
+    options._timeout = timedelta(seconds=timeout_s)  # noqa: SLF001 - no other way to say it
+    return nccl(store, rank, size, options)

@@ -1,0 +1,136 @@
+"""Train rows and dense layers in passes, or in sync; print what the pservers hold at the end.
+
+Batches are the same in every run. One table is used by two modules, and one in half of the
+batches alone.
+"""
+
+import argparse
+import hashlib
+import json
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.numpy import load_file
+
+import paramfleet as fleet
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--mode", default="gpubox")
+parser.add_argument("--optimizer", default="adagrad")
+parser.add_argument("--steps", type=int, default=12)
+parser.add_argument("--epochs", type=int, default=2)
+parser.add_argument("--budget", type=int, default=0, help="bytes; 0 for no limit")
+parser.add_argument("--watch", action="store_true", help="see the ids in the first batch")
+parser.add_argument("--save", default="", help="a folder for the checkpoint at the end")
+parser.add_argument("--skewed", action="store_true", help="ids of a Zipf distribution")
+args = parser.parse_args()
+
+
+
+def groups(parameters: Any) -> list[dict[str, Any]]:
+    """Rows without weight decay, and dense layers with it."""
+    rows, dense = [], []
+    for each in parameters:
+        (rows if hasattr(each, "_fleet_table") else dense).append(each)
+    return [{"params": rows, "weight_decay": 0.0}, {"params": dense, "weight_decay": 0.01}]
+
+
+OPTIMIZERS: dict[str, Any] = {
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.5),
+    "momentum": lambda p: torch.optim.SGD(groups(p), lr=0.1, momentum=0.9),
+    "adagrad": lambda p: torch.optim.Adagrad(p, lr=0.1),
+    "rowwise": lambda p: fleet.optim.RowwiseAdagrad(p, lr=0.1),
+    "adam": lambda p: torch.optim.Adam(p, lr=0.01),
+    "adamw": lambda p: torch.optim.AdamW(groups(p), lr=0.01),
+    "ftrl": lambda p: fleet.optim.FTRL(p, lr=0.1, l1=1e-3),
+}
+
+fleet.init()
+if fleet.is_server():
+    fleet.init_server()
+    fleet.run_server()
+    raise SystemExit(0)
+
+torch.manual_seed(0)
+strategy = fleet.DistributedStrategy()
+strategy.a_sync = args.mode == "gpubox"
+if args.mode == "gpubox":
+    strategy.a_sync_configs = {"use_ps_gpu": 1}
+
+
+class Model(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        uniform = fleet.nn.uniform(-0.1, 0.1)
+        self.items = fleet.nn.Embedding(0, 4, name="items", initializer=uniform)
+        self.seen = fleet.nn.EmbeddingBag(0, 4, name="items", initializer=uniform, mode="sum")
+        self.rare = fleet.nn.Embedding(0, 3, name="rare")
+        self.out = torch.nn.Linear(8, 1)
+
+    def forward(self, item: torch.Tensor, seen: torch.Tensor, rare: Any) -> torch.Tensor:
+        logits: torch.Tensor = self.out(torch.cat([self.items(item), self.seen(seen)], 1))
+        if rare is not None:
+            logits = logits + self.rare(rare).sum(1, keepdim=True)
+        return logits.squeeze(1)
+
+
+model = fleet.distributed_model(Model())
+optimizer = fleet.distributed_optimizer(
+    OPTIMIZERS[args.optimizer](model.parameters()), strategy
+)
+fleet.init_worker()
+
+data = np.random.default_rng(1)
+batches = []
+for number in range(args.steps):
+    draw = data.zipf(1.05, (16, 5)) if args.skewed else data.integers(0, 200, (16, 5))
+    ids = torch.from_numpy(draw.astype(np.int64))
+    rare = ids[:, 4] % 31 if number % 2 else None
+    batches.append((ids[:, 0], ids[:, 1:4], rare, (ids.sum(1) % 3 == 0).float()))
+
+
+def ids_of(batch: Any) -> dict[str, torch.Tensor]:
+    found = {"items": batch[0], "seen": batch[1]}
+    return found if batch[2] is None else {**found, "rare": batch[2]}
+
+
+losses = []
+for _ in range(args.epochs):
+    source: Any = batches
+    if args.mode == "gpubox":
+        known = {} if args.watch else {"ids": ids_of}
+        source = fleet.device_pass(batches, model, device_budget=args.budget or None, **known)
+    for item, seen, rare, label in source:
+        loss = torch.nn.functional.binary_cross_entropy_with_logits(
+            model(item, seen, rare), label
+        )
+        optimizer.minimize(loss)
+        losses.append(loss.item())
+
+folder = args.save or "passes-checkpoint"
+fleet.save_persistables(folder)
+hashes: dict[str, str] = {}
+if fleet.is_first_worker():
+    from pathlib import Path
+
+    rows: dict[str, list[tuple[int, bytes]]] = {}
+    for path in sorted(Path(folder).glob("*.safetensors")):
+        tensors = load_file(path)
+        if "ids" in tensors:
+            columns = [tensors[name] for name in sorted(tensors) if name != "ids"]
+            width = {column.shape[1] for column in columns}
+            for place, number in enumerate(tensors["ids"].tolist()):
+                row = b"".join(column[place].tobytes() for column in columns)
+                rows.setdefault(str(sorted(width)), []).append((number, row))
+        else:
+            for name in sorted(tensors):
+                hashes[f"{path.name}/{name}"] = hashlib.sha256(
+                    tensors[name].tobytes()
+                ).hexdigest()[:16]
+    for name, held in rows.items():
+        whole = b"".join(row for _, row in sorted(held))
+        hashes[name] = hashlib.sha256(whole).hexdigest()[:16]
+dense = [value for p in model.out.parameters() for value in p.detach().flatten().tolist()]
+fleet.stop_worker()
+print(json.dumps({"losses": losses, "dense": dense, "hashes": hashes}))
