@@ -78,7 +78,8 @@ class PassingLoader(Generic[B]):
         return self._running
 
     def _run(self) -> Generator[B, None, None]:
-        passes, batches = self._begin(), iter(self._loader)
+        passes = self._begin()
+        batches = self._lookups.try_forward(iter(self._loader))
         trains = self._lookups.model.training and torch.is_grad_enabled()
         if not self._lookups.are_known:
             yield from passes.first(self._lookups.learn(batches), trains=trains)
@@ -103,6 +104,7 @@ class DevicePassing:
         model: torch.nn.Module,
         *,
         ids: IdsOfBatch | None = None,
+        forward: Callable[[B], object] | None = None,
         device: torch.device | str | None = None,
         device_budget: int | None = None,
     ) -> PassingLoader[B]:
@@ -131,8 +133,11 @@ class DevicePassing:
             loader: The batches; each iteration reads them all, into the host's memory.
             model: Whose modules of ``fleet.nn`` look the rows up.
             ids: Returns the ids of a batch: tensors by module, by its path in the model, or by
-                its table's name. If not given, the first batch is watched, and trained without
-                a pass: which of its tensors, or views of them, reach which module.
+                its table's name. If not given, the first batch is watched: which of its
+                tensors, or views of them, reach which module.
+            forward: Computes the model of a batch, as ``lambda batch: model(*batch[:2])``. The
+                first batch is watched by it then, without training. If not given, the first
+                batch is watched while the loop trains it, apart from the others.
             device: Where rows are trained; by default where the model's parameters are.
             device_budget: Bytes that rows with their states may take there; None for no limit.
 
@@ -150,7 +155,7 @@ class DevicePassing:
         def begin() -> DevicePasses:
             return DevicePasses(self._backing(), device=where, budget_bytes=device_budget)
 
-        lookups = BatchLookups(model, ids)
+        lookups = BatchLookups(model, ids, forward)
         return PassingLoader(loader, lookups, begin=begin, stops=self._stops)
 
     def _backing(self) -> PassBacking:

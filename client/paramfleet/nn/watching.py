@@ -5,6 +5,7 @@ A tensor that is computed from a batch is none of its views, and isn't known her
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import chain
 from typing import Any, TypeVar
 
 import torch
@@ -37,17 +38,44 @@ class BatchLookups:
     Args:
         model: Whose modules of ``fleet.nn`` look the rows up.
         ids: Returns the ids of a batch; None to watch the first one.
+        forward: Computes the model of a batch; None if the training loop alone can.
     """
 
-    def __init__(self, model: torch.nn.Module, ids: IdsOfBatch | None) -> None:
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        ids: IdsOfBatch | None,
+        forward: Callable[[Any], object] | None = None,
+    ) -> None:
         self.model = model
         self._ids = ids
+        self._forward = forward
         self._views: list[View] | None = None
 
     @property
     def are_known(self) -> bool:
         """Whether no batch has to be watched."""
         return self._ids is not None or self._views is not None
+
+    def try_forward(self, batches: Iterator[B]) -> Iterator[B]:
+        """Return the batches, with the lookups of the first one noted, if that can be.
+
+        The model computes it in evaluation mode, without gradients: nothing is trained.
+        """
+        if self.are_known or self._forward is None:
+            return batches
+        first = next(batches, None)
+        if first is None:
+            return batches
+        training = [module for module in self.model.modules() if module.training]
+        self.model.eval()
+        try:
+            with torch.no_grad(), self._watching(first):
+                self._forward(first)
+        finally:
+            for module in training:
+                module.training = True
+        return chain([first], batches)
 
     def learn(self, batches: Iterator[B]) -> Generator[B, None, None]:
         """Yield the first of the batches and note its lookups, if they aren't known."""

@@ -27,7 +27,6 @@ parser.add_argument("--skewed", action="store_true", help="ids of a Zipf distrib
 args = parser.parse_args()
 
 
-
 def groups(parameters: Any) -> list[dict[str, Any]]:
     """Rows without weight decay, and dense layers with it."""
     rows, dense = [], []

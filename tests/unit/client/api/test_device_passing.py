@@ -153,6 +153,20 @@ def test_lookups_may_be_said_instead_of_watched(tmp_path: Path) -> None:
     assert passing.saved(tmp_path / "passing") == plain.saved(tmp_path / "plain")
 
 
+def test_a_forward_without_training_may_show_the_lookups() -> None:
+    plain, passing = Process(), Process()
+    batches = batches_of(6)
+    expected = [plain.step(batch) for batch in batches]
+
+    with passing.passing.device_pass(
+        batches, passing.model, forward=lambda batch: passing.model(*batch)
+    ) as loader:
+        losses = [passing.step(batch) for batch in loader]
+
+    assert losses == expected
+    assert passing.model.training
+
+
 def test_a_checkpoint_in_a_pass_has_what_was_trained(tmp_path: Path) -> None:
     batches = batches_of(6)
     plain, passing = Process(), Process()
