@@ -159,11 +159,13 @@ class SparseShard:
         slots = self.find(ids)
         values = np.empty((len(ids), self._dim), np.float32)
         self.pull(ids, values, create=False)
-        states = self.layout.states.new_rows(len(ids))
+        _, _, pitch, first_state = self._rows.layout
+        states = np.empty((len(ids), pitch - first_state), np.float32)
         if states.size:
-            _, _, pitch, first_state = self._rows.layout
             beside = self._rows.floats[first_state:]
-            gather(beside, pitch, slots, states.reshape(-1), states.shape[1])
+            missing = gather(beside, pitch, slots, states.reshape(-1), states.shape[1])
+            if missing:
+                states[slots < 0] = self.layout.states.first
         return values, states
 
     def push(

@@ -174,7 +174,7 @@ class PassBook(Generic[T]):
                 raise PassNotPreparedError(number=number, rank=rank, held=held, named=own.total)
 
     def commit(self) -> list[T]:
-        """Count the next pass as committed; return its pieces in order of ranks, then pieces."""
+        """Count the next pass as committed; return its pieces, sorted by rank and number."""
         self.committed += 1
         return self._take()
 

@@ -15,6 +15,7 @@ from paramfleet_pserver.commands.applying import StepApplier
 from paramfleet_pserver.commands.codec import command_of, from_bytes, to_bytes
 from paramfleet_pserver.commands.geo import ANNOUNCED_ROWS, GeoExchange
 from paramfleet_pserver.commands.machine import Machine
+from paramfleet_pserver.commands.modes import ServerMode
 from paramfleet_pserver.commands.passes import PassMode
 from paramfleet_pserver.commands.records import (
     Announce,
@@ -169,13 +170,14 @@ class History:
         return Message(fields={"kind": kind, **self._pass(deed), "pieces": pieces})
 
     def _prepare(self, deed: Deed) -> Message:
-        random, tensors = np.random.default_rng(deed.seed), {}
+        random = np.random.default_rng(deed.seed)
+        tensors: dict[str, Any] = {}
         routed = route(np.array(deed.ids, np.int64), SHARDS)
         parts: list[dict[str, Any]] = []
         for index, name in enumerate(deed.tables):
             table, num = self._store.find(name), len(deed.ids)
-            about = {"table": name, "writes": table.writes - (deed.step == 6)}
-            about["writes"] = max(0, about["writes"])
+            writes = max(0, table.writes - (deed.step == 6))
+            about: dict[str, Any] = {"table": name, "writes": writes}
             about |= {"updates": table.num_updates + deed.seed % 3, "stepped": deed.guarded}
             if name == "flat":
                 num = SIZE // 2
@@ -300,26 +302,31 @@ def state_of(machine: Machine, *, same_owners: bool) -> Iterator[Any]:
     yield sorted((each.identity, each.num_rows) for each in machine.removals.values())
     yield sorted(machine.gate.committed().items()), machine.max_staleness
     yield sorted(machine.lives.items()), machine.num_members
-    if isinstance(machine.mode, StepApplier):
-        reservoir = machine.mode.reservoir
-        yield machine.mode.version, reservoir.next_step, reservoir.missing()
+    yield from _kept_by(machine.mode)
+    if isinstance(machine.mode, GeoExchange):
+        yield from _news_of(machine.mode, same_owners=same_owners)
+
+
+def _kept_by(mode: ServerMode) -> Iterator[Any]:
+    """Yield what is kept of steps and passes that aren't whole."""
+    if isinstance(mode, StepApplier):
+        reservoir = mode.reservoir
+        yield mode.version, reservoir.next_step, reservoir.missing()
         yield sorted(reservoir._members._left_at.items())
         for step, pushed in sorted(reservoir._pushed.items()):
             for rank, (weight, kept) in sorted(pushed.items()):
                 yield step, rank, weight
                 for part in kept.parts:
                     yield part.content.numbers.rows.tobytes()
-    if isinstance(machine.mode, PassMode):
-        book = machine.mode.book
+    if isinstance(mode, PassMode):
+        book = mode.book
         yield book.committed, book.state
         for held in book.held():
             yield tuple(held)
-            for _, kept in sorted(book._prepared[held.rank].contents.items()):
-                for part in kept.parts:
-                    yield sorted(part.fields().items())
-                    yield b"".join(tensor.tobytes() for tensor in part.tensors().values())
-    if isinstance(machine.mode, GeoExchange):
-        yield from _news_of(machine.mode, same_owners=same_owners)
+            for _, own in sorted(book._prepared[held.rank].contents.items()):
+                for written in own.parts:
+                    yield sorted(written.fields().items())
+                    yield b"".join(each.tobytes() for each in written.tensors().values())
 
 
 def _rows_of(table: SparseTable) -> Iterator[Any]:
