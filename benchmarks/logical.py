@@ -29,7 +29,7 @@ from paramfleet.nn.table_binding import share_tables
 from paramfleet.tables.row_store import RowStore
 from paramfleet.telemetry.step_times import StepTimes
 from paramfleet.training.job import Job
-from paramfleet.training.modes.asynchronous import AsyncMode
+from paramfleet.training.modes.asynchronous.mode import AsyncMode
 from paramfleet.training.modes.base import Mode, ModelTables, collect_tables
 from paramfleet.training.modes.geo.mode import GeoMode
 from paramfleet.training.modes.local import LocalMode
@@ -125,6 +125,7 @@ class LogicalJob:
                 author=author,
                 answering=cast("Any", _NothingAsked()),
                 worker_num=len(self.workers),
+                host="127.0.0.1",
                 times=StepTimes(clock.monotonic),
             )
             kind = GeoMode if mode.name == "geo" else AsyncMode

@@ -8,8 +8,8 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from paramfleet.training.modes.gradients import TableGradient
 from paramfleet.training.modes.outgoing import Outgoing
-from paramfleet.training.modes.sender import TableGradient
 from paramfleet.transport.communicator import Communicator
 from paramfleet.transport.pservers import PServers
 from paramfleet.transport.requests import Author, ReadPlan, write_messages

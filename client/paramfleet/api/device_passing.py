@@ -1,5 +1,6 @@
 """``fleet.device_pass``: rows of many batches on a device while they are trained."""
 
+import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import suppress
 from typing import Generic, Self, TypeVar
@@ -10,8 +11,8 @@ from paramfleet.config.errors import CallOrderError
 from paramfleet.nn.watching import BatchLookups, IdsOfBatch
 from paramfleet.session.session import Session
 from paramfleet.training.collective.errors import WrongModeError
-from paramfleet.training.device_passes import DevicePasses
-from paramfleet.training.modes.backing import PassBacking
+from paramfleet.training.passes.backing import PassBacking
+from paramfleet.training.passes.running import DevicePasses
 
 __all__ = ["DevicePassing", "PassingLoader"]
 
@@ -45,7 +46,8 @@ class PassingLoader(Generic[B]):
         self._lookups = lookups
         self._begin = begin
         self._stops = stops
-        self._running: Generator[B, None, None] | None = None
+        self._running: weakref.ref[Generator[B, None, None]] | None = None
+        """What iterates; a loop that is left lets go of it, which ends the pass."""
 
     def __enter__(self) -> Self:
         """Return itself: a pass that is open at the block's end ends with it."""
@@ -55,7 +57,7 @@ class PassingLoader(Generic[B]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: object
     ) -> None:
         """End the pass: as if the loop had been left, or as one that failed."""
-        running, self._running = self._running, None
+        running = None if self._running is None else self._running()
         if running is None:
             return
         if error is None:
@@ -74,8 +76,9 @@ class PassingLoader(Generic[B]):
         Raises:
             FleetError: as ``fleet.device_pass`` says, with the first batch.
         """
-        self._running = self._run()
-        return self._running
+        running = self._run()
+        self._running = weakref.ref(running)
+        return running
 
     def _run(self) -> Generator[B, None, None]:
         passes = self._begin()
@@ -114,20 +117,27 @@ class DevicePassing:
                 for batch in batches:
                     optimizer.minimize(loss(model(batch)))
 
-        Without it, rows of a process without servers live in the host's memory: each batch's
-        are copied to the device, and their gradients back. With it, all batches are read first;
-        the rows that they look up come to the device together with their optimizer states, are
-        trained there, and go back when the batches are over. The numbers are the same, to the
-        bit on a processor.
+        All batches are read first. The rows that they look up come to the device together with
+        their optimizer states, are trained there, and go back when the batches are over. In one
+        process without servers they come from the host's memory; the numbers are the same as
+        without passes, to the bit on a processor. In a job in gpubox mode they come from the
+        pservers, and go back to all of them or to none, with the dense parameters; one worker
+        trains what sync does. Several workers train a pass together, each with its batches:
+        a row is on the device of worker ``id mod workers``, and gradients are a mean over
+        the examples of all. Each takes one step a batch; one that has no batch any more goes on
+        without.
 
         Where they take more than ``device_budget``, the data is split at a border of batches
         into passes that fit. Rows that two passes of one iteration share stay on the device.
 
         Lookups that train nothing may have any ids. A forward in training may look up ids of
         the batches alone, on the whole pass: an id that is computed in the model must be one of
-        them. ``fleet.save_persistables`` may be called in the loop; ``fleet.load_model`` and
-        ``fleet.remove_rows`` wait for its end. If the loop is left early, what was trained goes
-        back all the same; ``with`` says when.
+        them. ``fleet.load_model`` and ``fleet.remove_rows`` wait for the loop's end; so does
+        ``fleet.save_persistables`` in a job. If the loop is left early, what was trained goes
+        back all the same. If a ``with`` around it ends with an error in a job, nothing does.
+
+        A worker that is restarted in a job runs the same script: batches of passes that are in
+        the pservers are left out, so that each is trained once.
 
         Args:
             loader: The batches; each iteration reads them all, into the host's memory.
@@ -137,18 +147,23 @@ class DevicePassing:
                 tensors, or views of them, reach which module.
             forward: Computes the model of a batch, as ``lambda batch: model(*batch[:2])``. The
                 first batch is watched by it then, without training. If not given, the first
-                batch is watched while the loop trains it, apart from the others.
+                batch is watched while the loop trains it, apart from the others. Several
+                workers need ``ids`` or this.
             device: Where rows are trained; by default where the model's parameters are.
             device_budget: Bytes that rows with their states may take there; None for no limit.
 
         Raises:
             CallOrderError: if iterated before ``distributed_optimizer``.
-            WrongModeError: if iterated in a job: there, rows are on the pservers.
+            WrongModeError: if iterated in a job that isn't in gpubox mode.
             PassOpenError: if iterated during another one.
             OptimizerNotServedError: if the optimizer of a table is none that pservers run.
             DeviceBudgetError: if a single batch takes more than the budget.
             DeviceRoomError: if the device has less memory than a pass needs.
             IdOutsidePassError: in the loop, if a forward in training looks up another id.
+            LookupsUnknownError: if several workers aren't told what batches look up.
+            PassesDifferError: if workers that train together wouldn't do the same.
+            GroupLostError: if another worker ended; pservers have nothing of the pass.
+            ForeignWriteError: if a table was changed since the pass began; nor have they then.
         """
         where = _device_of(model) if device is None else torch.device(device)
 

@@ -105,6 +105,8 @@ class Job:
     pservers: PServers
     author: Author
     worker_num: int
+    host: str
+    """Where other workers reach this one."""
     times: StepTimes
     departure: Departure = field(default_factory=Departure)
     staleness: Staleness = field(default_factory=Staleness)
@@ -201,6 +203,7 @@ def open_job(
         author=author,
         answering=Answering(communicator, pservers, author, departure),
         worker_num=session.worker_num,
+        host=settings.host,
         times=times,
         departure=departure,
         agreement=agreement,

@@ -10,7 +10,7 @@ import torch
 import paramfleet as fleet
 from logical import LogicalJob, LogicalWorker
 from paramfleet.config.strategy import DistributedStrategy
-from paramfleet.training.modes.asynchronous import AsyncMode
+from paramfleet.training.modes.asynchronous.mode import AsyncMode
 from paramfleet.training.modes.geo.mode import GeoMode
 
 FRESH = 3

@@ -17,7 +17,7 @@ from paramfleet.session.backends.base import Backend, Own
 from paramfleet.session.backends.resuming import begin_registered
 from paramfleet.training.job import open_job
 from paramfleet.training.localsgd.over_pservers import LocalSgdMode
-from paramfleet.training.modes.asynchronous import AsyncMode
+from paramfleet.training.modes.asynchronous.mode import AsyncMode
 from paramfleet.training.modes.geo.mode import GeoMode
 from paramfleet.training.modes.gpubox.mode import GpuBoxMode
 from paramfleet.training.modes.sync import SyncMode

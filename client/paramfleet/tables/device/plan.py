@@ -9,7 +9,7 @@ itself would fit, the pass begins anew (``keeps_rows``): all rows are fetched ag
 Sans-io. Shape legend: n = ids of a batch.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +20,6 @@ from paramfleet.tables.device.pass_ids import IdSet
 from paramfleet.tables.device.table import bytes_of
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.tables.spec import TableSpec
-from paramfleet_shared.values.amounts import gigabytes
 
 __all__ = ["BatchIds", "DeviceBudgetError", "PlannedPass", "plan_passes"]
 
@@ -63,18 +62,13 @@ class PlannedPass:
     """Whether rows of the pass before stay on the device."""
     device_bytes: int
     """What rows on the device take from its beginning on."""
+    room: Mapping[str, int]
+    """Rows that there is room for on the device from then on, by table."""
 
     @property
     def num_rows(self) -> int:
         """Return how many rows it has."""
         return sum(map(len, self.ids.values()))
-
-    def __str__(self) -> str:
-        """Say what it is, for a log."""
-        batches = f"batches {self.first} to {self.stop - 1}"
-        return (
-            f"{batches}: {self.num_rows:,} rows, {gigabytes(self.device_bytes)} on the device"
-        )
 
 
 class _Counter:
@@ -111,34 +105,35 @@ def plan_passes(
     *,
     budget_bytes: int | None = None,
     room: Mapping[str, int] | None = None,
-) -> list[PlannedPass]:
-    """Divide batches into passes that fit.
+    first: int = 0,
+) -> Iterator[PlannedPass]:
+    """Divide batches into passes that fit; each is yielded when its last batch is known.
 
     Args:
         batches: In their order; each is looked at once.
         specs: The tables.
         budget_bytes: What rows may take of the device; None for no limit.
         room: Rows that there is room for on the device already, by table.
+        first: The number of the first batch.
 
     Raises:
         DeviceBudgetError: if a batch doesn't fit by itself.
     """
     known = {spec.name: spec for spec in specs}
     capacities, keeps_rows = dict(room or {}), True
-    passes: list[PlannedPass] = []
-    counter, first, stop = _Counter(), 0, 0
+    counter, stop = _Counter(), first
 
-    def end_pass() -> None:
-        if stop > first:
-            taken = _bytes_of(known, capacities)
-            ids, numbers = counter.ids(), counter.numbers
-            passes.append(PlannedPass(first, stop, ids, numbers, keeps_rows, taken))
+    def ended() -> PlannedPass:
+        taken = _bytes_of(known, capacities)
+        ids, numbers = counter.ids(), counter.numbers
+        return PlannedPass(first, stop, ids, numbers, keeps_rows, taken, capacities)
 
-    for number, batch in enumerate(batches):
+    for number, batch in enumerate(batches, start=first):
         counts = counter.try_to_add(batch)
         needed = _larger(capacities, counts)
         if budget_bytes is not None and _bytes_of(known, needed) > budget_bytes:
-            end_pass()
+            if stop > first:
+                yield ended()
             counter, first, keeps_rows = _Counter(), number, True
             counts = counter.try_to_add(batch)
             needed = _larger(capacities, counts)
@@ -154,8 +149,8 @@ def plan_passes(
                 )
         counter.keep()
         capacities, stop = needed, number + 1
-    end_pass()
-    return passes
+    if stop > first:
+        yield ended()
 
 
 def _larger(some: Mapping[str, int], others: Mapping[str, int]) -> dict[str, int]:

@@ -14,8 +14,8 @@ from paramfleet.config.strategy import TrainingMode
 from paramfleet.tables.dense import DenseBlock
 from paramfleet.tables.sparse import SparseTable, table_of
 from paramfleet.training.modes.ahead import Expecting
-from paramfleet.training.modes.backing import PassBacking
 from paramfleet.training.modes.fresh import FreshSteps
+from paramfleet.training.passes.backing import PassBacking
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.tables.spec import TableSpec
 from paramfleet_shared.values.bounds import LARGEST_GRADIENT, MAX_LEARNING_RATE

@@ -22,7 +22,7 @@ from paramfleet.tables.error_feedback import (
     Salts,
     WireFormat,
 )
-from paramfleet.training.modes.sender import TableGradient
+from paramfleet.training.modes.gradients import TableGradient
 from paramfleet.transport.known_ids import KnownIds, Named
 from paramfleet.transport.requests import Read, ReadPlan, Write, dense_slice
 from paramfleet_shared.discovery.placement import Placement

@@ -27,8 +27,8 @@ from paramfleet.training.modes.base import (
     check_gradients,
     learning_rate,
 )
+from paramfleet.training.modes.gradients import StepGradients, TableGradient
 from paramfleet.training.modes.outgoing import Outgoing
-from paramfleet.training.modes.sender import StepGradients, TableGradient
 from paramfleet.training.removals import send_removal
 from paramfleet.transport.requests import Read, ReadPlan, Write, write_messages
 from paramfleet_shared.errors import FleetError

@@ -18,7 +18,7 @@ from paramfleet.model_state.batch_norm import share_statistics
 from paramfleet.tables.sparse import SparseTable
 from paramfleet.training.job import dense_plan, fetch_dense
 from paramfleet.training.modes.ahead import Found, Wanted
-from paramfleet.training.modes.sender import StepGradients
+from paramfleet.training.modes.gradients import StepGradients
 from paramfleet.training.modes.served import ServedMode
 from paramfleet.training.modes.small_tables import MAX_BYTES, SmallTables
 from paramfleet.training.step_totals import StepTotals, ask_total

@@ -24,12 +24,16 @@ parser.add_argument("--budget", type=int, default=0, help="bytes; 0 for no limit
 parser.add_argument("--watch", action="store_true", help="see the ids in the first batch")
 parser.add_argument("--save", default="", help="a folder for the checkpoint at the end")
 parser.add_argument("--skewed", action="store_true", help="ids of a Zipf distribution")
+parser.add_argument("--fewer", type=int, default=0, help="batches that rank 1 doesn't have")
+parser.add_argument("--leaves", type=int, default=0, help="batches before rank 1's loop ends")
+parser.add_argument("--halved", type=int, default=0, help="last batches that are half as long")
 args = parser.parse_args()
 
 
 def groups(parameters: Any) -> list[dict[str, Any]]:
     """Rows without weight decay, and dense layers with it."""
-    rows, dense = [], []
+    rows: list[Any] = []
+    dense: list[Any] = []
     for each in parameters:
         (rows if hasattr(each, "_fleet_table") else dense).append(each)
     return [{"params": rows, "weight_decay": 0.0}, {"params": dense, "weight_decay": 0.01}]
@@ -80,13 +84,18 @@ optimizer = fleet.distributed_optimizer(
 )
 fleet.init_worker()
 
+rank, size = fleet.worker_index(), fleet.worker_num()
+mine = slice(rank * 16 // size, (rank + 1) * 16 // size)
 data = np.random.default_rng(1)
 batches = []
 for number in range(args.steps):
     draw = data.zipf(1.05, (16, 5)) if args.skewed else data.integers(0, 200, (16, 5))
     ids = torch.from_numpy(draw.astype(np.int64))
     rare = ids[:, 4] % 31 if number % 2 else None
-    batches.append((ids[:, 0], ids[:, 1:4], rare, (ids.sum(1) % 3 == 0).float()))
+    batch = (ids[:, 0], ids[:, 1:4], rare, (ids.sum(1) % 3 == 0).float())
+    where = mine if number < args.steps - args.halved else slice(0, 8)
+    batches.append(tuple(None if part is None else part[where] for part in batch))
+batches = batches[: args.steps - rank * args.fewer]
 
 
 def ids_of(batch: Any) -> dict[str, torch.Tensor]:
@@ -98,9 +107,11 @@ losses = []
 for _ in range(args.epochs):
     source: Any = batches
     if args.mode == "gpubox":
-        known = {} if args.watch else {"ids": ids_of}
+        known: dict[str, Any] = {} if args.watch else {"ids": ids_of}
         source = fleet.device_pass(batches, model, device_budget=args.budget or None, **known)
-    for item, seen, rare, label in source:
+    for number, (item, seen, rare, label) in enumerate(source):
+        if rank == 1 and args.leaves and number == args.leaves:
+            break
         loss = torch.nn.functional.binary_cross_entropy_with_logits(
             model(item, seen, rare), label
         )
@@ -110,9 +121,14 @@ for _ in range(args.epochs):
 folder = args.save or "passes-checkpoint"
 fleet.save_persistables(folder)
 hashes: dict[str, str] = {}
+values: dict[str, Any] = {}
 if fleet.is_first_worker():
     from pathlib import Path
 
+    for name in ("items", "rare"):
+        found = fleet.load_rows(folder, name)
+        order = np.argsort(found.ids)
+        values[name] = [found.ids[order].tolist(), found.rows[order].tolist()]
     rows: dict[str, list[tuple[int, bytes]]] = {}
     for path in sorted(Path(folder).glob("*.safetensors")):
         tensors = load_file(path)
@@ -132,4 +148,4 @@ if fleet.is_first_worker():
         hashes[name] = hashlib.sha256(whole).hexdigest()[:16]
 dense = [value for p in model.out.parameters() for value in p.detach().flatten().tolist()]
 fleet.stop_worker()
-print(json.dumps({"losses": losses, "dense": dense, "hashes": hashes}))
+print(json.dumps({"losses": losses, "dense": dense, "hashes": hashes, "values": values}))

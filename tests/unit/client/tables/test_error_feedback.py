@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from paramfleet.tables.error_feedback import Residual, RowResiduals, WireFormat
+from paramfleet.training.modes.gradients import TableGradient
 from paramfleet.training.modes.outgoing import _PUSHES_UNNAMED, Outgoing
-from paramfleet.training.modes.sender import TableGradient
 from paramfleet.transport.requests import ReadPlan, Write, dense_slice, write_messages
 from paramfleet_shared.discovery.placement import Placement
 from paramfleet_shared.errors.served import KnownIdsGoneError, PulledIdsGoneError

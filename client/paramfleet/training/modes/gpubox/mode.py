@@ -86,10 +86,10 @@ class GpuBoxMode(ServedMode):
     @override
     def step(self, *, examples: int) -> None:
         """Step rows and dense tables where they are; no pserver is asked."""
-        del examples  # one batch is the whole batch
+        self._passes.check_step()
         check_gradients(self._tables, step=self._step)
         self.check_rules()
-        self._passes.step()
+        self._passes.step(examples=examples)
         self._step += 1
 
     @override
@@ -107,8 +107,14 @@ class GpuBoxMode(ServedMode):
         return super().remove(table, ids)
 
     @override
+    def finish(self) -> None:
+        self._passes.check_no_pass("finish_training")
+        super().finish()
+
+    @override
     def depart(self) -> None:
         """Leave; of a pass that is open nothing is kept."""
         self._passes.abandon()
         self._passes.release()
+        self._passes.close()
         super().depart()

@@ -1,7 +1,8 @@
 """The passes of one worker: their rows, their steps, and what is written back of them."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -9,19 +10,21 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from paramfleet.tables.device.dense import DenseOnDevice
+from paramfleet.tables.device.shared import SharedSource
 from paramfleet.tables.device.source import DeviceSource
 from paramfleet.tables.device.table import DeviceRows
 from paramfleet.tables.sparse import RowSource
 from paramfleet.training.job import Job
-from paramfleet.training.modes.backing import PassBacking, PassOpenError, WrittenBack
 from paramfleet.training.modes.base import ModelTables, learning_rate
-from paramfleet.training.modes.gpubox.served_rows import DenseWrite, ServedRows
+from paramfleet.training.modes.gpubox.served_rows import DenseWrite, Prepared, ServedRows
 from paramfleet.training.modes.gpubox.wire import DenseNumbers
+from paramfleet.training.passes.backing import PassBacking, PassOpenError, WrittenBack
+from paramfleet.transport.device_group import DeviceGroup, GroupLostError
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.tables.rules.record import Moment
 from paramfleet_shared.tables.spec import TableSpec
 
-__all__ = ["NoPassError", "ServedPasses"]
+__all__ = ["NoPassError", "ServedPasses", "StepTakenError"]
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +37,17 @@ class NoPassError(ContractError):
     sentence = (
         "{what} outside of a pass that trains: in gpubox mode batches are trained inside of "
         "fleet.device_pass(loader, model), which begins while the model is in training mode"
+    )
+
+
+class StepTakenError(ContractError):
+    """Several workers train a pass together, and a batch was to have a second step."""
+
+    code = "contract.step_taken"
+    workers: int
+    sentence = (
+        "a second step in one batch: {workers} workers train a pass together, and all take one "
+        "step a batch"
     )
 
 
@@ -65,6 +79,10 @@ class ServedPasses(PassBacking):
         """Passes that train, and that the script has begun: those too that were skipped."""
         self._trains = False
         self._num_steps = 0
+        self._group: DeviceGroup | None = None
+        """All workers, if there are several."""
+        self._is_stepped = False
+        """Whether the batch has had its step."""
         self._updates: dict[str, int] = {}
         """Steps of each table's optimizer when the pass began."""
         self.is_open = False
@@ -93,6 +111,8 @@ class ServedPasses(PassBacking):
     @override
     def prepare(self, device: torch.device) -> None:
         wait = self._job.communicator.wait
+        if self._job.worker_num > 1 and self._group is None:
+            self._group = self._form_group(device)
         wait(self._served.look())
         self._dense = []
         for block, _ in self._tables.dense:
@@ -101,11 +121,36 @@ class ServedPasses(PassBacking):
             on_device.take(numbers.values, numbers.states, is_stepped=is_stepped)
             self._dense.append(on_device)
 
+    def _form_group(self, device: torch.device) -> DeviceGroup:
+        """Return this worker among all of the job.
+
+        Raises:
+            GroupLostError: if the others don't come.
+        """
+        communicator, author = self._job.communicator, self._job.author
+        own = f"{author.incarnation}-{device.type}"
+        said = communicator.wait(communicator.session.gather("fleet.devices", own.encode()))
+        return DeviceGroup(
+            communicator=communicator,
+            name="devices/" + b".".join(said).decode(),
+            rank=author.rank,
+            size=self._job.worker_num,
+            host=self._job.host,
+            device=device,
+            timeout_s=self._job.pservers.step_timeout_s,
+            clock=communicator.clock,
+        )
+
+    @property
+    @override
+    def group(self) -> DeviceGroup | None:
+        return self._group
+
     @override
     def open(self, *, trains: bool) -> bool:
         self._num_begun += trains
         self.is_repeated = trains and self._num_begun <= self._served.num_passes
-        self.is_open, self._trains = True, trains
+        self.is_open, self._trains, self._is_stepped = True, trains, False
         self._num_steps, self._updates = 0, self._served.updates
         if self.is_repeated:
             log.info("worker.pass_skipped", extra={"number": self._num_begun})
@@ -126,31 +171,72 @@ class ServedPasses(PassBacking):
             if table.name in self._sources:
                 table.bind(self._sources[table.name])
 
-    def step(self) -> None:
-        """Step rows and dense tables by the gradients that are pending.
+    def check_step(self) -> None:
+        """Pass if a step may be taken now.
 
         Raises:
             NoPassError: if no pass is open, or one that doesn't train.
+            StepTakenError: if a batch of several workers has had its step.
         """
         if not (self.is_open and self._trains):
             raise NoPassError(what="a step")
-        if not self.is_repeated:
-            self._step_rows()
-            self._step_dense()
-        self._num_steps += 1
+        if self._group is not None and self._is_stepped:
+            raise StepTakenError(workers=self._group.size)
 
-    def _step_rows(self) -> None:
+    def step(self, *, examples: int) -> None:
+        """Step rows and dense tables by the gradients that are pending.
+
+        Args:
+            examples: Of this worker's batch: several workers weigh their gradients by it.
+        """
+        if self.is_repeated:
+            self._num_steps += 1
+        elif self._group is None:
+            self._step_alone()
+        else:
+            self._step_together(self._group, examples)
+
+    @override
+    def end_batch(self) -> None:
+        if self._group is not None and self._trains and not self._is_stepped:
+            self._step_together(self._group, None)
+        self._is_stepped = False
+
+    def _step_alone(self) -> None:
         for table, group in self._tables.sparse:
             held = table.held()
             if held is not None:
                 ids, grads = held
                 moment = self._moment(table.name, learning_rate(group))
                 self._sources[table.name].step(ids, grads, moment)
-
-    def _step_dense(self) -> None:
         for (_, group), dense in zip(self._tables.dense, self._dense, strict=True):
-            moment = self._moment(dense.spec.name, learning_rate(group))
-            dense.step(moment._replace(first=not dense.is_stepped))
+            dense.step(self._moment_of_dense(dense, group))
+        self._num_steps += 1
+
+    def _step_together(self, group: DeviceGroup, examples: int | None) -> None:
+        """Take part in a step of all workers; None of examples if this one has no gradients."""
+        self._is_stepped = True
+        with self._job.times.during("barrier"):
+            said = group.gather([examples or 0, examples is not None])
+        total = sum(count for count, _ in said)
+        if not any(steps for _, steps in said):
+            return
+        share = (examples or 0) / total if total else 0.0
+        with self._job.times.during("push"):
+            for table, options in self._tables.sparse:
+                source = self._sources[table.name]
+                assert isinstance(source, SharedSource), "made for several workers"
+                held = None if examples is None else table.held()
+                moment = self._moment(table.name, learning_rate(options))
+                source.step_together(held, moment, share=share)
+            for (_, options), dense in zip(self._tables.dense, self._dense, strict=True):
+                moment = self._moment_of_dense(dense, options)
+                dense.step(moment, lambda grads: group.sum(grads * share))
+        self._num_steps += 1
+
+    def _moment_of_dense(self, dense: DenseOnDevice, options: dict[str, Any]) -> Moment:
+        moment = self._moment(dense.spec.name, learning_rate(options))
+        return moment._replace(first=not dense.is_stepped)
 
     def _moment(self, table: str, lr: float) -> Moment:
         number = self._updates[table] + self._num_steps
@@ -179,13 +265,60 @@ class ServedPasses(PassBacking):
             for each in self._dense
         ]
         with self._job.times.during("push"):
-            num_bytes = self._job.communicator.wait(
-                self._served.write(rows, dense, steps=self._num_steps)
-            )
+            num_bytes = self._write_rows(rows, dense)
         for source in self._sources.values():
             source.rows.note_taken()
         num_rows = sum(len(each.ids) for each in rows.values())
         return WrittenBack(rows=num_rows, bytes=num_bytes)
+
+    def _write_rows(self, rows: Mapping[str, DeviceRows], dense: Sequence[DenseWrite]) -> int:
+        """Prepare everywhere, and then commit; return the bytes that this worker sent.
+
+        The worker of rank 0 writes dense tables, which all have, and commits for all.
+        """
+        wait, served, rank = self._job.communicator.wait, self._served, self._job.author.rank
+        error: BaseException | None = None
+        prepared = Prepared([0] * self._job.placement.num_servers, 0)
+        try:
+            prepared = wait(
+                served.prepare(rows, dense if rank == 0 else (), steps=self._num_steps)
+            )
+        except BaseException as failure:  # noqa: BLE001 - the others must not wait
+            error = failure
+        counts = self._agree(error, prepared.counts, "the write-back of a pass")
+        try:
+            if rank == 0:
+                wait(served.commit(counts))
+        except BaseException as failure:  # noqa: BLE001 - the others must not wait
+            error = failure
+        self._agree(error, [], "the commit of a pass")
+        served.note_committed(steps=self._num_steps)
+        return prepared.num_bytes
+
+    def _agree(
+        self, error: BaseException | None, numbers: Sequence[int], operation: str
+    ) -> list[list[int]]:
+        """Return what each worker brings, by rank; raise where one has failed.
+
+        Raises:
+            GroupLostError: if another one has.
+        """
+        said: list[list[float]] = [[error is None, *numbers]]
+        if self._group is not None:
+            said = self._group.gather(said[0])
+        failed = [rank for rank, (is_well, *_) in enumerate(said) if not is_well]
+        if failed and operation == "the write-back of a pass":
+            self._job.communicator.wait(self._served.abort())
+        if error is not None:
+            raise error
+        if failed and self._group is not None:
+            raise GroupLostError(
+                rank=self._group.rank,
+                workers=self._group.size,
+                operation=operation,
+                reason=f"it failed in worker {failed[0]}, which says why",
+            )
+        return [[int(number) for number in each[1:]] for each in said]
 
     @override
     def abandon(self) -> None:
@@ -195,6 +328,13 @@ class ServedPasses(PassBacking):
         if self._trains:
             self._num_begun -= 1
         self.is_open = self.is_repeated = False
+        self.close()
+
+    def close(self) -> None:
+        """Leave the group of the workers: others that wait for this one learn it."""
+        if self._group is not None:
+            self._group.close()
+            self._group = None
 
     @override
     def release(self) -> None:

@@ -6,9 +6,10 @@ all, whenever this worker dies: its next incarnation finds out which (``resolve`
 """
 
 import asyncio
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,11 +27,13 @@ from paramfleet.training.modes.gpubox.wire import (
     pieces_of_rows,
 )
 from paramfleet.transport.pservers import PIECES_AT_ONCE, ends_of
-from paramfleet_shared.errors import IntegrityError
+from paramfleet_shared.errors import FleetError, IntegrityError
 from paramfleet_shared.net.wire.message import Message
 from paramfleet_shared.tables.spec import TableSpec
 
-__all__ = ["DenseWrite", "PassTornError", "ServedRows"]
+__all__ = ["DenseWrite", "PassTornError", "Prepared", "ServedRows"]
+
+log = logging.getLogger(__name__)
 
 
 class PassTornError(IntegrityError):
@@ -55,6 +58,15 @@ class DenseWrite:
     spec: TableSpec
     numbers: DenseNumbers
     is_stepped: bool
+
+
+class Prepared(NamedTuple):
+    """What a worker has prepared."""
+
+    counts: list[int]
+    """By pserver, how many pieces it has."""
+    num_bytes: int
+    """Of all."""
 
 
 @dataclass(slots=True)
@@ -157,20 +169,19 @@ class ServedRows:
             read.put(answers, numbers)
         return numbers, is_stepped
 
-    async def write(
+    async def prepare(
         self, rows: Mapping[str, DeviceRows], dense: Sequence[DenseWrite], *, steps: int
-    ) -> int:
-        """Write a pass back to all pservers, wholly or not at all; return the bytes sent.
+    ) -> Prepared:
+        """Have all pservers keep aside what a pass writes back.
 
         Args:
             rows: What was stepped, by table.
-            dense: The dense tables.
+            dense: The dense tables that this worker writes.
             steps: That the pass has taken.
 
         Raises:
-            ForeignWriteError: if a table was changed since the pass began; nothing is written.
-            CapacityError: if a pserver has no room for new rows; nothing is written.
-            FleetError: if it can't be said whether it was written: the job can't go on.
+            ForeignWriteError: if a table was changed since the pass began.
+            CapacityError: if a pserver has no room for new rows.
         """
         number = self.num_passes + 1
         pieces: list[list[Piece]] = [[] for _ in self._known]
@@ -178,28 +189,40 @@ class ServedRows:
             of_table = self._pieces_of(spec, rows, dense)
             for own, more in zip(pieces, of_table, strict=True):
                 own.extend(more)
+        for server, own in enumerate(pieces):
+            works = self._prepares(server, number, own, steps)
+            await ends_of(works, at_once=PIECES_AT_ONCE)
         num_bytes = sum(piece.num_bytes for own in pieces for piece in own)
-        try:
-            for server, own in enumerate(pieces):
-                works = self._prepares(server, number, own, steps)
-                await ends_of(works, at_once=PIECES_AT_ONCE)
-        except BaseException:
-            await self._abort(number)
-            raise
-        rank = self._job.author.rank
-        fields = {**self._job.author.fields(), "pass": number}
-        commits = [
-            Message(fields={**fields, "pieces": [[rank, len(own)]]}, tensors={})
-            for own in pieces
-        ]
-        await self._job.pservers.call("commit_pass", commits)
-        self.num_passes = number
+        return Prepared([len(own) for own in pieces], num_bytes)
+
+    async def commit(self, counts: Sequence[Sequence[int]]) -> None:
+        """Have all pservers take what all workers have prepared.
+
+        Args:
+            counts: By worker, how many pieces each pserver has.
+
+        Raises:
+            FleetError: if it can't be said whether all have: the job can't go on.
+        """
+        fields = {**self._job.author.fields(), "pass": self.num_passes + 1}
+        messages = []
+        for server in range(len(self._known)):
+            pieces = [[rank, count[server]] for rank, count in enumerate(counts)]
+            messages.append(Message(fields={**fields, "pieces": pieces}, tensors={}))
+        await self._job.pservers.call("commit_pass", messages)
+
+    def note_committed(self, *, steps: int) -> None:
+        """Count the pass as one that all pservers have.
+
+        Args:
+            steps: That it has taken.
+        """
+        self.num_passes += 1
         for known in self._known:
             known.tables = {
                 name: Written(written.writes + 1, written.updates + steps)
                 for name, written in known.tables.items()
             }
-        return num_bytes
 
     def _pieces_of(
         self, spec: TableSpec, rows: Mapping[str, DeviceRows], dense: Sequence[DenseWrite]
@@ -211,6 +234,8 @@ class ServedRows:
                 return pieces_of_dense(
                     spec, each.numbers, placement, is_stepped=each.is_stepped
                 )
+        if spec.kind == "dense":  # another worker writes it
+            return iter([[] for _ in self._known])
         none = DeviceRows(
             np.empty(0, np.int64), np.empty((0, layout_of(spec).pitch), np.float32)
         )
@@ -244,13 +269,13 @@ class ServedRows:
             server, "prepare_pass", fields, tensors=tensors, timeout_s=pservers.call_timeout_s
         )
 
-    async def _abort(self, number: int) -> None:
+    async def abort(self) -> None:
         """Have what was prepared forgotten, where that can be said; else its successor will."""
-        fields = {**self._job.author.fields(), "pass": number}
+        fields = {**self._job.author.fields(), "pass": self.num_passes + 1}
         try:
             await self._job.pservers.call_all("abort_pass", fields)
-        except Exception:  # noqa: BLE001 - why it was aborted is on its way
-            return
+        except FleetError as error:  # why it was aborted is on its way
+            log.info("worker.pass_not_aborted", extra={"reason": str(error)})
 
     async def _read(self, read: RowsRead | DenseRead) -> list[Message]:
         messages = read.messages(self._job.author.fields())

@@ -29,12 +29,11 @@ def test_without_a_budget_all_batches_are_one_pass() -> None:
         "deep": [5, 6],
     }
     assert planned.device_bytes == 3 * WIDE + 2 * DEEP
-    assert str(planned) == "batches 0 to 1: 5 rows, 0.0 GB on the device"
 
 
 def test_data_is_split_before_the_batch_that_would_not_fit() -> None:
     batches = [batch(deep=[1, 2]), batch(deep=[2, 3]), batch(deep=[4]), batch(deep=[3, 5, 6])]
-    planned = plan_passes(batches, TABLES, budget_bytes=3 * DEEP)
+    planned = list(plan_passes(batches, TABLES, budget_bytes=3 * DEEP))
     assert [(each.first, each.stop) for each in planned] == [(0, 2), (2, 3), (3, 4)]
     assert [sorted(each.ids["deep"].ids) for each in planned] == [[1, 2, 3], [4], [3, 5, 6]]
 
@@ -55,12 +54,12 @@ def test_room_that_is_there_counts() -> None:
 def test_a_batch_that_does_not_fit_by_itself_is_refused_by_number() -> None:
     batches = [batch(deep=[1]), batch(deep=[1, 2, 3])]
     with pytest.raises(DeviceBudgetError, match="3 rows of batch 1 take") as caught:
-        plan_passes(batches, TABLES, budget_bytes=2 * DEEP)
+        list(plan_passes(batches, TABLES, budget_bytes=2 * DEEP))
     assert (caught.value.bytes, caught.value.budget) == (3 * DEEP, 2 * DEEP)
 
 
 def test_no_batches_are_no_pass() -> None:
-    assert plan_passes([], TABLES, budget_bytes=1) == []
+    assert not list(plan_passes([], TABLES, budget_bytes=1))
 
 
 IDS = st.lists(st.integers(-3, 12), max_size=6)
@@ -74,10 +73,10 @@ def test_passes_hold_all_batches_in_order_and_never_more_than_the_budget(
     alone = [len(set(wide)) * WIDE + len(set(deep)) * DEEP for wide, deep in data]
     if max(alone, default=0) > budget:
         with pytest.raises(DeviceBudgetError) as caught:
-            plan_passes(batches, TABLES, budget_bytes=budget)
+            list(plan_passes(batches, TABLES, budget_bytes=budget))
         assert alone[caught.value.batch] == caught.value.bytes > budget
         return
-    planned = plan_passes(batches, TABLES, budget_bytes=budget)
+    planned = list(plan_passes(batches, TABLES, budget_bytes=budget))
     assert [number for each in planned for number in range(each.first, each.stop)] == list(
         range(len(batches))
     )

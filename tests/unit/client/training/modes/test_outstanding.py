@@ -2,7 +2,7 @@
 
 import pytest
 
-from paramfleet.training.modes.outstanding import OutstandingSteps
+from paramfleet.training.modes.asynchronous.outstanding import OutstandingSteps
 
 
 def after(*, round_trips_s: list[float], steps_s: list[float], most: int = 16) -> int:

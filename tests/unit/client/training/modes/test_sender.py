@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from paramfleet.config.strategy import TrainingMode
-from paramfleet.training.modes.sender import Sender, StepGradients, TableGradient, merge
+from paramfleet.training.modes.asynchronous.sender import Sender, merge
+from paramfleet.training.modes.gradients import StepGradients, TableGradient
 from paramfleet.transport.communicator import Communicator
 from paramfleet_shared.errors import UnavailableError
 from paramfleet_shared.system.clock import Clock, SystemClock

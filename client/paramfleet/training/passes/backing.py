@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from paramfleet.tables.device.source import DeviceSource
 from paramfleet.tables.device.table import DeviceRows
 from paramfleet.tables.sparse import RowSource
+from paramfleet.transport.device_group import DeviceGroup
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.tables.spec import TableSpec
 
@@ -96,6 +97,15 @@ class PassBacking(ABC):
     @abstractmethod
     def attach(self, sources: Mapping[str, DeviceSource]) -> None:
         """Let lookups and steps use the rows on the device, of these tables."""
+
+    @property
+    def group(self) -> DeviceGroup | None:
+        """Return the workers that train passes together; None where there is one."""
+        return None
+
+    def end_batch(self) -> None:
+        """Take part in the step of the batch that ends, if the others need that."""
+        return  # alone, nobody waits
 
     @abstractmethod
     def commit(self) -> WrittenBack:

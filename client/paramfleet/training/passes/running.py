@@ -13,7 +13,7 @@ The training thread calls it; one other thread reads.
 """
 
 import logging
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,15 +27,17 @@ from numpy.typing import NDArray
 from paramfleet.nn.embedding import Different, SparseModule
 from paramfleet.tables.device.pass_ids import IdSet, PassIds
 from paramfleet.tables.device.plan import BatchIds, PlannedPass, plan_passes
+from paramfleet.tables.device.shared import SharedSource
 from paramfleet.tables.device.source import DeviceSource
 from paramfleet.tables.device.table import DeviceRows, DeviceTable
 from paramfleet.tables.devices import to_device
-from paramfleet.training.modes.backing import PassBacking
+from paramfleet.training.passes.backing import PassBacking
+from paramfleet.training.passes.rounds import SharedRounds
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.system.clock import Clock, SystemClock
 from paramfleet_shared.tables.spec import TableSpec
 
-__all__ = ["DevicePasses", "DeviceRoomError", "Lookups", "PassFacts"]
+__all__ = ["DevicePasses", "DeviceRoomError", "Lookups", "LookupsUnknownError", "PassFacts"]
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +56,17 @@ class DeviceRoomError(ContractError):
     sentence = (
         "{device} has no memory for the {bytes:,} bytes of a pass's rows: give "
         "fleet.device_pass a device_budget below what is free, and it splits the data"
+    )
+
+
+class LookupsUnknownError(ContractError):
+    """Several workers train together, and nobody says what their batches look up."""
+
+    code = "contract.lookups_unknown"
+    workers: int
+    sentence = (
+        "{workers} workers train a pass together, and must know its ids before: give "
+        "fleet.device_pass ids= or forward="
     )
 
 
@@ -144,6 +157,8 @@ class DevicePasses:
         self._budget_bytes = budget_bytes
         self._note_pass = note
         self._sources: dict[str, DeviceSource] = {}
+        self._shared: SharedRounds | None = None
+        """What several workers look up; None where there is one."""
 
     def run(
         self,
@@ -159,7 +174,7 @@ class DevicePasses:
         them when it fails is the backing's.
 
         Args:
-            batches: In their order.
+            batches: In their order. Several workers take as many steps as the one with most.
             lookups: Returns what a batch looks up.
             stops: Returns whether no further batch is wanted.
             trains: Whether the model is in training mode.
@@ -171,41 +186,79 @@ class DevicePasses:
             IdError: if a batch has what can't be an id.
         """
         specs = self._backing.specs()
-        prepared = [
-            [_Lookup(module, ids, module.different(ids)) for module, ids in lookups(batch)]
-            for batch in batches
-        ]
-        planned = plan_passes(
-            map(_ids_of, prepared), list(specs.values()), budget_bytes=self._budget_bytes
-        )
         with self._running(), ThreadPoolExecutor(1, "paramfleet-pass") as reader:
+            prepared = [
+                [_Lookup(module, ids, module.different(ids)) for module, ids in lookups(batch)]
+                for batch in batches
+            ]
+            planned = self._plan(prepared, specs, trains=trains)
             try:
-                building: Future[_Built] | None = None
-                for number, each in enumerate(planned):
-                    facts = PassFacts(
-                        number=number + 1,
-                        passes=len(planned),
-                        batches=each.stop - each.first,
-                        rows=each.num_rows,
-                        device_bytes=each.device_bytes,
-                    )
-                    if not self._backing.open(trains=trains):
-                        continue
-                    built = self._begin(each, specs, facts, building)
-                    building = None
-                    if number + 1 < len(planned) and planned[number + 1].keeps_rows:
-                        building = reader.submit(self._build, planned[number + 1], built.ids)
-                    began = self._clock.monotonic()
-                    for place, ready in enumerate(self._placed(each, prepared)):
-                        if stops():
-                            return
-                        self._begin_batch(each.first + place, prepared, ready)
-                        yield batches[each.first + place]
-                    facts.train_s = self._clock.monotonic() - began
-                    self._end(facts)
+                yield from self._run(batches, prepared, planned, reader, stops, trains=trains)
             finally:
                 for lookup in (lookup for batch in prepared for lookup in batch):
                     lookup.module.expect_nothing()
+
+    def _plan(
+        self,
+        prepared: Sequence[Sequence[_Lookup]],
+        specs: dict[str, TableSpec],
+        *,
+        trains: bool,
+    ) -> list[PlannedPass]:
+        """Return the passes of a run."""
+        budget, group = self._budget_bytes, self._backing.group
+        if group is None:
+            ids = map(_ids_of, prepared)
+            return list(plan_passes(ids, list(specs.values()), budget_bytes=budget))
+        by_table = [_by_table(batch) for batch in prepared]
+        self._shared = SharedRounds(group, list(specs), by_table, trains=trains)
+        return list(self._shared.plans(list(specs.values()), budget_bytes=budget))
+
+    def _run(
+        self,
+        batches: Sequence[B],
+        prepared: Sequence[Sequence[_Lookup]],
+        planned: Sequence[PlannedPass],
+        reader: ThreadPoolExecutor,
+        stops: Callable[[], bool],
+        *,
+        trains: bool,
+    ) -> Generator[B, None, None]:
+        """Yield the batches of all passes, as ``run`` does.
+
+        Several workers take every step together: one that has no batch any more, or whose loop
+        was left, goes on without.
+        """
+        building: Future[_Built] | None = None
+        is_left = False
+        for number, each in enumerate(planned):
+            facts = PassFacts(
+                number=number + 1,
+                passes=len(planned),
+                batches=each.stop - each.first,
+                rows=each.num_rows,
+                device_bytes=each.device_bytes,
+            )
+            if not self._backing.open(trains=trains):
+                continue
+            built = self._begin(each, facts, building)
+            building = None
+            if number + 1 < len(planned) and planned[number + 1].keeps_rows:
+                building = reader.submit(self._build, planned[number + 1], built.ids)
+            began = self._clock.monotonic()
+            for batch in range(each.first, each.stop):
+                is_left = is_left or batch >= len(batches) or stops()
+                if is_left and self._shared is None:
+                    return
+                self._begin_batch(each, batch, prepared[batch] if not is_left else ())
+                if not is_left:
+                    try:
+                        yield batches[batch]
+                    except GeneratorExit:  # the loop was left
+                        is_left = True
+                self._backing.end_batch()
+            facts.train_s = self._clock.monotonic() - began
+            self._end(facts)
 
     def first(
         self, watched: Generator[B, None, None], *, trains: bool = True
@@ -217,11 +270,16 @@ class DevicePasses:
         Args:
             watched: Yields it.
             trains: Whether the model is in training mode.
+
+        Raises:
+            LookupsUnknownError: if several workers train together.
         """
         if not self._backing.only_in_passes:
             yield from watched
             return
         with self._running():
+            if self._backing.group is not None:
+                raise LookupsUnknownError(workers=self._backing.group.size)
             if self._backing.open(trains=trains):
                 for name, spec in self._backing.specs().items():
                     rows = DeviceTable(spec, device=self._device)
@@ -268,11 +326,7 @@ class DevicePasses:
         return _Built(ids, new, self._clock.monotonic() - began)
 
     def _begin(
-        self,
-        planned: PlannedPass,
-        specs: dict[str, TableSpec],
-        facts: PassFacts,
-        building: "Future[_Built] | None",
+        self, planned: PlannedPass, facts: PassFacts, building: "Future[_Built] | None"
     ) -> _Built:
         """Bring the rows of a pass to the device.
 
@@ -289,13 +343,11 @@ class DevicePasses:
         }
         built = self._build(planned, former) if building is None else building.result()
         try:
+            for name, spec in self._backing.specs().items():
+                if name not in self._sources and (self._shared or name in built.ids):
+                    self._sources[name] = self._new_source(spec)
             for name, ids in built.ids.items():
-                source = self._sources.get(name)
-                if source is None:
-                    rows = DeviceTable(specs[name], device=self._device)
-                    source = DeviceSource(rows, self._backing.beneath(name))
-                    self._sources[name] = source
-                source.rows.begin(ids, built.new[name])
+                self._sources[name].rows.begin(ids, built.new[name])
         except torch.OutOfMemoryError as error:
             raise DeviceRoomError(
                 device=str(self._device), bytes=planned.device_bytes
@@ -306,6 +358,14 @@ class DevicePasses:
         facts.begin_s = self._clock.monotonic() - began
         return built
 
+    def _new_source(self, spec: TableSpec) -> DeviceSource:
+        """Return where a table's rows will be."""
+        rows = DeviceTable(spec, device=self._device)
+        group, beneath = self._backing.group, self._backing.beneath(spec.name)
+        if group is None:
+            return DeviceSource(rows, beneath)
+        return SharedSource(rows, beneath, group)
+
     def _end(self, facts: PassFacts) -> None:
         """Write a pass back, and note what it was."""
         began = self._clock.monotonic()
@@ -314,12 +374,28 @@ class DevicePasses:
         log.info("worker.device_pass", extra={**facts.rounded(), "device": str(self._device)})
         self._note_pass(facts)
 
-    def _placed(
-        self, planned: PlannedPass, prepared: Sequence[Sequence[_Lookup]]
-    ) -> Iterator[list[torch.Tensor]]:
-        """Yield the places of the rows of each batch of a pass, on the device, by lookup."""
-        for batch, numbers in enumerate(planned.numbers):
-            yield self._places_in(numbers, prepared[planned.first + batch])
+    def _begin_batch(
+        self, planned: PlannedPass, number: int, lookups: Sequence[_Lookup]
+    ) -> None:
+        """Let the lookups of a batch find what was prepared."""
+        for lookup in lookups:
+            lookup.module.expect_nothing()
+        for lookup in lookups:
+            lookup.module.expect(lookup.ids, lookup.found)
+        numbers = planned.numbers[number - planned.first]
+        if self._shared is not None:
+            for name, source in self._sources.items():
+                assert isinstance(source, SharedSource), "made for several workers"
+                ids = source.rows.ids if name in planned.ids else None
+                source.begin_round(
+                    self._shared.table_round(name, number, ids, numbers.get(name))
+                )
+            return
+        of_table: dict[str, list[tuple[NDArray[np.int64], torch.Tensor]]] = {}
+        for lookup, where in zip(lookups, self._places_in(numbers, lookups), strict=True):
+            of_table.setdefault(lookup.module.table.name, []).append((lookup.unique, where))
+        for name, source in self._sources.items():
+            source.begin_batch(number, of_table.get(name, ()))
 
     def _places_in(
         self, numbers: Mapping[str, NDArray[np.int64]], lookups: Iterable[_Lookup]
@@ -338,31 +414,20 @@ class DevicePasses:
             places.append(to_device(torch.from_numpy(found), self._device))
         return places
 
-    def _begin_batch(
-        self,
-        number: int,
-        prepared: Sequence[Sequence[_Lookup]],
-        places: Sequence[torch.Tensor],
-    ) -> None:
-        """Let the lookups of a batch find what was prepared."""
-        of_table: dict[str, list[tuple[NDArray[np.int64], torch.Tensor]]] = {}
-        for lookup in prepared[number]:
-            lookup.module.expect_nothing()
-        for lookup, where in zip(prepared[number], places, strict=True):
-            lookup.module.expect(lookup.ids, lookup.found)
-            of_table.setdefault(lookup.module.table.name, []).append((lookup.unique, where))
-        for name, source in self._sources.items():
-            source.begin_batch(number, of_table.get(name, ()))
-
     def _release(self) -> None:
         """Give the device's memory back, and let rows come from beneath."""
         self._sources = {}
         self._backing.release()
 
 
-def _ids_of(lookups: Iterable[_Lookup]) -> BatchIds:
-    """Return the ids of a batch by table."""
+def _by_table(lookups: Iterable[_Lookup]) -> dict[str, list[NDArray[np.int64]]]:
+    """Return the ids of each lookup of a batch, int64 [n], by table."""
     of_table: dict[str, list[NDArray[np.int64]]] = {}
     for lookup in lookups:
         of_table.setdefault(lookup.module.table.name, []).append(lookup.unique)
-    return {name: np.concatenate(each) for name, each in of_table.items()}
+    return of_table
+
+
+def _ids_of(lookups: Iterable[_Lookup]) -> BatchIds:
+    """Return the ids of a batch by table."""
+    return {name: np.concatenate(each) for name, each in _by_table(lookups).items()}

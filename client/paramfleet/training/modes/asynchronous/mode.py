@@ -18,9 +18,10 @@ from paramfleet.tables.sparse import SparseTable
 from paramfleet.training.in_place import Change, InPlace, moves_in_place
 from paramfleet.training.job import fetch_dense
 from paramfleet.training.modes.ahead import When
+from paramfleet.training.modes.asynchronous.sender import Sender
 from paramfleet.training.modes.base import learning_rate
 from paramfleet.training.modes.fresh import FreshSteps
-from paramfleet.training.modes.sender import Sender, StepGradients
+from paramfleet.training.modes.gradients import StepGradients
 from paramfleet.training.modes.served import ServedMode
 from paramfleet.transport.requests import ReadPlan, Write
 from paramfleet_shared.net.wire.message import Message

@@ -9,7 +9,7 @@ more steps than a round trip needs.
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -18,13 +18,14 @@ from numpy.typing import NDArray
 
 from paramfleet.config.strategy import TrainingMode
 from paramfleet.tables.sparse import merge_pending
-from paramfleet.training.modes.outstanding import OutstandingSteps
+from paramfleet.training.modes.asynchronous.outstanding import OutstandingSteps
+from paramfleet.training.modes.gradients import StepGradients, TableGradient
 from paramfleet.transport.communicator import Communicator
 from paramfleet.transport.in_flight import PUSHES_AT_ONCE, InFlight, Underway
 from paramfleet_shared.system.clock import Clock
-from paramfleet_shared.tables.rows.batch import RowBatch, RowIds
+from paramfleet_shared.tables.rows.batch import RowBatch
 
-__all__ = ["Sender", "StepGradients", "TableGradient", "merge"]
+__all__ = ["Sender", "merge"]
 
 _POLL_S = 0.01
 """Seconds of one of ``send_wait_times`` waits; Fleet's value."""
@@ -34,32 +35,6 @@ _MOST_WAITING = 16
 
 _LARGE_QUEUE = 2
 """Steps that wait at most where one may take gigabytes."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TableGradient:
-    """One table's part of a step: float32 [U, D] of ``rows``, or a dense [P]."""
-
-    name: str
-    rows: RowIds | None
-    grads: NDArray[np.float32]
-    lr: float
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StepGradients:
-    """What one step, or several merged ones, pushes."""
-
-    step: int
-    """The last step that is in it, counted from 0."""
-    examples: int
-    parts: tuple[TableGradient, ...]
-    first: int | None = None
-    """The first step that is in it, if pushes of steps before may still be on their way."""
-
-    def rates(self) -> tuple[float, ...]:
-        """Return the learning rate of each part."""
-        return tuple(part.lr for part in self.parts)
 
 
 def merge(steps: Sequence[StepGradients], *, by_id: bool = False) -> StepGradients:
