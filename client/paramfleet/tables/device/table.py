@@ -67,6 +67,11 @@ class DeviceTable:
         return self._ids
 
     @property
+    def capacity(self) -> int:
+        """Return how many rows there is room for."""
+        return len(self._rows)
+
+    @property
     def num_bytes(self) -> int:
         """Return the device's memory in use."""
         return bytes_of(self.spec, len(self._rows))

@@ -75,6 +75,21 @@ class PassBacking(ABC):
         """
         del device  # alone, rows are where they were
 
+    def kept(self, device: torch.device) -> dict[str, DeviceSource]:
+        """Return rows that are on the device since former passes, if they are current.
+
+        Called after ``prepare``.
+
+        Args:
+            device: Where rows will be.
+        """
+        del device
+        return {}  # alone, rows may have been trained without passes
+
+    def keep(self, sources: Mapping[str, DeviceSource]) -> None:
+        """Let rows of passes that have ended stay on the device for the next ones."""
+        del sources
+
     def open(self, *, trains: bool) -> bool:
         """Begin a pass; return False if its batches are to be left out, since it was trained.
 

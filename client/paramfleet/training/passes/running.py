@@ -209,10 +209,19 @@ class DevicePasses:
         budget, group = self._budget_bytes, self._backing.group
         if group is None:
             ids = map(_ids_of, prepared)
-            return list(plan_passes(ids, list(specs.values()), budget_bytes=budget))
+            return list(
+                plan_passes(ids, list(specs.values()), budget_bytes=budget, room=self._room)
+            )
         by_table = [_by_table(batch) for batch in prepared]
         self._shared = SharedRounds(group, list(specs), by_table, trains=trains)
-        return list(self._shared.plans(list(specs.values()), budget_bytes=budget))
+        return list(
+            self._shared.plans(list(specs.values()), budget_bytes=budget, room=self._room)
+        )
+
+    @property
+    def _room(self) -> dict[str, int]:
+        """Return how many rows there is room for on the device already, by table."""
+        return {name: source.rows.capacity for name, source in self._sources.items()}
 
     def _run(
         self,
@@ -303,6 +312,7 @@ class DevicePasses:
     def _running(self) -> Generator[None, None, None]:
         """Let rows go back at the end of the block; a loop that is left is no failure."""
         self._backing.prepare(self._device)
+        self._sources = self._backing.kept(self._device)
         try:
             yield
         except BaseException as error:
@@ -313,6 +323,7 @@ class DevicePasses:
             raise
         else:
             self._backing.commit()
+            self._backing.keep(self._sources)
         finally:
             self._release()
 

@@ -83,6 +83,8 @@ class ServedPasses(PassBacking):
         """All workers, if there are several."""
         self._is_stepped = False
         """Whether the batch has had its step."""
+        self._kept: dict[str, DeviceSource] = {}
+        """Rows that are on the device since the last passes."""
         self._updates: dict[str, int] = {}
         """Steps of each table's optimizer when the pass began."""
         self.is_open = False
@@ -113,7 +115,8 @@ class ServedPasses(PassBacking):
         wait = self._job.communicator.wait
         if self._job.worker_num > 1 and self._group is None:
             self._group = self._form_group(device)
-        wait(self._served.look())
+        if not wait(self._served.look()):
+            self._kept = {}
         self._dense = []
         for block, _ in self._tables.dense:
             on_device = DenseOnDevice(block, self._specs[block.name], device=device)
@@ -140,6 +143,16 @@ class ServedPasses(PassBacking):
             timeout_s=self._job.pservers.step_timeout_s,
             clock=communicator.clock,
         )
+
+    @override
+    def kept(self, device: torch.device) -> dict[str, DeviceSource]:
+        kept, self._kept = self._kept, {}
+        return kept if all(each.rows.device == device for each in kept.values()) else {}
+
+    @override
+    def keep(self, sources: Mapping[str, DeviceSource]) -> None:
+        if self._group is not None or self._job.worker_num == 1:
+            self._kept = dict(sources)
 
     @property
     @override
@@ -332,6 +345,7 @@ class ServedPasses(PassBacking):
 
     def close(self) -> None:
         """Leave the group of the workers: others that wait for this one learn it."""
+        self._kept = {}
         if self._group is not None:
             self._group.close()
             self._group = None

@@ -122,13 +122,18 @@ class ServedRows:
         elif any(state.fields["held"] for state in states):
             await self._job.pservers.call_all("abort_pass", {**author, "pass": newest + 1})
 
-    async def look(self) -> None:
-        """Learn how far all tables have come."""
+    async def look(self) -> bool:
+        """Learn how far all tables have come; return whether that was known.
+
+        Rows that this worker has are the pservers' then, as it wrote them back.
+        """
+        before = [dict(known.tables) for known in self._known]
         for spec in self._specs.values():
             read: RowsRead | DenseRead = DenseRead(spec, slice(0, 0), self._job.placement)
             if spec.kind == "sparse":
                 read = RowsRead(spec, np.empty(0, np.int64), self._job.placement)
             self._note(spec.name, await self._read(read))
+        return before == [known.tables for known in self._known]
 
     async def read_rows(self, table: str, ids: NDArray[np.int64]) -> DeviceRows:
         """Return rows as they are, new ones where there is none.
