@@ -168,7 +168,9 @@ class DevicePassing:
         where = _device_of(model) if device is None else torch.device(device)
 
         def begin() -> DevicePasses:
-            return DevicePasses(self._backing(), device=where, budget_bytes=device_budget)
+            note = self._session.progress.note_pass
+            backing = self._backing()
+            return DevicePasses(backing, device=where, budget_bytes=device_budget, note=note)
 
         lookups = BatchLookups(model, ids, forward)
         return PassingLoader(loader, lookups, begin=begin, stops=self._stops)

@@ -15,6 +15,7 @@ from paramfleet.telemetry.step_times import PHASES
 from paramfleet.telemetry.traffic import Traffic
 from paramfleet.training.modes.base import learning_rate
 from paramfleet.training.optimizer import DistributedOptimizer
+from paramfleet.training.passes.running import PassFacts
 from paramfleet_shared.discovery.records import Member
 from paramfleet_shared.net.access import gate_of
 from paramfleet_shared.net.admin import AdminServer
@@ -44,6 +45,17 @@ _LOCALSGD = {
     "k_steps": "LocalSGD: steps from one exchange to the next, as chosen last.",
 }
 
+_PASS = {
+    "rows": "Rows of the last pass with rows on a device.",
+    "hit_share": "Part of them that was on the device already.",
+    "device_bytes": "Memory of the device that rows took in it.",
+    "written": "Rows that it wrote back.",
+    "build_s": "Seconds that reading its rows took, most of it beside the pass before.",
+    "begin_s": "Seconds that training waited for them.",
+    "train_s": "Seconds of its batches.",
+    "end_s": "Seconds that the write-back took.",
+}
+
 _MAX_METRICS = 16
 """Names of further metrics that a worker may report."""
 
@@ -69,6 +81,8 @@ class Progress:
         self._examples_per_s: float | None = None
         self._reported: dict[str, float] = {}
         self._noted: dict[str, Any] = {}
+        self._pass_facts: PassFacts | None = None
+        self._num_passes = 0
         self._metrics = MetricRegistry()
         for name, sentence in _GAUGES.items():
             gauge = self._metrics.gauge(f"worker_{name}", sentence)
@@ -112,6 +126,9 @@ class Progress:
         for name, sentence in _LOCALSGD.items():
             gauge = self._metrics.gauge(f"worker_localsgd_{name}", sentence)
             gauge.set_function(partial(self._measure_apart, name))
+        for name, sentence in _PASS.items():
+            gauge = self._metrics.gauge(f"worker_pass_{name}", sentence)
+            gauge.set_function(partial(self._measure_pass, name))
         self._examples = self._metrics.counter(
             "worker_examples", "Examples that were reported as trained on."
         )
@@ -123,6 +140,9 @@ class Progress:
     def watch_traffic(self, traffic: Traffic) -> None:
         """Show the bytes that this counts."""
         self._traffic = traffic
+
+    def _measure_pass(self, name: str) -> float:
+        return 0.0 if self._pass_facts is None else float(getattr(self._pass_facts, name))
 
     def report(
         self, *, loss: float, examples: int, metrics: Mapping[str, float] | None = None
@@ -141,6 +161,12 @@ class Progress:
     def note(self, **facts: Any) -> None:
         """Tell these too from now on."""
         self._noted = {**self._noted, **facts}
+
+    def note_pass(self, facts: PassFacts) -> None:
+        """Note a pass with rows on a device that has ended."""
+        self._pass_facts = facts
+        self._num_passes += 1
+        self.note(device_pass={**facts.rounded(), "ended": self._num_passes})
 
     def facts(self) -> dict[str, Any]:
         """Return what changes while training.

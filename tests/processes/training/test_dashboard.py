@@ -373,3 +373,27 @@ def test_a_person_steers_the_job_in_a_terminal(job: tuple[Any, Any], tmp_path: P
     assert paramfleet(running, "pause").stdout == "paused\n"
     admin.wait(lambda said: said["state"] == "paused")
     assert paramfleet(running, "resume").stdout == "resumed\n"
+
+
+def test_a_person_sees_the_passes_of_each_worker(
+    jobs: Any, browser: Any, tmp_path: Path
+) -> None:
+    from playwright.sync_api import expect  # noqa: PLC0415 - only with a browser
+
+    args = ("--asks", "--save", str(tmp_path / "checkpoint"))
+    running = jobs.start("train_passes.py", *args, workers=2, servers=1)
+    for rank in (0, 1):
+        running.wait_for(f"worker{rank}", "an epoch ended")
+    admin = running.admin()
+    page = browser.new_context(viewport={"width": 1280, "height": 900}).new_page()
+
+    page.goto(paramfleet(running, "page").stdout.strip())
+
+    expect(page.locator("#passes tbody tr")).to_have_count(2, timeout=15_000)
+    expect(page.locator("#passes tbody tr").first).to_contain_text("100 %", timeout=15_000)
+    assert "stayed on the device" in page.inner_text("#passes")
+    assert violations(page) == []
+    shot(page, "passes")
+    admin.post("end")
+    ended = running.end()
+    assert ended.codes == dict.fromkeys(running.pids, 0), ended.story()

@@ -61,6 +61,17 @@ def test_the_others_go_on_when_a_worker_has_no_batch_any_more(
     assert_near(together, alone)
 
 
+def test_a_worker_that_has_finished_goes_along_with_the_others(
+    jobs: Any, tmp_path: Path
+) -> None:
+    args = ["--optimizer=momentum", "--fewer=12", "--halved=12", "--epochs=3"]
+    alone = result_of(jobs, tmp_path / "alone", *args)
+
+    together = result_of(jobs, tmp_path / "together", *args, "--shorter=2", workers=2)
+
+    assert_near(together, alone)
+
+
 def assert_near(together: dict[str, Any], alone: dict[str, Any]) -> None:
     """Pass if rows and dense values are equal but for the order of sums."""
     np.testing.assert_allclose(together["dense"], alone["dense"], rtol=0, atol=1e-6)

@@ -30,6 +30,10 @@ from paramfleet_shared.tables.spec import TableSpec
 __all__ = ["PassesDifferError", "SharedRounds"]
 
 
+_FINISHED = -1.0
+"""What a worker says that has finished its training."""
+
+
 class PassesDifferError(ContractError):
     """Workers that train together would not do the same."""
 
@@ -46,7 +50,8 @@ class SharedRounds:
         group: The workers.
         tables: The names of all tables of rows, in an order that all workers have.
         batches: Of this worker: by table, the ids of each lookup, each id once.
-        trains: Whether the model is in training mode.
+        trains: Whether the model is in training mode; None of a worker that has finished its
+            training, and takes part for the others.
 
     Raises:
         PassesDifferError: if it is in some workers alone.
@@ -58,14 +63,19 @@ class SharedRounds:
         tables: Sequence[str],
         batches: Sequence[Mapping[str, Sequence[NDArray[np.int64]]]],
         *,
-        trains: bool,
+        trains: bool | None,
     ) -> None:
         self._group = group
-        said = group.gather([len(batches), trains])
-        if len({each[1] for each in said}) > 1:
-            training = [rank for rank, (_, does) in enumerate(said) if does]
-            what = f"workers {training} begin a pass in training mode, and the others don't"
+        said = group.gather([len(batches), _FINISHED if trains is None else trains])
+        others = {does for _, does in said if does != _FINISHED}
+        if len(others) > 1:
+            training = [rank for rank, (_, does) in enumerate(said) if does == 1]
+            what = f"workers {training} begin a pass in training mode, and others don't"
             raise PassesDifferError(rank=group.rank, what=what)
+        self.all_finished = not others
+        """Whether no worker trains any more."""
+        self.trains = others == {1}
+        """Whether the model is in training mode in the workers that do."""
         self.count = int(max(each[0] for each in said))
         """R"""
         self._own = [

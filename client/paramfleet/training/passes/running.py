@@ -166,7 +166,7 @@ class DevicePasses:
         lookups: Lookups[B],
         stops: Callable[[], bool] = lambda: False,
         *,
-        trains: bool = True,
+        trains: bool | None = True,
     ) -> Generator[B, None, None]:
         """Yield batches, with the rows of each on the device until the next one.
 
@@ -177,7 +177,8 @@ class DevicePasses:
             batches: In their order. Several workers take as many steps as the one with most.
             lookups: Returns what a batch looks up.
             stops: Returns whether no further batch is wanted.
-            trains: Whether the model is in training mode.
+            trains: Whether the model is in training mode; None of a worker that has finished
+                its training, and has no batches.
 
         Raises:
             OptimizerNotServedError: if rows are stepped by no rule of the pservers.
@@ -192,8 +193,9 @@ class DevicePasses:
                 for batch in batches
             ]
             planned = self._plan(prepared, specs, trains=trains)
+            does = bool(trains) if self._shared is None else self._shared.trains
             try:
-                yield from self._run(batches, prepared, planned, reader, stops, trains=trains)
+                yield from self._run(batches, prepared, planned, reader, stops, trains=does)
             finally:
                 for lookup in (lookup for batch in prepared for lookup in batch):
                     lookup.module.expect_nothing()
@@ -203,7 +205,7 @@ class DevicePasses:
         prepared: Sequence[Sequence[_Lookup]],
         specs: dict[str, TableSpec],
         *,
-        trains: bool,
+        trains: bool | None,
     ) -> list[PlannedPass]:
         """Return the passes of a run."""
         budget, group = self._budget_bytes, self._backing.group
@@ -268,6 +270,18 @@ class DevicePasses:
                 self._backing.end_batch()
             facts.train_s = self._clock.monotonic() - began
             self._end(facts)
+
+    def go_along(self) -> bool:
+        """Take part, without batches, in a run of workers that train on.
+
+        Of a worker that has finished its training, and still has rows of the others.
+
+        Returns:
+            Whether there was one: no worker trains any more else.
+        """
+        for _ in self.run(list[None](), lambda _: (), trains=None):
+            pass
+        return self._shared is not None and not self._shared.all_finished
 
     def first(
         self, watched: Generator[B, None, None], *, trains: bool = True

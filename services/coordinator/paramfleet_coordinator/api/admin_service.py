@@ -174,6 +174,7 @@ class AdminService:
                     "samples_per_s": None if member["done"] else sample.get("samples_per_s"),
                     "staleness": facts.get("staleness"),
                     "staleness_counts": facts.get("staleness_counts", {}),
+                    "device_pass": facts.get("device_pass"),
                     "split": sample.get("split", {}),
                     "step_ms": sample.get("step_ms", {}),
                     "call_ms": sample.get("call_ms"),

@@ -275,6 +275,16 @@ function drawTables(status) {
       w.loss, w.staleness, w.step_ms.p50 ?? null, w.last_seen_s, w.lag_reason,
     ]),
   );
+  const passes = status.workers.filter((w) => w.device_pass);
+  at("passes-section").hidden = !passes.length;
+  charts.table(
+    at("passes"), "the last pass of each worker that has ended",
+    ["rank", "passes", "batches", "rows", "stayed on the device", "written back", "device bytes", "build s", "begin s", "train s", "end s"],
+    passes.map(({ rank, device_pass: p }) => [
+      rank, p.ended, p.batches, p.rows, `${Math.round(100 * p.hit_share)} %`, p.written,
+      p.device_bytes, p.build_s, p.begin_s, p.train_s, p.end_s,
+    ]),
+  );
   charts.table(
     at("servers"), "one row a server",
     ["index", "host", "state", "requests/s", "ms a request", "rows", "bytes", "waits for workers"],

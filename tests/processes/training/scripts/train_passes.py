@@ -22,9 +22,11 @@ parser.add_argument("--steps", type=int, default=12)
 parser.add_argument("--epochs", type=int, default=2)
 parser.add_argument("--budget", type=int, default=0, help="bytes; 0 for no limit")
 parser.add_argument("--watch", action="store_true", help="see the ids in the first batch")
+parser.add_argument("--asks", action="store_true", help="go on until an operator ends it")
 parser.add_argument("--save", default="", help="a folder for the checkpoint at the end")
 parser.add_argument("--skewed", action="store_true", help="ids of a Zipf distribution")
 parser.add_argument("--fewer", type=int, default=0, help="batches that rank 1 doesn't have")
+parser.add_argument("--shorter", type=int, default=0, help="epochs that rank 1 doesn't take")
 parser.add_argument("--leaves", type=int, default=0, help="batches before rank 1's loop ends")
 parser.add_argument("--halved", type=int, default=0, help="last batches that are half as long")
 args = parser.parse_args()
@@ -104,7 +106,10 @@ def ids_of(batch: Any) -> dict[str, torch.Tensor]:
 
 
 losses = []
-for _ in range(args.epochs):
+epochs = range(10_000 if args.asks else args.epochs - rank * args.shorter)
+for _ in epochs:
+    if args.asks and fleet.should_stop():
+        break
     source: Any = batches
     if args.mode == "gpubox":
         known: dict[str, Any] = {} if args.watch else {"ids": ids_of}
@@ -117,6 +122,7 @@ for _ in range(args.epochs):
         )
         optimizer.minimize(loss)
         losses.append(loss.item())
+    print("an epoch ended", flush=True)
 
 folder = args.save or "passes-checkpoint"
 fleet.save_persistables(folder)

@@ -21,6 +21,7 @@ from paramfleet.training.modes.ahead import Expecting, Wanted
 from paramfleet.training.modes.base import ModelTables, check_gradients
 from paramfleet.training.modes.gpubox.passes import NoPassError, ServedPasses
 from paramfleet.training.modes.served import ServedMode
+from paramfleet.training.passes.running import DevicePasses
 
 __all__ = ["GpuBoxMode"]
 
@@ -108,7 +109,12 @@ class GpuBoxMode(ServedMode):
 
     @override
     def finish(self) -> None:
+        """End as every served mode, once no worker trains any more: each has others' rows."""
         self._passes.check_no_pass("finish_training")
+        if self._job.worker_num > 1:
+            alongside = DevicePasses(self._passes, device=self._passes.device)
+            while alongside.go_along():
+                pass
         super().finish()
 
     @override

@@ -87,6 +87,8 @@ class ServedPasses(PassBacking):
         """Rows that are on the device since the last passes."""
         self._updates: dict[str, int] = {}
         """Steps of each table's optimizer when the pass began."""
+        self.device = torch.device("cpu")
+        """Where rows of passes were last."""
         self.is_open = False
         self.is_repeated = False
         """Whether the pass that is open was trained by a former incarnation."""
@@ -112,7 +114,7 @@ class ServedPasses(PassBacking):
 
     @override
     def prepare(self, device: torch.device) -> None:
-        wait = self._job.communicator.wait
+        wait, self.device = self._job.communicator.wait, device
         if self._job.worker_num > 1 and self._group is None:
             self._group = self._form_group(device)
         if not wait(self._served.look()):
