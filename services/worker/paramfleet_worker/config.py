@@ -82,7 +82,8 @@ class LaunchSettings(SecuritySettings):
     """Collective mode: workers on each machine; empty is one for each of --gpus."""
 
     gpus: str = ""
-    """Collective mode: the GPUs of this machine to use, with commas between."""
+    """The GPUs of this machine to use, one a worker, with commas between. With pservers beside,
+    as in gpubox mode, each worker sees its own alone; without, it is collective mode."""
 
     ips: str = ""
     """Collective mode on several machines: their addresses, with commas between; the first
@@ -102,6 +103,7 @@ class LaunchSettings(SecuritySettings):
         if self.collective:
             self._check_collective()
             return
+        self._check_gpus()
         given = {n: getattr(self, n) for n in ("servers", "workers", "coordinator", "redis")}
         several = any(given[name] for name in ("servers", "workers", "coordinator"))
         if self.on == "ray" and several:
@@ -116,7 +118,21 @@ class LaunchSettings(SecuritySettings):
     @property
     def collective(self) -> bool:
         """Tell whether the job has no servers: torch's agent starts its workers."""
-        return bool(self.gpus or self.ips or self.nproc_per_node)
+        served = bool(self.server_num or self.servers)
+        return bool(self.ips or self.nproc_per_node or (self.gpus and not served))
+
+    @property
+    def gpus_of_workers(self) -> tuple[str, ...]:
+        """Return the numbers of the GPUs, one for each worker of this machine.
+
+        Raises:
+            SettingError: if they aren't numbers, each once.
+        """
+        gpus = [gpu.strip() for gpu in self.gpus.split(",")] if self.gpus else []
+        if not all(gpu.isdigit() for gpu in gpus) or len(set(gpus)) != len(gpus):
+            rule = "numbers of GPUs, each once, with commas between"
+            raise SettingError(name="gpus", value=self.gpus, rule=rule)
+        return tuple(gpus)
 
     def job_settings(self, redis: str) -> JobSettings:
         """Return what the job's processes have of these.
@@ -137,6 +153,22 @@ class LaunchSettings(SecuritySettings):
         """Tell whether the options name the machines of the job."""
         return bool(self.servers)
 
+    def _check_gpus(self) -> None:
+        """Refuse GPUs that aren't one for each worker.
+
+        Raises:
+            SettingError: naming them.
+        """
+        gpus = self.gpus_of_workers
+        if not gpus:
+            return
+        if self.on == "ray":
+            rule = "left out with --on ray, where --ray_gpus says how many a worker has"
+            raise SettingError(name="gpus", value=self.gpus, rule=rule)
+        if not self.workers and self.worker_num not in {None, len(gpus)}:
+            rule = f"left out, or {len(gpus)}, with --gpus {self.gpus}: a worker has one GPU"
+            raise SettingError(name="worker_num", value=self.worker_num, rule=rule)
+
     def _check_collective(self) -> None:
         """Refuse what the other kind of job has.
 
@@ -155,10 +187,7 @@ class LaunchSettings(SecuritySettings):
             if value:
                 rule = f"left out with --{own}: a collective job has workers and nothing else"
                 raise SettingError(name=name, value=value, rule=rule)
-        gpus = [gpu.strip() for gpu in self.gpus.split(",")] if self.gpus else []
-        if not all(gpu.isdigit() for gpu in gpus) or len(set(gpus)) != len(gpus):
-            rule = "numbers of GPUs, each once, with commas between"
-            raise SettingError(name="gpus", value=self.gpus, rule=rule)
+        gpus = self.gpus_of_workers
         if gpus and self.nproc_per_node not in {None, len(gpus)}:
             rule = f"left out, or {len(gpus)}, with --gpus {self.gpus}: a worker has one GPU"
             raise SettingError(name="nproc_per_node", value=self.nproc_per_node, rule=rule)

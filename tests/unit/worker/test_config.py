@@ -34,7 +34,7 @@ def test_no_server_or_no_worker_is_no_job(name: str) -> None:
 @pytest.mark.parametrize(
     ("given", "clash"),
     [
-        ({"gpus": "0,1"}, {"server_num": 2}),
+        ({"gpus": "0,1"}, {"elastic": True}),
         ({"nproc_per_node": 2}, {"elastic": True}),
         ({"ips": "h1,h2"}, {"coordinator": "h1:7000"}),
         ({"gpus": "0"}, {"redis": "redis://h1"}),
@@ -54,6 +54,16 @@ def test_options_of_both_kinds_of_job_are_both_named(
 def test_gpus_are_numbers_each_once(gpus: str) -> None:
     with pytest.raises(SettingError, match="numbers of GPUs"):
         LaunchSettings(gpus=gpus)
+    with pytest.raises(SettingError, match="numbers of GPUs"):
+        LaunchSettings(gpus=gpus, server_num=1)
+
+
+def test_gpus_beside_pservers_are_one_for_each_worker() -> None:
+    assert not LaunchSettings(gpus="0,3", server_num=1).collective
+    with pytest.raises(SettingError, match=r"worker_num = 3: must be left out, or 2, with --gpus 0,3"):
+        LaunchSettings(gpus="0,3", server_num=1, worker_num=3)
+    with pytest.raises(SettingError, match="--ray_gpus says how many"):
+        LaunchSettings(gpus="0,3", server_num=1, on="ray")
 
 
 def test_workers_without_servers_are_a_collective_job() -> None:

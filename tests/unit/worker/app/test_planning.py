@@ -150,6 +150,28 @@ def test_logs_have_the_names_that_fleet_users_know(
     assert planned.log_of(ProcessName("worker", 3)) == tmp_path / "workerlog.3"
 
 
+def test_each_worker_beside_pservers_sees_its_own_gpu(reservations: PortReservations) -> None:
+    planned = plan(reservations, server_num=2, gpus="1,3")
+
+    seen = {
+        name.label: planned.environment_of(name, {})["CUDA_VISIBLE_DEVICES"]
+        for name in planned.names
+    }
+
+    assert seen == {
+        "coordinator 0": "",
+        "pserver 0": "",
+        "pserver 1": "",
+        "worker 0": "1",
+        "worker 1": "3",
+    }
+
+
+def test_a_machine_has_as_many_gpus_as_workers(reservations: PortReservations) -> None:
+    with pytest.raises(TopologyError, match="this machine has 2 workers of the job"):
+        plan(reservations, gpus="0", **SEVERAL)
+
+
 def test_the_environment_adds_to_what_is_inherited(reservations: PortReservations) -> None:
     planned = plan(reservations)
 

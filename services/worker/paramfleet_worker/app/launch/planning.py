@@ -94,6 +94,8 @@ class LaunchPlan:
     """Whether the job goes on without workers that die."""
     checkpoint_dirs: str = ""
     """The folders of checkpoints that were given."""
+    gpus: tuple[str, ...] = ()
+    """The numbers of the GPUs of this machine's workers, in their order; empty hides none."""
 
     @property
     def alone(self) -> bool:
@@ -153,7 +155,14 @@ class LaunchPlan:
         runtime = runtime_environment(inherited, num_cores=cores or 1, num_local_roles=roles)
         dirs = _checkpoint_dirs(self.checkpoint_dirs, inherited)
         more = {"PARAMFLEET_CHECKPOINT_DIRS": dirs} if dirs else {}
+        if self.gpus:
+            more["CUDA_VISIBLE_DEVICES"] = self._gpu_of(name)
         return {**inherited, **runtime, **role_environment(name, self.facts), **more}
+
+    def _gpu_of(self, name: ProcessName) -> str:
+        """Return the GPU that a process sees; pservers and the coordinator see none."""
+        own = [each for each in self.names if each.role == "worker"]
+        return self.gpus[own.index(name)] if name in own else ""
 
 
 def plan_launch(
@@ -187,6 +196,11 @@ def plan_launch(
     mine = hosts_of_this_machine(hosts, own=Host(own) if own else None)
     names = roles_of(topology, mine)
     redis = redis_to_start(address, mine)
+    gpus = settings.gpus_of_workers
+    num_workers = sum(name.role == "worker" for name in names)
+    if gpus and len(gpus) != num_workers:
+        rule = f"this machine has {num_workers} workers of the job, and each has one GPU"
+        raise TopologyError(option="--gpus", value=settings.gpus, rule=rule)
     if not names:
         raise NotMyJobError(hosts=sorted(topology.hosts), own=own)
     facts = JobFacts(
@@ -203,6 +217,7 @@ def plan_launch(
         script=script,
         elastic=settings.elastic,
         checkpoint_dirs=settings.checkpoint_dirs,
+        gpus=gpus,
     )
 
 
@@ -240,9 +255,10 @@ def _sets_shards(environment: Mapping[str, str]) -> bool:
 
 
 def _local_topology(settings: LaunchSettings, reservations: PortReservations) -> Topology:
+    num_workers = settings.worker_num or len(settings.gpus_of_workers) or 1
     return Topology(
         servers=tuple(reservations.reserve(LOOPBACK) for _ in range(settings.server_num or 1)),
-        workers=tuple(reservations.reserve(LOOPBACK) for _ in range(settings.worker_num or 1)),
+        workers=tuple(reservations.reserve(LOOPBACK) for _ in range(num_workers)),
         coordinator=reservations.reserve(LOOPBACK),
     )
 
