@@ -60,7 +60,9 @@ def test_gpus_are_numbers_each_once(gpus: str) -> None:
 
 def test_gpus_beside_pservers_are_one_for_each_worker() -> None:
     assert not LaunchSettings(gpus="0,3", server_num=1).collective
-    with pytest.raises(SettingError, match=r"worker_num = 3: must be left out, or 2, with --gpus 0,3"):
+    with pytest.raises(
+        SettingError, match=r"worker_num = 3: must be left out, or 2, with --gpus 0,3"
+    ):
         LaunchSettings(gpus="0,3", server_num=1, worker_num=3)
     with pytest.raises(SettingError, match="--ray_gpus says how many"):
         LaunchSettings(gpus="0,3", server_num=1, on="ray")

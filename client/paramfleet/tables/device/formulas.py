@@ -7,7 +7,8 @@ bit for bit.
 Shape legend: U = rows, D = row width, C = width of a state: D, or 1.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +19,7 @@ from paramfleet_shared.tables.rules.record import MAX_CONSTANTS, Formula, Moment
 from paramfleet_shared.tables.spec import OptimizerSpec
 from paramfleet_shared.values.bounds import LARGEST_GRADIENT
 
-__all__ = ["step_values"]
+__all__ = ["step_rows_at", "step_values"]
 
 
 class _Step(NamedTuple):
@@ -26,6 +27,8 @@ class _Step(NamedTuple):
 
     rate: torch.Tensor
     constants: tuple[torch.Tensor, ...]
+    decay: torch.Tensor | None = None
+    """What weights are multiplied by and added to gradients; None for nothing."""
 
 
 def step_values(
@@ -47,18 +50,98 @@ def step_values(
         grads: float32 [U, D].
         sparse: Whether they are rows of a sparse table, whose formula may be another one.
     """
+    formula, step = _numbers_of(spec, moment, sparse=sparse)
+    return _apply(formula, step, values, tuple(states), grads)
+
+
+def step_rows_at(  # noqa: PLR0913 (numbers, rows, and where in them)
+    spec: OptimizerSpec,
+    moment: Moment,
+    rows: torch.Tensor,
+    places: torch.Tensor,
+    grads: torch.Tensor,
+    spans: Sequence[slice],
+    *,
+    backend: str = "",
+) -> None:
+    """Let a rule step some of many rows, in place.
+
+    Args:
+        spec: The rule and its constants.
+        moment: Learning rate and number of the step.
+        rows: float32 [n, P], with all columns.
+        places: int64 [U]: which, each once.
+        grads: float32 [U, D].
+        spans: Where in a row the value is, and then each state.
+        backend: Of torch.compile, which makes one kernel that reads, steps and writes rows,
+            when it is needed first; empty lets each of torch's operations be one.
+    """
+    formula, step = _numbers_of(spec, moment, sparse=True)
+    if backend:
+        device = rows.device
+        step = _Step(
+            step.rate.to(device),
+            tuple(constant.to(device) for constant in step.constants),
+            None if step.decay is None else step.decay.to(device),
+        )
+    places_in_row = tuple((span.start, span.stop) for span in spans)
+    act: Callable[..., None] = partial(_step_at, formula, places_in_row)
+    if backend:
+        act = _compiled(formula, places_in_row, backend)
+    act(step, rows, places, grads)
+
+
+def _numbers_of(
+    spec: OptimizerSpec, moment: Moment, *, sparse: bool
+) -> tuple[Formula, "_Step"]:
+    """Return the formula of a step, and its numbers as tensors: a kernel serves all steps."""
     record = spec.record
     formula = record.formulas[record.choose(spec.constants, sparse)]
     numbers = formula.numbers(spec.constants, moment)
     none = (0.0,) * (MAX_CONSTANTS - len(numbers.constants))
     constants = tuple(map(_float, (*numbers.constants, *none)))
-    step = _Step(_float(numbers.rate), constants)
-    if numbers.weight_decay:
-        decay = _float(numbers.weight_decay)
-        grads = _cut(grads + values * decay, _float(LARGEST_GRADIENT))
+    decay = _float(numbers.weight_decay) if numbers.weight_decay else None
+    return formula, _Step(_float(numbers.rate), constants, decay)
+
+
+@cache
+def _compiled(
+    formula: Formula, spans: tuple[tuple[int, int], ...], backend: str
+) -> Callable[..., None]:
+    act = partial(_step_at, formula, spans)
+    return torch.compile(act, dynamic=True, backend=backend)
+
+
+def _step_at(
+    formula: Formula,
+    spans: tuple[tuple[int, int], ...],
+    step: "_Step",
+    rows: torch.Tensor,
+    places: torch.Tensor,
+    grads: torch.Tensor,
+) -> None:
+    """Read rows, step them, and write them back."""
+    held = rows.index_select(0, places)
+    value, *states = (held[:, start:stop] for start, stop in spans)
+    moved, kept = _apply(formula, step, value, tuple(states), grads)
+    for (start, stop), column in zip(spans, (moved, *kept), strict=True):
+        held[:, start:stop] = column
+    rows.index_copy_(0, places, held)
+
+
+def _apply(
+    formula: Formula,
+    step: "_Step",
+    values: torch.Tensor,
+    states: tuple[torch.Tensor, ...],
+    grads: torch.Tensor,
+) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+    """Return new values and states."""
+    if step.decay is not None:
+        grads = _cut(grads + values * step.decay, _float(LARGEST_GRADIENT))
     if formula.row_rate is not None:
         return _step_rows(formula, step, values, states[0], grads)
-    moved, kept = formula.update(step, values, tuple(states), grads, _FUNCTIONS)
+    moved, kept = formula.update(step, values, states, grads, _FUNCTIONS)
     return moved, kept
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from paramfleet.tables.device.formulas import step_values
+from paramfleet.tables.device.formulas import step_rows_at
 from paramfleet.tables.device.pass_ids import PassIds
 from paramfleet.tables.devices import to_device, to_host
 from paramfleet_shared.tables.kernels.replica import step_slots
@@ -166,16 +166,11 @@ class DeviceTable:
         )
 
     def _step_by_torch(self, places: torch.Tensor, grads: torch.Tensor, moment: Moment) -> None:
-        rows = self._rows.index_select(0, places)
-        states = [rows[:, span] for span in self._states]
-        value = rows[:, self._value]
-        moved, kept = step_values(
-            self.spec.optimizer, moment, value, states, grads, sparse=True
+        spans = (self._value, *self._states)
+        backend = "inductor" if self.device.type == "cuda" else ""
+        step_rows_at(
+            self.spec.optimizer, moment, self._rows, places, grads, spans, backend=backend
         )
-        rows[:, self._value] = moved
-        for span, state in zip(self._states, kept, strict=True):
-            rows[:, span] = state
-        self._rows.index_copy_(0, places, rows)
 
     def _on_device(self, places: NDArray[np.int64]) -> torch.Tensor:
         return to_device(torch.from_numpy(places), self.device)

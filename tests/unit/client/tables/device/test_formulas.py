@@ -5,7 +5,7 @@ import pytest
 import torch
 from numpy.testing import assert_array_equal
 
-from paramfleet.tables.device.formulas import step_values
+from paramfleet.tables.device.formulas import step_rows_at, step_values
 from paramfleet_shared.tables.kernels.replica import step_slots
 from paramfleet_shared.tables.kernels.rules import step_of, step_range
 from paramfleet_shared.tables.rows.layout import RowLayout
@@ -78,6 +78,27 @@ def test_dense_values_step_to_the_bits_of_the_kernel(spec: OptimizerSpec) -> Non
         assert_array_equal(values.numpy()[:, 0], block[0])
         for state, row in zip(states, block[1:], strict=True):
             assert_array_equal(state.numpy()[:, 0], row)
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=IDS)
+def test_one_graph_steps_rows_as_the_operations_do(spec: OptimizerSpec) -> None:
+    random, dim = np.random.default_rng(3), 8
+    layout = RowLayout.of_states(spec, dim)
+    rows = torch.from_numpy(random.uniform(0.1, 1, (60, dim + layout.pitch))).float()
+    spans = [slice(0, dim)]
+    for column in spec.record.columns:
+        span = layout.spans[column.name]
+        spans.append(slice(dim + span.start, dim + span.stop))
+    by_graph = rows.clone()
+    for number in (1, 2, 3):  # other numbers, and other places: the same graph
+        places = torch.from_numpy(random.permutation(60)[: 20 + number])
+        grads = torch.from_numpy(random.normal(size=(20 + number, dim))).float()
+        moment = Moment(0.05 / number, number)
+        step_rows_at(spec, moment, rows, places, grads, spans)
+        step_rows_at(spec, moment, by_graph, places, grads, spans, backend="eager")
+    assert not torch._dynamo.utils.counters["graph_break"]
+    torch._dynamo.reset()
+    assert_array_equal(by_graph.numpy(), rows.numpy())
 
 
 def test_what_is_given_stays_as_it_is() -> None:
