@@ -109,7 +109,9 @@ def _compiled(
     formula: Formula, spans: tuple[tuple[int, int], ...], backend: str
 ) -> Callable[..., None]:
     act = partial(_step_at, formula, spans)
-    return torch.compile(act, dynamic=True, backend=backend)
+    return torch.compile(
+        act, backend=backend
+    )  # a length that changes is dynamic, a width isn't
 
 
 def _step_at(
@@ -174,7 +176,7 @@ def _mean_square(grads: torch.Tensor) -> torch.Tensor:
         total = lanes
     for column in range(whole, count):
         total = total + squares[:, column : column + 1]
-    return total / _float(count)
+    return total / count
 
 
 def _float(number: float) -> torch.Tensor:

@@ -1,5 +1,7 @@
 """Rules by torch's operations: the kernels' numbers, bit for bit on a processor."""
 
+import shutil
+
 import numpy as np
 import pytest
 import torch
@@ -99,6 +101,22 @@ def test_one_graph_steps_rows_as_the_operations_do(spec: OptimizerSpec) -> None:
     assert not torch._dynamo.utils.counters["graph_break"]
     torch._dynamo.reset()
     assert_array_equal(by_graph.numpy(), rows.numpy())
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="kernels of a processor need g++")
+def test_a_compiled_kernel_gives_each_row_its_own_rate() -> None:
+    random, dim = torch.Generator().manual_seed(5), 8
+    spec, spans = OptimizerSpec(rule="rowwise_adagrad"), [slice(0, dim), slice(dim, dim + 1)]
+    rows = torch.rand(60, dim + 1, generator=random)
+    compiled = rows.clone()
+    for number in (1, 2, 3):
+        places = torch.randperm(60, generator=random)[: 20 + number]
+        grads = torch.randn(20 + number, dim, generator=random)
+        moment = Moment(0.05, number)
+        step_rows_at(spec, moment, rows, places, grads, spans)
+        step_rows_at(spec, moment, compiled, places, grads, spans, backend="inductor")
+    torch.testing.assert_close(compiled, rows, rtol=0, atol=1e-6)
 
 
 def test_what_is_given_stays_as_it_is() -> None:
