@@ -104,6 +104,7 @@ def test_one_graph_steps_rows_as_the_operations_do(spec: OptimizerSpec) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.skipif(shutil.which("g++") is None, reason="kernels of a processor need g++")
 def test_a_compiled_kernel_gives_each_row_its_own_rate() -> None:
     random, dim = torch.Generator().manual_seed(5), 8
