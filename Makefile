@@ -26,7 +26,7 @@ MAKEFLAGS += --no-print-directory
 help:
 	@echo 'make install                 make $(VENV) and install paramfleet with its examples'
 	@echo 'make demo                    train wide and deep on this machine; the last line is JSON'
-	@echo '     MODE=sync|async|geo SERVERS=2 WORKERS=2 EPOCHS=2 DATA=flights'
+	@echo '     MODE=sync|async|geo|gpubox SERVERS=2 WORKERS=2 EPOCHS=2 DATA=flights'
 	@echo 'make census DATA_DIR=FOLDER  the same on the census, read from FOLDER'
 	@echo 'make test                    every test, with branch coverage'
 	@echo 'make check                   format, lint, types, layers and unit tests; under 3 minutes'

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from paramfleet import data, nn, serving, text
     from paramfleet.api.public import (
+        PSGPU,
         DistributedOptimizer,
         DistributedStrategy,
         PaddleCloudRoleMaker,
@@ -94,6 +95,7 @@ __all__ = [  # noqa: RUF022 - grouped as a user needs them
     "distributed_optimizer",
     "prefetch",
     "device_pass",
+    "PSGPU",
     "remove_rows",
     "report",
     "job_progress",

@@ -3,12 +3,15 @@
     python examples/wide_and_deep/train.py
     paramfleet launch --server_num 2 --worker_num 2 examples/wide_and_deep/train.py --mode geo
 
+In gpubox mode an epoch is a pass: its rows are on the model's device while they are trained.
+
 The last line on standard output of worker 0 is one JSON object with the result.
 """
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -44,7 +47,7 @@ BATCH_SIZES = {"flights": 512, "census": 256}
 class Settings:
     """What the command line said."""
 
-    mode: Literal["sync", "async", "geo"]
+    mode: Literal["sync", "async", "geo", "gpubox"]
     data: str
     data_dir: Path | None
     cache_dir: Path
@@ -98,15 +101,16 @@ def train(settings: Settings) -> Result:
 
     started = time.perf_counter()
     num_steps = epochs * plan.steps_per_epoch(len(dataset.train))
-    batches = batches_of(dataset, plan, epochs)
+    in_passes = settings.mode == "gpubox"
     num_taken = 0
-    for batch in tracked(batches, num_steps=num_steps, log_steps=settings.log_steps):
-        if fleet.should_stop():
-            break
-        num_taken += 1
-        loss = criterion(model(batch.wide_ids, batch.deep_ids, batch.dense), batch.labels)
-        optimizer.minimize(loss)
-        fleet.report(loss=loss.item(), examples=len(batch.labels))
+    with closing(batches_of(dataset, plan, epochs, model if in_passes else None)) as batches:
+        for batch in tracked(batches, num_steps=num_steps, log_steps=settings.log_steps):
+            if fleet.should_stop():
+                break
+            num_taken += 1
+            loss = criterion(model(batch.wide_ids, batch.deep_ids, batch.dense), batch.labels)
+            optimizer.minimize(loss)
+            fleet.report(loss=loss.item(), examples=len(batch.labels))
     fleet.finish_training()
     seconds = time.perf_counter() - started
 
@@ -134,15 +138,33 @@ def batch_plan(settings: Settings) -> BatchPlan:
         batch_size=settings.batch_size or BATCH_SIZES[settings.data],
         seed=settings.seed,
         num_workers=fleet.worker_num(),
-        lockstep=settings.mode == "sync",
+        lockstep=settings.mode in {"sync", "gpubox"},
     )
 
 
-def batches_of(dataset: Dataset, plan: BatchPlan, epochs: int) -> Iterator[Batch]:
-    """Yield this worker's batches, epoch after epoch."""
+def batches_of(
+    dataset: Dataset, plan: BatchPlan, epochs: int, passing: WideDeep | None
+) -> Generator[Batch, None, None]:
+    """Yield this worker's batches, epoch after epoch.
+
+    Args:
+        dataset: What they are of.
+        plan: Which rows they have.
+        epochs: How many.
+        passing: A model whose rows are on its device during each epoch; None for another mode.
+    """
     for epoch in range(epochs):
         rows = plan.rows(len(dataset.train), epoch=epoch, rank=fleet.worker_index())
-        yield from map(dataset.train.batch, rows)
+        batches = map(dataset.train.batch, rows)
+        if passing is None:
+            yield from batches
+        else:
+            yield from fleet.device_pass(batches, passing, ids=ids_of)
+
+
+def ids_of(batch: Batch) -> dict[str, torch.Tensor]:
+    """Return the ids that a batch looks up, by table."""
+    return {"wide": batch.wide_ids, "deep": batch.deep_ids}
 
 
 def make_optimizer(model: torch.nn.Module, settings: Settings) -> torch.optim.Optimizer:
@@ -157,6 +179,8 @@ def strategy(settings: Settings) -> fleet.DistributedStrategy:
     chosen.a_sync = settings.mode != "sync"
     if settings.mode == "geo":
         chosen.a_sync_configs = {"k_steps": settings.k_steps}
+    if settings.mode == "gpubox":
+        chosen.a_sync_configs = {"use_ps_gpu": 1}
     return chosen
 
 
@@ -170,7 +194,7 @@ def print_result(result: Result) -> None:
 
 
 @click.command(context_settings={"show_default": True})
-@click.option("--mode", type=click.Choice(["sync", "async", "geo"]), default="geo")
+@click.option("--mode", type=click.Choice(["sync", "async", "geo", "gpubox"]), default="geo")
 @click.option("--data", type=click.Choice(DATASETS), default="flights")
 @click.option(
     "--data_dir",
@@ -189,7 +213,7 @@ def print_result(result: Result) -> None:
 @click.option(
     "--batch_size",
     type=click.IntRange(min=1),
-    help="Examples in a step; of the whole job in sync, of each worker else.",
+    help="Examples in a step; of the whole job in sync and gpubox, of each worker else.",
 )
 @click.option(
     "--k_steps",

@@ -30,6 +30,7 @@ TRAINING = [
     "distributed_optimizer",
     "prefetch",
     "device_pass",
+    "PSGPU",
     "remove_rows",
     "report",
     "job_progress",

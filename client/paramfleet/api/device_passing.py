@@ -1,18 +1,21 @@
 """``fleet.device_pass``: rows of many batches on a device while they are trained."""
 
+import itertools
 import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import suppress
-from typing import Generic, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 import torch
 
+from paramfleet.api.loader_states import ReadAhead
 from paramfleet.config.errors import CallOrderError
+from paramfleet.nn.embedding import SparseModule
 from paramfleet.nn.watching import BatchLookups, IdsOfBatch
 from paramfleet.session.session import Session
 from paramfleet.training.collective.errors import WrongModeError
 from paramfleet.training.passes.backing import PassBacking
-from paramfleet.training.passes.running import DevicePasses
+from paramfleet.training.passes.running import DevicePasses, PassFacts
 
 __all__ = ["DevicePassing", "PassingLoader"]
 
@@ -24,7 +27,14 @@ _IN_GPUBOX = (
 )
 
 
-class PassingLoader(Generic[B]):
+class _Read(NamedTuple):
+    """A batch, and where its loader was behind it."""
+
+    batch: Any
+    state: Any
+
+
+class PassingLoader(ReadAhead[B]):
     """Yields a loader's batches unchanged; made by ``fleet.device_pass``, iterated each epoch.
 
     Args:
@@ -32,6 +42,7 @@ class PassingLoader(Generic[B]):
         lookups: What the model looks up in them.
         begin: Returns what runs passes; called as the iteration begins.
         stops: Returns whether no further batch is wanted.
+        between: Called between two passes, and at the end of the last one.
     """
 
     def __init__(
@@ -41,11 +52,13 @@ class PassingLoader(Generic[B]):
         *,
         begin: Callable[[], DevicePasses],
         stops: Callable[[], bool],
+        between: Callable[[], None],
     ) -> None:
-        self._loader = loader
+        super().__init__(loader)
         self._lookups = lookups
         self._begin = begin
         self._stops = stops
+        self._between = between
         self._running: weakref.ref[Generator[B, None, None]] | None = None
         """What iterates; a loop that is left lets go of it, which ends the pass."""
 
@@ -62,13 +75,10 @@ class PassingLoader(Generic[B]):
             return
         if error is None:
             running.close()
+            self._between()
             return
         with suppress(BaseException):  # it is on its way already
             running.throw(error)
-
-    def __len__(self) -> int:
-        """Return the number of batches, if the loader knows it."""
-        return len(self._loader)  # type: ignore[arg-type]  # TypeError, as of the loader
 
     def __iter__(self) -> Iterator[B]:
         """Return what yields the batches of the loader.
@@ -82,11 +92,34 @@ class PassingLoader(Generic[B]):
 
     def _run(self) -> Generator[B, None, None]:
         passes = self._begin()
+        self._between()
+        if self._stops():
+            return
         batches = self._lookups.try_forward(iter(self._loader))
         trains = self._lookups.model.training and torch.is_grad_enabled()
         if not self._lookups.are_known:
             yield from passes.first(self._lookups.learn(batches), trains=trains)
-        yield from passes.run(list(batches), self._lookups.of, self._stops, trains=trains)
+            self._between()
+        read = list(itertools.starmap(_Read, self._with_states(batches)))
+
+        def ids(each: _Read) -> Iterator[tuple[SparseModule, torch.Tensor]]:
+            return self._lookups.of(each.batch)
+
+        yield from self._taken(passes.run(read, ids, self._stops, trains=trains))
+        self._between()
+        if not self._stops():
+            self._state = None
+
+    def _taken(self, running: Generator[_Read, None, None]) -> Generator[B, None, None]:
+        """Yield the batches, and note behind which one the loop is."""
+        try:
+            for each in running:
+                self._state = each.state
+                yield each.batch
+        except BaseException as error:  # of a loop that is left, too
+            with suppress(StopIteration):  # it ended what it had begun
+                running.throw(error)
+            raise
 
 
 class DevicePassing:
@@ -95,11 +128,18 @@ class DevicePassing:
     Args:
         session: Whose optimizer trains.
         stops: Returns whether an operator ended the job: no batch follows then.
+        between: Called between two passes: what must not be done in one is done there.
     """
 
-    def __init__(self, session: Session, stops: Callable[[], bool] = lambda: False) -> None:
+    def __init__(
+        self,
+        session: Session,
+        stops: Callable[[], bool] = lambda: False,
+        between: Callable[[], None] = lambda: None,
+    ) -> None:
         self._session = session
         self._stops = stops
+        self._between = between
 
     def device_pass(
         self,
@@ -165,18 +205,47 @@ class DevicePassing:
             GroupLostError: if another worker ended; pservers have nothing of the pass.
             ForeignWriteError: if a table was changed since the pass began; nor have they then.
         """
-        where = _device_of(model) if device is None else torch.device(device)
+        lookups = BatchLookups(model, ids, forward)
+        return self.loader(loader, lookups, device=device, device_budget=device_budget)
+
+    def loader(
+        self,
+        loader: Iterable[B],
+        lookups: BatchLookups,
+        *,
+        device: torch.device | str | None,
+        device_budget: int | None,
+        note: Callable[[PassFacts], None] = lambda _: None,
+    ) -> PassingLoader[B]:
+        """Do as ``device_pass``.
+
+        Args:
+            loader: As there.
+            lookups: What the model looks up in the batches.
+            device: As there.
+            device_budget: As there.
+            note: Is called with the facts of each pass that has ended.
+        """
+        where = _device_of(lookups.model) if device is None else torch.device(device)
+
+        def ended(facts: PassFacts) -> None:
+            self._session.progress.note_pass(facts)
+            note(facts)
+            self._between()
 
         def begin() -> DevicePasses:
-            note = self._session.progress.note_pass
-            backing = self._backing()
-            return DevicePasses(backing, device=where, budget_bytes=device_budget, note=note)
+            backing = self.check("device_pass")
+            return DevicePasses(backing, device=where, budget_bytes=device_budget, note=ended)
 
-        lookups = BatchLookups(model, ids, forward)
-        return PassingLoader(loader, lookups, begin=begin, stops=self._stops)
+        return PassingLoader(
+            loader, lookups, begin=begin, stops=self._stops, between=self._between
+        )
 
-    def _backing(self) -> PassBacking:
+    def check(self, function: str) -> PassBacking:
         """Return where rows of passes come from, with no pass open.
+
+        Args:
+            function: Of ``fleet``, for the errors.
 
         Raises:
             CallOrderError: if there is no optimizer.
@@ -186,12 +255,12 @@ class DevicePassing:
         optimizer = self._session.optimizer
         if optimizer is None:
             remedy = "call fleet.distributed_optimizer() before iterating"
-            raise CallOrderError(function="device_pass", remedy=remedy)
+            raise CallOrderError(function=function, remedy=remedy)
         backing = optimizer.running.passes
         if backing is None:
             mode = f"a job in {optimizer.mode.name} mode"
-            raise WrongModeError(function="device_pass", mode=mode, remedy=_IN_GPUBOX)
-        backing.check_no_pass("device_pass")
+            raise WrongModeError(function=function, mode=mode, remedy=_IN_GPUBOX)
+        backing.check_no_pass(function)
         return backing
 
 

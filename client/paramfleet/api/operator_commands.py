@@ -4,6 +4,8 @@ A script that calls ``fleet.should_stop()``, or takes its batches from
 ``fleet.prefetch``, ends its loop by itself when the job is to end, and then evaluates and
 prints as it does at any end. Another script is ended at once, with status 0. A drained
 worker always leaves immediately: the others continue, and would not reach its barriers.
+
+During a pass of gpubox the pservers have nothing of it: a checkpoint waits for its end.
 """
 
 import logging
@@ -41,6 +43,8 @@ class Conduct:
         self._version = 0
         self._settings: dict[str, Any] = {}
         self._saved = 0
+        self._waiting: CheckpointOrder | None = None
+        """A checkpoint that was asked for during a pass."""
         self._looks = False
         self._periodic = PeriodicCheckpoints(session, saving, self._clock)
         session.between_steps = self._between_steps
@@ -58,6 +62,21 @@ class Conduct:
         self.apply_commands()
         self._periodic.look()
         self._session.backend.between_steps()
+
+    def between_passes(self) -> None:
+        """Do what had to wait for the end of a pass: pservers have all of it now.
+
+        Raises:
+            FleetError: if the job failed meanwhile.
+        """
+        optimizer = self._session.optimizer
+        if optimizer is None or optimizer.is_in_pass or self._session.stopped:
+            return
+        self._session.end_pass()
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            self._save(waiting)
+        self._periodic.look()
 
     def apply_commands(self) -> None:
         """Apply newer orders; almost free of cost without any.
@@ -98,7 +117,9 @@ class Conduct:
         order = orders.checkpoint
         if order is not None and order.number > self._saved:
             self._saved = order.number
-            if self._session.is_first_worker():
+            if self._session.is_first_worker() and optimizer.is_in_pass:
+                self._waiting = order
+            elif self._session.is_first_worker():
                 self._save(order)
         self._session.progress.note(orders=orders.version)
         if self._session.worker_index() in orders.drained:

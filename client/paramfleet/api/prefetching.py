@@ -9,11 +9,12 @@ The loader stays in the training thread.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
 
 import torch
 
+from paramfleet.api.loader_states import ReadAhead
 from paramfleet.nn.embedding import IdError
 from paramfleet.nn.watching import BatchLookups, IdsOfBatch, PrefetchError
 from paramfleet.session.session import Session
@@ -25,7 +26,7 @@ __all__ = ["PrefetchError", "Prefetcher", "Prefetching"]
 B = TypeVar("B")
 
 
-class Prefetcher(Generic[B]):
+class Prefetcher(ReadAhead[B]):
     """Yields a loader's batches unchanged; made by ``fleet.prefetch``, iterated each epoch.
 
     Args:
@@ -53,47 +54,11 @@ class Prefetcher(Generic[B]):
         if depth < 1:
             rule = "must be at least 1"
             raise PrefetchError(option="depth", value=repr(depth), rule=rule)
-        self._loader = loader
+        super().__init__(loader)
         self._lookups = BatchLookups(model, ids)
         self._depth = depth
         self._ahead = ahead
         self._stops = stops
-        self._state: Any = None
-        """Of the loader behind the batch that was yielded last; None if that is its own."""
-        self._has_state = hasattr(loader, "state_dict")
-
-    def state_dict(self) -> Any:
-        """Return the loader's state as of the batch that was yielded last.
-
-        Raises:
-            PrefetchError: if the loader has no ``state_dict``.
-        """
-        self._stateful("state_dict")
-        return self._loader.state_dict() if self._state is None else self._state  # type: ignore[attr-defined]  # it has one
-
-    def load_state_dict(self, state: Any) -> None:
-        """Let the loader go on where a state was taken.
-
-        Raises:
-            PrefetchError: if the loader has no ``load_state_dict``.
-        """
-        self._stateful("load_state_dict")
-        self._state = None
-        self._loader.load_state_dict(state)  # type: ignore[attr-defined]  # it has one
-
-    def state_of_workers(self, states: Sequence[Any]) -> Any:
-        """Return where the loader goes on after workers of another number; None for nowhere."""
-        spread = getattr(self._loader, "state_of_workers", None)
-        return None if spread is None else spread(states)
-
-    def _stateful(self, name: str) -> None:
-        if not hasattr(self._loader, name):
-            rule = f"a {type(self._loader).__name__} has no {name}, so that nothing is saved"
-            raise PrefetchError(option="loader", value=type(self._loader).__name__, rule=rule)
-
-    def __len__(self) -> int:
-        """Return the number of batches, if the loader knows it."""
-        return len(self._loader)  # type: ignore[arg-type]  # TypeError, as of the loader
 
     def __iter__(self) -> Iterator[B]:
         """Yield the batches of one pass over the loader.
@@ -113,10 +78,11 @@ class Prefetcher(Generic[B]):
         loop = ahead.open()
         try:
             yield from self._lookups.learn(batches)
-            while not self._stops() and self._fill(batches, coming, loop, upto=1):
+            read = self._with_states(batches)
+            while not self._stops() and self._fill(read, coming, loop, upto=1):
                 loop.begin()
                 batch, self._state = coming.popleft()
-                self._fill(batches, coming, loop, upto=self._depth)
+                self._fill(read, coming, loop, upto=self._depth)
                 yield batch
             if not coming:
                 self._state = None
@@ -124,16 +90,20 @@ class Prefetcher(Generic[B]):
             ahead.close(loop)
 
     def _fill(
-        self, batches: Iterator[B], coming: deque[tuple[B, Any]], loop: Loop, *, upto: int
+        self,
+        read: Iterator[tuple[B, Any]],
+        coming: deque[tuple[B, Any]],
+        loop: Loop,
+        *,
+        upto: int,
     ) -> bool:
         """Load batches and ask for their rows; return whether there is a next one."""
         while len(coming) < upto:
             try:
-                batch = next(batches)
+                batch, state = next(read)
             except StopIteration:
                 break
             loop.ask(self._wanted(batch))
-            state = self._loader.state_dict() if self._has_state else None  # type: ignore[attr-defined]  # it has
             coming.append((batch, state))
         return bool(coming)
 

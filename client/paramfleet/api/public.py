@@ -8,6 +8,7 @@ from paramfleet.api.collectives import Util
 from paramfleet.api.device_passing import DevicePassing
 from paramfleet.api.operator_commands import Conduct
 from paramfleet.api.prefetching import Prefetching
+from paramfleet.api.psgpu import PsGpuMaking
 from paramfleet.api.removing import Removing
 from paramfleet.api.reporting import Reporting
 from paramfleet.config.roles import PaddleCloudRoleMaker, Role, UserDefinedRoleMaker
@@ -19,6 +20,7 @@ from paramfleet.training.optimizer import DistributedOptimizer
 from paramfleet_shared.checkpoint.saved_rows import load_rows
 
 __all__ = [
+    "PSGPU",
     "DistributedOptimizer",
     "DistributedStrategy",
     "PaddleCloudRoleMaker",
@@ -88,7 +90,9 @@ distributed_optimizer = session.distributed_optimizer
 register_for_checkpointing = session.register_for_checkpointing
 prefetch = Prefetching(session, _conduct.should_stop).prefetch
 remove_rows = Removing(session).remove_rows
-device_pass = DevicePassing(session, _conduct.should_stop).device_pass
+_passing = DevicePassing(session, _conduct.should_stop, _conduct.between_passes)
+device_pass = _passing.device_pass
+PSGPU = PsGpuMaking(session, _passing).make
 should_stop = _conduct.should_stop
 report = _reporting.report
 job_progress = _reporting.job_progress

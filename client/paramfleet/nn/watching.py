@@ -1,6 +1,7 @@
 """Which ids each module looks up in a batch: said by the user, or seen in the first batch.
 
-A tensor that is computed from a batch is none of its views, and isn't known here.
+A tensor that is computed from a batch is none of its views, and isn't known here. A copy on
+another device, that ``forward`` made of a whole tensor of the batch, counts as the tensor.
 """
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -9,6 +10,8 @@ from itertools import chain
 from typing import Any, TypeVar
 
 import torch
+from torch.overrides import TorchFunctionMode
+from typing_extensions import override
 
 from paramfleet.nn.embedding import SparseModule
 from paramfleet.nn.views import View, tensors_of
@@ -70,7 +73,8 @@ class BatchLookups:
         training = [module for module in self.model.modules() if module.training]
         self.model.eval()
         try:
-            with torch.no_grad(), self._watching(first):
+            copies = _Copies(dict(tensors_of(first)))
+            with torch.no_grad(), self._watching(first, copies.made), copies:
                 self._forward(first)
         finally:
             for module in training:
@@ -87,14 +91,21 @@ class BatchLookups:
             return
 
     @contextmanager
-    def _watching(self, batch: Any) -> Generator[None, None, None]:
-        """Note which views of a batch reach which module while the block uses it."""
+    def _watching(
+        self, batch: Any, copies: Mapping[tuple[Any, ...], torch.Tensor] | None = None
+    ) -> Generator[None, None, None]:
+        """Note which views of a batch reach which module while the block uses it.
+
+        Args:
+            batch: It.
+            copies: Other tensors that count as those of the batch.
+        """
         tensors = dict(tensors_of(batch))
         views: dict[View, None] = {}
 
         def note(module: Any, args: Any, kwargs: Any) -> None:
             ids = args[0] if args else kwargs.get("input")
-            found = View.of(module, ids, tensors)
+            found = View.of(module, ids, tensors) or View.of(module, ids, copies or {})
             if found is not None:
                 views[found] = None
 
@@ -135,3 +146,31 @@ class BatchLookups:
                 raise PrefetchError(option="ids", value=repr(key), rule=rule)
             for each in (ids,) if isinstance(ids, torch.Tensor) else ids:
                 yield modules[key], each
+
+
+class _Copies(TorchFunctionMode):
+    """Notes copies on a device that are made of whole tensors of a batch.
+
+    Args:
+        tensors: Of the batch.
+    """
+
+    def __init__(self, tensors: Mapping[tuple[Any, ...], torch.Tensor]) -> None:
+        super().__init__()
+        self._paths = {id(tensor): path for path, tensor in tensors.items()}
+        self._tensors = tensors  # no other one gets the id of one of them
+        self.made: dict[tuple[Any, ...], torch.Tensor] = {}
+        """By the way to the tensor in the batch."""
+
+    @override
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        made = func(*args, **(kwargs or {}))
+        path = self._paths.get(id(args[0])) if func in _MOVES and args else None
+        if path is not None and made.stride() == self._tensors[path].stride():
+            self.made[path] = made
+        return made
+
+
+_MOVES = (torch.Tensor.to, torch.Tensor.cuda)

@@ -138,11 +138,11 @@ def train_share(config: Config[Any], files: list[str]) -> list[str]:
 
 
 def train_batches(config: Config[Any], batches: Iterable[Batch]) -> Iterator[Batch]:
-    """Yield this worker's share of the training batches; in sync it may be without rows."""
+    """Yield this worker's share of the training batches; a part of one may have no rows."""
     rank, workers = fleet.worker_index(), fleet.worker_num()
     if not config.runner.split_batches:
         yield from batches
-    elif config.runner.sync_mode == "sync":
+    elif config.runner.shares_steps:
         for batch in batches:
             yield tuple(torch.tensor_split(field, workers)[rank] for field in batch)
     else:
@@ -188,17 +188,31 @@ def _field(index: int, values: Sequence[Any]) -> torch.Tensor:
 def pipe_command(config: Config[Any]) -> str:
     """Return the command for the shell, run in the model's folder by this Python.
 
-    A Python script gets the YAML and a folder of helpers as arguments, as from PaddleRec.
+    A Python script gets the YAML and a folder of helpers as arguments, as from PaddleRec. Some
+    of PaddleRec's files name it from the repository's folder: it is looked for by its own name
+    in the model's folder, too.
     """
     command = config.runner.pipe_command.strip()
     if command == "cat":
         return command
-    if any(word.endswith(".py") for word in command.split()):
+    scripts = [word for word in command.split() if word.endswith(".py")]
+    for script in scripts:
+        command = command.replace(script, _script(script, config.modules))
+    if scripts:
         helpers = Path(__file__).parent / "pipe_helpers"
         command += f" {shlex.quote(str(config.path))} {shlex.quote(str(helpers))}"
     path = shlex.quote(str(Path(sys.executable).parent))
     folder = shlex.quote(str(config.modules))
     return f"cd {folder} && export PATH={path}:$PATH && {command}"
+
+
+def _script(name: str, folder: Path) -> str:
+    """Return how a script that a command names is found from a folder."""
+    if (folder / name).is_file():
+        return name
+    if Path(name).is_file():
+        return str(Path(name).absolute())
+    return Path(name).name if (folder / Path(name).name).is_file() else name
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,7 @@ class TrainData:
         self._model = model
         self._batches = batches
         runner = model.config.runner
-        skips = runner.split_batches and runner.sync_mode != "sync"  # every n-th is its own
+        skips = runner.split_batches and not runner.shares_steps  # every n-th is its own
         self._resumable = batches if isinstance(batches, _Resumable) and not skips else None
         self._key = _key(runner, files)
         self._epoch = 0

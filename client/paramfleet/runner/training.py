@@ -1,11 +1,14 @@
 """``paramfleet train``: a model folder's training, alone or as a worker of a job."""
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 import paramfleet as fleet
+from paramfleet.api.device_passing import PassingLoader
+from paramfleet.api.prefetching import Prefetcher
 from paramfleet.config.strategy import StrategyError
 from paramfleet.runner.batches import list_files, open_batches, train_share
 from paramfleet.runner.config.configuration import Config
@@ -23,6 +26,8 @@ from paramfleet.training.localsgd.core.ledger import Ledger
 from paramfleet_shared.system.clock import Clock
 
 __all__ = ["device_of", "strategy_of", "train"]
+
+log = logging.getLogger(__name__)
 
 
 def train(model: Model[Any], clock: Clock) -> Outcome:
@@ -87,8 +92,10 @@ def strategy_of(runner: RunnerSettings) -> fleet.DistributedStrategy:
     configs = dict(runner.a_sync_configs)
     if runner.sync_mode == "geo":
         configs["k_steps"] = runner.geo_step
+    if runner.sync_mode == "gpubox":
+        configs["use_ps_gpu"] = 1
     chosen.a_sync_configs = configs
-    if runner.sync_mode not in {"sync", "async", "geo"}:
+    if runner.sync_mode not in {"sync", "async", "geo", "gpubox"}:
         setattr(chosen, runner.sync_mode, True)
         setattr(chosen, f"{runner.sync_mode}_configs", runner.localsgd_configs)
     elif runner.localsgd_configs:
@@ -101,10 +108,16 @@ def strategy_of(runner: RunnerSettings) -> fleet.DistributedStrategy:
 def device_of(config: Config[Any]) -> torch.device:
     """Return where the worker computes.
 
+    PaddleRec's files for gpubox always ask for a GPU: in this mode the CPU takes its place.
+
     Raises:
-        ConfigError: if that is a GPU and there is none.
+        ConfigError: if that is a GPU and there is none, in another mode.
     """
     if not config.runner.use_gpu:
+        return torch.device("cpu")
+    if not torch.cuda.is_available() and config.runner.sync_mode == "gpubox":
+        facts = {"key": "runner.use_gpu", "remedy": "the CPU computes, and has the rows"}
+        log.warning("worker.no_cuda_device", extra=facts)
         return torch.device("cpu")
     if not torch.cuda.is_available():
         rule = "this machine has no CUDA device"
@@ -126,6 +139,7 @@ class Trainer:
 
     def __init__(self, model: Model[Any], clock: Clock) -> None:
         config, runner = model.config, model.config.runner
+        self._runner = runner
         files = train_share(config, list_files(config, "train_data_dir"))
         batches = open_batches(model, files, test=False)
         self.device = device_of(config)
@@ -143,7 +157,7 @@ class Trainer:
         if self._scheduler is not None:
             fleet.register_for_checkpointing(scheduler=self._scheduler)
         self._data = TrainData(model, batches, files)
-        self._batches = fleet.prefetch(self._data, self.net)
+        self._batches = self._ahead()
         # Under a name that no script's own data has: each may load the other's checkpoints.
         fleet.register_for_checkpointing(runner_batches=self._batches)
         fleet.init_worker()
@@ -151,12 +165,14 @@ class Trainer:
             fleet.load_model(config.path_of(runner.model_init_path))
         self._model = model
         self._clock = clock
-        settle = torch.cuda.synchronize if runner.use_gpu else lambda: None
+        settle = torch.cuda.synchronize if self.device.type == "cuda" else lambda: None
         self.profile = Profile(clock, settle)
         if runner.dataset_debug:
             self.profile.watch(self.net)
         self.num_examples = 0
         self.num_steps = 0
+        self._took_steps = True
+        """Whether the last epoch was trained here; one of gpubox may be skipped."""
 
     def run_epoch(self, epoch: int, display: Display, write: Write) -> Mapping[str, Metric]:
         """Train on every batch once; return the metrics of this worker's examples.
@@ -166,7 +182,7 @@ class Trainer:
         runner = self._model.config.runner
         metrics = self._model.create_metrics()
         shown_at, shown_examples = self._clock.monotonic(), self.num_examples
-        loss = torch.tensor(float("nan"))
+        loss, steps = torch.tensor(float("nan")), self.num_steps
         first = self._data.begin(epoch) + 1
         for step, feeds in enumerate(self.profile.reading(self._batches), start=first):
             loss = self._step(feeds, metrics if runner.use_auc else {})
@@ -183,6 +199,7 @@ class Trainer:
             if self.ledger is not None:
                 write("localsgd", self.ledger.figures(), self.num_steps)
             shown_at, shown_examples = now, self.num_examples
+        self._took_steps = runner.sync_mode != "gpubox" or self.num_steps > steps
         return metrics if runner.use_auc else {}
 
     @property
@@ -191,14 +208,36 @@ class Trainer:
         return self._optimizer.ledger
 
     def save(self, epoch: int) -> None:
-        """Save the checkpoint of an epoch, if any are saved."""
+        """Save the checkpoint of an epoch, if any are saved.
+
+        Of an epoch whose passes a former incarnation of this worker has trained, and saved, the
+        checkpoint stays: the servers have later passes by now.
+        """
         runner = self._model.config.runner
         if not runner.model_save_path:
             return
         folder = self._model.config.path_of(runner.model_save_path)
+        if not self._took_steps and (folder / str(epoch)).exists():
+            return
         fleet.save_persistables(folder / str(epoch))
         if runner.use_inference:
             fleet.save_inference_model(folder / f"{epoch}.inference")
+
+    def _ahead(self) -> Prefetcher[Feeds] | PassingLoader[Feeds]:
+        """Return the batches of an epoch, their rows on the way or on the device."""
+        if self._runner.sync_mode != "gpubox":
+            return fleet.prefetch(self._data, self.net)
+        return fleet.device_pass(
+            self._data,
+            self.net,
+            forward=self._outputs,
+            device=self.device,
+            device_budget=self._runner.device_budget or None,
+        )
+
+    def _outputs(self, feeds: Feeds) -> Any:
+        """Return what the network makes of a batch."""
+        return self.net(*(tensor.to(self.device) for tensor in feeds.inputs))
 
     def _step(self, feeds: Feeds, metrics: Mapping[str, Metric]) -> torch.Tensor:
         """Take one step; without rows, only the part in the job's step that it has."""
@@ -218,7 +257,7 @@ class Trainer:
         """Leave a batch's gradients, and return its loss."""
         with self.profile.phase("forward"):
             labels = feeds.labels.to(self.device)
-            outputs = self.net(*(tensor.to(self.device) for tensor in feeds.inputs))
+            outputs = self._outputs(feeds)
             loss = self._model.create_loss(outputs, labels)
         with self.profile.phase("backward"):
             loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped

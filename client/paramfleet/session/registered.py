@@ -112,7 +112,7 @@ class Registered:
             if rule:
                 raise RegistrationError(name=name, rule=rule)
         self._objects |= objects
-        self._note(self._steps)
+        self.note(self._steps)
 
     def __bool__(self) -> bool:
         """Return whether anything is registered."""
@@ -127,7 +127,7 @@ class Registered:
     def ending_step(self, optimizer: _CountsSteps | None) -> Generator[None, None, None]:
         """Note where this worker is at a step's end; the block may save."""
         self._inside = True
-        self._note(0 if optimizer is None else optimizer.num_steps)
+        self.note(0 if optimizer is None else optimizer.num_steps)
         try:
             yield
         finally:
@@ -146,7 +146,7 @@ class Registered:
         """Note that steps will follow, after so many."""
         self._is_over = False
         self._counts.clear()
-        self._note(steps)
+        self.note(steps)
 
     def positions(self) -> dict[str, Any]:
         """Return this worker's own states as they are now.
@@ -238,7 +238,8 @@ class Registered:
         with self.taking(saved, rank=rank, workers=workers) as lacking:
             return list(lacking)
 
-    def _note(self, steps: int) -> None:
+    def note(self, steps: int) -> None:
+        """Note where this worker is, after so many steps."""
         if self._objects:
             positions = self.positions()
             with self._changed:

@@ -266,6 +266,11 @@ class Session(Standing):
         self.backend.depart(self.optimizer)
         self._curves.end()
 
+    def end_pass(self) -> None:
+        """Note where this worker is: no pass is open."""
+        if self.optimizer is not None:
+            self.registered.note(self.optimizer.num_steps)
+
     def raise_if_failed(self) -> None:
         """Raise the failure of the job, if it has failed."""
         self.backend.raise_failure()
@@ -286,6 +291,9 @@ class Session(Standing):
         if self._own.departure.asked:
             self.depart()
         self._own.departure.exit_if_asked()
+        if self.optimizer is not None and self.optimizer.is_in_pass:
+            self.between_steps()  # where this worker is counts at the pass's end
+            return
         with self.registered.ending_step(self.optimizer):
             self.between_steps()
 

@@ -26,6 +26,7 @@ from paramfleet.training.localsgd.core.ledger import Ledger
 from paramfleet.training.modes.ahead import Ahead, Expecting
 from paramfleet.training.modes.base import LearningRateError, Mode, collect_tables
 from paramfleet.training.modes.local import LocalMode
+from paramfleet.training.passes.backing import PassOpenError
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.system.gc_tuning import freeze
 from paramfleet_shared.tables.spec import TableSpec
@@ -363,6 +364,18 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def ahead(self) -> Ahead | None:
         """Where the mode takes requests for rows to come; None where none travel."""
         return None if self.serving is None else self.serving.ahead
+
+    @property
+    def is_in_pass(self) -> bool:
+        """Whether a pass is open that the pservers know nothing of: nothing can be saved."""
+        passes = None if self._mode is None else self._mode.passes
+        if passes is None or not passes.only_in_passes:
+            return False
+        try:
+            passes.check_no_pass("save_persistables")
+        except PassOpenError:
+            return True
+        return False
 
     @property
     def serving(self) -> Expecting | None:

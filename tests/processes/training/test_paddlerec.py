@@ -7,7 +7,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
+from safetensors.numpy import load_file
 
 from paramfleet_shared.settings.config import read_environment
 
@@ -109,6 +112,45 @@ runner:
   infer_end_epoch: 1
 """
 """``benchmark.yaml``, reading the sample."""
+
+GPUBOX = """\
+runner:
+  train_data_dir: "data/sample_data/train"
+  train_reader_path: "criteo_reader" # importlib format
+  model_path: "{dnn}/model"
+  use_gpu: True
+  use_auc: True
+  train_batch_size: 2
+  epochs: 3
+  print_interval: 10
+  model_save_path: "output_model_dnn_queue"
+
+  sync_mode: "gpubox"
+  thread_num: 12
+  reader_type: "InmemoryDataset"  # DataLoader / QueueDataset / RecDataset / InmemoryDataset
+  pipe_command: "python models/rank/dnn/queuedataset_reader.py"
+  dataset_debug: False
+  split_file_list: False
+
+  infer_batch_size: 2
+  infer_reader_path: "criteo_reader" # importlib format
+  test_data_dir: "data/sample_data/train"
+  infer_load_path: "output_model_dnn_queue"
+  infer_start_epoch: 0
+  infer_end_epoch: 3
+hyper_parameters:
+  optimizer:
+    class: Adam
+    learning_rate: 0.001
+    strategy: async
+  sparse_inputs_slots: 27
+  sparse_feature_number: 1024
+  sparse_feature_dim: 11
+  dense_input_dim: 13
+  fc_sizes: [512, 256, 128, 32]
+  distributed_embedding: 0
+"""
+"""``config_gpubox.yaml``; the model's path is ours."""
 
 READER = """\
 import sys
@@ -260,3 +302,74 @@ def test_its_dataset_shares_the_files_among_the_workers(jobs: Any, tmp_path: Pat
         2 * rows * epochs, rel=0.01
     )
     assert result["auc"] > 0.9, "on all test files"
+
+
+@pytest.fixture
+def gpubox(tmp_path: Path) -> Path:
+    """Return a folder with PaddleRec's file for gpubox, and data that can be learned."""
+    train = tmp_path / "data" / "sample_data" / "train"
+    train.mkdir(parents=True)
+    for file in range(2):
+        lines = [
+            f"click:{n % 2} "
+            + " ".join(f"dense_feature:{(n + d) % 7 / 7}" for d in range(13))
+            + "".join(
+                f" {slot}:{100 * slot + (n + slot * (n // 2)) % 10}" for slot in range(1, 27)
+            )
+            for n in range(file, 80, 2)
+        ]
+        (train / f"part-{file}").write_text("\n".join(lines) + "\n")
+    (tmp_path / "queuedataset_reader.py").write_text(READER)
+    (tmp_path / "config_gpubox.yaml").write_text(GPUBOX.replace("{dnn}", str(DNN)))
+    return tmp_path
+
+
+def numbers_in(folder: Path) -> dict[str, Any]:
+    """Return all numbers of a checkpoint, rows in order of their ids."""
+    found = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        tensors = load_file(path)
+        order = np.argsort(tensors["ids"]) if "ids" in tensors else slice(None)
+        found[path.name] = {name: tensor[order].tobytes() for name, tensor in tensors.items()}
+    return found
+
+
+def test_its_file_for_gpubox_trains_passes_and_goes_on_between_two(
+    jobs: Any, gpubox: Path
+) -> None:
+    words = ["train", "-m", str(gpubox / "config_gpubox.yaml"), "-orunner.thread_num=1"]
+    split = [*words, "-orunner.device_budget=20000"]
+    timed = "-orunner.checkpoint_configs={every_s: 0.001, keep: 100, dirname: timed}"
+    one = {"workers": 1, "servers": 2}
+
+    ended = [
+        job.end()
+        for job in (
+            jobs.start(SCRIPT, *words, **one),
+            jobs.start(SCRIPT, *split, timed, "-orunner.model_save_path=split", **one),
+        )
+    ]
+
+    for end in ended:
+        assert set(end.codes.values()) == {0}, end.story()
+        log = end.logs["worker0"]
+        result = result_of(log)
+        assert (result["mode"], result["epochs"]) == ("gpubox", 3)
+        assert result["auc"] > 0.8
+        assert "worker.checkpoint_failed" not in log
+        assert log.count("worker.no_cuda_device") == (0 if torch.cuda.is_available() else 1)
+    for epoch in "012":
+        whole = numbers_in(gpubox / "output_model_dnn_queue" / epoch)
+        assert len(whole) > 1
+        assert numbers_in(gpubox / "split" / epoch) == whole
+    steps = {int(p.name.rpartition("-")[2]): p for p in (gpubox / "timed").glob("0*")}
+    (*_, inside) = (step for step in sorted(steps) if 80 < step < 120)
+
+    again = jobs.run(
+        SCRIPT, *split, "-orunner.model_save_path=again", "-orunner.last_epoch=1",
+        f"-orunner.model_init_path={steps[inside]}", **one,
+    )  # fmt: skip
+
+    assert set(again.codes.values()) == {0}, again.story()
+    assert "position_not_taken" not in again.logs["worker0"]
+    assert numbers_in(gpubox / "again" / "2") == numbers_in(gpubox / "split" / "2")

@@ -29,10 +29,13 @@ def result_of(example: str, *arguments: str) -> dict[str, Any]:
 
 @pytest.mark.forked(False)
 def test_flights_are_learnt(tmp_path: Path) -> None:
-    result = result_of("wide_and_deep", "--cache_dir", str(tmp_path), "--epochs", "1")
+    words = ["--cache_dir", str(tmp_path), "--epochs", "1"]
+    result = result_of("wide_and_deep", *words)
+    in_a_pass = result_of("wide_and_deep", *words, "--mode", "gpubox")
 
     assert result["test_auc"] > 0.80
     assert result | {"mode": "local", "servers": 0, "workers": 1, "epochs": 1} == result
+    assert in_a_pass["test_auc"] == result["test_auc"]
 
 
 def test_the_census_is_learnt(data_dir: Path, tmp_path: Path) -> None:

@@ -7,8 +7,7 @@ _DUMP = "dumping is not available yet"
 _DEVICE = "there are CPU and CUDA: use_gpu"
 
 SYNC_MODES_NOT_HERE = {
-    "gpubox": "sync_mode gpubox is not available yet; use sync, async or geo",
-    "heter": "heter stages don't exist here; use sync, async or geo",
+    "heter": "heter stages don't exist here; use sync, async, geo or gpubox",
 }
 
 NOT_HERE: dict[str, str] = {

@@ -27,6 +27,7 @@ _RUNNER: dict[str, tuple[float, float]] = {
     "thread_num": (1, _THREADS),
     "infer_thread_num": (0, _THREADS),
     "geo_step": (1, _STEPS),
+    "device_budget": (0, 2**63 - 1),
     "last_epoch": (-1, _EPOCHS),
     "infer_start_epoch": (0, _EPOCHS),
     "infer_end_epoch": (0, _EPOCHS),
@@ -71,8 +72,8 @@ class RunnerSettings:
     """Module of the model, given as train_reader_path is."""
 
     train_batch_size: int = 512
-    """Examples of a step, of each worker; with split_batches in sync those of all workers
-    together."""
+    """Examples of a step, of each worker; with split_batches in sync and gpubox those of all
+    workers together."""
 
     test_data_dir: str = ""
     """Folder of the test files, or one file. Training ends with their score; infer needs it."""
@@ -95,7 +96,9 @@ class RunnerSettings:
     pipe_command: str = "cat"
     """QueueDataset and InmemoryDataset: reads a file on its standard input and writes
     MultiSlot text. Runs in the model's folder; a Python script gets the path of the YAML
-    and of a folder of helpers as its last arguments, as PaddleRec's readers expect."""
+    and of a folder of helpers as its last arguments, as PaddleRec's readers expect. A script
+    that isn't found from there is looked for from the working folder, then by its own name in
+    the model's folder."""
 
     pipe_timeout_s: float = 300.0
     """Seconds a pipe_command may say nothing while a reader waits for it."""
@@ -115,9 +118,9 @@ class RunnerSettings:
     of them; without it every worker reads all that it finds."""
 
     split_batches: bool = False
-    """Every worker reads all training files, and they share the batches: in sync each takes
-    its part of every batch of train_batch_size, so that the job equals one process of that
-    size; else every n-th batch, whole."""
+    """Every worker reads all training files, and they share the batches: in sync and gpubox
+    each takes its part of every batch of train_batch_size, so that the job equals one process
+    of that size; else every n-th batch, whole."""
 
     num_workers: int = 0
     """DataLoader: processes that read; 0 reads in the training process."""
@@ -135,7 +138,9 @@ class RunnerSettings:
     """Seeds the dense parameters, the first values of rows, and shuffles."""
 
     use_gpu: bool = False
-    """Compute on the worker's CUDA device; rows stay where they are."""
+    """Compute on the worker's CUDA device. Rows stay where they are, but in gpubox, whose
+    passes have them there, too. Without such a device it is an error; in gpubox a warning, and
+    the CPU computes."""
 
     use_fleet: bool = True
     """PaddleRec's word for a job. Whether there is one is decided by the command: launch or
@@ -147,11 +152,16 @@ class RunnerSettings:
     infer_thread_num: int = 0
     """Threads that read test files; 0 is thread_num."""
 
-    sync_mode: Literal["sync", "async", "geo", "localsgd", "adaptive_localsgd", "diloco"] = (
-        "async"
-    )
-    """How a job trains. One process without servers trains the same way in all of them. The
-    last three are LocalSGD's, for models without embeddings."""
+    sync_mode: Literal[
+        "sync", "async", "geo", "gpubox", "localsgd", "adaptive_localsgd", "diloco"
+    ] = "async"
+    """How a job trains. One process without servers trains the same way in all of them. gpubox:
+    an epoch is a pass, whose batches are read first, and its rows are on the device while it is
+    trained. The last three are LocalSGD's, for models without embeddings."""
+
+    device_budget: int = 0
+    """gpubox: bytes that the rows of a pass with their optimizer states may take; an epoch that
+    needs more is split into several passes. 0 is no limit."""
 
     geo_step: int = 400
     """geo: steps between two exchanges, once the period is grown. The default is that of
@@ -165,7 +175,7 @@ class RunnerSettings:
 
     checkpoint_configs: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     """Checkpoints by time, beside those of the epochs: every_s, keep and dirname, as the
-    strategy's."""
+    strategy's. In gpubox one that is due during a pass is written at its end."""
 
     model_save_path: str = ""
     """Folder that gets a checkpoint after each epoch, named by its number; empty saves none."""
@@ -215,6 +225,11 @@ class RunnerSettings:
 
     fs_ugi: str = ""
     """User and password there, as user,password."""
+
+    @property
+    def shares_steps(self) -> bool:
+        """Whether the workers of a job take every step together."""
+        return self.sync_mode in {"sync", "gpubox"}
 
     def __post_init__(self) -> None:
         check_ranges(self, _RUNNER)

@@ -1,10 +1,10 @@
 """Checkpoints by time, as ``strategy.checkpoint_configs`` asks for them.
 
-Worker 0 has them written, between two of its steps. Each has a folder of its own,
-``<number>-step-<step>``, which is complete or absent; numbers continue over restarts, so the
-newest is the one with the highest, and ``latest`` is a link to it. Older ones than ``keep`` are
-removed when a newer one is complete. A failure is reported and ends nothing: the next is tried
-at its time.
+Worker 0 has them written, between two of its steps, in gpubox between two passes. Each has a
+folder of its own, ``<number>-step-<step>``, which is complete or absent; numbers continue over
+restarts, so the newest is the one with the highest, and ``latest`` is a link to it. Older ones
+than ``keep`` are removed when a newer one is complete. A failure is reported and ends nothing:
+the next is tried at its time.
 """
 
 import logging
@@ -53,6 +53,8 @@ class PeriodicCheckpoints:
     def look(self) -> None:
         """Write a checkpoint if it is time; called between two steps, costs little else.
 
+        During a pass of gpubox none can be written: the next call behind it does.
+
         Raises:
             FleetError: if the job failed meanwhile.
         """
@@ -65,7 +67,7 @@ class PeriodicCheckpoints:
             self._plan, self._due = plan, now + plan.every_s
             if self._session.is_first_worker():
                 _clear(Path(plan.dirname))
-        if now < self._due or not self._session.is_first_worker():
+        if now < self._due or not self._session.is_first_worker() or optimizer.is_in_pass:
             return
         self._write(plan, step=optimizer.num_steps)
         self._due = self._clock.monotonic() + plan.every_s

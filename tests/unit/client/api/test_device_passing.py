@@ -1,6 +1,6 @@
 """``fleet.device_pass`` trains to the bits of one process, however the data is split."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -65,6 +65,30 @@ class Model(torch.nn.Module):
         found = [self.users(ids[:, 0]), self.items(ids[:, 1]), self.bags(bags)]
         scores: torch.Tensor = self.dense(torch.cat(found, 1))
         return scores
+
+
+class Stateful:
+    """A loader that says how many of its batches were read.
+
+    Args:
+        batches: They.
+    """
+
+    def __init__(self, batches: list[Batch]) -> None:
+        self.batches = batches
+        self.place = 0
+
+    def __iter__(self) -> Iterator[Batch]:
+        while self.place < len(self.batches):
+            self.place += 1
+            yield self.batches[self.place - 1]
+        self.place = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"place": self.place}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.place = state["place"]
 
 
 class Process:
@@ -281,3 +305,77 @@ def test_nothing_to_train_is_no_pass() -> None:
     process = Process()
     assert list(process.passing.device_pass([], process.model)) == []
     assert len(process.passing.device_pass([1, 2], process.model)) == 2
+
+
+def test_a_state_is_that_behind_the_batch_in_use_though_all_were_read() -> None:
+    process, loader = Process(), Stateful(batches_of(5))
+    seen = []
+    with process.passing.device_pass(
+        loader, process.model, forward=lambda batch: process.model(*batch)
+    ) as batches:
+        for number, batch in enumerate(batches):
+            process.step(batch)
+            seen.append(batches.state_dict())
+            if number == 2:
+                break
+    assert seen == [{"place": 1}, {"place": 2}, {"place": 3}]
+
+    again = process.passing.device_pass(Stateful(loader.batches), process.model)
+    again.load_state_dict(seen[-1])
+
+    rest = [batch[0] for batch in again]
+    assert len(rest) == 2
+    assert torch.equal(torch.stack(rest), torch.stack([ids for ids, _ in loader.batches[3:]]))
+    assert again.state_dict() == {"place": 0}
+
+
+def test_a_loader_without_a_state_has_none_to_save() -> None:
+    process = Process()
+    loader = process.passing.device_pass(batches_of(1), process.model)
+    with pytest.raises(PrefetchError, match="a list has no state_dict"):
+        loader.state_dict()
+    assert loader.state_of_workers([]) is None
+
+
+def test_what_waits_for_the_end_of_a_pass_is_done_between_two() -> None:
+    process, done = Process(), list[int]()
+    passing = DevicePassing(
+        process.session, between=lambda: done.append(process.optimizer.num_steps)
+    )
+    budget = 45 * process.row_bytes
+    loader = passing.device_pass(
+        batches_of(9),
+        process.model,
+        forward=lambda batch: process.model(*batch),
+        device_budget=budget,
+    )
+    for batch in loader:
+        process.step(batch)
+
+    assert done[0] == 0
+    assert done[-1] == 9
+    assert len(set(done)) > 2, done
+
+
+def test_no_batch_is_read_when_none_is_wanted() -> None:
+    process, loader = Process(), Stateful(batches_of(2))
+    passing = DevicePassing(process.session, stops=lambda: True)
+    assert list(passing.device_pass(loader, process.model)) == []
+    assert loader.place == 0
+
+
+def test_copies_that_a_forward_makes_on_a_device_show_the_lookups(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    process = Process()
+
+    def forward(batch: Batch) -> torch.Tensor:
+        ids, bags = (each.to("cpu", copy=True) for each in batch)
+        found: torch.Tensor = process.model(ids, bags)
+        return found
+
+    caplog.set_level("INFO", logger="paramfleet.training.passes.running")
+    for batch in process.passing.device_pass(batches_of(3), process.model, forward=forward):
+        process.step(batch)
+    (record,) = [each for each in caplog.records if each.message == "worker.device_pass"]
+    assert vars(record)["rows"] > 0

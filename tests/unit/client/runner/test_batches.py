@@ -166,3 +166,22 @@ def test_a_module_without_its_class_is_named(tmp_path: Path) -> None:
         load_model_class(read_config(made.path))
     with pytest.raises(ModelFolderError, match=r"reader\.py: must define a class RecDataset"):
         load_reader(made, "reader")
+
+
+def test_a_script_that_a_pipe_names_from_another_folder_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "dnn"
+    folder.mkdir()
+    (folder / "reader.py").touch()
+    (tmp_path / "tools.py").touch()
+    monkeypatch.chdir(tmp_path)
+
+    def script(name: str) -> str:
+        made = pipe_command(config(folder, pipe_command=f"python {name}"))
+        return shlex.split(made)[-3]
+
+    assert script("reader.py") == "reader.py"
+    assert script("models/rank/dnn/reader.py") == "reader.py"
+    assert script("tools.py") == str(tmp_path / "tools.py")
+    assert script("models/none.py") == "models/none.py"

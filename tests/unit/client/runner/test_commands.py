@@ -17,8 +17,9 @@ from paramfleet.runner.__main__ import main
 from paramfleet.runner.config.configuration import read_config
 from paramfleet.runner.config.errors import ConfigError
 from paramfleet.runner.config.settings import OptimizerSettings, RunnerSettings
+from paramfleet.runner.folders import load_model_class
 from paramfleet.runner.models.optimizers import make_optimizer, make_scheduler
-from paramfleet.runner.training import strategy_of
+from paramfleet.runner.training import Trainer, strategy_of
 from paramfleet.tables.rules import server_rule
 from paramfleet.telemetry.visual import visual
 from paramfleet_shared.system.processes.keeping import tied
@@ -260,7 +261,7 @@ def test_inference_files_are_saved_beside_a_checkpoint(folder: Path) -> None:
         ("train", "runner.train_data_dir=none", "there is no file or folder"),
         ("train", "runner.train_reader_path=none", "there is no such module"),
         ("train", "runner.reader_type=QueueDataset", "create_slots"),
-        ("train", "runner.sync_mode=gpubox", "gpubox is not available yet"),
+        ("train", "runner.sync_mode=heter", "heter stages don't exist here"),
         ("train", "hyper_parameters.optimizer.class=Adan", "did you mean adam?"),
         ("train", "hyper_parameters.fc_sizes=[1]", "hyper_parameters.fc_sizes"),
         ("infer", "runner.model_save_path=", "runner.infer_load_path: must be given"),
@@ -476,3 +477,85 @@ def test_of_the_optimizer_that_paddlerecs_code_may_have_nothing_is_told(
 
     assert done.exit_code == 0, done.output
     assert "optimizer.class" not in done.stderr
+
+
+def rows_of(folder: Path, epoch: int) -> tuple[list[int], list[list[float]]]:
+    rows = fleet.load_rows(folder / "saved" / str(epoch), "ids")
+    return rows.ids.tolist(), rows.rows.tolist()
+
+
+@pytest.mark.parametrize("budget", [0, 150], ids=["whole", "split"])
+def test_gpubox_trains_an_epoch_in_passes_to_the_same_bits(
+    folder: Path, budget: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    plain = json.loads(run(folder, "train").stdout.splitlines()[-1])
+    expected = [rows_of(folder, epoch) for epoch in range(3)]
+    caplog.set_level("INFO", logger="paramfleet.training.passes.running")
+
+    gpubox = ["runner.sync_mode=gpubox", f"runner.device_budget={budget}"]
+    done = run(folder, "train", "-o", *gpubox)
+
+    assert done.exit_code == 0, done.output
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert (result["mode"], result["auc"], result["mean"]) == ("local", 1.0, plain["mean"])
+    assert [rows_of(folder, epoch) for epoch in range(3)] == expected
+    assert "epoch 2, step 8: loss" in done.stderr
+    passes = [record for record in caplog.records if record.message == "worker.device_pass"]
+    assert len(passes) == 3 if budget == 0 else len(passes) > 3
+
+
+def test_gpubox_goes_on_inside_an_epoch(folder: Path) -> None:
+    gpubox = ["runner.sync_mode=gpubox", "runner.device_budget=150", "runner.epochs=1"]
+    timed = "runner.checkpoint_configs={every_s: 1.0e-9, keep: 9, dirname: timed}"
+    assert run(folder, "train", "-o", *gpubox, timed).exit_code == 0
+    expected = rows_of(folder, 0)
+    inside = sorted((folder / "timed").glob("0000*"))
+    steps = [int(path.name.rpartition("-")[2]) for path in inside]
+    assert steps == sorted(steps)
+    assert any(0 < step < 8 for step in steps), steps
+
+    for path, step in zip(inside, steps, strict=True):
+        done = run(folder, "train", "-o", *gpubox, f"runner.model_init_path=timed/{path.name}")
+
+        assert done.exit_code == 0, done.output
+        assert rows_of(folder, 0) == expected
+        assert (f"step {step + 2 - step % 2}" in done.stderr) is (step < 8)
+        assert f"step {step - step % 2}:" not in done.stderr
+
+
+def test_gpubox_trains_on_the_cpu_where_there_is_no_gpu_and_says_so(
+    folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+
+    done = run(folder, "train", "-o", "runner.sync_mode=gpubox", "runner.use_gpu=True")
+
+    assert done.exit_code == 0, done.output
+    (record,) = [r for r in caplog.records if r.message == "worker.no_cuda_device"]
+    assert vars(record)["key"] == "runner.use_gpu"
+    refused = run(folder, "train", "-o", "runner.sync_mode=sync", "runner.use_gpu=True")
+    assert "this machine has no CUDA device" in refused.stderr
+
+
+def test_gpubox_is_chosen_by_its_strategy() -> None:
+    chosen = strategy_of(RunnerSettings(sync_mode="gpubox")).resolve()
+    assert (chosen.name, chosen.k_steps) == ("gpubox", 0)
+    with pytest.raises(StrategyError, match="has no effect in gpubox mode"):
+        strategy_of(
+            RunnerSettings(sync_mode="gpubox", a_sync_configs={"max_staleness": 3})
+        ).resolve()
+
+
+def test_a_checkpoint_of_passes_that_were_trained_before_stays(folder: Path) -> None:
+    raw = read_config(folder / "config.yaml", ["runner.sync_mode=gpubox"])
+    with pytest.MonkeyPatch.context() as patched:
+        saves = list[str]()
+        patched.setattr(fleet, "save_persistables", lambda path: saves.append(path.name))
+        trainer = object.__new__(Trainer)
+        trainer._model = load_model_class(raw)(raw.read_as(HyperParameters))
+        (folder / "saved" / "1").mkdir(parents=True)
+        for took in (True, False):
+            trainer._took_steps = took
+            for epoch in (1, 2):
+                trainer.save(epoch)
+    assert saves == ["1", "2", "2"]

@@ -3,6 +3,7 @@
 import errno
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,9 @@ from paramfleet.config.roles import RoleMaker
 from paramfleet.config.strategy import DistributedStrategy, StrategyError
 from paramfleet.session.checkpoint.saving import Saving
 from paramfleet.session.session import Session
+from paramfleet.training.optimizer import DistributedOptimizer
 from paramfleet_shared.checkpoint.manifest import read_manifest
+from paramfleet_shared.discovery.orders import CheckpointOrder, Orders
 from paramfleet_shared.testing.clock import FakeClock
 
 
@@ -25,7 +28,7 @@ class Training:
         self.clock = FakeClock()
         self.session = session = Session()
         saving = Saving(session, self.clock)
-        Conduct(session, saving, self.clock)
+        self.conduct = Conduct(session, saving, self.clock)
         session.init(RoleMaker(distributed=False))
         start = fleet.nn.constant(0.0)
         model = torch.nn.Sequential(fleet.nn.Embedding(9, 2, name="p", initializer=start))
@@ -161,3 +164,52 @@ def test_a_collective_job_has_no_servers_to_save_from() -> None:
 
     with pytest.raises(StrategyError, match="is_collective = True"):
         strategy.resolve_collective()
+
+
+def in_pass(patched: pytest.MonkeyPatch, *, is_open: bool) -> None:
+    patched.setattr(DistributedOptimizer, "is_in_pass", property(lambda _: is_open))
+
+
+def test_a_checkpoint_that_is_due_during_a_pass_is_written_at_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training = Training(every_s=3, dirname=str(tmp_path / "kept"))
+    in_pass(monkeypatch, is_open=True)
+    training.steps(6)
+    training.conduct.between_passes()
+    assert not (tmp_path / "kept").exists()
+
+    in_pass(monkeypatch, is_open=False)
+    training.conduct.between_passes()
+    training.conduct.between_passes()
+
+    assert names(tmp_path / "kept") == ["000001-step-6", "latest"]
+
+
+def test_a_checkpoint_that_is_asked_for_during_a_pass_is_written_at_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training = Training()
+    order = CheckpointOrder(number=1, dirname=str(tmp_path / "asked"))
+    communicator = SimpleNamespace(wait=None)
+    monkeypatch.setattr(Session, "communicator", communicator)
+    monkeypatch.setattr(
+        training.session.backend, "orders", lambda: Orders(version=1, checkpoint=order)
+    )
+    in_pass(monkeypatch, is_open=True)
+    training.steps(2)
+    assert "checkpoint" not in training.session.progress.facts()
+
+    in_pass(monkeypatch, is_open=False)
+    training.conduct.between_passes()
+
+    done = training.session.progress.facts()["checkpoint"]
+    assert (done["number"], done["error"]) == (1, "")
+    assert read_manifest(tmp_path / "asked").cut is not None
+    training.steps(1)
+    assert names(tmp_path) == ["asked"]
+
+
+def test_before_an_optimizer_nothing_waits() -> None:
+    session = Session()
+    Conduct(session, Saving(session)).between_passes()
