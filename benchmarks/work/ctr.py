@@ -82,6 +82,10 @@ class ClickTask(windows.Task):
         return torch.nn.functional.binary_cross_entropy_with_logits(logits, batch.labels)
 
     @override
+    def ids(self, batch: Batch) -> Mapping[str, torch.Tensor]:
+        return {"embedding": batch.ids}
+
+    @override
     @torch.no_grad()
     def quality(self) -> dict[str, float]:
         self.model.eval()

@@ -13,19 +13,21 @@ of JSON: a benchmark so keeps several jobs warm and runs their windows in turns.
 import argparse
 import itertools
 import json
+import logging
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Protocol
 
 import torch
+from typing_extensions import override
 
 import paramfleet as fleet
 
 __all__ = ["Task", "command_line", "main"]
 
 WIRE_DTYPES = ("float32", "float16", "bfloat16", "int8", "float8_e4m3")
-MODES = ("single", "sync", "async", "geo")
+MODES = ("single", "sync", "async", "geo", "gpubox")
 
 
 class Task(Protocol):
@@ -45,6 +47,14 @@ class Task(Protocol):
     def loss(self, batch: Any) -> torch.Tensor:
         """Return the loss of a batch, to be minimised."""
         ...
+
+    def ids(self, batch: Any) -> Mapping[str, torch.Tensor]:
+        """Return the ids of a batch by the path of the module that looks them up.
+
+        A task that no benchmark trains in passes names none.
+        """
+        del batch
+        return {}
 
     def quality(self) -> dict[str, float]:
         """Return how well the model has learned; every worker calls it."""
@@ -66,6 +76,12 @@ def command_line(description: str) -> argparse.ArgumentParser:
         "--set", action="append", default=[], metavar="KEY=VALUE", help="more a_sync_configs"
     )
     parser.add_argument("--prefetch", type=int, default=0, help="batches to be ahead by")
+    parser.add_argument(
+        "--budget",
+        type=int,
+        default=0,
+        help="gpubox: bytes of a pass; 0 takes a window for one",
+    )
     parser.add_argument("--warm", type=int, default=150, help="steps before the window")
     parser.add_argument("--steps", type=int, help="steps of the window; instead of --seconds")
     parser.add_argument("--seconds", type=float, default=5.0, help="of the window, about")
@@ -95,6 +111,39 @@ def main(make_task: Callable[[argparse.Namespace], Task], options: argparse.Name
     fleet.stop_worker()
 
 
+class _PassFacts(logging.Handler):
+    """Keeps what the log says of passes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ended: list[Mapping[str, Any]] = []
+        log = logging.getLogger("paramfleet.training.device_passes")
+        log.setLevel(logging.INFO)
+        log.addHandler(self)
+
+    @override
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.getMessage() == "worker.device_pass":
+            self.ended.append(vars(record))
+
+    def take(self) -> dict[str, float]:
+        """Return seconds of all passes since the last call, and shares of the later ones."""
+        ended, self.ended = self.ended, []
+        if not ended:
+            return {}
+        later = [each["hit_share"] for each in ended if each["number"] > 1]
+        parts = {
+            f"pass_{name}": sum(each[name] for each in ended)
+            for name in ("begin_s", "build_s", "train_s", "end_s")
+        }
+        return {
+            **parts,
+            "passes": len(ended),
+            "device_bytes": max(each["device_bytes"] for each in ended),
+            "hit_share": sum(later) / len(later) if later else 0.0,
+        }
+
+
 class _Trainer:
     """One worker's model, batches and optimizer, with the steps they have gone."""
 
@@ -111,6 +160,7 @@ class _Trainer:
         if options.prefetch:
             ahead = fleet.prefetch(self._batches, task.model, depth=options.prefetch)
             self._batches = iter(ahead)
+        self._facts = _PassFacts()
         self._num_steps = 0
         self._step_s = 0.0
         self._loss = float("nan")
@@ -160,6 +210,7 @@ class _Trainer:
 
     def _window(self, steps: int) -> dict[str, Any]:
         steps = self._whole_periods(steps)
+        self._facts.take()
         fleet.barrier_worker()
         start = time.perf_counter()
         ends = [end - start for end in self._run(steps)]
@@ -173,6 +224,7 @@ class _Trainer:
             "seconds": together,
             "steps": num_steps,
             "loss": self._loss,
+            **self._facts.take(),
         }
 
     def _whole_periods(self, steps: int) -> int:
@@ -183,13 +235,25 @@ class _Trainer:
     def _run(self, steps: int) -> list[float]:
         """Train; returns when each step ended."""
         ends = []
-        for batch in itertools.islice(self._batches, steps):
+        for batch in self._passing(itertools.islice(self._batches, steps)):
             loss = self._task.loss(batch)
             self._optimizer.minimize(loss, examples=self._task.batch_size)
             self._loss = loss.item()
             ends.append(time.perf_counter())
+        if self.mode == "gpubox":
+            ends[-1] = time.perf_counter()  # what was trained is written back
         self._num_steps += steps
         return ends
+
+    def _passing(self, batches: Iterator[Any]) -> Iterable[Any]:
+        """Return batches of a window: in gpubox as passes over them."""
+        if self.mode != "gpubox":
+            return batches
+        budget = self._options.budget or None
+        known = self._task.ids
+        return fleet.device_pass(
+            list(batches), self._task.model, ids=known, device_budget=budget
+        )
 
     def _settle(self) -> None:
         """Wait until what this worker has sent is applied."""
@@ -211,6 +275,9 @@ def _optimizer(name: str, model: torch.nn.Module, lr: float) -> torch.optim.Opti
 def _strategy(options: argparse.Namespace) -> fleet.DistributedStrategy:
     chosen = fleet.DistributedStrategy()
     chosen.a_sync = options.mode != "sync"
+    if options.mode == "gpubox":
+        chosen.a_sync_configs = {"use_ps_gpu": 1}
+        return chosen
     chosen.a_sync_configs = {"wire_dtype": options.wire_dtype}
     if chosen.a_sync:
         chosen.a_sync_configs["fresh_steps"] = 0  # windows are of what comes after those

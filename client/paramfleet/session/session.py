@@ -200,7 +200,8 @@ class Session(Standing):
             TableNotTrainedError: if the optimizer lacks one of the model's tables.
             OptimizerNotServedError: if the servers, or in GEO the rows, can't be stepped by
                 this optimizer or with an option of it.
-            ElasticModeError: if the strategy is sync in an elastic job.
+            ElasticModeError: if the strategy is sync in an elastic job, or gpubox with several
+                workers.
             FleetError: if a table contradicts another worker's, or the job failed.
         """
         self.backend.start(self.optimizer, self.model)

@@ -45,7 +45,8 @@ class CoordinatorSettings(JobSettings):
     """Shards of every table; at least server_num."""
 
     elastic: bool = False
-    """Whether workers of an async or GEO job may die, come late and leave while it goes on."""
+    """Whether workers of an async or GEO job may die, come late and leave while it goes on, and
+    the one of a gpubox job may be started again."""
 
     worker_grace_s: float = 30.0
     """Seconds that a worker may be silent while its launcher sees it alive; if the job is

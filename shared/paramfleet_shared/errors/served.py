@@ -318,7 +318,7 @@ class ElasticModeError(ContractError):
     @override
     def describe(self) -> str:
         takes = f"mode {self.mode!r} takes every worker into every pass"
-        remedy = "set elastic = False"
+        remedy = "set elastic = False, or train with one worker"
         if self.mode != "gpubox":
             takes = (
                 f"mode {self.mode!r} (strategy.a_sync = False) takes every worker into "

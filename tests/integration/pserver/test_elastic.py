@@ -122,6 +122,16 @@ async def test_sync_is_refused_with_both_options(start_servers: Start) -> None:
         await cluster.worker(0).declare(ROWS, mode="sync", worker_num=1)
 
 
+async def test_gpubox_is_taken_from_a_worker_that_is_alone(start_servers: Start) -> None:
+    cluster = await start_servers(1, elastic=True)
+
+    with pytest.raises(ElasticModeError, match=r"gpubox.*elastic = True"):
+        await cluster.worker(0).declare(ROWS, mode="gpubox", worker_num=2)
+
+    await cluster.worker(0).declare(ROWS, mode="gpubox", worker_num=1)
+    await cluster.worker(0, incarnation=2).declare(ROWS, mode="gpubox", worker_num=1)
+
+
 @pytest.mark.parametrize("incarnation", [1, 3])
 async def test_a_late_geo_worker_hears_of_every_row(
     start_servers: Start, incarnation: int

@@ -51,6 +51,23 @@ def test_every_mode_trains_and_is_set_beside_one_process(tmp_path: Path) -> None
 
 
 @pytest.mark.processes
+def test_passes_are_set_beside_sync_and_one_process(tmp_path: Path) -> None:
+    result = run("gpubox.py", tmp_path)
+
+    assert result["benchmark"] == "gpubox"
+    assert set(result["summary"]) == {
+        f"{case}_vs_{other}"
+        for case in ("gpubox_1", "gpubox_2", "split_2")
+        for other in ("single", "sync", "sync_cpu")
+    }
+    rows = {row["case"]: row for row in result["rows"]}
+    assert all(min(row["samples_per_s"]) > 0 for row in rows.values())
+    assert rows["gpubox 2"]["passes"] == 1
+    assert rows["split 2"]["passes"] > 1
+    assert 0 < rows["split 2"]["hit_share"] < 1
+
+
+@pytest.mark.processes
 def test_small_steps_are_set_beside_one_process_and_a_bare_exchange(tmp_path: Path) -> None:
     result = run("small_steps.py", tmp_path)
 

@@ -115,7 +115,8 @@ class PserverBackend(Backend):
             "localsgd": apart,
         }
         make = kinds[optimizer.mode.name]
-        if make in {SyncMode, GpuBoxMode} and self._session.elastic:
+        alone = make is GpuBoxMode and self.worker_num() == 1  # it may be started again
+        if make in {SyncMode, GpuBoxMode} and self._session.elastic and not alone:
             raise ElasticModeError(mode=optimizer.mode.name)
         self.agreement = Agreement(model)
         own = self.own

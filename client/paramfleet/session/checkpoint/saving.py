@@ -170,6 +170,8 @@ class Saving:
         if job is None:
             return self._load_locally(folder)
         mode = self._running("load_model")
+        if mode.passes is not None:
+            mode.passes.check_no_pass("load_model")
         mode.flush()
         self._session.worker_barrier("fleet.load_model")  # no worker writes any more
         optimizer = self._session.optimizer

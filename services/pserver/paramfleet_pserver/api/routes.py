@@ -403,7 +403,8 @@ class Routes:
 
     def _check_declared(self, declared: DeclareRequest) -> list[TableSpec]:
         kind = kind_of(declared.mode)
-        if self._elastic and kind.takes_all:
+        alone = kind.replaceable and declared.worker_num == 1
+        if self._elastic and kind.takes_all and not alone:
             raise ElasticModeError(mode=declared.mode)
         if self._training is not None:
             self._training.terms.check_same(Terms.of(declared), elastic=self._elastic)

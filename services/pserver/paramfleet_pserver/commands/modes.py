@@ -32,6 +32,9 @@ class ServerMode:
     """Whether pushes are kept until every worker's is there."""
     takes_all = False
     """Whether every worker is needed: none can come or go, and no lead is limited."""
+    replaceable = False
+    """Whether nothing is lost with a worker that is alone and dies, as its successor ends or
+    repeats what it left."""
     limit_changes = False
     """Whether an operator may change ``max_staleness``."""
     states_apart = False

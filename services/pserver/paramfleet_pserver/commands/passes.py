@@ -65,6 +65,7 @@ class PassMode(ServerMode):
         "pass_state",
     }
     takes_all = True
+    replaceable = True
 
     def __init__(self, *, num_workers: int, store: TableStore, owners: Owners) -> None:
         super().__init__(num_workers=num_workers, store=store, owners=owners)
