@@ -80,7 +80,7 @@ class PassingLoader(ReadAhead[B]):
         with suppress(BaseException):  # it is on its way already
             running.throw(error)
 
-    def __iter__(self) -> Iterator[B]:
+    def __iter__(self) -> Generator[B, None, None]:
         """Return what yields the batches of the loader.
 
         Raises:

@@ -286,10 +286,11 @@ class PSGPU:
         with ExitStack() as stack:
             if self._is_infer:
                 stack.enter_context(_training_nothing(self._model))
-            stack.enter_context(loader)
+            running = iter(loader)
+            stack.callback(running.close)  # which keeps it while no loop does
             self._facts = []
             self._open = stack.pop_all()
-        return iter(loader)
+        return running
 
     def end_pass(self) -> None:
         """End the pass: rows and dense values that were trained are written back.
