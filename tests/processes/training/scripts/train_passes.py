@@ -7,6 +7,7 @@ batches alone.
 import argparse
 import hashlib
 import json
+import logging
 from typing import Any
 
 import numpy as np
@@ -23,13 +24,18 @@ parser.add_argument("--epochs", type=int, default=2)
 parser.add_argument("--budget", type=int, default=0, help="bytes; 0 for no limit")
 parser.add_argument("--watch", action="store_true", help="see the ids in the first batch")
 parser.add_argument("--save", default="", help="a folder for the checkpoint at the end")
+parser.add_argument("--ids", type=int, default=200, help="different ids there are")
+parser.add_argument(
+    "--shared", action="store_true", help="half of a batch's ids is every one's"
+)
 parser.add_argument("--skewed", action="store_true", help="ids of a Zipf distribution")
 args = parser.parse_args()
 
 
 def groups(parameters: Any) -> list[dict[str, Any]]:
     """Rows without weight decay, and dense layers with it."""
-    rows, dense = [], []
+    rows: list[Any] = []
+    dense: list[Any] = []
     for each in parameters:
         (rows if hasattr(each, "_fleet_table") else dense).append(each)
     return [{"params": rows, "weight_decay": 0.0}, {"params": dense, "weight_decay": 0.01}]
@@ -83,7 +89,9 @@ fleet.init_worker()
 data = np.random.default_rng(1)
 batches = []
 for number in range(args.steps):
-    draw = data.zipf(1.05, (16, 5)) if args.skewed else data.integers(0, 200, (16, 5))
+    draw = data.zipf(1.05, (16, 5)) if args.skewed else data.integers(0, args.ids, (16, 5))
+    if args.shared:  # the other half is of this batch alone
+        draw = draw % 40 + np.where(draw % 2, 0, 1000 * (1 + number))
     ids = torch.from_numpy(draw.astype(np.int64))
     rare = ids[:, 4] % 31 if number % 2 else None
     batches.append((ids[:, 0], ids[:, 1:4], rare, (ids.sum(1) % 3 == 0).float()))
@@ -94,11 +102,24 @@ def ids_of(batch: Any) -> dict[str, torch.Tensor]:
     return found if batch[2] is None else {**found, "rare": batch[2]}
 
 
+class Passes(logging.Handler):
+    """Prints the facts of each pass that is logged."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.getMessage() == "worker.device_pass":
+            names = ("rows", "stayed", "hit_share", "device_bytes")
+            print("pass", json.dumps({name: vars(record)[name] for name in names}))
+
+
+passes_log = logging.getLogger("paramfleet.training.device_passes")
+passes_log.setLevel(logging.INFO)
+passes_log.addHandler(Passes())
+
 losses = []
 for _ in range(args.epochs):
     source: Any = batches
     if args.mode == "gpubox":
-        known = {} if args.watch else {"ids": ids_of}
+        known: dict[str, Any] = {} if args.watch else {"ids": ids_of}
         source = fleet.device_pass(batches, model, device_budget=args.budget or None, **known)
     for item, seen, rare, label in source:
         loss = torch.nn.functional.binary_cross_entropy_with_logits(
