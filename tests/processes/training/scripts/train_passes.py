@@ -7,6 +7,7 @@ batches alone.
 import argparse
 import hashlib
 import json
+import logging
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,10 @@ parser.add_argument("--budget", type=int, default=0, help="bytes; 0 for no limit
 parser.add_argument("--watch", action="store_true", help="see the ids in the first batch")
 parser.add_argument("--asks", action="store_true", help="go on until an operator ends it")
 parser.add_argument("--save", default="", help="a folder for the checkpoint at the end")
+parser.add_argument("--ids", type=int, default=200, help="different ids there are")
+parser.add_argument(
+    "--shared", action="store_true", help="half of a batch's ids is every one's"
+)
 parser.add_argument("--skewed", action="store_true", help="ids of a Zipf distribution")
 parser.add_argument("--fewer", type=int, default=0, help="batches that rank 1 doesn't have")
 parser.add_argument("--shorter", type=int, default=0, help="epochs that rank 1 doesn't take")
@@ -91,7 +96,9 @@ mine = slice(rank * 16 // size, (rank + 1) * 16 // size)
 data = np.random.default_rng(1)
 batches = []
 for number in range(args.steps):
-    draw = data.zipf(1.05, (16, 5)) if args.skewed else data.integers(0, 200, (16, 5))
+    draw = data.zipf(1.05, (16, 5)) if args.skewed else data.integers(0, args.ids, (16, 5))
+    if args.shared:  # the other half is of this batch alone
+        draw = draw % 40 + np.where(draw % 2, 0, 1000 * (1 + number))
     ids = torch.from_numpy(draw.astype(np.int64))
     rare = ids[:, 4] % 31 if number % 2 else None
     batch = (ids[:, 0], ids[:, 1:4], rare, (ids.sum(1) % 3 == 0).float())
@@ -104,6 +111,19 @@ def ids_of(batch: Any) -> dict[str, torch.Tensor]:
     found = {"items": batch[0], "seen": batch[1]}
     return found if batch[2] is None else {**found, "rare": batch[2]}
 
+
+class Passes(logging.Handler):
+    """Prints the facts of each pass that is logged."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.getMessage() == "worker.device_pass":
+            names = ("rows", "stayed", "hit_share", "device_bytes")
+            print("pass", json.dumps({name: vars(record)[name] for name in names}))
+
+
+passes_log = logging.getLogger("paramfleet.training.passes.running")
+passes_log.setLevel(logging.INFO)
+passes_log.addHandler(Passes())
 
 losses = []
 epochs = range(10_000 if args.asks else args.epochs - rank * args.shorter)

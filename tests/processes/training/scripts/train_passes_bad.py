@@ -34,7 +34,7 @@ if fleet.is_server():
             self._limits = replace(self._limits, memory_share=share)
             check_memory(self, *given)
 
-        TableStore.check_memory = check_less  # type: ignore[assignment, method-assign]
+        TableStore.check_memory = check_less  # type: ignore[assignment,method-assign]
     fleet.run_server()
     raise SystemExit(0)
 
