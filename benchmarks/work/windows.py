@@ -117,7 +117,7 @@ class _PassFacts(logging.Handler):
     def __init__(self) -> None:
         super().__init__()
         self.ended: list[Mapping[str, Any]] = []
-        log = logging.getLogger("paramfleet.training.device_passes")
+        log = logging.getLogger("paramfleet.training.passes.running")
         log.setLevel(logging.INFO)
         log.addHandler(self)
 
