@@ -194,9 +194,11 @@ class ServedRows:
             of_table = self._pieces_of(spec, rows, dense)
             for own, more in zip(pieces, of_table, strict=True):
                 own.extend(more)
-        for server, own in enumerate(pieces):
-            works = self._prepares(server, number, own, steps)
-            await ends_of(works, at_once=PIECES_AT_ONCE)
+        of_servers = (
+            ends_of(self._prepares(server, number, own, steps), at_once=PIECES_AT_ONCE)
+            for server, own in enumerate(pieces)
+        )
+        await ends_of(of_servers, at_once=len(pieces))
         num_bytes = sum(piece.num_bytes for own in pieces for piece in own)
         return Prepared([len(own) for own in pieces], num_bytes)
 
