@@ -16,6 +16,7 @@ from paramfleet.session.session import Session
 from paramfleet.training.collective.errors import WrongModeError
 from paramfleet.training.passes.backing import PassBacking
 from paramfleet.training.passes.running import DevicePasses, PassFacts
+from paramfleet_shared.errors import ContractError
 
 __all__ = ["DevicePassing", "PassingLoader"]
 
@@ -32,6 +33,14 @@ class _Read(NamedTuple):
 
     batch: Any
     state: Any
+
+
+class DeviceBudgetOptionError(ContractError):
+    """``device_budget`` is no number of bytes."""
+
+    code = "contract.device_budget_option"
+    value: str
+    sentence = "device_budget = {value}: must be a whole number of bytes from 1, or None"
 
 
 class PassingLoader(ReadAhead[B]):
@@ -61,9 +70,13 @@ class PassingLoader(ReadAhead[B]):
         self._between = between
         self._running: weakref.ref[Generator[B, None, None]] | None = None
         """What iterates; a loop that is left lets go of it, which ends the pass."""
+        self._is_entered = False
+        self._kept: Generator[B, None, None] | None = None
+        """The same in a ``with``, which ends the pass itself: it knows how the block ended."""
 
     def __enter__(self) -> Self:
         """Return itself: a pass that is open at the block's end ends with it."""
+        self._is_entered = True
         return self
 
     def __exit__(
@@ -71,6 +84,7 @@ class PassingLoader(ReadAhead[B]):
     ) -> None:
         """End the pass: as if the loop had been left, or as one that failed."""
         running = None if self._running is None else self._running()
+        self._is_entered, self._kept = False, None
         if running is None:
             return
         if error is None:
@@ -88,6 +102,8 @@ class PassingLoader(ReadAhead[B]):
         """
         running = self._run()
         self._running = weakref.ref(running)
+        if self._is_entered:
+            self._kept = running
         return running
 
     def _run(self) -> Generator[B, None, None]:
@@ -97,7 +113,9 @@ class PassingLoader(ReadAhead[B]):
             return
         batches = self._lookups.try_forward(iter(self._loader))
         trains = self._lookups.model.training and torch.is_grad_enabled()
-        if not self._lookups.are_known:
+        first = next(batches, None)
+        batches = iter(()) if first is None else itertools.chain([first], batches)
+        if first is not None and not self._lookups.are_known:
             yield from passes.first(self._lookups.learn(batches), trains=trains)
             self._between()
         read = list(itertools.starmap(_Read, self._with_states(batches)))
@@ -193,6 +211,7 @@ class DevicePassing:
             device_budget: Bytes that rows with their states may take there; None for no limit.
 
         Raises:
+            DeviceBudgetOptionError: if ``device_budget`` is no number of bytes.
             CallOrderError: if iterated before ``distributed_optimizer``.
             WrongModeError: if iterated in a job that isn't in gpubox mode.
             PassOpenError: if iterated during another one.
@@ -205,6 +224,8 @@ class DevicePassing:
             GroupLostError: if another worker ended; pservers have nothing of the pass.
             ForeignWriteError: if a table was changed since the pass began; nor have they then.
         """
+        if device_budget is not None and (type(device_budget) is not int or device_budget < 1):
+            raise DeviceBudgetOptionError(value=repr(device_budget))
         lookups = BatchLookups(model, ids, forward)
         return self.loader(loader, lookups, device=device, device_budget=device_budget)
 

@@ -420,12 +420,11 @@ class _Preload:
 
 @contextmanager
 def _training_nothing(model: torch.nn.Module) -> Iterator[None]:
-    """Have a model in evaluation mode, without gradients, while the block runs."""
+    """Have a model in evaluation mode while the block runs."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:
-        with torch.no_grad():
-            yield
+        yield
     finally:
         for module in training:
             module.training = True

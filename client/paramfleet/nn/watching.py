@@ -132,14 +132,15 @@ class BatchLookups:
             if ids is not None:
                 yield view.module, ids
 
-    def _named(
-        self, by_module: Mapping[Any, torch.Tensor | Sequence[torch.Tensor]]
-    ) -> Iterator[tuple[SparseModule, torch.Tensor]]:
+    def _named(self, by_module: Any) -> Iterator[tuple[SparseModule, torch.Tensor]]:
         modules: dict[Any, SparseModule] = {}
         for path, module in self.model.named_modules():
             if isinstance(module, SparseModule):
                 modules[module] = modules[path] = module
                 modules.setdefault(module.table.name, module)
+        if not isinstance(by_module, Mapping):
+            rule = "must return a dict: tensors of ids by module, path or table"
+            raise PrefetchError(option="ids", value=type(by_module).__name__, rule=rule)
         for key, ids in by_module.items():
             if key not in modules:
                 rule = "is neither a fleet.nn module of the model, its path, nor its table"

@@ -7,6 +7,7 @@ between two of them.
 Every call is made by all workers, in the same order. It belongs to the training thread.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -21,9 +22,17 @@ from paramfleet.transport.communicator import Communicator
 from paramfleet_shared.errors import IntegrityError
 from paramfleet_shared.system.clock import Clock
 
-__all__ = ["DeviceGroup", "GroupLostError"]
+__all__ = ["GROUP_LOST", "DeviceGroup", "GroupLostError"]
 
 _POLL_S = 0.01
+
+_LOOK_EVERY = timedelta(seconds=1)
+"""Between two looks whether the job goes on, while others are waited for."""
+
+
+GROUP_LOST = (
+    "a pass is trained by all workers together, and pservers hold what they held before it"
+)
 
 
 class GroupLostError(IntegrityError):
@@ -34,9 +43,10 @@ class GroupLostError(IntegrityError):
     workers: int
     operation: str
     reason: str
+    outcome: str
     sentence = (
-        "worker {rank} of {workers}: {operation} with the other workers failed: {reason}; a "
-        "pass is trained by all workers together, and pservers hold what they held before it"
+        "worker {rank} of {workers}: {operation} with the other workers failed: {reason}; "
+        "{outcome}"
     )
 
 
@@ -69,6 +79,9 @@ class DeviceGroup:
         self.rank = rank
         self.size = size
         self._device = device
+        self._communicator = communicator
+        self._clock = clock
+        self._timeout_s = timeout_s
         store = _RegistryStore(communicator, name, clock=clock, timeout_s=timeout_s)
         with self._together("finding each other"):
             self._on_host = _gloo(store, rank, size, host, timeout_s)
@@ -98,7 +111,7 @@ class DeviceGroup:
         """Return the sum of all workers' numbers, the same to the bit in each; in place."""
         group = self._group if numbers.device.type == self._device.type else self._on_host
         with self._together("a sum of gradients"):
-            group.allreduce([numbers]).wait()
+            self._wait(group.allreduce([numbers]))
         return numbers
 
     def gather(self, numbers: Sequence[float]) -> list[list[float]]:
@@ -106,7 +119,7 @@ class DeviceGroup:
         own = torch.tensor(numbers, dtype=torch.float64)
         found = [torch.empty_like(own) for _ in range(self.size)]
         with self._together("a comparison"):
-            self._on_host.allgather([found], [own]).wait()
+            self._wait(self._on_host.allgather([found], [own]))
         return [each.tolist() for each in found]
 
     def close(self) -> None:
@@ -114,6 +127,28 @@ class DeviceGroup:
         self._on_host.shutdown()
         if self._group is not self._on_host:
             self._group.shutdown()
+
+    def _wait(self, work: Any) -> None:
+        """Wait for the others, as long as the job goes on.
+
+        Raises:
+            JobFailedError: as soon as the job has failed.
+            RuntimeError: what the backend raises, or when the time is over.
+        """
+        if self._device.type == "cuda":  # the stream waits, and not this thread
+            work.wait()
+            return
+        deadline = self._clock.monotonic() + self._timeout_s
+        while True:
+            try:
+                work.wait(_LOOK_EVERY)
+            except RuntimeError as error:
+                late = "timed out" in str(error).lower() and not work.is_completed()
+                if not late or self._clock.monotonic() > deadline:
+                    raise
+                self._communicator.raise_failure()
+            else:
+                return
 
     @contextmanager
     def _together(self, operation: str) -> Iterator[None]:
@@ -129,8 +164,15 @@ class DeviceGroup:
                 rank=self.rank,
                 workers=self.size,
                 operation=operation,
-                reason=str(error).partition("\n")[0],
+                reason=_said(error),
+                outcome=GROUP_LOST,
             ) from error
+
+
+def _said(error: RuntimeError) -> str:
+    """Return what a backend says, without the place in its source and its advice."""
+    line = str(error).partition("\n")[0].partition(". This is typically")[0]
+    return re.sub(r"^\[[^]]*\.(cc|cpp|h):\d+\]\s*", "", line)
 
 
 class _RegistryStore(Store):

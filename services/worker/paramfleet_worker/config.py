@@ -44,7 +44,8 @@ class LaunchSettings(SecuritySettings):
     """Workers to start; empty is 1, or as many as --workers names."""
 
     elastic: bool = False
-    """Async and GEO: go on without workers that die; others may come and leave."""
+    """Async and GEO: go on without workers that die; others may come and leave. gpubox with
+    one worker: let another process take its place."""
 
     on: Literal["here", "ray"] = "here"
     """Where processes run: on the machines that are named, or as actors of a Ray cluster."""

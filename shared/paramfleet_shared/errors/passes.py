@@ -102,7 +102,7 @@ class PassCommittedError(ContractError):
 
 
 class PassUpdatesError(ContractError):
-    """A pass names fewer steps of a table than were taken before; nothing was kept."""
+    """A pass names no number of steps that a table can come to; nothing was kept."""
 
     code = "contract.pass_updates"
     table: str

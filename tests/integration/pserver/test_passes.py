@@ -693,7 +693,7 @@ async def test_other_operations_and_other_workers_are_refused(start_servers: Sta
 async def test_workers_that_come_and_go_can_not_train_passes(start_servers: Start) -> None:
     cluster = await start_servers(1, elastic=True)
 
-    declared = cluster.worker().declare(ROWS, mode="gpubox")
+    declared = cluster.worker().declare(ROWS, mode="gpubox", worker_num=2)
     about = await refused(
         declared, ElasticModeError, "every worker into every pass.*set elastic"
     )
@@ -728,6 +728,29 @@ async def test_a_piece_that_is_none_is_refused(
     await refused(trainer.worker.call(0, "prepare_pass", wrong), error, rule)
 
 
+async def test_a_tensor_of_no_part_is_refused(start_servers: Start) -> None:
+    _, trainer = await started(start_servers, 1, ROWS)
+    (message,) = trainer.pieces({"rows": rows_of()})
+    more = said(message.fields, {**message.tensors, "junk": np.zeros(9)})
+
+    prepared = trainer.worker.call(0, "prepare_pass", more)
+    await refused(prepared, MalformedMessageError, "tensor 'junk' is of no part")
+
+
+async def test_a_worker_that_leaves_in_good_order_leaves_nothing_prepared(
+    start_servers: Start,
+) -> None:
+    cluster, trainer = await started(start_servers, 1, ROWS)
+    table = cluster.routes[0]._store.find("rows")
+    assert isinstance(table, SparseTable)
+    await trainer.prepare({"rows": rows_of()}, pieces=None)
+
+    await trainer.worker.ask("leave", step=0)
+
+    assert await trainer.state() == {"passes": 0, "held": []}
+    assert table._capacity.num_claimed == 0
+
+
 async def test_tensors_that_dont_fit_are_refused(start_servers: Start) -> None:
     _, trainer = await started(start_servers, 1, ROWS, ADAM)
     content = {"rows": rows_of(), "adam": (None, numbers(SIZE), numbers(2, SIZE))}
@@ -755,7 +778,8 @@ async def test_tensors_that_dont_fit_are_refused(start_servers: Start) -> None:
 
 
 @pytest.mark.parametrize(
-    "pieces", [3, "no", [1], [[0]], [[0, 1, 2]], [[0, True]], [[0, 0]], [[-1, 1]], [[0, 1]] * 2]
+    "pieces",
+    [[], 3, "no", [1], [[0]], [[0, 1, 2]], [[0, True]], [[0, 0]], [[-1, 1]], [[0, 1]] * 2],
 )
 async def test_a_commit_that_names_no_pieces_is_refused(
     start_servers: Start, pieces: Any

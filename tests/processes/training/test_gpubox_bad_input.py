@@ -63,6 +63,16 @@ def test_a_mistake_is_named_and_changes_nothing(
     assert ended.results == [expected]
 
 
+@pytest.mark.parametrize("block", ["with", "half"])
+def test_a_pass_whose_block_or_step_fails_is_not_written(jobs: Any, block: str) -> None:
+    (expected,) = run(jobs).results
+
+    ended = run(jobs, f"--mistake={block}")
+
+    assert lines_of(ended, "failed in ") == [f"{block}, dense as before: True"]
+    assert ended.results == [expected]
+
+
 async def remove(running: Any, id_: int) -> None:
     """Remove a row, as somebody who isn't the worker's process."""
     secret, clock = secret_for(running.job), SystemClock()

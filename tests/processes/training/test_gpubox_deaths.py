@@ -101,6 +101,27 @@ def test_a_worker_killed_at_any_point_of_a_pass_ends_as_if_it_had_not_been(
         assert lives.end() == expected, point
 
 
+def test_a_successor_splits_the_data_as_its_former_self_did(jobs: Any, tmp_path: Path) -> None:
+    args = ("--budget=3400",)  # rows that stay from one loop to the next must not count
+    expected, _ = result_of(jobs, tmp_path / "whole", *args)
+
+    lives = Lives(jobs, tmp_path / "killed", *args)
+    assert lives.live_until_killed("--die=commit_pass:after:1:13")
+    assert lives.end() == expected
+
+
+@pytest.mark.parametrize("does", ["scores", "removes"])
+def test_a_successor_repeats_nothing_that_its_former_self_did_between_passes(
+    jobs: Any, tmp_path: Path, does: str
+) -> None:
+    args = (f"--between={does}", "--epochs=3")
+    expected, _ = result_of(jobs, tmp_path / "whole", *args)
+
+    lives = Lives(jobs, tmp_path / "killed", *args)
+    assert lives.live_until_killed("--die=step:before:0:30")
+    assert lives.end() == expected
+
+
 @pytest.mark.skipif(not EXAMPLES, reason="takes minutes: KILL_EXAMPLES says how many")
 @pytest.mark.timeout(0)
 def test_workers_killed_at_random_points_end_as_if_they_had_not_been(

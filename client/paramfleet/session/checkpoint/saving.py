@@ -172,6 +172,9 @@ class Saving:
         mode = self._running("load_model")
         if mode.passes is not None:
             mode.passes.check_no_pass("load_model")
+            if mode.passes.is_behind:  # passes that followed it are in the pservers
+                log.warning("worker.load_skipped", extra={"folder": str(folder)})
+                return []
         mode.flush()
         self._session.worker_barrier("fleet.load_model")  # no worker writes any more
         optimizer = self._session.optimizer

@@ -33,8 +33,9 @@ class IdOutsidePassError(ContractError):
     def describe(self) -> str:
         return (
             f"table {self.table!r}: id {self.id} of batch {self.batch} is not one of the pass "
-            f"({self.count} such ids in the batch): a pass trains the ids of the data that it "
-            "began with; begin one with this batch"
+            f"({self.count} such in the batch): a pass trains the ids that it knew when it "
+            "began: those of its batches that ids= returned, or that modules looked up in the "
+            "batch that was watched"
         )
 
 

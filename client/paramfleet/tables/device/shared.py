@@ -22,12 +22,26 @@ from paramfleet.tables.device.pass_ids import IdOutsidePassError
 from paramfleet.tables.device.source import DeviceSource
 from paramfleet.tables.device.table import DeviceTable
 from paramfleet.tables.devices import to_device
+from paramfleet_shared.errors import ContractError
 from paramfleet_shared.tables.rules.record import Moment
 
 if TYPE_CHECKING:
     from paramfleet.tables.sparse import RowSource
 
-__all__ = ["BatchIdsByOwner", "RowExchange", "SharedRound", "SharedSource"]
+__all__ = ["BatchIdsByOwner", "OtherBatchError", "RowExchange", "SharedRound", "SharedSource"]
+
+
+class OtherBatchError(ContractError):
+    """Gradients of an earlier batch wait for their step, where each batch has its own."""
+
+    code = "contract.other_batch"
+    table: str
+    batch: int
+    sentence = (
+        "table {table!r}: the step of batch {batch} has gradients of another batch: workers "
+        "that train a pass together can't add up gradients of several batches; take a step, or "
+        "call zero_grad(), in each"
+    )
 
 
 class RowExchange(Protocol):
@@ -163,13 +177,15 @@ class SharedSource(DeviceSource):
             share: What its gradients are multiplied by.
 
         Raises:
-            IdOutsidePassError: if an id isn't of the batch.
+            OtherBatchError: if an id isn't of the batch.
         """
         shared, dim = self._begun, self.rows.spec.dim
         device = self.rows.device
         grads = torch.zeros(len(shared.batch.ids), dim + 1, device=device)
         if held is not None:
             ids, own = held
+            if (shared.batch.find(ids) < 0).any():
+                raise OtherBatchError(table=self.rows.spec.name, batch=shared.number)
             where = self.places(ids)
             grads[where, :dim] = own.to(device, torch.float32) * share
             grads[where, dim] = 1.0  # these rows are stepped, whatever their gradient

@@ -44,6 +44,11 @@ class PassBacking(ABC):
     only_in_passes = False
     """Whether nothing is trained outside of a pass."""
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether what the script asks for was done by a former incarnation of this worker."""
+        return False
+
     @abstractmethod
     def specs(self) -> dict[str, TableSpec]:
         """Return the tables with the rules that step their rows, by name.

@@ -96,24 +96,19 @@ class SharedRounds:
             self._exchange(table)
 
     def plans(
-        self,
-        specs: Sequence[TableSpec],
-        *,
-        budget_bytes: int | None,
-        room: Mapping[str, int],
+        self, specs: Sequence[TableSpec], *, budget_bytes: int | None
     ) -> Iterator[PlannedPass]:
         """Yield passes that fit on every device, with the same rounds in each worker.
 
         Args:
             specs: The tables.
             budget_bytes: As of ``plan_passes``.
-            room: As of ``plan_passes``.
 
         Raises:
             DeviceBudgetError: if a round doesn't fit on this worker's device.
             PassesDifferError: if one doesn't fit on another's.
         """
-        first = 0
+        first, room = 0, dict[str, int]()
         while first < self.count:
             error: DeviceBudgetError | None = None
             planned = None

@@ -29,13 +29,14 @@ from paramfleet.tables.device.pass_ids import IdSet, PassIds
 from paramfleet.tables.device.plan import BatchIds, PlannedPass, plan_passes
 from paramfleet.tables.device.shared import SharedSource
 from paramfleet.tables.device.source import DeviceSource
-from paramfleet.tables.device.table import DeviceRows, DeviceTable
+from paramfleet.tables.device.table import DeviceRows, DeviceTable, bytes_of
 from paramfleet.tables.devices import to_device
 from paramfleet.training.passes.backing import PassBacking
 from paramfleet.training.passes.rounds import SharedRounds
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.system.clock import Clock, SystemClock
 from paramfleet_shared.tables.spec import TableSpec
+from paramfleet_shared.telemetry.logs_and_metrics import note
 
 __all__ = ["DevicePasses", "DeviceRoomError", "Lookups", "LookupsUnknownError", "PassFacts"]
 
@@ -211,19 +212,34 @@ class DevicePasses:
         budget, group = self._budget_bytes, self._backing.group
         if group is None:
             ids = map(_ids_of, prepared)
-            return list(
-                plan_passes(ids, list(specs.values()), budget_bytes=budget, room=self._room)
-            )
+            planned = list(plan_passes(ids, list(specs.values()), budget_bytes=budget))
+            self._drop_kept(planned, specs)
+            return planned
         by_table = [_by_table(batch) for batch in prepared]
         self._shared = SharedRounds(group, list(specs), by_table, trains=trains)
-        return list(
-            self._shared.plans(list(specs.values()), budget_bytes=budget, room=self._room)
-        )
+        planned = list(self._shared.plans(list(specs.values()), budget_bytes=budget))
+        self._drop_kept(planned, specs)
+        return planned
 
-    @property
-    def _room(self) -> dict[str, int]:
-        """Return how many rows there is room for on the device already, by table."""
-        return {name: source.rows.capacity for name, source in self._sources.items()}
+    def _drop_kept(
+        self, planned: Sequence[PlannedPass], specs: Mapping[str, TableSpec]
+    ) -> None:
+        """Give rows of former runs back, if with them a pass needs more than the budget.
+
+        The plan doesn't count them: a worker that is started again has none, and must plan as
+        its former self did.
+        """
+        if self._budget_bytes is None:
+            return
+        room = {name: source.rows.capacity for name, source in self._sources.items()}
+        for each in planned:
+            if not each.keeps_rows:
+                return
+            most = {name: max(room.get(name, 0), each.room.get(name, 0)) for name in specs}
+            needed = sum(bytes_of(specs[name], num) for name, num in most.items())
+            if needed > self._budget_bytes:
+                self._release()
+                return
 
     def _run(
         self,
@@ -260,16 +276,20 @@ class DevicePasses:
             for batch in range(each.first, each.stop):
                 is_left = is_left or batch >= len(batches) or stops()
                 if is_left and self._shared is None:
-                    return
+                    break
                 self._begin_batch(each, batch, prepared[batch] if not is_left else ())
                 if not is_left:
                     try:
                         yield batches[batch]
                     except GeneratorExit:  # the loop was left
                         is_left = True
+                if is_left and self._shared is None:
+                    break
                 self._backing.end_batch()
             facts.train_s = self._clock.monotonic() - began
             self._end(facts)
+            if is_left and self._shared is None:
+                return
 
     def go_along(self) -> bool:
         """Take part, without batches, in a run of workers that train on.
@@ -396,7 +416,7 @@ class DevicePasses:
         began = self._clock.monotonic()
         facts.written = self._backing.commit().rows
         facts.end_s = self._clock.monotonic() - began
-        log.info("worker.device_pass", extra={**facts.rounded(), "device": str(self._device)})
+        note(log, "worker.device_pass", **facts.rounded(), device=str(self._device))
         self._note_pass(facts)
 
     def _begin_batch(

@@ -32,9 +32,12 @@ from paramfleet_shared.errors.served import (
     PassPreparedError,
     PassUpdatesError,
 )
-from paramfleet_shared.values.ids import Step
+from paramfleet_shared.values.ids import Rank, Step
 
 __all__ = ["KeptPiece", "PassMode"]
+
+MOST_STEPS = 1 << 40
+"""That one pass may say it has taken: counts stay far from what can't be written."""
 
 _BEFORE = "a process that this pserver replaces"
 
@@ -71,6 +74,13 @@ class PassMode(ServerMode):
         super().__init__(num_workers=num_workers, store=store, owners=owners)
         self._owners = owners
         self.book: PassBook[KeptPiece] = PassBook()
+
+    @override
+    def leave(self, rank: Rank, step: Step) -> None:
+        """Drop what a worker has prepared: nobody comes after it."""
+        del step
+        for kept in self.book.leave(rank):
+            kept.claims.release()
 
     @override
     def check_removal(self, remove: RemoveRequest) -> None:
@@ -133,7 +143,7 @@ class PassMode(ServerMode):
             if part.writes != table.writes:
                 by = table.last_write or _BEFORE
                 raise ForeignWriteError(table=table.spec.name, by=by, number=number)
-            if part.updates < table.num_updates:
+            if not 0 <= part.updates - table.num_updates <= MOST_STEPS:
                 raise PassUpdatesError(
                     table=table.spec.name,
                     rank=rank,

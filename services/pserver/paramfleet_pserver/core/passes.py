@@ -66,6 +66,8 @@ class _Prepared(Generic[T]):
     incarnation: int
     total: int | None = None
     contents: dict[int, T] = field(default_factory=dict)
+    last: int = 0
+    """The highest number of a piece."""
 
     @property
     def is_whole(self) -> bool:
@@ -124,7 +126,7 @@ class PassBook(Generic[T]):
         elif prepared.incarnation != piece.incarnation:
             raise PassInDoubtError(rank=piece.rank, number=piece.number)
         total = prepared.total if piece.pieces is None else piece.pieces
-        last = max(piece.piece, *prepared.contents, 0)
+        last = max(piece.piece, prepared.last)
         differ = prepared.total not in {None, total}
         if total is not None and (differ or last >= total):
             raise PassPiecesError(
@@ -136,6 +138,7 @@ class PassBook(Generic[T]):
         """Keep a piece that ``check_prepare`` finds new."""
         prepared = self._prepared.setdefault(piece.rank, _Prepared(piece.incarnation))
         prepared.contents[piece.piece] = content
+        prepared.last = max(prepared.last, piece.piece)
         if piece.pieces is not None:
             prepared.total = piece.pieces
 
@@ -191,8 +194,12 @@ class PassBook(Generic[T]):
         """Drop what is prepared of a pass, and return it; there may be nothing."""
         return self._take() if number == self.committed + 1 else []
 
+    def leave(self, rank: Rank) -> list[T]:
+        """Drop what a worker has prepared that left in good order, and return it."""
+        prepared = self._prepared.pop(rank, None)
+        return [] if prepared is None else prepared.in_order()
+
     def _take(self) -> list[T]:
-        by_rank = [prepared for _, prepared in sorted(self._prepared.items())]
         by_rank = [prepared for _, prepared in sorted(self._prepared.items())]
         taken = [content for prepared in by_rank for content in prepared.in_order()]
         self._prepared.clear()

@@ -41,6 +41,9 @@ MAX_PIECES = 1 << 20
 
 _FLOAT_BYTES = 4
 
+_TENSORS = ("ids", "offsets", "values", "states")
+"""Of a part; a dense one has the last two."""
+
 
 class PassRead(NamedTuple):
     """What to read of one table, and where to put it."""
@@ -138,6 +141,9 @@ def prepare_request(message: Message, store: TableStore) -> PrepareRequest:
             raise MalformedMessageError(where=where, rule="names a table a second time")
         named.add(table.spec.name)
         parts.append(_prepared(message, part, ids, index, table))
+    of_parts = {f"{index}.{name}" for index in range(len(parts)) for name in _TENSORS}
+    for name in message.tensors.keys() - of_parts:  # the whole message is kept
+        raise MalformedMessageError(where=f"tensor {name!r}", rule="is of no part")
     return PrepareRequest(piece=_piece_of(fields), parts=tuple(parts))
 
 
@@ -147,10 +153,13 @@ def pieces_named(wire: Any) -> Mapping[Rank, int] | None:
     Raises:
         MalformedMessageError: if it is anything else, or names a worker twice.
     """
-    where, rule = "commit_pass field 'pieces'", "must be null, or a list of pairs [rank, count]"
+    where, rule = (
+        "commit_pass field 'pieces'",
+        "must be null, or a list of pairs [rank, count], one at least",
+    )
     if wire is None:
         return None
-    if type(wire) is not list or len(wire) > MAX_PARTS:
+    if type(wire) is not list or not 0 < len(wire) <= MAX_PARTS:
         raise MalformedMessageError(where=where, rule=rule)
     pieces: dict[Rank, int] = {}
     for each in wire:

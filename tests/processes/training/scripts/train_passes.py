@@ -23,6 +23,7 @@ parser.add_argument("--steps", type=int, default=12)
 parser.add_argument("--epochs", type=int, default=2)
 parser.add_argument("--budget", type=int, default=0, help="bytes; 0 for no limit")
 parser.add_argument("--watch", action="store_true", help="see the ids in the first batch")
+parser.add_argument("--between", default="", help="scores, or removes: between two loops")
 parser.add_argument("--asks", action="store_true", help="go on until an operator ends it")
 parser.add_argument("--save", default="", help="a folder for the checkpoint at the end")
 parser.add_argument("--ids", type=int, default=200, help="different ids there are")
@@ -143,6 +144,11 @@ for _ in epochs:
         optimizer.minimize(loss)
         losses.append(loss.item())
     print("an epoch ended", flush=True)
+    if args.between == "removes":
+        fleet.remove_rows(model.items, torch.arange(0, 200, 3))
+    elif args.between == "scores":  # a pass in training mode that takes no step
+        for scored in fleet.device_pass(batches, model, ids=ids_of):
+            model(*scored[:3])
 
 folder = args.save or "passes-checkpoint"
 fleet.save_persistables(folder)

@@ -9,16 +9,19 @@ import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
 
 import paramfleet as fleet
+from paramfleet.tables.device.dense import DenseOnDevice
 from paramfleet_pserver.tables.table_store import TableStore
 from paramfleet_shared.errors import FleetError
 
 parser = argparse.ArgumentParser()
-parser.add_argument("--mistake", default="", choices=["", "outside", "inside", "stranger"])
+MISTAKES = ["", "outside", "inside", "stranger", "with", "half"]
+parser.add_argument("--mistake", default="", choices=MISTAKES)
 parser.add_argument("--wait", default="", help="a file: the second pass ends once it exists")
 parser.add_argument("--full", default="", help="a file: the last pserver is full if it exists")
 args = parser.parse_args()
@@ -103,7 +106,38 @@ def train(number: int) -> None:
                 time.sleep(0.02)  # noqa: TID251 -- for the test
 
 
+class OwnError(Exception):
+    """The script's own."""
+
+
+def fail_in(block: str) -> None:
+    """Raise in the second batch of a pass, in a ``with`` or in the middle of a step.
+
+    Raises:
+        OwnError: never: it is caught here.
+    """
+    begun = torch.cat([p.detach().flatten() for p in model.out.parameters()])
+    passes = fleet.device_pass(batches, model, ids=lambda ids: {"items": ids})
+    try:
+        if block == "with":
+            with passes as loader:
+                for place, ids in enumerate(loader):
+                    step(ids)
+                    if place == 1:
+                        raise OwnError  # noqa: TRY301 -- of the loop's body
+        else:
+            with mock.patch.object(DenseOnDevice, "step", side_effect=OwnError):
+                for ids in passes:
+                    step(ids)
+    except OwnError:
+        optimizer.zero_grad()
+        now = torch.cat([p.detach().flatten() for p in model.out.parameters()])
+        print(f"failed in {block}, dense as before: {torch.equal(now, begun)}", flush=True)
+
+
 for number in range(3):
+    if number == 1 and args.mistake in {"with", "half"}:
+        fail_in(args.mistake)
     if number == 1 and args.mistake == "outside":
         tell(step, batches[0])
     try:

@@ -165,7 +165,7 @@ class History:
         held = [[each.rank, each.pieces] for each in self.book.held()]
         if deed.guarded:
             held = [[deed.rank, 1 + deed.step]]
-        pieces = None if deed.continues else held
+        pieces = None if deed.continues else held or [[0, 1]]
         kind = f"{deed.kind}_pass"
         return Message(fields={"kind": kind, **self._pass(deed), "pieces": pieces})
 

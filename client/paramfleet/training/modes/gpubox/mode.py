@@ -7,6 +7,7 @@ began: its next incarnation runs the same script, is handed no batch of the pass
 done, and trains the one that isn't.
 """
 
+import logging
 from collections.abc import Sequence
 
 import numpy as np
@@ -19,11 +20,17 @@ from paramfleet.tables.sparse import SparseTable
 from paramfleet.training.job import Job
 from paramfleet.training.modes.ahead import Expecting, Wanted
 from paramfleet.training.modes.base import ModelTables, check_gradients
-from paramfleet.training.modes.gpubox.passes import NoPassError, ServedPasses
+from paramfleet.training.modes.gpubox.passes import (
+    LookupNotSaidError,
+    NoPassError,
+    ServedPasses,
+)
 from paramfleet.training.modes.served import ServedMode
 from paramfleet.training.passes.running import DevicePasses
 
 __all__ = ["GpuBoxMode"]
+
+log = logging.getLogger(__name__)
 
 
 class GpuBoxMode(ServedMode):
@@ -40,7 +47,7 @@ class GpuBoxMode(ServedMode):
         tables: ModelTables,
     ) -> None:
         super().__init__(job, mode, optimizer, tables)
-        self._passes = ServedPasses(job, self._specs, tables, self)
+        self._passes = ServedPasses(job, self._specs, tables, self, self.refresh)
 
     @override
     def start(self) -> None:
@@ -73,7 +80,10 @@ class GpuBoxMode(ServedMode):
 
         Raises:
             NoPassError: if they would be.
+            LookupNotSaidError: if they would be, and the pass knows no id of the table.
         """
+        if create and self._passes.is_trained:
+            raise LookupNotSaidError(table=table.name)
         if create and not self._passes.is_repeated:
             raise NoPassError(what=f"a lookup of table {table.name!r} in training")
         return super().lookup(table, ids_U, offsets, create=False)
@@ -104,7 +114,15 @@ class GpuBoxMode(ServedMode):
 
     @override
     def remove(self, table: SparseTable, ids: NDArray[np.int64]) -> int:
+        """Remove rows between two passes; a removal that a former incarnation made is left out.
+
+        Raises:
+            PassOpenError: during a pass.
+        """
         self._passes.check_no_pass("remove_rows")
+        if self._passes.is_behind:
+            log.info("worker.removal_skipped", extra={"table": table.name})
+            return 0
         return super().remove(table, ids)
 
     @override

@@ -1,7 +1,8 @@
 """The passes of one worker: their rows, their steps, and what is written back of them."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,12 +20,18 @@ from paramfleet.training.modes.base import ModelTables, learning_rate
 from paramfleet.training.modes.gpubox.served_rows import DenseWrite, Prepared, ServedRows
 from paramfleet.training.modes.gpubox.wire import DenseNumbers
 from paramfleet.training.passes.backing import PassBacking, PassOpenError, WrittenBack
-from paramfleet.transport.device_group import DeviceGroup, GroupLostError
-from paramfleet_shared.errors import ContractError
+from paramfleet.transport.device_group import GROUP_LOST, DeviceGroup, GroupLostError
+from paramfleet_shared.errors import ContractError, FleetError, IntegrityError
 from paramfleet_shared.tables.rules.record import Moment
 from paramfleet_shared.tables.spec import TableSpec
 
-__all__ = ["NoPassError", "ServedPasses", "StepTakenError"]
+__all__ = [
+    "LookupNotSaidError",
+    "NoPassError",
+    "PassUncertainError",
+    "ServedPasses",
+    "StepTakenError",
+]
 
 log = logging.getLogger(__name__)
 
@@ -36,8 +43,39 @@ class NoPassError(ContractError):
     what: str
     sentence = (
         "{what} outside of a pass that trains: in gpubox mode batches are trained inside of "
-        "fleet.device_pass(loader, model), which begins while the model is in training mode"
+        "fleet.device_pass(loader, model), and a pass trains if it begins after model.train(), "
+        "with gradients on"
     )
+
+
+class LookupNotSaidError(ContractError):
+    """A pass is trained, and nobody said that its batches look up a table."""
+
+    code = "contract.lookup_not_said"
+    table: str
+    sentence = (
+        "table {table!r} is looked up in training, and the pass knows no id of it: let ids= of "
+        "fleet.device_pass return those of all modules, or forward= call all of them"
+    )
+
+
+class PassUncertainError(IntegrityError):
+    """Whether the pservers have a pass isn't known, so nothing goes on here."""
+
+    code = "integrity.pass_uncertain"
+    number: int
+    function: str
+    sentence = (
+        "fleet.{function}(): whether all pservers have pass {number} isn't known, since its "
+        "commit failed: end this worker, and start it again in its place, which finds out, or "
+        "start the job again from a checkpoint"
+    )
+
+
+_WRITE_BACK = "the write-back of a pass"
+_COMMIT = "the commit of a pass"
+
+_NOT_KNOWN = "whether the pservers have the pass isn't known: start again from a checkpoint"
 
 
 class StepTakenError(ContractError):
@@ -61,13 +99,20 @@ class ServedPasses(PassBacking):
         specs: All tables of the job.
         tables: The same, with the groups of the optimizer.
         beneath: What looks up rows that no pass has.
+        refresh: Installs the pservers' dense parameters.
     """
 
     only_in_passes = True
 
     def __init__(
-        self, job: Job, specs: list[TableSpec], tables: ModelTables, beneath: RowSource
+        self,
+        job: Job,
+        specs: list[TableSpec],
+        tables: ModelTables,
+        beneath: RowSource,
+        refresh: Callable[[], None],
     ) -> None:
+        self._refresh = refresh
         self._job = job
         self._specs = {spec.name: spec for spec in specs}
         self._tables = tables
@@ -83,6 +128,10 @@ class ServedPasses(PassBacking):
         """All workers, if there are several."""
         self._is_stepped = False
         """Whether the batch has had its step."""
+        self._is_half_stepped = False
+        """Whether a step has begun and not ended."""
+        self._uncertain = 0
+        """The number of a pass that pservers may have or not; 0 for none."""
         self._kept: dict[str, DeviceSource] = {}
         """Rows that are on the device since the last passes."""
         self._updates: dict[str, int] = {}
@@ -111,6 +160,19 @@ class ServedPasses(PassBacking):
     def check_no_pass(self, function: str) -> None:
         if self.is_open:
             raise PassOpenError(function=function)
+        if self._uncertain:
+            raise PassUncertainError(number=self._uncertain, function=function)
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether a pass is open that trains."""
+        return self.is_open and self._trains and not self.is_repeated
+
+    @property
+    @override
+    def is_behind(self) -> bool:
+        """Whether a former incarnation has trained passes that aren't begun again as yet."""
+        return self._num_begun < self._served.num_passes
 
     @override
     def prepare(self, device: torch.device) -> None:
@@ -204,12 +266,14 @@ class ServedPasses(PassBacking):
         Args:
             examples: Of this worker's batch: several workers weigh their gradients by it.
         """
+        self._is_half_stepped = True  # until it is whole
         if self.is_repeated:
             self._num_steps += 1
         elif self._group is None:
             self._step_alone()
         else:
             self._step_together(self._group, examples)
+        self._is_half_stepped = False
 
     @override
     def end_batch(self) -> None:
@@ -246,7 +310,7 @@ class ServedPasses(PassBacking):
                 source.step_together(held, moment, share=share)
             for (_, options), dense in zip(self._tables.dense, self._dense, strict=True):
                 moment = self._moment_of_dense(dense, options)
-                dense.step(moment, lambda grads: group.sum(grads * share))
+                dense.step(moment, partial(_total, group, None if examples is None else share))
         self._num_steps += 1
 
     def _moment_of_dense(self, dense: DenseOnDevice, options: dict[str, Any]) -> Moment:
@@ -262,10 +326,17 @@ class ServedPasses(PassBacking):
         if not self.is_open:
             return WrittenBack()
         written = WrittenBack()
-        if self._num_steps and not self.is_repeated:
-            written = self._write()
-        elif self._trains and not self.is_repeated:
-            self._num_begun -= 1  # nothing was written: it doesn't count
+        if self._is_half_stepped:
+            log.warning("worker.pass_dropped", extra={"reason": "a step of it failed half way"})
+            self.abandon()
+            return written
+        if self._trains and not self.is_repeated:
+            try:
+                written = self._write()
+            except BaseException as error:
+                log.warning("worker.pass_not_written", extra={"reason": str(error)})
+                self.abandon()
+                raise
         self.is_open = self.is_repeated = False
         return written
 
@@ -300,14 +371,16 @@ class ServedPasses(PassBacking):
             )
         except BaseException as failure:  # noqa: BLE001 - the others must not wait
             error = failure
-        counts = self._agree(error, prepared.counts, "the write-back of a pass")
+        counts = self._agree(error, prepared.counts, _WRITE_BACK)
+        self._uncertain = served.num_passes + 1  # until all pservers are known to have it
         try:
             if rank == 0:
                 wait(served.commit(counts))
         except BaseException as failure:  # noqa: BLE001 - the others must not wait
             error = failure
-        self._agree(error, [], "the commit of a pass")
+        self._agree(error, [], _COMMIT)
         served.note_committed(steps=self._num_steps)
+        self._uncertain = 0
         return prepared.num_bytes
 
     def _agree(
@@ -322,8 +395,9 @@ class ServedPasses(PassBacking):
         if self._group is not None:
             said = self._group.gather(said[0])
         failed = [rank for rank, (is_well, *_) in enumerate(said) if not is_well]
-        if failed and operation == "the write-back of a pass":
-            self._job.communicator.wait(self._served.abort())
+        if failed and operation == _WRITE_BACK:
+            is_aborted = self._job.communicator.wait(self._served.abort())
+            self._uncertain = 0 if is_aborted else self._served.num_passes + 1
         if error is not None:
             raise error
         if failed and self._group is not None:
@@ -332,6 +406,7 @@ class ServedPasses(PassBacking):
                 workers=self._group.size,
                 operation=operation,
                 reason=f"it failed in worker {failed[0]}, which says why",
+                outcome=GROUP_LOST if operation == _WRITE_BACK else _NOT_KNOWN,
             )
         return [[int(number) for number in each[1:]] for each in said]
 
@@ -342,8 +417,12 @@ class ServedPasses(PassBacking):
             return
         if self._trains:
             self._num_begun -= 1
-        self.is_open = self.is_repeated = False
+        self.is_open = self.is_repeated = self._is_half_stepped = False
         self.close()
+        try:
+            self._refresh()  # the model's dense layers go with the pservers' rows again
+        except FleetError as error:  # why the pass failed is on its way
+            log.warning("worker.dense_of_failed_pass", extra={"reason": str(error)})
 
     def close(self) -> None:
         """Leave the group of the workers: others that wait for this one learn it."""
@@ -357,3 +436,8 @@ class ServedPasses(PassBacking):
         self._sources = {}
         for table, _ in self._tables.sparse:
             table.bind(self._beneath)
+
+
+def _total(group: DeviceGroup, share: float | None, grads: torch.Tensor) -> torch.Tensor:
+    """Return the sum of all workers' gradients; None brings nothing, whatever is pending."""
+    return group.sum(torch.zeros_like(grads) if share is None else grads * share)

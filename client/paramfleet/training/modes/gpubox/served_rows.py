@@ -276,13 +276,15 @@ class ServedRows:
             server, "prepare_pass", fields, tensors=tensors, timeout_s=pservers.call_timeout_s
         )
 
-    async def abort(self) -> None:
-        """Have what was prepared forgotten, where that can be said; else its successor will."""
+    async def abort(self) -> bool:
+        """Have what was prepared forgotten; return whether all pservers have."""
         fields = {**self._job.author.fields(), "pass": self.num_passes + 1}
         try:
             await self._job.pservers.call_all("abort_pass", fields)
         except FleetError as error:  # why it was aborted is on its way
             log.info("worker.pass_not_aborted", extra={"reason": str(error)})
+            return False
+        return True
 
     async def _read(self, read: RowsRead | DenseRead) -> list[Message]:
         messages = read.messages(self._job.author.fields())
