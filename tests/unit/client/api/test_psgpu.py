@@ -244,7 +244,7 @@ def test_a_pass_for_inference_trains_nothing() -> None:
     ps.set_mode(True)
     for words, _ in ps.begin_pass():
         assert not training.model.training
-            training.model(words)
+        training.model(words)
     ps.end_pass()
 
     assert training.model.training
