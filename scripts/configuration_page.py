@@ -65,8 +65,8 @@ strategy.a_sync = True
 strategy.a_sync_configs = {"k_steps": 20}  # GEO, as docs/accuracy.md measured it
 ```
 
-`a_sync = False` is sync; `a_sync = True` is async, and with `k_steps` above 0 geo, with `use_ps_gpu` = 1
-[gpubox](gpubox.md). `a_sync`
+`a_sync = False` is sync; `a_sync = True` is async, and with `k_steps` above 0 geo, with
+`use_ps_gpu` = 1 [gpubox](gpubox.md). `a_sync`
 is True by default, as Fleet's: a strategy of which nothing is set trains async. Each worker
 logs at its start (`worker.trains`) which mode it is, by which keys, and with how many servers
 and workers. A key that is unknown, out of range, or without effect in the mode raises
