@@ -343,6 +343,19 @@ def ends(pid: int, within_s: float) -> bool:
         os.close(descriptor)
 
 
+def ports_of_this_process() -> Iterator[int]:
+    """Yield ports from 20,000 to 31,999, again and again, that no other process of pytest has."""
+    number = int(read_environment().get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    own = range(20_000 + 1_500 * (number % 8), 21_500 + 1_500 * (number % 8))
+    first = random.randrange(len(own))
+    while True:
+        yield from own[first:]
+        yield from own[:first]
+
+
+PORTS = ports_of_this_process()
+
+
 def free_ports(num: int) -> list[int]:
     """Return so many different ports that nobody has."""
     ports: set[int] = set()
@@ -352,9 +365,12 @@ def free_ports(num: int) -> list[int]:
 
 
 def free_port() -> int:
-    """Return a port that nobody has, below those that the system gives to outgoing calls."""
+    """Return a port that nobody has, below those that the system gives to outgoing calls.
+
+    It is used later: each process of pytest has ports of its own, and gives none twice soon.
+    """
     while True:
-        port = random.randrange(20_000, 32_000)
+        port = next(PORTS)
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port

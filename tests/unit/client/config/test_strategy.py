@@ -99,7 +99,7 @@ def test_an_unknown_attribute_names_the_nearest() -> None:
         ("launch_barrier", False),
         ("heter_worker_device_guard", "gpu"),
         ("lr_decay_steps", 20),
-        ("use_ps_gpu", 1),
+        ("use_ps_gpu", 2),
         ("use_gpu_graph", 1),
     ],
 )
@@ -255,3 +255,13 @@ def test_features_that_do_not_go_together_are_both_named(pair: list[str]) -> Non
         collective(**values).resolve_collective()
 
     assert all(name in str(caught.value) for name in pair)
+
+
+def test_passes_on_a_device_are_a_mode_of_async_alone() -> None:
+    assert strategy(True, use_ps_gpu=1).resolve().name == "gpubox"
+    with pytest.raises(StrategyError, match="needs a_sync = True, and no k_steps"):
+        strategy(False, use_ps_gpu=1).resolve()
+    with pytest.raises(StrategyError, match="needs a_sync = True, and no k_steps"):
+        strategy(True, use_ps_gpu=1, k_steps=3).resolve()
+    with pytest.raises(StrategyError, match="no effect in gpubox mode"):
+        strategy(True, use_ps_gpu=1, max_staleness=3).resolve()
