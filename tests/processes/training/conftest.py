@@ -344,7 +344,7 @@ def ends(pid: int, within_s: float) -> bool:
 
 
 def ports_of_this_process() -> Iterator[int]:
-    """Yield ports from 20,000 to 31,999, again and again, that no other process of pytest has."""
+    """Yield ports from 20,000 to 31,999, again and again, that are this process's alone."""
     number = int(read_environment().get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     own = range(20_000 + 1_500 * (number % 8), 21_500 + 1_500 * (number % 8))
     first = random.randrange(len(own))
