@@ -111,13 +111,15 @@ class PassingLoader(ReadAhead[B]):
         self._between()
         if self._stops():
             return
-        batches = self._lookups.try_forward(iter(self._loader))
+        batches = iter(self._loader)
         trains = self._lookups.model.training and torch.is_grad_enabled()
         first = next(batches, None)
-        batches = iter(()) if first is None else itertools.chain([first], batches)
-        if first is not None and not self._lookups.are_known:
-            yield from passes.first(self._lookups.learn(batches), trains=trains)
-            self._between()
+        if first is not None:
+            batches = itertools.chain([first], batches)
+            self._lookups.try_forward(first)
+            if not self._lookups.are_known:
+                yield from passes.first(self._lookups.learn(batches), trains=trains)
+                self._between()
         read = list(itertools.starmap(_Read, self._with_states(batches)))
 
         def ids(each: _Read) -> Iterator[tuple[SparseModule, torch.Tensor]]:

@@ -7,7 +7,7 @@ import datetime as dt
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from typing import Any, Protocol
 
 import torch
@@ -15,7 +15,7 @@ from typing_extensions import runtime_checkable
 
 from paramfleet.api.device_passing import DevicePassing, PassingLoader
 from paramfleet.nn.views import tensors_of
-from paramfleet.nn.watching import BatchLookups, IdsOfBatch
+from paramfleet.nn.watching import BatchLookups, IdsOfBatch, evaluating
 from paramfleet.session.session import Session
 from paramfleet.training.passes.running import PassFacts
 from paramfleet_shared.errors import ContractError
@@ -147,8 +147,8 @@ class PSGPU:
     def set_mode(self, infer: bool) -> None:  # noqa: FBT001 - Paddle's signature
         """Say whether passes train nothing.
 
-        Such a pass has the model in evaluation mode and computes no gradients until its end.
-        Nothing is written back of it.
+        Such a pass has the model in evaluation mode until its end. Nothing is written back of
+        it.
 
         Raises:
             PassOrderError: during a pass.
@@ -285,7 +285,7 @@ class PSGPU:
         )
         with ExitStack() as stack:
             if self._is_infer:
-                stack.enter_context(_training_nothing(self._model))
+                stack.enter_context(evaluating(self._model))
             running = iter(loader)
             stack.callback(running.close)  # which keeps it while no loop does
             self._facts = []
@@ -416,18 +416,6 @@ class _Preload:
             self._batches = list(self._dataset)
         except BaseException as error:  # noqa: BLE001 - the training thread raises it
             self._error = error
-
-
-@contextmanager
-def _training_nothing(model: torch.nn.Module) -> Iterator[None]:
-    """Have a model in evaluation mode while the block runs."""
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True
 
 
 def _whole(function: str, numbers: Sequence[int]) -> tuple[int, ...]:

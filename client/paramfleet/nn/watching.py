@@ -6,7 +6,6 @@ another device, that ``forward`` made of a whole tensor of the batch, counts as 
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from itertools import chain
 from typing import Any, TypeVar
 
 import torch
@@ -17,7 +16,7 @@ from paramfleet.nn.embedding import SparseModule
 from paramfleet.nn.views import View, tensors_of
 from paramfleet_shared.errors import ContractError
 
-__all__ = ["BatchLookups", "IdsOfBatch", "PrefetchError"]
+__all__ = ["BatchLookups", "IdsOfBatch", "PrefetchError", "evaluating"]
 
 B = TypeVar("B")
 
@@ -33,6 +32,18 @@ class PrefetchError(ContractError):
     value: str
     rule: str
     sentence = "{option} = {value}: {rule}"
+
+
+@contextmanager
+def evaluating(model: torch.nn.Module) -> Generator[None, None, None]:
+    """Have a model in evaluation mode while the block runs, and then as it was."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
 
 
 class BatchLookups:
@@ -60,26 +71,17 @@ class BatchLookups:
         """Whether no batch has to be watched."""
         return self._ids is not None or self._views is not None
 
-    def try_forward(self, batches: Iterator[B]) -> Iterator[B]:
-        """Return the batches, with the lookups of the first one noted, if that can be.
+    def try_forward(self, batch: Any) -> None:
+        """Note the lookups of a batch, if they aren't known and ``forward`` can show them.
 
         The model computes it in evaluation mode, without gradients: nothing is trained.
         """
         if self.are_known or self._forward is None:
-            return batches
-        first = next(batches, None)
-        if first is None:
-            return batches
-        training = [module for module in self.model.modules() if module.training]
-        self.model.eval()
-        try:
-            copies = _Copies(dict(tensors_of(first)))
-            with torch.no_grad(), self._watching(first, copies.made), copies:
-                self._forward(first)
-        finally:
-            for module in training:
-                module.training = True
-        return chain([first], batches)
+            return
+        copies = _Copies(dict(tensors_of(batch)))
+        watching = self._watching(batch, copies.made)
+        with evaluating(self.model), torch.no_grad(), watching, copies:
+            self._forward(batch)
 
     def learn(self, batches: Iterator[B]) -> Generator[B, None, None]:
         """Yield the first of the batches and note its lookups, if they aren't known."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from paramfleet_pserver.requests import pass_requests
+from paramfleet_pserver.requests import checked
 from paramfleet_pserver.tables.owners import Job
 from paramfleet_pserver.tables.table import SparseTable
 from paramfleet_shared.checkpoint.manifest import (
@@ -664,7 +664,7 @@ async def test_an_answer_that_nobody_would_take_is_refused(
     start_servers: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, trainer = await started(start_servers, 1, ROWS, ADAM)
-    monkeypatch.setattr(pass_requests, "MAX_ANSWER_BYTES", 700)
+    monkeypatch.setattr(checked, "MAX_ANSWER_BYTES", 700)
 
     about = await refused(
         trainer.read({"adam": None, "rows": IDS}), AnswerTooLargeError, "ask for less at a time"

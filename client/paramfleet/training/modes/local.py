@@ -16,7 +16,7 @@ from paramfleet.tables.row_store import RowStore
 from paramfleet.tables.sparse import RowSource, SparseTable
 from paramfleet.training.modes.base import Mode, ModelTables, check_gradients
 from paramfleet.training.modes.rowstep import RowStepper, step_rows
-from paramfleet.training.passes.backing import PassBacking, PassOpenError, WrittenBack
+from paramfleet.training.passes.backing import PassBacking, PassOpenError
 from paramfleet_shared.tables.spec import TableSpec
 
 __all__ = ["Apart", "LocalMode", "LocalPasses"]
@@ -80,7 +80,7 @@ class LocalPasses(PassBacking):
             stepper.table.bind(source)
 
     @override
-    def commit(self) -> WrittenBack:
+    def commit(self) -> int:
         rows = 0
         for stepper in self._steppers.values():
             if stepper.device is None:
@@ -90,7 +90,7 @@ class LocalPasses(PassBacking):
             put_rows(stepper.store, on_device.spec, stepped)
             on_device.note_taken()
             rows += len(stepped.ids)
-        return WrittenBack(rows=rows)
+        return rows
 
     @override
     def abandon(self) -> None:

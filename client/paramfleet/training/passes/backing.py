@@ -2,7 +2,6 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -15,7 +14,7 @@ from paramfleet.transport.device_group import DeviceGroup
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.tables.spec import TableSpec
 
-__all__ = ["PassBacking", "PassOpenError", "WrittenBack"]
+__all__ = ["PassBacking", "PassOpenError"]
 
 
 class PassOpenError(ContractError):
@@ -27,15 +26,6 @@ class PassOpenError(ContractError):
         "fleet.{function}() during a pass: rows are on the device; call it when the loop over "
         "the pass's batches has ended"
     )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class WrittenBack:
-    """What the end of a pass wrote."""
-
-    rows: int = 0
-    bytes: int = 0
-    """Of rows and dense tables, over the wire; 0 where they stay in this process."""
 
 
 class PassBacking(ABC):
@@ -128,8 +118,10 @@ class PassBacking(ABC):
         return  # alone, nobody waits
 
     @abstractmethod
-    def commit(self) -> WrittenBack:
-        """End the pass: what was stepped goes back. Without one it does nothing.
+    def commit(self) -> int:
+        """End the pass: what was stepped goes back; return how many rows that were.
+
+        Without a pass it does nothing.
 
         Raises:
             CapacityError: if there is no room for new rows; they stay on the device.

@@ -6,8 +6,8 @@ what was stepped goes back together.
 
 Rows that two neighbouring passes of one run share stay on the device. The others of the next
 pass are read beside the training of this one, which doesn't change them: nothing that is read
-too early is ever used. Between two runs rows may change by other means, such as a load, so
-each run reads its rows.
+too early is ever used. Between two runs rows may change by other means, such as a load: the
+backing says whether those that it kept are current.
 
 The training thread calls it; one other thread reads.
 """
@@ -209,15 +209,13 @@ class DevicePasses:
         trains: bool | None,
     ) -> list[PlannedPass]:
         """Return the passes of a run."""
-        budget, group = self._budget_bytes, self._backing.group
+        budget, group, tables = self._budget_bytes, self._backing.group, list(specs.values())
         if group is None:
-            ids = map(_ids_of, prepared)
-            planned = list(plan_passes(ids, list(specs.values()), budget_bytes=budget))
-            self._drop_kept(planned, specs)
-            return planned
-        by_table = [_by_table(batch) for batch in prepared]
-        self._shared = SharedRounds(group, list(specs), by_table, trains=trains)
-        planned = list(self._shared.plans(list(specs.values()), budget_bytes=budget))
+            planned = list(plan_passes(map(_ids_of, prepared), tables, budget_bytes=budget))
+        else:
+            by_table = [_by_table(batch) for batch in prepared]
+            self._shared = SharedRounds(group, list(specs), by_table, trains=trains)
+            planned = list(self._shared.plans(tables, budget_bytes=budget))
         self._drop_kept(planned, specs)
         return planned
 
@@ -414,7 +412,7 @@ class DevicePasses:
     def _end(self, facts: PassFacts) -> None:
         """Write a pass back, and note what it was."""
         began = self._clock.monotonic()
-        facts.written = self._backing.commit().rows
+        facts.written = self._backing.commit()
         facts.end_s = self._clock.monotonic() - began
         note(log, "worker.device_pass", **facts.rounded(), device=str(self._device))
         self._note_pass(facts)

@@ -35,6 +35,7 @@ __all__ = [
     "PullRequest",
     "PushPart",
     "PushRequest",
+    "checked_answer_bytes",
     "declare_request",
     "exchange_request",
     "pull_request",
@@ -347,11 +348,19 @@ def _answer_bytes(before: int, table: Table, shape: tuple[int, ...], wire: WireD
     Raises:
         AnswerTooLargeError: if no worker would take it.
     """
-    num_bytes = before + room_bytes(shape, wire)
+    return checked_answer_bytes(before + room_bytes(shape, wire), table, rows=shape[0])
+
+
+def checked_answer_bytes(num_bytes: int, table: Table, *, rows: int) -> int:
+    """Return the length of an answer with some rows of a table, if it isn't too long.
+
+    Raises:
+        AnswerTooLargeError: if no worker would take it.
+    """
     if num_bytes > MAX_ANSWER_BYTES:
         raise AnswerTooLargeError(
             table=table.spec.name,
-            rows=shape[0],
+            rows=rows,
             num_bytes=num_bytes,
             limit_bytes=MAX_ANSWER_BYTES,
         )

@@ -8,14 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paramfleet_pserver.core.passes import Piece
-from paramfleet_pserver.requests.checked import MAX_ANSWER_BYTES
+from paramfleet_pserver.requests.checked import checked_answer_bytes
 from paramfleet_pserver.requests.fields import MAX_PARTS, Fields
 from paramfleet_pserver.requests.tensors import PartIds, tensor_of
 from paramfleet_pserver.tables.columns import PassPart, states_shape, values_shape
 from paramfleet_pserver.tables.parts import DensePart, SparsePart
 from paramfleet_pserver.tables.table import SparseTable, Table
 from paramfleet_pserver.tables.table_store import TableStore
-from paramfleet_shared.errors.served import AnswerTooLargeError
 from paramfleet_shared.net.wire.message import MalformedMessageError, Message
 from paramfleet_shared.tables.encoding import Encoded
 from paramfleet_shared.tables.rows.batch import RowIds
@@ -240,11 +239,4 @@ def _answer_bytes(before: int, table: Table, num: int) -> int:
     """
     shapes = values_shape(table, num), states_shape(table, num)
     num_bytes = before + _FLOAT_BYTES * sum(int(np.prod(shape)) for shape in shapes)
-    if num_bytes > MAX_ANSWER_BYTES:
-        raise AnswerTooLargeError(
-            table=table.spec.name,
-            rows=num,
-            num_bytes=num_bytes,
-            limit_bytes=MAX_ANSWER_BYTES,
-        )
-    return num_bytes
+    return checked_answer_bytes(num_bytes, table, rows=num)

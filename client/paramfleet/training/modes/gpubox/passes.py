@@ -17,9 +17,9 @@ from paramfleet.tables.device.table import DeviceRows
 from paramfleet.tables.sparse import RowSource
 from paramfleet.training.job import Job
 from paramfleet.training.modes.base import ModelTables, learning_rate
-from paramfleet.training.modes.gpubox.served_rows import DenseWrite, Prepared, ServedRows
+from paramfleet.training.modes.gpubox.served_rows import DenseWrite, ServedRows
 from paramfleet.training.modes.gpubox.wire import DenseNumbers
-from paramfleet.training.passes.backing import PassBacking, PassOpenError, WrittenBack
+from paramfleet.training.passes.backing import PassBacking, PassOpenError
 from paramfleet.transport.device_group import GROUP_LOST, DeviceGroup, GroupLostError
 from paramfleet_shared.errors import ContractError, FleetError, IntegrityError
 from paramfleet_shared.tables.rules.record import Moment
@@ -322,14 +322,14 @@ class ServedPasses(PassBacking):
         return Moment(lr, number + 1, number == 0)
 
     @override
-    def commit(self) -> WrittenBack:
+    def commit(self) -> int:
         if not self.is_open:
-            return WrittenBack()
-        written = WrittenBack()
+            return 0
         if self._is_half_stepped:
             log.warning("worker.pass_dropped", extra={"reason": "a step of it failed half way"})
             self.abandon()
-            return written
+            return 0
+        written = 0
         if self._trains and not self.is_repeated:
             try:
                 written = self._write()
@@ -340,7 +340,8 @@ class ServedPasses(PassBacking):
         self.is_open = self.is_repeated = False
         return written
 
-    def _write(self) -> WrittenBack:
+    def _write(self) -> int:
+        """Write the pass back; return how many rows were stepped."""
         rows = {name: source.rows.stepped() for name, source in self._sources.items()}
         dense = [
             DenseWrite(
@@ -351,37 +352,35 @@ class ServedPasses(PassBacking):
             for each in self._dense
         ]
         with self._job.times.during("push"):
-            num_bytes = self._write_rows(rows, dense)
+            self._write_rows(rows, dense)
         for source in self._sources.values():
             source.rows.note_taken()
-        num_rows = sum(len(each.ids) for each in rows.values())
-        return WrittenBack(rows=num_rows, bytes=num_bytes)
+        return sum(len(each.ids) for each in rows.values())
 
-    def _write_rows(self, rows: Mapping[str, DeviceRows], dense: Sequence[DenseWrite]) -> int:
-        """Prepare everywhere, and then commit; return the bytes that this worker sent.
+    def _write_rows(self, rows: Mapping[str, DeviceRows], dense: Sequence[DenseWrite]) -> None:
+        """Prepare everywhere, and then commit.
 
         The worker of rank 0 writes dense tables, which all have, and commits for all.
         """
         wait, served, rank = self._job.communicator.wait, self._served, self._job.author.rank
         error: BaseException | None = None
-        prepared = Prepared([0] * self._job.placement.num_servers, 0)
+        counts = [0] * self._job.placement.num_servers
         try:
-            prepared = wait(
+            counts = wait(
                 served.prepare(rows, dense if rank == 0 else (), steps=self._num_steps)
             )
         except BaseException as failure:  # noqa: BLE001 - the others must not wait
             error = failure
-        counts = self._agree(error, prepared.counts, _WRITE_BACK)
+        of_workers = self._agree(error, counts, _WRITE_BACK)
         self._uncertain = served.num_passes + 1  # until all pservers are known to have it
         try:
             if rank == 0:
-                wait(served.commit(counts))
+                wait(served.commit(of_workers))
         except BaseException as failure:  # noqa: BLE001 - the others must not wait
             error = failure
         self._agree(error, [], _COMMIT)
         served.note_committed(steps=self._num_steps)
         self._uncertain = 0
-        return prepared.num_bytes
 
     def _agree(
         self, error: BaseException | None, numbers: Sequence[int], operation: str

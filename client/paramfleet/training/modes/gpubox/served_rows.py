@@ -8,8 +8,8 @@ all, whenever this worker dies: its next incarnation finds out which (``resolve`
 import asyncio
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,7 @@ from paramfleet.training.modes.gpubox.wire import (
     Piece,
     RowsRead,
     Written,
+    look_messages,
     pieces_of_dense,
     pieces_of_rows,
 )
@@ -31,7 +32,7 @@ from paramfleet_shared.errors import FleetError, IntegrityError
 from paramfleet_shared.net.wire.message import Message
 from paramfleet_shared.tables.spec import TableSpec
 
-__all__ = ["DenseWrite", "PassTornError", "Prepared", "ServedRows"]
+__all__ = ["DenseWrite", "PassTornError", "ServedRows"]
 
 log = logging.getLogger(__name__)
 
@@ -60,22 +61,6 @@ class DenseWrite:
     is_stepped: bool
 
 
-class Prepared(NamedTuple):
-    """What a worker has prepared."""
-
-    counts: list[int]
-    """By pserver, how many pieces it has."""
-    num_bytes: int
-    """Of all."""
-
-
-@dataclass(slots=True)
-class _Known:
-    """What is known of one pserver's tables."""
-
-    tables: dict[str, Written] = field(default_factory=dict)
-
-
 class ServedRows:
     """Reads and writes for one worker; its coroutines run on the communicator's loop.
 
@@ -87,17 +72,15 @@ class ServedRows:
     def __init__(self, job: Job, specs: Sequence[TableSpec]) -> None:
         self._job = job
         self._specs = {spec.name: spec for spec in specs}
-        self._known = [_Known() for _ in range(job.placement.num_servers)]
+        self._known: list[dict[str, Written]] = [{} for _ in range(job.placement.num_servers)]
+        """How far the tables of each pserver have come."""
         self.num_passes = 0
         """Passes that the pservers have taken in this job."""
 
     @property
     def updates(self) -> dict[str, int]:
         """Return the steps of each table's optimizer, as the pservers count them."""
-        return {
-            name: max(known.tables[name].updates for known in self._known)
-            for name in self._specs
-        }
+        return {name: max(known[name].updates for known in self._known) for name in self._specs}
 
     async def resolve(self) -> None:
         """Find out how far the job's passes have come, and end one that is in doubt.
@@ -127,13 +110,17 @@ class ServedRows:
 
         Rows that this worker has are the pservers' then, as it wrote them back.
         """
-        before = [dict(known.tables) for known in self._known]
-        for spec in self._specs.values():
-            read: RowsRead | DenseRead = DenseRead(spec, slice(0, 0), self._job.placement)
-            if spec.kind == "sparse":
-                read = RowsRead(spec, np.empty(0, np.int64), self._job.placement)
-            self._note(spec.name, await self._read(read))
-        return before == [known.tables for known in self._known]
+        before = self._known
+        messages = look_messages(self._specs.values(), self._job.placement)
+        answers = await self._read(messages)
+        self._known = [
+            {
+                name: Written(int(about["writes"]), int(about["updates"]))
+                for name, about in zip(self._specs, answer.fields["parts"], strict=True)
+            }
+            for answer in answers
+        ]
+        return before == self._known
 
     async def read_rows(self, table: str, ids: NDArray[np.int64]) -> DeviceRows:
         """Return rows as they are, new ones where there is none.
@@ -148,7 +135,7 @@ class ServedRows:
 
         async def read_some(start: int) -> None:
             read = RowsRead(spec, ids[start : start + num], self._job.placement)
-            answers = await self._read(read)
+            answers = await self._read(read.messages())
             found = await asyncio.to_thread(read.join, answers)
             rows[start : start + num] = found.rows
 
@@ -167,17 +154,15 @@ class ServedRows:
         for start in range(0, spec.size, PIECE_BYTES // (4 * columns)):
             piece = slice(start, start + PIECE_BYTES // (4 * columns))
             read = DenseRead(spec, piece, self._job.placement)
-            answers = await self._read(read)
-            if start == 0:
-                self._note(table, answers)
+            answers = await self._read(read.messages())
             is_stepped |= any(answer.fields["parts"][0]["stepped"] for answer in answers)
             read.put(answers, numbers)
         return numbers, is_stepped
 
     async def prepare(
         self, rows: Mapping[str, DeviceRows], dense: Sequence[DenseWrite], *, steps: int
-    ) -> Prepared:
-        """Have all pservers keep aside what a pass writes back.
+    ) -> list[int]:
+        """Have all pservers keep aside what a pass writes back; return each one's pieces.
 
         Args:
             rows: What was stepped, by table.
@@ -199,8 +184,7 @@ class ServedRows:
             for server, own in enumerate(pieces)
         )
         await ends_of(of_servers, at_once=len(pieces))
-        num_bytes = sum(piece.num_bytes for own in pieces for piece in own)
-        return Prepared([len(own) for own in pieces], num_bytes)
+        return [len(own) for own in pieces]
 
     async def commit(self, counts: Sequence[Sequence[int]]) -> None:
         """Have all pservers take what all workers have prepared.
@@ -225,11 +209,10 @@ class ServedRows:
             steps: That it has taken.
         """
         self.num_passes += 1
-        for known in self._known:
-            known.tables = {
-                name: Written(written.writes + 1, written.updates + steps)
-                for name, written in known.tables.items()
-            }
+        self._known = [
+            {name: Written(each.writes + 1, each.updates + steps) for name, each in own.items()}
+            for own in self._known
+        ]
 
     def _pieces_of(
         self, spec: TableSpec, rows: Mapping[str, DeviceRows], dense: Sequence[DenseWrite]
@@ -252,7 +235,7 @@ class ServedRows:
         self, server: int, number: int, pieces: Sequence[Piece], steps: int
     ) -> Iterator[Any]:
         for place, piece in enumerate(pieces):
-            known = self._known[server].tables[piece.part["table"]]
+            known = self._known[server][piece.part["table"]]
             part = {
                 **piece.part,
                 "writes": known.writes,
@@ -286,14 +269,10 @@ class ServedRows:
             return False
         return True
 
-    async def _read(self, read: RowsRead | DenseRead) -> list[Message]:
-        messages = read.messages(self._job.author.fields())
-        return await self._job.pservers.call("read_pass", messages)
-
-    def _note(self, table: str, answers: Sequence[Message]) -> None:
-        for known, answer in zip(self._known, answers, strict=True):
-            (about,) = answer.fields["parts"]
-            known.tables[table] = Written(int(about["writes"]), int(about["updates"]))
+    async def _read(self, messages: Sequence[Message]) -> list[Message]:
+        author = self._job.author.fields()
+        named = [replace(each, fields={**author, **each.fields}) for each in messages]
+        return await self._job.pservers.call("read_pass", named)
 
 
 def _is_held(state: Message, number: int) -> bool:

@@ -5,7 +5,7 @@ Sans-io: messages, and what answers say. Large tables travel in pieces.
 Shape legend: n = ids, D = row width, W = states of a row, m = dense values, S = states of one.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -27,6 +27,7 @@ __all__ = [
     "Piece",
     "RowsRead",
     "Written",
+    "look_messages",
     "pieces_of_dense",
     "pieces_of_rows",
 ]
@@ -59,13 +60,13 @@ class RowsRead:
         self._placement = placement
         self._sorted: Partitioned = partition(ids, placement.num_shards)
 
-    def messages(self, author: Mapping[str, Any]) -> list[Message]:
+    def messages(self) -> list[Message]:
         """Return one message a pserver."""
         rows, messages = RowIds(self._sorted.ids, self._sorted.offsets), []
         for server in range(self._placement.num_servers):
             where, bounds = rows.of(self._placement.shards_of(server))
             tensors = {"0.ids": rows.ids[where], "0.offsets": bounds}
-            fields = {**author, "parts": [{"table": self._spec.name}]}
+            fields = {"parts": [{"table": self._spec.name}]}
             messages.append(Message(fields=fields, tensors=tensors))
         return messages
 
@@ -99,13 +100,13 @@ class DenseRead:
             dense_slice(spec.size, placement, server) for server in range(placement.num_servers)
         ]
 
-    def messages(self, author: Mapping[str, Any]) -> list[Message]:
+    def messages(self) -> list[Message]:
         """Return one message a pserver."""
         messages = []
         for held in self._ranges:
             where = _within(self._piece, held)
             part = {"table": self._spec.name, "start": where.start, "stop": where.stop}
-            messages.append(Message(fields={**author, "parts": [part]}, tensors={}))
+            messages.append(Message(fields={"parts": [part]}, tensors={}))
         return messages
 
     def put(self, answers: Sequence[Message], into: "DenseNumbers") -> None:
@@ -133,10 +134,23 @@ class Piece(NamedTuple):
     part: dict[str, Any]
     tensors: dict[str, NDArray[Any]]
 
-    @property
-    def num_bytes(self) -> int:
-        """Return the bytes of its numbers."""
-        return sum(tensor.nbytes for tensor in self.tensors.values())
+
+def look_messages(specs: Iterable[TableSpec], placement: Placement) -> list[Message]:
+    """Return one message a pserver that reads how far tables have come, and nothing of them."""
+    messages = []
+    for server in range(placement.num_servers):
+        parts: list[dict[str, Any]] = []
+        tensors: dict[str, NDArray[Any]] = {}
+        for index, spec in enumerate(specs):
+            parts.append({"table": spec.name})
+            if spec.kind == "dense":
+                parts[-1] |= {"start": 0, "stop": 0}
+                continue
+            tensors[f"{index}.ids"] = np.empty(0, np.int64)
+            num_bounds = len(placement.shards_of(server)) + 1
+            tensors[f"{index}.offsets"] = np.zeros(num_bounds, np.int64)
+        messages.append(Message(fields={"parts": parts}, tensors=tensors))
+    return messages
 
 
 def pieces_of_rows(
