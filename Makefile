@@ -6,6 +6,7 @@ TORCH ?= torch==2.13.0
 export VENV TORCH
 
 MODE = geo
+MODEL = wide_deep
 SERVERS = 2
 WORKERS = 2
 EPOCHS =
@@ -27,6 +28,7 @@ help:
 	@echo 'make install                 make $(VENV) and install paramfleet with its examples'
 	@echo 'make demo                    train wide and deep on this machine; the last line is JSON'
 	@echo '     MODE=sync|async|geo|gpubox SERVERS=2 WORKERS=2 EPOCHS=2 DATA=flights'
+	@echo '     MODEL=wide_deep|two_tower|dlrm'
 	@echo 'make census DATA_DIR=FOLDER  the same on the census, read from FOLDER'
 	@echo 'make test                    every test, with branch coverage'
 	@echo 'make check                   format, lint, types, layers and unit tests; under 3 minutes'
@@ -48,7 +50,7 @@ demo:
 		{ echo 'name the folder of adult.data: make census DATA_DIR=FOLDER' >&2; exit 2; }
 	@sh scripts/install.sh
 	@$(BIN)/paramfleet launch --server_num=$(SERVERS) --worker_num=$(WORKERS) \
-		$(EXAMPLE) --mode $(MODE) --data $(DATA) \
+		$(EXAMPLE) --mode $(MODE) --model $(MODEL) --data $(DATA) \
 		$(if $(DATA_DIR),--data_dir '$(DATA_DIR)') $(if $(EPOCHS),--epochs $(EPOCHS))
 
 census: DATA = census

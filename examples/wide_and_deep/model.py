@@ -13,10 +13,18 @@ from typing_extensions import override
 
 import paramfleet as fleet
 
-__all__ = ["WideDeep"]
+__all__ = ["NUM_IDS_HINT", "WideDeep", "network"]
 
 NUM_IDS_HINT = 1 << 18
 """About how many ids each table will see. Tables grow as they need, this is no limit."""
+
+
+def network(*widths: int) -> torch.nn.Sequential:
+    """Return linear layers from each width to the next, with ReLUs between them."""
+    layers: list[torch.nn.Module] = []
+    for width_in, width_out in itertools.pairwise(widths):
+        layers += [torch.nn.Linear(width_in, width_out), torch.nn.ReLU()]
+    return torch.nn.Sequential(*layers[:-1])
 
 
 class WideDeep(torch.nn.Module):
@@ -49,11 +57,7 @@ class WideDeep(torch.nn.Module):
         self.deep = fleet.nn.Embedding(
             NUM_IDS_HINT, dim, name="deep", initializer=fleet.nn.normal(std=0.01), seed=seed
         )
-        widths = [num_deep_fields * dim + num_dense, *hidden]
-        layers: list[torch.nn.Module] = []
-        for width_in, width_out in itertools.pairwise(widths):
-            layers += [torch.nn.Linear(width_in, width_out), torch.nn.ReLU()]
-        self.network = torch.nn.Sequential(*layers, torch.nn.Linear(widths[-1], 1))
+        self.network = network(num_deep_fields * dim + num_dense, *hidden, 1)
 
     @override
     def forward(

@@ -1,4 +1,4 @@
-"""Train wide and deep: in this process, or on a parameter-server job.
+"""Train wide and deep, or another model of clicks: in this process, or on a job.
 
     python examples/wide_and_deep/train.py
     paramfleet launch --server_num 2 --worker_num 2 examples/wide_and_deep/train.py --mode geo
@@ -25,9 +25,13 @@ from rich.table import Table
 import paramfleet as fleet
 from data import DATASETS, load_dataset
 from display import tracked
+from dlrm import Dlrm
 from evaluation import evaluate
 from model import WideDeep
 from records import Batch, BatchPlan, Dataset
+from two_tower import TwoTower
+
+MODELS = {"wide_deep": WideDeep, "two_tower": TwoTower, "dlrm": Dlrm}
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adagrad": torch.optim.Adagrad,
@@ -48,6 +52,7 @@ class Settings:
     """What the command line said."""
 
     mode: Literal["sync", "async", "geo", "gpubox"]
+    model: Literal["wide_deep", "two_tower", "dlrm"]
     data: str
     data_dir: Path | None
     cache_dir: Path
@@ -89,7 +94,7 @@ def train(settings: Settings) -> Result:
     torch.set_num_threads(1)  # the matrices are small: threads would only wait for each other
     torch.manual_seed(settings.seed)
     model = fleet.distributed_model(
-        WideDeep(
+        MODELS[settings.model](
             num_deep_fields=dataset.train.deep_ids.shape[1],
             num_dense=dataset.train.dense.shape[1],
             seed=settings.seed,
@@ -108,7 +113,7 @@ def train(settings: Settings) -> Result:
             if fleet.should_stop():
                 break
             num_taken += 1
-            loss = criterion(model(batch.wide_ids, batch.deep_ids, batch.dense), batch.labels)
+            loss = criterion(logits_of(model, batch), batch.labels)
             optimizer.minimize(loss)
             fleet.report(loss=loss.item(), examples=len(batch.labels))
     fleet.finish_training()
@@ -119,7 +124,7 @@ def train(settings: Settings) -> Result:
     fleet.stop_worker()
     num_examples = num_taken * plan.batch_size * (1 if plan.lockstep else plan.num_workers)
     return Result(
-        model="wide_deep",
+        model=settings.model,
         mode=settings.mode if fleet.server_num() else "local",
         servers=fleet.server_num(),
         workers=fleet.worker_num(),
@@ -143,7 +148,7 @@ def batch_plan(settings: Settings) -> BatchPlan:
 
 
 def batches_of(
-    dataset: Dataset, plan: BatchPlan, epochs: int, passing: WideDeep | None
+    dataset: Dataset, plan: BatchPlan, epochs: int, passing: torch.nn.Module | None
 ) -> Generator[Batch, None, None]:
     """Yield this worker's batches, epoch after epoch.
 
@@ -159,12 +164,15 @@ def batches_of(
         if passing is None:
             yield from batches
         else:
-            yield from fleet.device_pass(batches, passing, ids=ids_of)
+            yield from fleet.device_pass(
+                batches, passing, forward=lambda batch: logits_of(passing, batch)
+            )
 
 
-def ids_of(batch: Batch) -> dict[str, torch.Tensor]:
-    """Return the ids that a batch looks up, by table."""
-    return {"wide": batch.wide_ids, "deep": batch.deep_ids}
+def logits_of(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
+    """Return the logits of a batch's examples, float32 ``[B]``."""
+    logits: torch.Tensor = model(batch.wide_ids, batch.deep_ids, batch.dense)
+    return logits
 
 
 def make_optimizer(model: torch.nn.Module, settings: Settings) -> torch.optim.Optimizer:
@@ -186,7 +194,7 @@ def strategy(settings: Settings) -> fleet.DistributedStrategy:
 
 def print_result(result: Result) -> None:
     """Print a table for people, then one JSON object for programs."""
-    table = Table("what", "value", title="wide and deep")
+    table = Table("what", "value", title=result.model)
     for name, value in asdict(result).items():
         table.add_row(name, f"{value:,.4f}" if isinstance(value, float) else str(value))
     Console().print(table)
@@ -195,6 +203,7 @@ def print_result(result: Result) -> None:
 
 @click.command(context_settings={"show_default": True})
 @click.option("--mode", type=click.Choice(["sync", "async", "geo", "gpubox"]), default="geo")
+@click.option("--model", type=click.Choice(list(MODELS)), default="wide_deep")
 @click.option("--data", type=click.Choice(DATASETS), default="flights")
 @click.option(
     "--data_dir",
@@ -233,7 +242,7 @@ def print_result(result: Result) -> None:
     help="Steps between two lines of progress; 0 is silence.",
 )
 def main(**options: Any) -> None:
-    """Train a wide and deep model."""
+    """Train a model of clicks."""
     fleet.init()
     if fleet.is_server():
         fleet.init_server()

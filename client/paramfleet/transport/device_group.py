@@ -99,28 +99,25 @@ class DeviceGroup:
             outgoing: How many are for each.
             incoming: How many come from each.
         """
-        shape = (sum(incoming), *rows.shape[1:])
-        found = rows.new_empty(shape)
         group = self._group if rows.device.type == self._device.type else self._on_host
         with self._together("an exchange of rows"):
-            work = group.alltoall_base(found, rows.contiguous(), list(incoming), list(outgoing))
-            work.wait()
-        return found
+            return self._exchange(group, rows, list(outgoing), list(incoming))
 
     def sum(self, numbers: torch.Tensor) -> torch.Tensor:
-        """Return the sum of all workers' numbers, the same to the bit in each; in place."""
+        """Return the sum of all workers' numbers [n], the same to the bit in each."""
         group = self._group if numbers.device.type == self._device.type else self._on_host
         with self._together("a sum of gradients"):
-            self._wait(group.allreduce([numbers]))
-        return numbers
+            if group is self._on_host:
+                return self._sum_on_host(numbers)
+            self._wait(group.allreduce([numbers]), group)
+            return numbers
 
     def gather(self, numbers: Sequence[float]) -> list[list[float]]:
         """Return what each worker brings, by rank; all bring as many."""
         own = torch.tensor(numbers, dtype=torch.float64)
-        found = [torch.empty_like(own) for _ in range(self.size)]
         with self._together("a comparison"):
-            self._wait(self._on_host.allgather([found], [own]))
-        return [each.tolist() for each in found]
+            found: list[list[float]] = self._gather_on_host(own).tolist()
+        return found
 
     def close(self) -> None:
         """Leave it, and let nothing of it listen any more."""
@@ -128,14 +125,42 @@ class DeviceGroup:
         if self._group is not self._on_host:
             self._group.shutdown()
 
-    def _wait(self, work: Any) -> None:
+    def _sum_on_host(self, numbers: torch.Tensor) -> torch.Tensor:
+        """Return a sum, each worker making a part of it, in the order of ranks.
+
+        gloo's own takes 0.5 ms of two processes of one machine, and in one call of ten 4 ms;
+        two exchanges take 0.4 ms.
+        """
+        size = -(-len(numbers) // self.size)
+        padded = numbers.new_zeros(self.size * size)
+        padded[: len(numbers)] = numbers
+        each = [size] * self.size
+        parts = self._exchange(self._on_host, padded, each, each)
+        own = parts.view(self.size, size).sum(0)
+        return self._gather_on_host(own).view(-1)[: len(numbers)]
+
+    def _gather_on_host(self, own: torch.Tensor) -> torch.Tensor:
+        """Return what each worker brings [W, n], by rank."""
+        each = [len(own)] * self.size
+        found = self._exchange(self._on_host, own.repeat(self.size), each, each)
+        return found.view(self.size, -1)
+
+    def _exchange(
+        self, group: Any, rows: torch.Tensor, outgoing: list[int], incoming: list[int]
+    ) -> torch.Tensor:
+        found = rows.new_empty((sum(incoming), *rows.shape[1:]))
+        work = group.alltoall_base(found, rows.contiguous(), incoming, outgoing)
+        self._wait(work, group)
+        return found
+
+    def _wait(self, work: Any, group: Any) -> None:
         """Wait for the others, as long as the job goes on.
 
         Raises:
             JobFailedError: as soon as the job has failed.
             RuntimeError: what the backend raises, or when the time is over.
         """
-        if self._device.type == "cuda":  # the stream waits, and not this thread
+        if group is not self._on_host:  # the stream waits, and not this thread
             work.wait()
             return
         deadline = self._clock.monotonic() + self._timeout_s

@@ -62,6 +62,15 @@ def test_the_others_go_on_when_a_worker_has_no_batch_any_more(
     assert_near(together, alone)
 
 
+def test_gradients_of_a_worker_that_has_left_its_loop_reach_nobody(
+    jobs: Any, tmp_path: Path
+) -> None:
+    args = ["--optimizer=momentum", "--epochs=1", "--budget=3500", "--leaves=7"]
+    expected = result_of(jobs, tmp_path / "left", *args, workers=2)
+
+    assert result_of(jobs, tmp_path / "poisoned", *args, "--poisons", workers=2) == expected
+
+
 def test_a_worker_that_has_finished_goes_along_with_the_others(
     jobs: Any, tmp_path: Path
 ) -> None:
@@ -124,3 +133,17 @@ def test_rows_that_two_passes_share_stay_and_others_come_beside_the_training(
     assert len(passes) > 2
     assert passes[0]["hit_share"] == 0
     assert all(0.2 < each["hit_share"] < 0.8 for each in passes[1:]), passes
+
+
+def test_most_rows_of_zipf_distributed_ids_stay_from_pass_to_pass(
+    jobs: Any, tmp_path: Path
+) -> None:
+    """The part that can stay is the data's: what two passes have in common."""
+    more = ("--zipf=1.05", "--ids=10000", "--steps=800", "--epochs=1")
+    whole, _ = run_with_passes(jobs, tmp_path / "whole", *more)
+
+    split, passes = run_with_passes(jobs, tmp_path / "split", *more, "--budget=160000")
+
+    assert split == whole
+    assert len(passes) == 2
+    assert passes[1]["hit_share"] >= 0.5, passes

@@ -1,6 +1,7 @@
 """gpubox: the worker is killed, and started again; the result is that of a run without."""
 
 import random
+import re
 import signal
 from collections import Counter
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from paramfleet_shared.settings.config import read_environment
+from paramfleet_shared.testing.patience import LATE_S
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
@@ -120,6 +122,29 @@ def test_a_successor_repeats_nothing_that_its_former_self_did_between_passes(
     lives = Lives(jobs, tmp_path / "killed", *args)
     assert lives.live_until_killed("--die=step:before:0:30")
     assert lives.end() == expected
+
+
+def test_a_worker_whose_peer_stands_still_ends_by_name_when_the_lease_has_ended(
+    jobs: Any, tmp_path: Path
+) -> None:
+    running = jobs.start(
+        "train_passes.py",
+        *("--epochs=100000", "--save", str(tmp_path / "checkpoint")),
+        workers=2,
+        servers=2,
+        PARAMFLEET_LEASE_TTL_S="3",
+    )
+    running.wait_for("worker0", "an epoch ended")
+    running.wait_for("worker1", "an epoch ended")
+
+    running.send("worker1", signal.SIGSTOP)
+    code = running.code("worker0", within_s=5 * 3 + LATE_S)
+    running.send("worker1", signal.SIGKILL)
+
+    assert code == 1, running.story()
+    log = running.log("worker0")
+    assert re.search(r"(GroupLostError|JobFailedError|PeerLostError): .*", log), log
+    running.end()
 
 
 @pytest.mark.skipif(not EXAMPLES, reason="takes minutes: KILL_EXAMPLES says how many")

@@ -38,6 +38,19 @@ def test_flights_are_learnt(tmp_path: Path) -> None:
     assert in_a_pass["test_auc"] == result["test_auc"]
 
 
+@pytest.mark.parametrize("model", ["two_tower", "dlrm"])
+def test_other_models_learn_the_census_as_passes_too(
+    model: str, data_dir: Path, tmp_path: Path
+) -> None:
+    words = ["--data", "census", "--data_dir", str(data_dir), "--cache_dir", str(tmp_path)]
+    words += ["--model", model, "--epochs", "2"]
+    result = result_of("wide_and_deep", *words)
+    in_passes = result_of("wide_and_deep", *words, "--mode", "gpubox")
+
+    assert result["test_auc"] > 0.90
+    assert in_passes["test_auc"] == result["test_auc"]
+
+
 def test_the_census_is_learnt(data_dir: Path, tmp_path: Path) -> None:
     result = result_of(
         "wide_and_deep",

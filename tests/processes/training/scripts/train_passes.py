@@ -30,10 +30,11 @@ parser.add_argument("--ids", type=int, default=200, help="different ids there ar
 parser.add_argument(
     "--shared", action="store_true", help="half of a batch's ids is every one's"
 )
-parser.add_argument("--skewed", action="store_true", help="ids of a Zipf distribution")
+parser.add_argument("--zipf", type=float, default=0, help="exponent of the ids' distribution")
 parser.add_argument("--fewer", type=int, default=0, help="batches that rank 1 doesn't have")
 parser.add_argument("--shorter", type=int, default=0, help="epochs that rank 1 doesn't take")
 parser.add_argument("--leaves", type=int, default=0, help="batches before rank 1's loop ends")
+parser.add_argument("--poisons", action="store_true", help="rank 1 leaves with NaN gradients")
 parser.add_argument("--halved", type=int, default=0, help="last batches that are half as long")
 args = parser.parse_args()
 
@@ -95,9 +96,13 @@ fleet.init_worker()
 rank, size = fleet.worker_index(), fleet.worker_num()
 mine = slice(rank * 16 // size, (rank + 1) * 16 // size)
 data = np.random.default_rng(1)
+zipf = np.cumsum(np.arange(1.0, args.ids + 1) ** -args.zipf)
+zipf /= zipf[-1]
 batches = []
 for number in range(args.steps):
-    draw = data.zipf(1.05, (16, 5)) if args.skewed else data.integers(0, args.ids, (16, 5))
+    draw = data.integers(0, args.ids, (16, 5))
+    if args.zipf:
+        draw = np.searchsorted(zipf, data.random((16, 5)))
     if args.shared:  # the other half is of this batch alone
         draw = draw % 40 + np.where(draw % 2, 0, 1000 * (1 + number))
     ids = torch.from_numpy(draw.astype(np.int64))
@@ -137,6 +142,8 @@ for _ in epochs:
         source = fleet.device_pass(batches, model, device_budget=args.budget or None, **known)
     for number, (item, seen, rare, label) in enumerate(source):
         if rank == 1 and args.leaves and number == args.leaves:
+            if args.poisons:
+                (model(item, seen, rare).sum() * torch.nan).backward()
             break
         loss = torch.nn.functional.binary_cross_entropy_with_logits(
             model(item, seen, rare), label
