@@ -113,6 +113,10 @@ class DenseRange:
         """Whether the optimizer has stepped none of the values as yet."""
         return self._untouched
 
+    def restore(self, *, untouched: bool) -> None:
+        """Say whether the optimizer has stepped the values that ``put`` has put here."""
+        self._untouched = untouched
+
     def assign(
         self, values: NDArray[np.float32], states: NDArray[np.float32] | None = None
     ) -> None:

@@ -7,7 +7,7 @@ read is exactly what is kept.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,10 +25,27 @@ from paramfleet_shared.tables.rows.layout import VALUE, RowLayout
 from paramfleet_shared.tables.rowstore import SlotIndex, as_floats, check_array
 from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
 
-__all__ = ["SparseShard"]
+__all__ = ["Places", "SparseShard"]
 
 INDEX_BYTES = 24
 """What the index takes of a row: its id, and its part of a line."""
+
+
+class Places(NamedTuple):
+    """Where the rows of a shard are: what decides which places later ones get.
+
+    P = places that were used ever.
+    """
+
+    ids: NDArray[np.int64]
+    """int64 [P]; that of a place without a row is one that was removed."""
+    is_live: NDArray[np.bool_]
+    """bool [P]: which places have a row."""
+    free: NDArray[np.int64]
+    """Those that new rows take, the last one first."""
+    num_turns: int
+    num_pushes: int
+    """By which values are rounded by chance."""
 
 
 class SparseShard:
@@ -325,6 +342,28 @@ class SparseShard:
         """Return which places of [start, stop) have a row, in order: int64 [n]."""
         live = self._index.live(start, stop)
         return np.arange(live.start, live.stop) if isinstance(live, slice) else live
+
+    def places(self) -> Places:
+        """Return where the rows are."""
+        is_live = np.zeros(self.num_slots, np.bool_)
+        is_live[self._index.live(0, self.num_slots)] = True
+        free, num_turns = self._index.free_slots(), self.num_turns
+        return Places(self.ids().copy(), is_live, free, num_turns, self._num_pushes)
+
+    def restore(self, places: Places) -> None:
+        """Make rows in the places that another shard had them in; this one has none.
+
+        Their values and states are to be assigned.
+
+        Raises:
+            RowShapeError: if ids aren't int64 [n].
+            CapacityError: if there is no room for them.
+            TableMemoryError: if there is no memory for them.
+            ValueError: if an id is in two places.
+        """
+        ids, is_live, free, num_turns, self._num_pushes = places
+        self._index.restore(ids, is_live, free, num_turns=num_turns)
+        self._look_ahead()
 
     def live_ids(self, start: int, count: int) -> NDArray[np.int64]:
         """Return the ids of the rows in ``count`` places from ``start`` on: int64 [n]."""

@@ -18,7 +18,7 @@ rows as the block does. All of a table make their replies together, so that one 
 acknowledges them.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import ClassVar, NamedTuple
 
@@ -45,7 +45,7 @@ from paramfleet_shared.net.wire.message import MalformedMessageError
 from paramfleet_shared.tables.spec import TableSpec
 from paramfleet_shared.values.ids import Rank, Step
 
-__all__ = ["ANNOUNCED_ROWS", "GeoExchange", "LocalSgdExchange"]
+__all__ = ["ANNOUNCED_ROWS", "GeoExchange", "LocalSgdExchange", "Recorded"]
 
 ANNOUNCED_ROWS = 1 << 18
 """Rows of a table that are announced at a time."""
@@ -65,11 +65,13 @@ class GeoExchange(ServerMode):
     states_apart = True
 
     def __init__(self, *, num_workers: int, store: TableStore, owners: Owners) -> None:
-        self._ranks = {Rank(rank) for rank in range(num_workers)}
-        self._unannounced: set[Rank] = set()
+        self.ranks = {Rank(rank) for rank in range(num_workers)}
+        """Who exchanges."""
+        self.unannounced: set[Rank] = set()
+        """Those of them that are still to be sent all rows that there were."""
         self._store = store
         self._owners = owners
-        self._recorders: dict[str, tuple[_Recorded, ...]] = {}
+        self._recorders: dict[str, tuple[Recorded, ...]] = {}
         self._announced: dict[str, tuple[Block, ...]] = {}
 
     @classmethod
@@ -96,7 +98,7 @@ class GeoExchange(ServerMode):
                 content = table.resolved(content, request.identity)
             number = table.number_of(content)
             if isinstance(table, DenseTable) and self._is_guarded(part):
-                pace, num_steps = Pace(len(self._ranks), part.damping), part.guarded_steps
+                pace, num_steps = Pace(len(self.ranks), part.damping), part.guarded_steps
                 jobs += table.guarded_jobs(
                     content, lr=part.lr, step=number, pace=pace, num_steps=num_steps
                 )
@@ -126,14 +128,14 @@ class GeoExchange(ServerMode):
             max_rows = max(1, part.max_rows // len(part.table.blocks))
             taken.blocks[part.table.spec.name] = [
                 TakingRows(block, recorder, request.rank, part.ack, max_rows)
-                for block, recorder, *_ in self._recorded(part.table)
+                for block, recorder, *_ in self.recorded(part.table)
             ]
         return taken
 
     @override
     def remove(self, remove: RemoveRequest, counts: list[int]) -> list[Job]:
         """Remove rows, and let every worker be sent that they are gone."""
-        recorded = {each.block.owner: each for each in self._recorded(remove.table)}
+        recorded = {each.block.owner: each for each in self.recorded(remove.table)}
         return remove.table.remove_jobs(
             remove.rows, lambda block, ids: recorded[block.owner].remove(ids), counts
         )
@@ -158,17 +160,63 @@ class GeoExchange(ServerMode):
 
         What was left out is made up for, and a row that waits already does so once.
         """
-        if rank not in self._unannounced:
+        if rank not in self.unannounced:
             return
         for table in self._store:
             if isinstance(table, SparseTable):
                 yield from _all_rows(table, rank)
         yield Announced(rank)
 
+    def announced_tables(self) -> list[str]:
+        """Return the tables of a load whose rows all wait for every worker."""
+        return [
+            table.spec.name
+            for table in self._store
+            if isinstance(table, SparseTable)
+            and self._announced.get(table.spec.name) is table.blocks
+        ]
+
+    def has_recorders(self, table: SparseTable) -> bool:
+        """Return whether anything was noted for workers of a table, or of one before a load."""
+        return table.spec.name in self._recorders
+
+    def restore(
+        self, ranks: Iterable[Rank], unannounced: Iterable[Rank], announced: Iterable[str]
+    ) -> None:
+        """Take over who exchanges; the owners have nothing to do.
+
+        Args:
+            ranks: As ``ranks``.
+            unannounced: As ``unannounced``.
+            announced: As ``announced_tables`` returns them.
+        """
+        self.ranks, self.unannounced = set(ranks), set(unannounced)
+        for name in announced:
+            table = self._store.find(name)
+            if isinstance(table, SparseTable):
+                self._announced[name] = table.blocks
+
+    def restore_recorders(
+        self, table: SparseTable, kept: Sequence[tuple[GeoRecorder, Sharers]]
+    ) -> None:
+        """Take over what waits for workers of a table.
+
+        Args:
+            table: It.
+            kept: Of each block; with all workers that exchange.
+        """
+        blocks = zip(table.blocks, kept, table.guards, strict=True)
+        self._recorders[table.spec.name] = tuple(
+            Recorded(block, recorder, sharers, guard)
+            for block, (recorder, sharers), guard in blocks
+        )
+        for recorded in self._recorders[table.spec.name]:
+            recorded.count_bytes()
+
     def announced(self, announced: Announced) -> None:
         """Note that all rows that there were wait."""
         if announced.rank is not None:
-            self._unannounced.discard(announced.rank)
+            self.unannounced.discard(announced.rank)
         if announced.table is not None:
             self._announced[announced.table.spec.name] = announced.table.blocks
 
@@ -177,15 +225,15 @@ class GeoExchange(ServerMode):
 
         Its job changes nothing, and raises ``MalformedMessageError``, if the block has fewer.
         """
-        recorded = self._recorded(announce.table)[announce.block]
+        recorded = self.recorded(announce.table)[announce.block]
         act = partial(recorded.announce, announce.start, announce.stop, announce.rank)
         return [Job(recorded.block.owner, announce.stop - announce.start, act)]
 
     @override
     def join(self, rank: Rank) -> None:
         """Note for a worker what others change from now on; ``news_of_all`` is the rest."""
-        self._ranks.add(rank)
-        self._unannounced.add(rank)
+        self.ranks.add(rank)
+        self.unannounced.add(rank)
         for recorded in self._recorders.values():
             for each in recorded:
                 self._owners.post(Job(each.block.owner, 0, partial(each.join, rank)))
@@ -193,17 +241,17 @@ class GeoExchange(ServerMode):
     @override
     def forget(self, rank: Rank) -> None:
         """Keep nothing for a worker any more."""
-        self._ranks.discard(rank)
+        self.ranks.discard(rank)
         for recorded in self._recorders.values():
             for each in recorded:
                 self._owners.post(Job(each.block.owner, 0, partial(each.leave, rank)))
 
     def _is_guarded(self, part: ExchangePart) -> bool:
-        return part.guarded_steps > 0 and len(self._ranks) > 1
+        return part.guarded_steps > 0 and len(self.ranks) > 1
 
     def _weight(self, damping: float) -> float:
         """Return what a difference of a dense table is multiplied by."""
-        return float(max(1, len(self._ranks)) ** -damping)
+        return float(max(1, len(self.ranks)) ** -damping)
 
     def _weigh_jobs(
         self, part: ExchangePart, content: SparsePart, request: ExchangeRequest
@@ -211,14 +259,14 @@ class GeoExchange(ServerMode):
         """Weigh rows by their sharers; to run before the jobs that add to them."""
         assert isinstance(part.table, SparseTable), "its content is"
         jobs = []
-        for recorded in self._recorded(part.table):
+        for recorded in self.recorded(part.table):
             some = content.part(content.within(recorded.block.shards))
             act = partial(
                 recorded.weigh,
                 some,
                 writer=request.rank,
                 step=request.step,
-                pace=Pace(max(1, len(self._ranks)), part.damping),
+                pace=Pace(max(1, len(self.ranks)), part.damping),
                 guarded_steps=part.guarded_steps if self._is_guarded(part) else 0,
             )
             jobs.append(Job(recorded.block.owner, len(some.ids), act))
@@ -228,14 +276,14 @@ class GeoExchange(ServerMode):
         """Note rows; to run after the jobs that add to them, in one go with them."""
         assert isinstance(table, SparseTable), "the part is"
         jobs = []
-        for recorded in self._recorded(table):
+        for recorded in self.recorded(table):
             some = part.part(part.within(recorded.block.shards))
             if count := len(some.ids):
                 act = partial(recorded.record, some, writer=writer)
                 jobs.append(Job(recorded.block.owner, count, act))
         return jobs
 
-    def _recorded(self, table: SparseTable) -> tuple["_Recorded", ...]:
+    def recorded(self, table: SparseTable) -> tuple["Recorded", ...]:
         """Return a table's blocks with their recorders, new ones after a load."""
         name = table.spec.name
         former = self._recorders.get(name, ())
@@ -243,13 +291,13 @@ class GeoExchange(ServerMode):
             last = max((each.recorder.last_batch for each in former), default=0)
             recorders = [GeoRecorder(num_workers=0, last_batch=last) for _ in table.blocks]
             self._recorders[name] = tuple(
-                _Recorded(block, recorder, Sharers(), guard)
+                Recorded(block, recorder, Sharers(), guard)
                 for block, recorder, guard in zip(
                     table.blocks, recorders, table.guards, strict=True
                 )
             )
             for recorded in self._recorders[name]:
-                for rank in sorted(self._ranks):
+                for rank in sorted(self.ranks):
                     recorded.join(rank)
         return self._recorders[name]
 
@@ -272,7 +320,7 @@ class LocalSgdExchange(GeoExchange):
         return 1.0 / num_members
 
 
-class _Recorded(NamedTuple):
+class Recorded(NamedTuple):
     """A block, what each worker hasn't seen of it, and who changes the same rows of it."""
 
     block: Block
@@ -281,16 +329,18 @@ class _Recorded(NamedTuple):
     guard: RateGuard
 
     def join(self, rank: Rank) -> None:
+        """Note for a worker what others change from now on."""
         self.recorder.join(rank)
         self.sharers.join(rank)
-        self._count_bytes()
+        self.count_bytes()
 
     def leave(self, rank: Rank) -> None:
+        """Keep nothing for a worker any more."""
         release_reported(self.block.rows, self.recorder, self.recorder.leave(rank))
         self.sharers.leave(rank)
-        self._count_bytes()
+        self.count_bytes()
 
-    def _count_bytes(self) -> None:
+    def count_bytes(self) -> None:
         """Let new rows of the block need memory for what is kept of them here, too."""
         beside = self.recorder.row_bytes + self.sharers.row_bytes
         self.block.rows.count_beside(beside)
@@ -329,7 +379,7 @@ class _Recorded(NamedTuple):
         assert part.slots is not None, "and these"
         part.slots[:] = self.block.rows.find(part.ids)
         counts = self.sharers.count(part.slots, writer=writer, step=step)
-        self._count_bytes()
+        self.count_bytes()
         scale, power = 1.0, pace.power
         if guarded_steps and len(part.ids):
             guarded = Guarded(self.guard, pace, guarded_steps)

@@ -125,7 +125,7 @@ class Machine:
         self.gate = StalenessGate(max_lead_steps=lead)
         self.lives: dict[Rank, int] = {}
         """In an elastic job, the incarnation of each worker that has joined."""
-        self._elastic = elastic
+        self.is_elastic = elastic
         self._owners = owners
         num_workers = 0 if elastic else terms.worker_num
         for rank in range(num_workers):
@@ -152,7 +152,7 @@ class Machine:
         Raises:
             UnknownWorkerError: naming it.
         """
-        unknown = rank not in self.lives if self._elastic else rank >= self.terms.worker_num
+        unknown = rank not in self.lives if self.is_elastic else rank >= self.terms.worker_num
         if unknown:
             raise UnknownWorkerError(rank=rank)
 
@@ -465,7 +465,7 @@ class Machine:
     def _join(self, command: Join) -> Outcome:
         rank, incarnation = command.rank, command.incarnation
         self.identities.fence(rank, incarnation)
-        if not self._elastic:
+        if not self.is_elastic:
             return self._done()
         released: tuple[Release, ...] = ()
         is_gone = self.lives.get(rank) != incarnation

@@ -12,6 +12,7 @@ voids its sequence: that takes it without any effect.
 One task owns a window. ``check`` changes nothing, ``record`` can't fail after it.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -189,6 +190,21 @@ class IdentityWindow:
             Taken(*key, seen.next, tuple(sorted(seen.later)), tuple(sorted(seen.voided)))
             for key, seen in sets
         ]
+
+    def restore(self, incarnations: dict[int, int], taken: Sequence[Taken]) -> None:
+        """Take over what another window says of itself; this one is empty.
+
+        Args:
+            incarnations: As ``incarnations()`` returns them.
+            taken: As ``taken()`` returns them.
+        """
+        self._incarnation = dict(incarnations)
+        for worker, incarnation, following, later, voided in taken:
+            seen = _Seen(following, set(later), set(voided))
+            if incarnation == self._incarnation.get(worker):
+                self._seen[worker] = seen
+            else:
+                self._former[worker, incarnation] = seen
 
     def num_held(self) -> int:
         """Return how many sequences are held out of order, over all windows."""

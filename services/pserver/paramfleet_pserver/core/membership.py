@@ -47,6 +47,10 @@ class StepMembers:
             raise NotAMemberError(rank=rank, step=step, num_workers=self._num_workers)
         self._left_at[rank] = min(step, self._left_at.get(rank, step))
 
+    def left(self) -> dict[Rank, Step]:
+        """Return from which step on workers take no part."""
+        return dict(self._left_at)
+
     def _takes_part(self, rank: Rank, step: Step) -> bool:
         left_at = self._left_at.get(rank)
         return left_at is None or step < left_at

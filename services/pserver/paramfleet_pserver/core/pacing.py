@@ -139,6 +139,19 @@ class RateGuard:
         self._level = 0.0
         """Mean logarithm of their squared lengths: one out of all measure counts as one."""
 
+    def numbers(self) -> tuple[float, ...]:
+        """Return what decides later strides."""
+        return tuple(float(value) for value in vars(self).values())
+
+    def restore(self, numbers: Sequence[float]) -> None:
+        """Take over the numbers of another guard.
+
+        Raises:
+            ValueError: if there aren't as many.
+        """
+        for (name, value), number in zip(vars(self).items(), numbers, strict=True):
+            setattr(self, name, type(value)(number))
+
     def stride(self, square: float, pace: Pace) -> Stride:
         """Return how far to step with the next gradient.
 

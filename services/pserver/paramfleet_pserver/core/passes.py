@@ -13,7 +13,7 @@ One task owns a book. The functions that check change nothing; those that act ca
 them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, Literal, NamedTuple, TypeVar
 
@@ -109,6 +109,13 @@ class PassBook(Generic[T]):
         """Return what a worker has prepared as a piece; None if it hasn't."""
         prepared = self._prepared.get(rank)
         return None if prepared is None else prepared.contents.get(piece)
+
+    def pieces(self) -> Iterator[tuple[Piece, T]]:
+        """Yield what is prepared; each names how many pieces there are, if one did."""
+        number = self.committed + 1
+        for rank, own in sorted(self._prepared.items()):
+            for piece, content in sorted(own.contents.items()):
+                yield Piece(rank, own.incarnation, number, piece, own.total), content
 
     def check_prepare(self, piece: Piece) -> bool:
         """Return True if a piece is new, False if it is here already.

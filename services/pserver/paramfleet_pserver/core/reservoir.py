@@ -9,6 +9,7 @@ One task owns a reservoir. What a push carries is opaque here.
 """
 
 import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -139,6 +140,29 @@ class StepReservoir(Generic[Payload]):
     def add(self, rank: Rank, step: Step, weight: float, payload: Payload) -> None:
         """Keep a member's push of a step. Raises as ``check`` does, with no effect."""
         self.check(rank, step, weight)
+        self.keep(rank, step, weight, payload)
+
+    def pushed(self) -> Iterator[tuple[Rank, Step, float, Payload]]:
+        """Yield what is kept: who pushed, for which step, with which weight and payload."""
+        for step, pushed in self._pushed.items():
+            for rank, (weight, payload) in pushed.items():
+                yield rank, step, weight, payload
+
+    def left(self) -> dict[Rank, Step]:
+        """Return from which step on workers take no part."""
+        return self._members.left()
+
+    def restore(self, next_step: Step, left: Mapping[Rank, Step]) -> None:
+        """Take over the progress of another reservoir; this one is new.
+
+        What the other one kept is to be added by ``keep``.
+        """
+        self._next = next_step
+        for rank, step in left.items():
+            self._members.leave(rank, step)
+
+    def keep(self, rank: Rank, step: Step, weight: float, payload: Payload) -> None:
+        """Keep a push that was checked before, such as one of a worker that left since."""
         self._pushed.setdefault(step, {})[rank] = (weight, payload)
 
     def leave(self, rank: Rank, step: Step) -> None:

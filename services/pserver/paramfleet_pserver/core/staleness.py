@@ -12,6 +12,7 @@ Nothing here waits, logs, or knows the time. The caller reports facts; what the
 methods return is what the caller must now do. One task owns a gate.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from paramfleet_shared.errors.served import ParkedStepError, UnknownWorkerError
@@ -176,6 +177,30 @@ class StalenessGate:
     def committed(self) -> dict[Rank, Step]:
         """Return a copy of the steps committed by each member."""
         return dict(self._committed)
+
+    def ahead(self) -> list[tuple[Rank, Step, Step]]:
+        """Return the steps that are finished while some before them aren't.
+
+        Each entry has the worker, the first of the steps, and the one after the last.
+        """
+        return [
+            (rank, first, end)
+            for rank, ahead in self._ahead.items()
+            for first, end in ahead.items()
+        ]
+
+    def restore(
+        self, committed: Mapping[Rank, Step], ahead: Sequence[tuple[Rank, Step, Step]]
+    ) -> None:
+        """Take over the members of another gate; this one has no parked step.
+
+        Args:
+            committed: As ``committed()`` returns it.
+            ahead: As ``ahead()`` returns it.
+        """
+        self._committed, self._ahead = dict(committed), {}
+        for rank, first, end in ahead:
+            self._ahead.setdefault(rank, {})[first] = end
 
     def _absorb(self, rank: Rank) -> None:
         """Count what is finished up to the next step that isn't."""

@@ -5,7 +5,7 @@ the caller hands them over.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -354,6 +354,14 @@ class DenseTable(Table):
             known = self._updates[identity.worker] = Update(source, square)
         same = known if known.source == source else Update(source, square)
         return part._replace(update=same)
+
+    def pieced_updates(self) -> dict[int, Update]:
+        """Return the latest update of each worker that came in pieces."""
+        return dict(self._updates)
+
+    def restore_updates(self, updates: Mapping[int, Update]) -> None:
+        """Take over the updates of another table; its owner has nothing to do."""
+        self._updates = dict(updates)
 
     def forget(self, rank: int) -> None:
         """Keep nothing of a worker that left."""

@@ -50,6 +50,11 @@ class TableStore:
     def __iter__(self) -> Iterator[Table]:
         return iter(tuple(self._tables.values()))  # others may come between two of them
 
+    @property
+    def num_owners(self) -> int:
+        """Return how many owners share a table's shards."""
+        return len(self._owned)
+
     def forget(self, rank: Rank) -> None:
         """Keep no ids of a worker's pulls any more."""
         for table in self:

@@ -163,6 +163,44 @@ class SlotIndex:
         ]
         return live
 
+    def free_slots(self) -> NDArray[np.int64]:
+        """Return the slots that new ids take, the last one first: int64 [free]."""
+        return self.arrays.free[: int(self.arrays.counts[FREE])].astype(np.int64)
+
+    def restore(
+        self,
+        ids: NDArray[np.int64],
+        is_live: NDArray[np.bool_],
+        free: NDArray[np.int64],
+        *,
+        num_turns: int,
+    ) -> None:
+        """Number ids as another index did, in one that has none.
+
+        Args:
+            ids: As its ``ids()``: int64 [num_slots].
+            is_live: Which of them have a slot: bool [num_slots].
+            free: As its ``free_slots()``; below ``num_slots``, of ids without a slot.
+            num_turns: Its count.
+
+        Raises:
+            RowShapeError: if ``ids`` are not int64 [n].
+            CapacityError: if there is no room for them.
+            TableMemoryError: if there is no memory for them.
+            ValueError: if an id has two slots.
+        """
+        assert not self.num_slots, "nothing would be left of what it holds"
+        known = ids.copy()
+        known[~is_live] = _unlike(ids[is_live], int((~is_live).sum()))
+        self.find(known, create=True)
+        if self.num_slots != len(ids):
+            message = "an id has two slots"
+            raise ValueError(message)
+        self.remove(known[~is_live])
+        self.arrays.ids[: len(ids)] = ids.view(np.uint64)
+        self.release(free)
+        self.arrays.counts[TURNS] = num_turns
+
     def mark(self) -> Mark:
         """Return what ``made_since`` finds new slots by."""
         counts = self.arrays.counts
@@ -338,6 +376,12 @@ class SlotIndex:
         return CapacityError(
             table=self._table, shard=self._shard, rows=self.num_taken, max_rows=self.max_rows
         )
+
+
+def _unlike(ids: NDArray[np.int64], num: int) -> NDArray[np.int64]:
+    """Return ``num`` ids, each once, that are none of ``ids``: int64 [num]."""
+    candidates = np.arange(len(ids) + num, dtype=np.int64)
+    return candidates[~np.isin(candidates, ids)][:num]
 
 
 def distinct(keys: NDArray[np.uint64]) -> NDArray[np.uint64]:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from numpy.typing import NDArray
-from tests.unit.pserver.commands.test_machine import DIM, SHARDS, SIZE, Replica, specs_of
+from tests.unit.pserver.commands.histories import DIM, SHARDS, SIZE, Replica, specs_of
 
 from paramfleet_pserver.commands.codec import command_of, from_bytes, to_bytes
 from paramfleet_pserver.commands.records import Command, Make

@@ -16,6 +16,7 @@ One thread owns a recorder.
 """
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +24,7 @@ from numpy.typing import NDArray
 from paramfleet_shared.tables.kernels.waiting import append_waiting, forget_reported
 from paramfleet_shared.values.ids import Rank
 
-__all__ = ["GeoRecorder", "Reply"]
+__all__ = ["GeoRecorder", "Reply", "Waiting"]
 
 RowArray = NDArray[np.int64]
 
@@ -48,6 +49,20 @@ class Reply:
     """Distinct row numbers, the longest-waiting first. int64 [U]."""
     more: bool
     """Whether rows are waiting beyond these."""
+
+
+class Waiting(NamedTuple):
+    """What waits for one worker."""
+
+    rank: Rank
+    batch: int
+    """The last reply's number."""
+    queue: NDArray[np.uint32]
+    """The rows, the longest-waiting first. [n]"""
+    marks: NDArray[np.uint32]
+    """Of each, which reply is the first that can hold its newest change. [n]"""
+    sent: tuple[tuple[int, int], ...]
+    """The open replies, oldest first, and how many rows at the queue's front each held."""
 
 
 @dataclass(slots=True)
@@ -100,7 +115,7 @@ class GeoRecorder:
     def last_batch(self) -> int:
         """Return the highest number of a reply so far."""
         batches = (worker.batch for worker in self._workers.values())
-        return max(batches, default=self._last_batch)
+        return max(self._last_batch, *batches, 0)
 
     @property
     def row_bytes(self) -> int:
@@ -113,7 +128,7 @@ class GeoRecorder:
         Its replies are numbered on from the last one to anybody, so that what its former
         self acknowledges, late, is none of its own. Joining twice is a no-op.
         """
-        self._workers.setdefault(rank, _Worker(max(self._last_batch, self.last_batch)))
+        self._workers.setdefault(rank, _Worker(self.last_batch))
 
     def record(self, rows: RowArray, *, writer: Rank | None) -> None:
         """Note that rows changed, for every worker but the writer.
@@ -177,11 +192,44 @@ class GeoRecorder:
 
     def leave(self, rank: Rank) -> NDArray[np.uint32]:
         """Forget a worker that takes part no more; return what waited for it, uint32 [n]."""
-        self._last_batch = max(self._last_batch, self.last_batch)
+        self._last_batch = self.last_batch
         worker = self._workers.pop(rank, None)
         if worker is None:
             return np.empty(0, np.uint32)
         return worker.queue[worker.first : worker.end]
+
+    def waiting(self) -> list[Waiting]:
+        """Return what waits, for each worker that takes part."""
+        return [
+            Waiting(
+                rank,
+                worker.batch,
+                queue := worker.queue[worker.first : worker.end].copy(),
+                worker.marks[queue],
+                tuple((batch, end - worker.first) for batch, end in worker.sent.items()),
+            )
+            for rank, worker in self._workers.items()
+        ]
+
+    def restore(self, waiting: Waiting) -> None:
+        """Let a worker take part as in another recorder.
+
+        Raises:
+            ValueError: if a row waits twice, or a reply held more rows than wait.
+        """
+        rank, batch, queue, marks, sent = waiting
+        if len(np.unique(queue)) != len(queue) or not marks.all():
+            message = "a row waits twice, or has no mark"
+            raise ValueError(message)
+        if any(end > len(queue) for _, end in sent):
+            message = "a reply held more rows than wait"
+            raise ValueError(message)
+        worker = self._workers[rank] = _Worker(batch)
+        if len(queue):
+            worker.make_room(len(queue), int(queue.max()) + 1)
+            worker.queue[: len(queue)] = queue
+            worker.marks[queue] = marks
+        worker.end, worker.sent = len(queue), dict(sent)
 
     def is_waiting(self, rows: RowArray) -> NDArray[np.bool_]:
         """Return which of some rows, int64 [n], wait for any worker: bool [n]."""

@@ -12,18 +12,35 @@ One thread owns it.
 """
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from paramfleet_shared.values.ids import Rank, Step
 
-__all__ = ["Sharers"]
+__all__ = ["Periods", "Sharers"]
 
 ROW_BYTES = 10
 """Of a row and worker at most: arrays that are too short grow to twice their length."""
 MAX_COUNT = 255
 """Changes that are counted of a row in one period."""
+
+
+class Periods(NamedTuple):
+    """What is counted for one worker."""
+
+    rank: Rank
+    step: int
+    """Of its last exchange; -1 before the first."""
+    ending: int
+    """The period that its last exchange ended."""
+    period: int
+    """The one that runs."""
+    periods: NDArray[np.uint32]
+    """In which period others last changed a row. [rows]"""
+    changes: NDArray[np.uint8]
+    """How often they did in it. [rows]"""
 
 
 @dataclass(slots=True)
@@ -55,16 +72,51 @@ class _Worker:
 
 
 class Sharers:
-    """The sharers of each row of a table, or of a part of it."""
+    """The sharers of each row of a table, or of a part of it.
 
-    def __init__(self) -> None:
+    Args:
+        is_used: Whether they were counted before.
+    """
+
+    def __init__(self, *, is_used: bool = False) -> None:
         self._workers: dict[Rank, _Worker] = {}
-        self._is_used = False
+        self._is_used = is_used
 
     @property
     def row_bytes(self) -> int:
         """Return the memory that each row takes at most; 0 until sharers are counted."""
         return ROW_BYTES * len(self._workers) if self._is_used else 0
+
+    @property
+    def is_used(self) -> bool:
+        """Return whether sharers are counted."""
+        return self._is_used
+
+    def counted(self) -> list[Periods]:
+        """Return what is counted, for each worker that takes part."""
+        return [
+            Periods(
+                rank,
+                worker.step,
+                worker.ending,
+                worker.period,
+                worker.periods.copy(),
+                worker.changes.copy(),
+            )
+            for rank, worker in self._workers.items()
+        ]
+
+    def restore(self, counted: Periods) -> None:
+        """Count for a worker on from another's counts.
+
+        Raises:
+            ValueError: if they aren't of as many rows.
+        """
+        rank, step, ending, period, periods, changes = counted
+        if len(periods) != len(changes):
+            message = "periods and changes are of as many rows"
+            raise ValueError(message)
+        self._workers[rank] = _Worker(step, ending, period, periods, changes)
 
     def join(self, rank: Rank) -> None:
         """Let a worker take part from now on. Joining twice is a no-op."""

@@ -1,0 +1,299 @@
+"""Restores a snapshot: from the messages of ``snapshot_of``, a machine in the same state.
+
+Whatever is wrong with a message is an error before the machine is used by anybody: it is
+made here, and returned when all of it is there.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, cast
+
+import numpy as np
+
+from paramfleet_pserver.commands.applying import Kept, StepApplier
+from paramfleet_pserver.commands.codec import command_of
+from paramfleet_pserver.commands.geo import GeoExchange
+from paramfleet_pserver.commands.machine import Machine
+from paramfleet_pserver.commands.passes import KeptPiece, PassMode
+from paramfleet_pserver.commands.records import Contribute, Prepare
+from paramfleet_pserver.commands.removing import Removal
+from paramfleet_pserver.commands.snapshot.arrays import array_of, rows_of
+from paramfleet_pserver.commands.snapshot.errors import SnapshotDamagedError, SnapshotPlaceError
+from paramfleet_pserver.commands.snapshot.rows import TableReader
+from paramfleet_pserver.commands.snapshot.writing import VERSION
+from paramfleet_pserver.commands.terms import Terms
+from paramfleet_pserver.core.geo.recorder import GeoRecorder, Waiting
+from paramfleet_pserver.core.geo.sharers import Periods, Sharers
+from paramfleet_pserver.core.identities import Taken
+from paramfleet_pserver.core.pacing import ASYNC_RATES, AsyncRate
+from paramfleet_pserver.requests.checked import MODES, Mode
+from paramfleet_pserver.requests.fields import Fields
+from paramfleet_pserver.tables.capacity import Claims, Wanted, claim_at_once, claim_counted
+from paramfleet_pserver.tables.owners import Owners
+from paramfleet_pserver.tables.parts import SparsePart
+from paramfleet_pserver.tables.table import SparseTable, Table
+from paramfleet_pserver.tables.table_store import TableStore
+from paramfleet_shared.errors import ContractError
+from paramfleet_shared.errors.tables import TableLimitError, TableMemoryError
+from paramfleet_shared.net.wire.identity import ChangeIdentity
+from paramfleet_shared.net.wire.message import MalformedMessageError, Message
+from paramfleet_shared.tables.memory.reservation import CapacityError
+from paramfleet_shared.values.ids import Rank, Step
+
+__all__ = ["restore"]
+
+_LIMITS = (CapacityError, SnapshotPlaceError, TableLimitError, TableMemoryError)
+"""What a server says of itself, and not of the snapshot."""
+
+
+async def restore(messages: Iterable[Message], store: TableStore, owners: Owners) -> Machine:
+    """Return a machine in the state that a snapshot is of.
+
+    Args:
+        messages: As ``snapshot_of`` yields them.
+        store: Where its tables go; empty. After an error it is of no use.
+        owners: Who works on them; they have nothing to do.
+
+    Raises:
+        SnapshotDamagedError: if a message isn't what it should be, or is missing.
+        SnapshotPlaceError: if it is of other shards, or of another number of owners.
+        TableLimitError: if this server takes no such tables.
+        TableMemoryError: if there is no memory for them.
+        CapacityError: if there is no room for their rows.
+    """
+    reader, number, is_ended = _Reader(store, owners), 0, False
+    for number, message in enumerate(messages, start=1):
+        if is_ended:
+            raise SnapshotDamagedError(part=number, reason="it comes after the end")
+        try:
+            is_ended = await reader.take(message, number)
+        except _LIMITS:
+            raise
+        except (ContractError, ValueError, OverflowError) as error:
+            raise SnapshotDamagedError(part=number, reason=str(error)) from error
+    if not is_ended:
+        raise SnapshotDamagedError(part=number + 1, reason="it is missing")
+    return reader.machine
+
+
+class _Reader:
+    """Takes one message after the other."""
+
+    def __init__(self, store: TableStore, owners: Owners) -> None:
+        self._store = store
+        self._owners = owners
+        self._machine: Machine | None = None
+        self._recorders: dict[str, list[tuple[GeoRecorder, Sharers]]] = {}
+        tables = self._tables = TableReader(store)
+        self._kinds: Mapping[str, Callable[[Message], None]] = {
+            "machine": self._head,
+            "table": tables.table,
+            "values": tables.values,
+            "range": tables.range,
+            "places": tables.places,
+            "index": tables.index,
+            "rows": tables.rows,
+            "steps": self._steps,
+            "passes": self._passes,
+            "exchanges": self._exchanges,
+            "recorder": self._recorder,
+            "waiting": self._waiting,
+        }
+
+    @property
+    def machine(self) -> Machine:
+        """Return the machine.
+
+        Raises:
+            MalformedMessageError: if the first message hasn't made it.
+        """
+        if self._machine is None:
+            raise MalformedMessageError(where="the snapshot", rule="must begin with 'machine'")
+        return self._machine
+
+    async def take(self, message: Message, number: int) -> bool:
+        """Take a message; return whether it is the last one.
+
+        Raises:
+            MalformedMessageError: if it is of no kind, or comes before the first one.
+            ContractError: why it is wrong.
+        """
+        fields = Fields(message.fields, where="snapshot")
+        kind = fields.text("kind")
+        if kind != "machine":
+            _ = self.machine
+        if kind == "end":
+            self._end(fields, number)
+            return True
+        if kind in {"push", "prepared"}:
+            await self._keep(kind, message)
+        elif kind in self._kinds:
+            self._kinds[kind](message)
+        else:
+            raise MalformedMessageError(where="field 'kind'", rule="names no part of one")
+        return False
+
+    def _head(self, message: Message) -> None:
+        fields = Fields(message.fields, where="machine")
+        if self._machine is not None:
+            raise MalformedMessageError(where="machine", rule="comes twice")
+        store, version = self._store, fields.integer("version")
+        if version != VERSION:
+            rule = f"must be {VERSION}, not {version}"
+            raise MalformedMessageError(where="field 'version'", rule=rule)
+        here = {
+            "shards": [store.shards.start, store.shards.stop],
+            "num_shards": store.num_shards,
+            "num_owners": store.num_owners,
+        }
+        for name, have in here.items():
+            got = message.fields.get(name)
+            if got != have:
+                raise SnapshotPlaceError(field=name, have=str(have), got=str(got))
+        terms = _terms_of(Fields(fields.map("terms"), where="terms"))
+        machine = Machine(
+            terms, elastic=fields.flag("elastic"), store=store, owners=self._owners
+        )
+        machine.max_staleness = fields.optional_integer("max_staleness")
+        if not machine.mode.takes_all:
+            machine.gate.limit(machine.max_staleness)
+        committed = {Rank(rank): Step(end) for rank, end in rows_of(message, "committed", 2)}
+        ahead = [
+            (Rank(rank), Step(first), Step(end))
+            for rank, first, end in rows_of(message, "ahead", 3)
+        ]
+        machine.gate.restore(committed, ahead)
+        machine.lives = {Rank(rank): life for rank, life in rows_of(message, "lives", 2)}
+        lives = rows_of(message, "incarnations", 2)
+        incarnations = {worker: incarnation for worker, incarnation in lives}  # noqa: C416
+        machine.identities.restore(incarnations, _taken_of(message))
+        for worker, incarnation, sequence, num_rows in rows_of(message, "removals", 4):
+            identity = ChangeIdentity(worker, incarnation, sequence)
+            removal = Removal(identity, self._owners.start(()), [num_rows])
+            machine.removals[Rank(worker)] = removal
+        self._machine = machine
+
+    def _steps(self, message: Message) -> None:
+        fields, mode = Fields(message.fields, where="steps"), self._mode(StepApplier)
+        left = {Rank(rank): Step(step) for rank, step in rows_of(message, "left", 2)}
+        mode.version = fields.integer("applied")
+        mode.reservoir.restore(Step(fields.integer("next")), left)
+
+    def _passes(self, message: Message) -> None:
+        fields = Fields(message.fields, where="passes")
+        self._mode(PassMode).book.committed = fields.integer("committed")
+
+    def _exchanges(self, message: Message) -> None:
+        ranks, unannounced = (
+            [Rank(rank) for (rank,) in rows_of(message, name, 1)]
+            for name in ("ranks", "unannounced")
+        )
+        announced = Fields(message.fields, where="exchanges").texts("announced")
+        self._mode(GeoExchange).restore(ranks, unannounced, announced)
+
+    def _recorder(self, message: Message) -> None:
+        fields = Fields(message.fields, where="recorder")
+        table, _ = self._tables.block_of(fields)
+        kept = self._recorders.setdefault(table.spec.name, [])
+        if fields.integer("block") != len(kept):
+            raise MalformedMessageError(where="recorder", rule="comes out of order")
+        sharers = Sharers(is_used=fields.flag("shares"))
+        recorder = GeoRecorder(num_workers=0, last_batch=fields.integer("last"))
+        kept.append((recorder, sharers))
+
+    def _waiting(self, message: Message) -> None:
+        fields = Fields(message.fields, where="waiting")
+        table, block = self._tables.block_of(fields)
+        kept = self._recorders.get(table.spec.name, [])
+        if fields.integer("block") != len(kept) - 1:
+            raise MalformedMessageError(where="waiting", rule="must follow its recorder")
+        rank, num_rows = Rank(fields.integer("rank")), block.rows.num_slots
+        queue = array_of(message, "queue", "int64", (None,))
+        marks = array_of(message, "marks", "int64", queue.shape)
+        if len(queue) and not 0 <= int(queue.min()) <= int(queue.max()) < num_rows:
+            raise MalformedMessageError(where="tensor 'queue'", rule="must have places of rows")
+        recorder, sharers = kept[-1]
+        sent = tuple((batch, end) for batch, end in rows_of(message, "sent", 2))
+        batch = fields.integer("batch")
+        recorder.restore(
+            Waiting(rank, batch, queue.astype(np.uint32), marks.astype(np.uint32), sent)
+        )
+        periods = array_of(message, "periods", "int64", (None,)).astype(np.uint32)
+        changes = array_of(message, "changes", "uint8", periods.shape).copy()
+        ((step, ending, period),) = array_of(message, "counts", "int64", (1, 3)).tolist()
+        sharers.restore(Periods(rank, step, ending, period, periods, changes))
+
+    async def _keep(self, kind: str, message: Message) -> None:
+        """Keep a push of a step, or a piece of a pass, with room for what it creates.
+
+        Raises:
+            MalformedMessageError: if it is neither.
+            ContractError: why it is wrong.
+        """
+        about = Fields(message.fields, where=kind).map("command")
+        command = command_of(Message(fields=about, tensors=message.tensors), self._store)
+        if kind == "push" and isinstance(command, Contribute):
+            push, steps = command.push, self._mode(StepApplier)
+            claims = await self._claim((part.table, part.content) for part in push.parts)
+            steps.reservoir.keep(push.rank, push.step, push.weight, Kept(push.parts, claims))
+        elif kind == "prepared" and isinstance(command, Prepare):
+            piece, parts = command.prepare.piece, command.prepare.parts
+            claims = await self._claim((part.table, part.content) for part in parts)
+            self._mode(PassMode).book.prepare(piece, KeptPiece(parts, claims))
+        else:
+            raise MalformedMessageError(where=kind, rule="must hold a command of its kind")
+
+    async def _claim(self, parts: Iterable[tuple[Table, Any]]) -> Claims:
+        wanted: list[Wanted] = [
+            table.wanted_by(content)
+            for table, content in parts
+            if isinstance(table, SparseTable) and isinstance(content, SparsePart)
+        ]
+        claims = claim_at_once(wanted)
+        return await claim_counted(wanted, self._owners) if claims is None else claims
+
+    def _end(self, fields: Fields, number: int) -> None:
+        if fields.integer("messages") != number - 1:
+            rule = f"says {fields.integer('messages')} messages, and {number - 1} came"
+            raise MalformedMessageError(where="end", rule=rule)
+        for name, kept in self._recorders.items():
+            table = self._store.find(name)
+            assert isinstance(table, SparseTable), "its recorders came"
+            if len(kept) != len(table.blocks):
+                raise MalformedMessageError(where=f"table {name!r}", rule="lacks recorders")
+            self._mode(GeoExchange).restore_recorders(table, kept)
+
+    def _mode(self, kind: type[Any]) -> Any:
+        mode = self.machine.mode
+        if not isinstance(mode, kind):
+            rule = f"is of another mode than {mode.name!r}"
+            raise MalformedMessageError(where="the message", rule=rule)
+        return mode
+
+
+def _terms_of(fields: Fields) -> Terms:
+    return Terms(
+        mode=fields.choice("mode", MODES, cast("Mode", None)),
+        worker_num=fields.integer("worker_num", least=1),
+        max_staleness=fields.optional_integer("max_staleness"),
+        async_rate=fields.choice("async_rate", ASYNC_RATES, cast("AsyncRate", None)),
+        sync_batch_norm=fields.flag("sync_batch_norm"),
+    )
+
+
+def _taken_of(message: Message) -> list[Taken]:
+    """Return which changes were taken.
+
+    Raises:
+        MalformedMessageError: if the sequences aren't as many as the windows say.
+    """
+    windows = array_of(message, "windows", "int64", (None, 5))
+    sequences = [one for (one,) in rows_of(message, "sequences", 1)]
+    if (windows < 0).any() or int(windows[:, 3:].sum()) != len(sequences):
+        raise MalformedMessageError(where="tensor 'windows'", rule="must count the sequences")
+    taken, at = [], 0
+    for worker, incarnation, following, num_later, num_voided in windows.tolist():
+        middle, stop = at + num_later, at + num_later + num_voided
+        later, voided = tuple(sequences[at:middle]), tuple(sequences[middle:stop])
+        taken.append(Taken(worker, incarnation, following, later, voided))
+        at = stop
+    return taken

@@ -1,0 +1,216 @@
+"""A machine that is restored from a snapshot is the one that was saved."""
+
+import asyncio
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from tests.unit.pserver.commands.histories import (
+    EXAMPLES,
+    MODES,
+    RULE_NAMES,
+    Deed,
+    History,
+    Replica,
+    announce,
+    deeds,
+    specs_of,
+    store_for,
+)
+
+from paramfleet_pserver.commands.codec import from_bytes, to_bytes
+from paramfleet_pserver.commands.passes import PassMode
+from paramfleet_pserver.commands.records import Make
+from paramfleet_pserver.commands.snapshot.errors import SnapshotDamagedError, SnapshotPlaceError
+from paramfleet_pserver.commands.snapshot.reading import restore
+from paramfleet_pserver.requests.checked import Mode
+from paramfleet_pserver.tables.owners import Owners
+from paramfleet_shared.errors import FleetError
+from paramfleet_shared.errors.tables import TableLimitError, TableMemoryError
+from paramfleet_shared.net.wire.message import Message, decode
+
+NAMED = (SnapshotDamagedError, SnapshotPlaceError, TableLimitError, TableMemoryError)
+"""What a snapshot is refused by that can't be restored here."""
+
+
+async def execute(
+    one: Replica, maker: History, history: list[Deed], other: Replica | None = None
+) -> None:
+    """Let a machine execute what is not refused, and another one the same."""
+    for deed in history:
+        command = maker.command(deed)
+        bodies = [to_bytes(command)]
+        try:
+            one.machine.execute(command)
+        except FleetError:
+            continue
+        bodies += announce(one.machine, command)
+        if other is not None:
+            await other.execute([from_bytes(bytearray(body), other.store) for body in bodies])
+
+
+async def restore_in_the_middle(
+    mode: Mode, storage: str, rule: str, history: list[Deed], cut: int, **of: Any
+) -> None:
+    one = Replica(mode, 2, **of)
+    maker = History(mode, one.store)
+    if isinstance(one.machine.mode, PassMode):
+        maker.book = one.machine.mode.book
+    await one.execute([Make(specs_of(mode, storage, rule))])
+    await execute(one, maker, history[:cut])
+    saved = await one.snapshot()
+    other = await Replica.restored(saved)
+    try:
+        assert await other.digest(same_owners=True) == await one.digest(same_owners=True)
+        assert await other.snapshot() == saved
+        await execute(one, maker, history[cut:], other)
+        assert await other.digest(same_owners=True) == await one.digest(same_owners=True)
+    finally:
+        await one.owners.close()
+        await other.owners.close()
+
+
+@given(
+    mode=st.sampled_from(MODES),
+    storage=st.sampled_from(["float32", "float16", "bfloat16"]),
+    rule=st.sampled_from(RULE_NAMES),
+    rate=st.sampled_from(["full", "guarded"]),
+    elastic=st.booleans(),
+    history=deeds(),
+    cut=st.integers(0, 25),
+)
+@settings(max_examples=EXAMPLES)
+def test_a_restored_machine_goes_on_as_the_one_that_was_saved(
+    *,
+    mode: Mode,
+    storage: str,
+    rule: str,
+    rate: str,
+    elastic: bool,
+    history: list[Deed],
+    cut: int,
+) -> None:
+    of = {"rate": rate, "elastic": elastic and mode not in {"sync", "gpubox"}}
+    if of["elastic"]:
+        history = [*(replace(each, kind="join") for each in history[:3]), *history]
+
+    asyncio.run(restore_in_the_middle(mode, storage, rule, history, cut, **of))
+
+
+async def saved_training(mode: Mode) -> list[Message]:
+    """Return the snapshot of a training with something of everything in it."""
+    elastic = mode in {"async", "geo"}
+    one = Replica(mode, 2, rate="guarded", elastic=elastic)
+    await one.execute([Make(specs_of(mode, "bfloat16", "adam"))])
+    plain = Deed(
+        "change", 0, 0, [*range(40)], 1, "float32", ["half", "flat"], 1, False, 0.5, True
+    )
+    deeds_of_all = [
+        *(replace(plain, kind="join", rank=rank) for rank in range(3)),
+        *(replace(plain, rank=rank, seed=rank, step=rank // 2) for rank in (0, 1, 0)),
+        replace(plain, kind="remove", ids=[3, 5, 7], step=1, tables=["half"]),
+        replace(plain, kind="void", rank=1),
+        replace(plain, kind="leave", rank=2, step=1),
+    ]
+    maker = History(mode, one.store)
+    if isinstance(one.machine.mode, PassMode):
+        maker.book = one.machine.mode.book
+    await execute(one, maker, deeds_of_all)
+    saved = [decode(bytearray(body)) for body in await one.snapshot()]
+    await one.owners.close()
+    return saved
+
+
+async def outcome_of(messages: Sequence[Message], num_owners: int = 2) -> FleetError | None:
+    """Return why a snapshot can't be restored."""
+    owners = Owners(num_owners)
+    try:
+        await restore(messages, store_for(num_owners), owners)
+    except FleetError as error:
+        return error
+    finally:
+        await owners.close()
+    return None
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_a_snapshot_that_lacks_a_message_is_damaged(mode: Mode) -> None:
+    saved = await saved_training(mode)
+    assert await outcome_of(saved) is None
+
+    for missing in range(len(saved)):
+        error = await outcome_of(saved[:missing] + saved[missing + 1 :])
+        assert isinstance(error, SnapshotDamagedError), saved[missing].fields
+    for stop in range(len(saved)):
+        assert isinstance(await outcome_of(saved[:stop]), SnapshotDamagedError)
+    assert isinstance(await outcome_of([*saved, saved[1]]), SnapshotDamagedError)
+
+
+async def test_a_snapshot_of_another_number_of_owners_is_refused_by_name() -> None:
+    error = await outcome_of(await saved_training("async"), num_owners=3)
+
+    assert isinstance(error, SnapshotPlaceError)
+    assert "num_owners = 2, and this server 3" in str(error)
+
+
+def changed(message: Message, dice: random.Random) -> Message:
+    """Return a message with a field or a tensor that is another."""
+    fields, tensors = dict(message.fields), dict(message.tensors)
+    wrong: list[Any] = [None, -1, 2**63 - 1, 2**31, 0, 3, "x", [], {}, True, 0.5, float("nan")]
+    if tensors and dice.random() < 0.6:
+        name = dice.choice([*tensors])
+        array = tensors[name]
+        tensors[name] = dice.choice(
+            [
+                array[: len(array) // 2],
+                np.concatenate([array, array]),
+                array.astype(dice.choice(["int64", "float32", "uint8", "bool"])),
+                array.reshape(-1),
+                np.full_like(array, dice.choice([0, 1, 3, 99])),
+                array[::-1].copy(),
+                flipped(array, dice),
+            ]
+        )
+        if dice.random() < 0.1:
+            del tensors[name]
+    else:
+        name = dice.choice([*fields])
+        fields[name] = dice.choice(wrong)
+    return Message(fields=fields, tensors=tensors)
+
+
+def flipped(array: Any, dice: random.Random) -> Any:
+    """Return an array with some bits changed."""
+    found = array.copy()
+    body = found.reshape(-1).view(np.uint8)
+    for _ in range(min(len(body), 3)):
+        body[dice.randrange(len(body))] ^= 1 << dice.randrange(8)
+    return found.view(np.uint8).astype(np.bool_) if array.dtype == bool else found
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_a_changed_snapshot_is_restored_or_refused_by_name(mode: Mode) -> None:
+    """Checksums of files come before; what gets here nevertheless must not break a server."""
+    saved = await saved_training(mode)
+    dice = random.Random(len(saved))
+    refused = 0
+    with np.errstate(all="ignore"):
+        for _ in range(EXAMPLES):
+            number = dice.randrange(len(saved))
+            messages = [*saved]
+            messages[number] = changed(saved[number], dice)
+            error = await outcome_of(messages)
+            kinds = (
+                SnapshotDamagedError,
+                SnapshotPlaceError,
+                TableLimitError,
+                TableMemoryError,
+            )
+            assert error is None or isinstance(error, kinds), repr(error)
+            refused += error is not None
+    assert refused > EXAMPLES // 4
