@@ -19,10 +19,11 @@ from paramfleet_shared.tables.kernels.reads import Table, fill_new_rows, pull_ro
 from paramfleet_shared.tables.kernels.rows import Layout, gather, scatter
 from paramfleet_shared.tables.kernels.rules import Step, step_of
 from paramfleet_shared.tables.kernels.steps import Chains, chain, step_chains, step_rows
+from paramfleet_shared.tables.memory.image import ShardImage
 from paramfleet_shared.tables.memory.prefault import Lookahead
 from paramfleet_shared.tables.memory.reservation import default_max_rows, reserve
 from paramfleet_shared.tables.rows.layout import VALUE, RowLayout
-from paramfleet_shared.tables.rowstore import SlotIndex, as_floats, check_array
+from paramfleet_shared.tables.rowstore import Mark, SlotIndex, as_floats, check_array
 from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
 
 __all__ = ["Places", "SparseShard"]
@@ -96,6 +97,7 @@ class SparseShard:
         )
         self._lookahead = Lookahead(floats)
         self._num_pushes = 0
+        self._images: list[ShardImage] = []
         self._slots = np.empty(0, np.int64)
         self._chains = _chains_for(0)
 
@@ -156,9 +158,10 @@ class SparseShard:
         shape = (len(ids), self._dim)
         check_array(out, _type_of(out), shape, table=self.spec.name, in_place=True)
         keys = self._keys(ids, create=create)
+        before = self._index.mark()
         outcome = pull_rows(self._rows, keys, out.reshape(-1), create)
         if create:
-            self._look_ahead()
+            self._made_since(before)
         if outcome != DONE:
             raise self._index.full()
 
@@ -219,9 +222,11 @@ class SparseShard:
             numbers = numbers._replace(salt=salt)
         flat_grads = as_input(grads, kind).reshape(-1)
         keys = self._keys(ids, create=True)
+        self._put_aside(ids)
         if unique:
+            before = self._index.mark()
             outcome = step_rows(numbers, self._rows, keys, flat_grads)
-            self._look_ahead()
+            self._made_since(before)
             if outcome != DONE:
                 raise self._index.full()
             return
@@ -264,6 +269,7 @@ class SparseShard:
         check_array(values, np.float32, (len(ids), self._dim), table=name)
         dim, value_pitch, pitch, first_state = self._rows.layout
         check_array(states, np.float32, (len(ids), pitch - first_state), table=name)
+        self._put_aside(ids)
         slots = self._find(ids)
         flat_values = as_input(values, np.float32).reshape(-1)
         scatter(self._rows.values, value_pitch, slots, flat_values, (0, dim))
@@ -291,6 +297,7 @@ class SparseShard:
         Raises:
             RowShapeError: if ``ids`` are not int64 [n].
         """
+        self._put_aside(ids)
         slots = self._index.remove(ids)
         return slots[slots >= 0]
 
@@ -379,10 +386,68 @@ class SparseShard:
             count: How many, fewer where they end; those without a row are left out.
         """
         where = self._index.live(start, start + count)
-        dim, value_pitch, pitch, first_state = self._rows.layout
-        values = self._rows.values.reshape(-1, value_pitch)[where, :dim]
-        states = self._rows.floats.reshape(-1, pitch)[where, first_state:]
-        return self.ids()[where].copy(), as_floats(values), states.copy()
+        return self.ids()[where].copy(), *self._columns(self._floats[where])
+
+    def image(self) -> ShardImage:
+        """Take an image of the rows: ``read_image`` returns them as they are now.
+
+        It costs a copy of each row that changes before it is read, until ``end_image``.
+        """
+        image = ShardImage(self.num_slots, self._rows.layout.pitch, self._growth)
+        self._images.append(image)
+        return image
+
+    def read_image(
+        self, image: ShardImage, start: int, count: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.float32]]:
+        """Return ids [n], values [n, D] and states [n, W] as they were, in order of places.
+
+        Args:
+            image: It, of this shard.
+            start: First place: the one after those that were read.
+            count: How many, fewer where they ended; those without a row are left out.
+
+        Raises:
+            TableMemoryError: if there was no memory for the rows that changed since.
+        """
+        stop = min(start + count, image.num_places)
+        live = self._index.live(start, stop)
+        ids, floats = image.read(start, stop, self.ids(), self._floats, live)
+        return ids, *self._columns(floats)
+
+    def end_image(self, image: ShardImage) -> None:
+        """Put nothing aside for an image any more. May be repeated."""
+        self._images = [each for each in self._images if each is not image]
+
+    @property
+    def _floats(self) -> NDArray[np.float32]:
+        """Return the rows as they are kept, float32 [places, pitch], a view."""
+        return self._rows.floats.reshape(-1, self._rows.layout.pitch)
+
+    def _columns(
+        self, floats: NDArray[np.float32]
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Return copies of values [n, D] and states [n, W] of rows as they are kept."""
+        dim, value_pitch, _, first_state = self._rows.layout
+        kept = np.ascontiguousarray(floats).view(self._rows.values.dtype)
+        values = as_floats(kept.reshape(-1, value_pitch)[:, :dim])
+        return values, floats[:, first_state:].copy()
+
+    def _put_aside(self, ids: NDArray[np.int64]) -> None:
+        """Have images keep the rows of ids, int64 [n], that are about to change."""
+        if self._images:
+            places = self.find(ids)
+            for image in self._images:
+                image.keep(places, self.ids(), self._floats)
+
+    def _made_since(self, mark: Mark) -> None:
+        """Act on rows that were made since a mark."""
+        if self._images:
+            for made in self._index.made_since(mark):
+                if not isinstance(made, slice):  # places that were never used are in no image
+                    for image in self._images:
+                        image.note_new(made)
+        self._look_ahead()
 
     def _next_salt(self) -> np.uint64:
         """Return by what the next push rounds: 0 where values lose nothing, or to nearest."""
@@ -411,7 +476,7 @@ class SparseShard:
         finally:  # a row exists from the moment its id does
             if self._index.mark() != before:
                 fill_new_rows(self._rows, *before)
-                self._look_ahead()
+                self._made_since(before)
 
     def _look_ahead(self) -> None:
         """Have the pages made that the next rows will need."""

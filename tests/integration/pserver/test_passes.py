@@ -631,20 +631,6 @@ async def test_a_save_holds_what_is_committed_and_no_more(
     assert found.facts == [{"writes": 2, "updates": 1, "stepped": False}]
 
 
-async def test_a_commit_waits_for_a_save_that_copies_rows(start_servers: Start) -> None:
-    cluster, trainer = await started(start_servers, 1, ROWS)
-    await trainer.prepare({"rows": rows_of()})
-    holding = cluster.routes[0]._holding
-    holding.begin_save("")
-    commit = begin(trainer.commit())
-    await asyncio.wait([commit], timeout=0.2)
-    assert not commit.done()
-
-    holding.end_save("")
-
-    assert (await commit)[0].fields["passes"] == 1
-
-
 async def test_a_pass_that_fails_in_its_middle_ends_the_training(start_servers: Start) -> None:
     cluster, trainer = await started(start_servers, 1, ROWS)
     table = cluster.routes[0]._store.find("rows")

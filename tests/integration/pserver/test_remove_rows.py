@@ -277,27 +277,6 @@ async def test_a_removal_waits_while_pushes_are_held_for_a_save(
     assert num_rows(cluster) == 0
 
 
-async def test_no_row_goes_while_saves_without_a_hold_copy_them(
-    start_servers: Start, tmp_path: Path
-) -> None:
-    cluster = await start_servers(1)
-    saver, other = (cluster.worker(rank) for rank in range(2))
-    for worker in (saver, other):
-        await worker.declare(ROWS, worker_num=2)
-    await other.push({"rows": ones()})
-    holding = cluster.routes[0]._holding
-
-    holding.begin_save("")
-    removing = begin(other.remove("rows", range(100), step=1))
-    (answer,) = await saver.ask("save", dirname=str(tmp_path))
-    assert not removing.done(), "one save is over, and the other one is not"
-    holding.end_save("")
-
-    assert await removing == 100
-    assert sum(file["rows"] for file in answer.fields["files"]) == 200
-    assert num_rows(cluster) == 100
-
-
 @pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 3)])
 async def test_a_checkpoint_after_a_removal_loads_on_other_servers(
     start_servers: Start, tmp_path: Path, before: int, after: int

@@ -7,7 +7,7 @@ from paramfleet_pserver.api.admission import admit
 from paramfleet_pserver.api.pushing import until_applied
 from paramfleet_pserver.commands.pass_codec import read_abort, read_commit
 from paramfleet_pserver.commands.passes import PassMode
-from paramfleet_pserver.commands.records import CommitPass, Prepare
+from paramfleet_pserver.commands.records import Prepare
 from paramfleet_pserver.requests.finite import check_pass
 from paramfleet_pserver.requests.pass_requests import (
     PassRead,
@@ -19,10 +19,8 @@ from paramfleet_pserver.tables.columns import PassPart, read_range_job, read_row
 from paramfleet_pserver.tables.owners import Job, Owners
 from paramfleet_pserver.tables.table import DenseTable, SparseTable
 from paramfleet_pserver.tables.table_store import TableStore
-from paramfleet_pserver.waiting.holding import Holding
 from paramfleet_pserver.waiting.training import Training
 from paramfleet_shared.net.rpc.server import Request
-from paramfleet_shared.net.wire.identity import FIRST_SEQUENCE, ChangeIdentity
 from paramfleet_shared.net.wire.message import Message
 
 __all__ = ["abort", "commit", "prepare", "read", "state"]
@@ -86,22 +84,18 @@ async def prepare(
     return Message(fields={"duplicate": not outcome.is_fresh})
 
 
-async def commit(
-    training: Training, owners: Owners, request: Request, holding: Holding
-) -> Message:
+async def commit(training: Training, owners: Owners, request: Request) -> Message:
     """Write to the tables what is prepared of a pass, and answer when it is in all shards.
 
     Cancellation: what was begun is applied all the same.
 
     Raises:
         TablesDamagedError: if a change was applied in part, this one or one before.
-        PushesHeldError: if a checkpoint is being saved for too long.
         PassNotPreparedError: if other pieces are here than it names; nothing is written.
         FleetError: as ``Machine.judge_pass``.
     """
     command = read_commit(request.message)
     training.machine.judge_pass(command)
-    await _pass_saves(command, holding, request)
     outcome = training.execute(command)
     await until_applied(training, outcome)
     if not outcome.is_fresh:
@@ -169,13 +163,3 @@ def _check_memory(piece: PrepareRequest, store: TableStore) -> None:
         num_bytes += part.num_bytes
         arithmetic = f"{num_bytes:,} bytes of a pass that is written back, with this table's"
         store.check_memory(part.table.spec.name, arithmetic, num_bytes)
-
-
-async def _pass_saves(command: CommitPass, holding: Holding, request: Request) -> None:
-    """Return when no rows are being copied for a checkpoint, which would get a part of a pass.
-
-    Raises:
-        PushesHeldError: if that takes too long.
-    """
-    identity = ChangeIdentity(command.rank, command.incarnation, FIRST_SEQUENCE)
-    await holding.pass_saves(identity, deadline=request.deadline)

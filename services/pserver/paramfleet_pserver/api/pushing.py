@@ -190,11 +190,7 @@ async def remove_rows(
     """
     command = Remove(remove)
     hold = Hold(holding, remove.identity, request.deadline)
-    while True:
-        await holding.pass_saves(remove.identity, deadline=request.deadline)
-        await admit(partial(training.machine.judge, command), owners, hold)
-        if not holding.is_saving:  # none began while it was held
-            break
+    await admit(partial(training.machine.judge, command), owners, hold)
     outcome = training.execute(command)
     await until_applied(training, outcome)
     assert outcome.removal is not None, "of a removal"

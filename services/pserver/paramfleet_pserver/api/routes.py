@@ -339,7 +339,7 @@ class Routes:
     async def commit_pass(self, request: Request) -> Message:
         """Write to the tables what is prepared of a pass; may be repeated."""
         training = self._trained("commit_pass")
-        return await passing.commit(training, self._owners, request, self._holding)
+        return await passing.commit(training, self._owners, request)
 
     async def abort_pass(self, request: Request) -> Message:
         """Drop what is prepared of a pass; may be repeated."""

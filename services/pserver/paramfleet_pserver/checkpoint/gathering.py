@@ -67,6 +67,11 @@ class Gathering:
         self._left_out = {int(rank): GONE for rank in workers if rank in gone}
         self._steps: dict[str, dict[Rank, tuple[int, int]]] = {}
 
+    @property
+    def gathers(self) -> bool:
+        """Return whether workers are asked for states."""
+        return bool(self._rules)
+
     def spec(self, spec: TableSpec) -> TableSpec:
         """Return how a table is described where its states are saved with it."""
         return replace(spec, optimizer=self._rules.get(spec.name, spec.optimizer))

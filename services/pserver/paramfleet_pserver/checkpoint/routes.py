@@ -1,8 +1,9 @@
 """The operations of the data plane that are about checkpoints: ``hold``, ``save``, ``load``.
 
-A save is of this server's part. What makes the parts of all servers one cut is a hold, which
-keeps pushes back from before the save until this server's part is written; in sync nothing is
-held, because no step is whole while worker 0 saves, and the answer says which step that was.
+A save is of this server's part, as it is at one moment. What makes the parts of all servers
+one cut is a hold, which keeps pushes back from before the save until this server has taken its
+image; that is written then, and training goes on. In sync nothing is held, because no step is
+whole while worker 0 saves, and the answer says which step that was.
 """
 
 import asyncio
@@ -15,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paramfleet_pserver.checkpoint.gathering import GONE, SILENT, Gathering, rules_of
+from paramfleet_pserver.checkpoint.images import StoreImage
 from paramfleet_pserver.checkpoint.saved_states import SavedStates
 from paramfleet_pserver.checkpoint.storage import (
     Loaded,
@@ -123,34 +125,35 @@ class Checkpointing:
     async def save(self, request: Request, training: Training | None) -> Message:
         """Write this server's part of a checkpoint; ends the hold that it names.
 
-        Where it names ``states``, GEO's workers are asked for theirs while it is written.
+        Where it names ``states``, GEO's workers are asked for theirs while it is written, and
+        the hold ends when all is written.
 
-        ``held`` says whether that was in force from its beginning until the last row was
-        copied; ``steps`` is how many steps of sync were applied before and after.
+        ``held`` says whether that was in force from its beginning until the image was taken;
+        ``steps`` is how many steps of sync were applied before and after that.
         """
         if training is not None:
             training.machine.check_whole()
         fields = Fields(request.message.fields, where="save")
         name = _name_of(request.message.fields.get("cut", ""))
         held = self.holding.begin_save(name)
-        paused_s = 0.0
+        paused_s, image = 0.0, None
         try:
             directory = await asyncio.to_thread(self._dirs.require, fields.text("dirname"))
             positions, without = await self._positions(request.message, training)
             gathering = self._gathering(request.message, training)
             steps = [_steps_of(training)]
-            versions = {table.spec.name: table.num_updates for table in self._store}
-            specs = [table.spec for table in self._store]
-            files = await save_tables(
-                self._store,
-                self._owners,
-                directory,
-                server=self._server,
-                gathering=gathering,
-            )
+            image = StoreImage(self._store, self._owners)
+            await image.begun()
             steps.append(_steps_of(training))
+            if image.is_apart and not gathering.gathers:
+                paused_s = self.holding.end(name)
+            files = await save_tables(
+                image, directory, server=self._server, gathering=gathering
+            )
         finally:
-            paused_s = self.holding.end_save(name)
+            paused_s += self.holding.end(name)
+            if image is not None:
+                await image.end()
         if held:
             log.info("pserver.pushes_held", extra={"seconds": round(paused_s, 3)})
         return Message(
@@ -159,9 +162,9 @@ class Checkpointing:
                 "tables": [
                     SavedTable(
                         spec=gathering.spec(spec),
-                        version=gathering.version(spec, versions[spec.name]),
+                        version=gathering.version(spec, image.versions[spec.name]),
                     ).to_wire()
-                    for spec in specs
+                    for spec in (table.spec for table in image.tables)
                 ],
                 "gathered": gathering.outcome.to_wire(),
                 "without": without,

@@ -1,9 +1,9 @@
 """Saving the tables to a folder and loading them from one.
 
-A save writes this server's rows and ranges, a chunk at a time, into a folder that the
-workers rename when all servers are done; the manifest is theirs too. Rows are copied
-on their owners' threads and written on a storage thread, so that training goes on;
-for one consistent cut, save between steps.
+A save takes an image of all tables at one moment, and then writes it, a chunk at a time, into
+a folder that the workers rename when all servers are done; the manifest is theirs too. Rows are
+copied on their owners' threads, in slices that nobody waits long for, and written on a storage
+thread: training goes on meanwhile.
 
 A load reads the files of any number of servers and keeps the rows of its own shards.
 Tables are built beside those in use and take their place when all is read: a load
@@ -13,16 +13,19 @@ that fails has no effect.
 import asyncio
 import hashlib
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 from paramfleet_pserver.checkpoint.gathering import Gathering
+from paramfleet_pserver.checkpoint.images import (
+    DenseImage,
+    SparseImage,
+    StoreImage,
+    plan_chunks,
+)
 from paramfleet_pserver.tables.blocks import Block
 from paramfleet_pserver.tables.owners import Job, Owners
 from paramfleet_pserver.tables.table import DenseTable, SparseTable, Table
@@ -48,13 +51,14 @@ from paramfleet_shared.tables.rows.layout import RowLayout
 from paramfleet_shared.tables.rows.states import have_other_states, states_for
 from paramfleet_shared.tables.spec import TableSpec
 
-__all__ = ["Loaded", "load_tables", "plan_chunks", "save_tables", "trained_otherwise"]
+__all__ = ["Loaded", "load_tables", "save_tables", "trained_otherwise"]
 
 CHUNK_ROWS = 1_000_000
 """Most rows of one file."""
 
 CHUNK_BYTES = 128 << 20
-"""Most bytes of one file, and of memory that a save takes, about twice."""
+"""Most bytes of one file, and of memory that a save takes, about twice, beside rows that change
+meanwhile."""
 
 
 class Loaded(NamedTuple):
@@ -68,38 +72,8 @@ class Loaded(NamedTuple):
     """Tables whose files have other columns of state."""
 
 
-class Segment(NamedTuple):
-    """Neighbouring places of rows of one block."""
-
-    block: int
-    start: int
-    num_rows: int
-
-
-def plan_chunks(num_rows: Iterable[int], chunk_rows: int) -> list[list[Segment]]:
-    """Divide the rows of each block into files of at most ``chunk_rows``.
-
-    Returns:
-        For each file the segments it holds; no file is empty.
-    """
-    chunks: list[list[Segment]] = []
-    room = 0
-    for block, rows in enumerate(num_rows):
-        start = 0
-        while start < rows:
-            if room == 0:
-                chunks.append([])
-                room = chunk_rows
-            count = min(room, rows - start)
-            chunks[-1].append(Segment(block, start, count))
-            start += count
-            room -= count
-    return chunks
-
-
 async def save_tables(
-    store: TableStore,
-    owners: Owners,
+    image: StoreImage,
     directory: Path,
     *,
     server: int,
@@ -108,33 +82,32 @@ async def save_tables(
     """Write every table's part of this server.
 
     Args:
-        store: The tables.
-        owners: Who copies the rows.
+        image: The tables.
         directory: Where to; made if it is missing.
         server: This server's index, part of the files' names.
         gathering: Adds the states that workers hold.
 
     Raises:
         CheckpointWriteError: if the system refuses; files may be left behind.
+        TableMemoryError: if there is no memory for rows that changed since the image.
     """
     files: list[SavedFile] = []
-    for table in list(store):
+    for table in image.tables:
         stem = f"{_stem(table.spec.name)}.server{server}"
         spec = gathering.spec(table.spec)
-        if isinstance(table, SparseTable):
-            counts = [block.rows.num_slots for block in table.blocks]
-            for number, chunk in enumerate(plan_chunks(counts, _chunk_rows(spec))):
-                exported = await _export(table, chunk, owners)
+        if isinstance(table, SparseImage):
+            chunks = plan_chunks(table.num_places(), _chunk_rows(spec))
+            for number, chunk in enumerate(chunks):
+                exported = await table.read(chunk)
                 if not exported.num_rows:  # all were removed
                     continue
                 part = await gathering.with_states(spec, exported)
                 name = f"{stem}.{number:05d}.safetensors"
                 files.append(await _write(directory, name, spec, part))
-        elif isinstance(table, DenseTable):
-            parts = _parts_of(table, spec)
+        else:
+            parts = _parts_of(table.num_rows, spec)
             for number, where in enumerate(parts):
-                copied = await _copy_values(table, where, owners)
-                part = await gathering.with_states(spec, copied)
+                part = await gathering.with_states(spec, await table.read(where))
                 name = f"{stem}.{number:05d}" if len(parts) > 1 else stem
                 files.append(await _write(directory, f"{name}.safetensors", spec, part))
     await asyncio.to_thread(sync_directory, directory)
@@ -251,8 +224,8 @@ async def trained_otherwise(
                 copy = partial(_copy_rows, old, new, start, chunk_rows)
                 await owners.run([Job(old.owner, chunk_rows, copy)])
     elif isinstance(table, DenseTable) and isinstance(fresh, DenseTable):
-        for where in _parts_of(table, saved):
-            part = await _copy_values(table, where, owners)
+        for where in _parts_of(table.num_rows, saved):
+            part = await DenseImage(table, owners, copies=False).read(where)
             states = states_for(spec.optimizer, saved.optimizer, part.values, part.states)
             put = partial(fresh.range.assign_part, where.start, part.values, states)
             await owners.run([fresh.job(put, num_values=part.num_rows)])
@@ -297,47 +270,11 @@ def _stem(table: str) -> str:
     return f"{re.sub(r'[^A-Za-z0-9_-]+', '_', table)[:60]}-{digest}"
 
 
-async def _export(table: SparseTable, chunk: list[Segment], owners: Owners) -> FilePart:
-    found: dict[int, tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.float32]]] = {}
-
-    def copy(segment: Segment) -> None:
-        rows = table.blocks[segment.block].rows
-        found[segment.block] = rows.export(segment.start, segment.num_rows)
-
-    await owners.run(
-        Job(table.blocks[segment.block].owner, segment.num_rows, partial(copy, segment))
-        for segment in chunk
-    )
-    pieces = [found[segment.block] for segment in chunk]
-    return await asyncio.to_thread(_joined, pieces)
-
-
-def _joined(
-    pieces: list[tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.float32]]],
-) -> FilePart:
-    ids, values, states = zip(*pieces, strict=True)
-    return FilePart(
-        ids=np.concatenate(ids), values=np.concatenate(values), states=np.concatenate(states)
-    )
-
-
-def _parts_of(table: DenseTable, spec: TableSpec) -> list[slice]:
+def _parts_of(num_values: int, spec: TableSpec) -> list[slice]:
     """Return which values of a range go into each file, as it is described there."""
     most = CHUNK_BYTES // (4 * (1 + spec.optimizer.num_state_columns))
-    starts = range(0, table.num_rows, most)
-    return [slice(start, min(start + most, table.num_rows)) for start in starts]
-
-
-async def _copy_values(table: DenseTable, where: slice, owners: Owners) -> FilePart:
-    found: list[FilePart] = []
-
-    def copy() -> None:
-        held = table.range
-        values, states = held.values[where].copy(), held.states[:, where].copy()
-        found.append(FilePart(values=values, states=states, start=table.start + where.start))
-
-    await owners.run([table.job(copy, num_values=where.stop - where.start)])
-    return found[0]
+    starts = range(0, num_values, most)
+    return [slice(start, min(start + most, num_values)) for start in starts]
 
 
 async def _write(directory: Path, name: str, spec: TableSpec, part: FilePart) -> SavedFile:

@@ -1,8 +1,9 @@
 """Pushes that wait while a checkpoint is written, each no longer than its deadline allows.
 
 The saver holds the pushes of all servers, lets those through that another server has applied
-already, and has each server save. A server lets all go on when its own part is written: what
-comes then is in no file of it. A saver that dies leaves a hold behind, which ends by itself.
+already, and has each server save. A server lets all go on when it has taken its image of the
+tables: what comes then is in no file of it. A saver that dies leaves a hold behind, which ends
+by itself.
 """
 
 import asyncio
@@ -22,7 +23,7 @@ __all__ = ["Holding"]
 LONGEST_PARK_S = 20.0
 """Seconds a push is kept before it is refused, to be sent again."""
 
-_PUSHES, _SAVES = "pushes", "saves"
+_PUSHES = "pushes"
 
 log = logging.getLogger(__name__)
 
@@ -39,12 +40,6 @@ class Holding:
         self._core = PushHold()
         self._parking: Parking[str] = Parking(clock=clock)
         self._alarm: asyncio.TimerHandle | None = None
-        self._num_saves = 0
-
-    @property
-    def is_saving(self) -> bool:
-        """Return whether rows are being copied for a checkpoint, by whatever right."""
-        return self._num_saves > 0
 
     @property
     def is_held(self) -> bool:
@@ -74,23 +69,6 @@ class Holding:
         while not self._core.admits(identity):
             await self._parking.wait(_PUSHES, deadline=end, late=late)
 
-    async def pass_saves(self, identity: ChangeIdentity, *, deadline: float | None) -> None:
-        """Return when no rows are being copied for a checkpoint.
-
-        A save copies rows by their places, some at a time: a row that went meanwhile, and came
-        again in another place, would be in two of its files.
-
-        Args:
-            identity: The removal's.
-            deadline: Of the request, in the clock's time.
-
-        Raises:
-            PushesHeldError: as ``pass_through``.
-        """
-        end, late = self._end_of(deadline), partial(_late, identity.worker)
-        while self.is_saving:
-            await self._parking.wait(_SAVES, deadline=end, late=late)
-
     def note(self, identity: ChangeIdentity, *, continues: bool) -> None:
         """Note that a message was applied, and whether more of its exchange will follow."""
         self._core.note(identity, continues=continues)
@@ -103,15 +81,8 @@ class Holding:
         self._parking.wake([_PUSHES])
 
     def begin_save(self, name: str) -> bool:
-        """Keep the hold of this name until ``end_save``; return False if it isn't there."""
-        self._num_saves += 1
+        """Keep the hold of this name until ``end``; return False if it isn't there."""
         return self._core.begin_save(name)
-
-    def end_save(self, name: str) -> float:
-        """Note that the rows are copied, and do as ``end``."""
-        self._num_saves -= 1
-        self._parking.wake([_SAVES])
-        return self.end(name)
 
     def end(self, name: str) -> float:
         """Let all pushes go on; return how long they were held, 0 if they were not."""

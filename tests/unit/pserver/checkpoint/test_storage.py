@@ -10,12 +10,8 @@ from hypothesis import strategies as st
 
 from paramfleet_pserver.checkpoint import storage
 from paramfleet_pserver.checkpoint.gathering import Gathering
-from paramfleet_pserver.checkpoint.storage import (
-    _stem,
-    load_tables,
-    plan_chunks,
-    save_tables,
-)
+from paramfleet_pserver.checkpoint.images import StoreImage, plan_chunks
+from paramfleet_pserver.checkpoint.storage import _stem, load_tables, save_tables
 from paramfleet_pserver.commands.removing import remove_rows
 from paramfleet_pserver.tables.owners import Owners
 from paramfleet_pserver.tables.table import SparseTable
@@ -105,7 +101,9 @@ async def test_a_checkpoint_holds_the_rows_that_there_are_and_no_removed_one(
     await owners.run(table.create_jobs(RowIds(fresh.ids, fresh.offsets)))
 
     gathering = Gathering(Asking(SystemClock()), [], {})
-    files = await save_tables(store, owners, tmp_path, server=0, gathering=gathering)
+    image = StoreImage(store, owners)
+    files = await save_tables(image, tmp_path, server=0, gathering=gathering)
+    await image.end()
     tables = (SavedTable(spec=spec, version=1),)
     write_manifest(tmp_path, Manifest(tables=tables, files=tuple(files)))
     other = TableStore(shards=range(8), num_shards=8, num_owners=2)

@@ -1,0 +1,215 @@
+"""All tables of a server as they were at one moment, read later beside the training.
+
+The moment is one in the order of commands: owners take their images between the jobs of the
+commands before and those of the commands after. Rows that change before they are copied are put
+aside by their shard; dense ranges, which every step changes whole, are copied at once. Where
+there is no memory for that, the caller lets nobody change them until they are read.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paramfleet_pserver.tables.blocks import Block
+from paramfleet_pserver.tables.owners import Job, Owners
+from paramfleet_pserver.tables.table import DenseTable, SparseTable
+from paramfleet_pserver.tables.table_store import TableStore
+from paramfleet_shared.checkpoint.manifest import FilePart
+from paramfleet_shared.errors.tables import TableMemoryError
+from paramfleet_shared.tables.memory.image import ShardImage
+
+__all__ = ["DenseImage", "Segment", "SparseImage", "StoreImage", "plan_chunks"]
+
+SLICE_BYTES = 2 << 20
+"""Of rows that are copied at a time: requests wait for their owner meanwhile."""
+
+_Rows = tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.float32]]
+"""Ids, values and states."""
+
+
+class Segment(NamedTuple):
+    """Neighbouring places of rows of one block."""
+
+    block: int
+    start: int
+    num_rows: int
+
+
+def plan_chunks(num_rows: Iterable[int], chunk_rows: int) -> list[list[Segment]]:
+    """Divide the rows of each block into files of at most ``chunk_rows``.
+
+    Returns:
+        For each file the segments it holds; no file is empty.
+    """
+    chunks: list[list[Segment]] = []
+    room = 0
+    for block, rows in enumerate(num_rows):
+        start = 0
+        while start < rows:
+            if room == 0:
+                chunks.append([])
+                room = chunk_rows
+            count = min(room, rows - start)
+            chunks[-1].append(Segment(block, start, count))
+            start += count
+            room -= count
+    return chunks
+
+
+class StoreImage:
+    """The tables of a server at the moment at which it was begun.
+
+    Args:
+        store: The tables.
+        owners: Who works on them.
+    """
+
+    def __init__(self, store: TableStore, owners: Owners) -> None:
+        self.tables: list[SparseImage | DenseImage] = []
+        self.versions = {table.spec.name: table.num_updates for table in store}
+        """Updates of each table."""
+        for table in store:
+            if isinstance(table, SparseTable):
+                self.tables.append(SparseImage(table, owners))
+            elif isinstance(table, DenseTable):
+                self.tables.append(DenseImage(table, owners, copies=_has_room(table, store)))
+        self.is_apart = all(table.is_apart for table in self.tables)
+        """Whether tables may change from when the image has begun until it is read."""
+        self._owners = owners
+        jobs = [job for table in self.tables for job in table.begin_jobs()]
+        self._begun = owners.start(jobs)
+
+    async def begun(self) -> None:
+        """Return when the moment is over: what is applied from now on isn't in the image."""
+        await asyncio.shield(self._begun)
+
+    async def end(self) -> None:
+        """Put no rows aside any more."""
+        await self._owners.run([job for table in self.tables for job in table.end_jobs()])
+
+
+class SparseImage:
+    """A sparse table's rows at one moment.
+
+    Args:
+        table: It.
+        owners: Who copies rows.
+    """
+
+    is_apart = True
+
+    def __init__(self, table: SparseTable, owners: Owners) -> None:
+        self.spec = table.spec
+        self._owners = owners
+        self._blocks = table.blocks
+        self._images = dict[int, ShardImage]()
+        """By block, each from when its owner has taken it."""
+
+    def begin_jobs(self) -> list[Job]:
+        """Return what takes the image of each block."""
+
+        def take(index: int, block: Block) -> None:
+            self._images[index] = block.rows.image()
+
+        return [
+            Job(block.owner, 0, partial(take, index, block))
+            for index, block in enumerate(self._blocks)
+        ]
+
+    def end_jobs(self) -> list[Job]:
+        """Return what ends the image of each block."""
+        return [
+            Job(block.owner, 0, partial(block.rows.end_image, self._images[index]))
+            for index, block in enumerate(self._blocks)
+            if index in self._images
+        ]
+
+    def num_places(self) -> list[int]:
+        """Return how many places of rows there are in each block."""
+        return [self._images[index].num_places for index in range(len(self._blocks))]
+
+    async def read(self, chunk: Iterable[Segment]) -> FilePart:
+        """Return the rows of some segments, which come in order, some at a time.
+
+        Raises:
+            TableMemoryError: if there was no memory for rows that changed.
+        """
+        pieces: list[_Rows] = []
+        for block, start, num_rows in chunk:
+            rows, image = self._blocks[block].rows, self._images[block]
+            most = max(1, SLICE_BYTES // rows.layout.row_bytes)
+            for first in range(start, start + num_rows, most):
+                count = min(most, start + num_rows - first)
+
+                def copy(first: int = first, count: int = count) -> None:
+                    pieces.append(rows.read_image(image, first, count))  # noqa: B023
+
+                await self._owners.run([Job(self._blocks[block].owner, count, copy)])
+        return await asyncio.to_thread(_joined, pieces)
+
+
+class DenseImage:
+    """A dense table's range at one moment.
+
+    Args:
+        table: It.
+        owners: Who copies values.
+        copies: Whether it is copied at once; else it must not change until it is read.
+    """
+
+    def __init__(self, table: DenseTable, owners: Owners, *, copies: bool) -> None:
+        self.spec = table.spec
+        self.num_rows = table.num_rows
+        self.is_apart = copies
+        self._table = table
+        self._owners = owners
+        self._range = table.range
+        self._copy: tuple[NDArray[np.float32], NDArray[np.float32]] | None = None
+
+    def begin_jobs(self) -> list[Job]:
+        """Return what copies the range, if it is to be."""
+
+        def copy() -> None:
+            self._copy = self._range.values.copy(), self._range.states.copy()
+
+        return [self._table.job(copy)] if self.is_apart else []
+
+    def end_jobs(self) -> list[Job]:
+        """Return nothing: no more is kept of what changes."""
+        return []
+
+    async def read(self, where: slice) -> FilePart:
+        """Return some of the values [m] with their states [S, m]."""
+        start = self._table.start + where.start
+        if self._copy is not None:
+            values, states = self._copy
+            return FilePart(values=values[where], states=states[:, where], start=start)
+        found: list[FilePart] = []
+
+        def copy() -> None:
+            values, states = self._range.values[where], self._range.states[:, where]
+            found.append(FilePart(values=values.copy(), states=states.copy(), start=start))
+
+        await self._owners.run([self._table.job(copy, num_values=where.stop - where.start)])
+        return found[0]
+
+
+def _has_room(table: DenseTable, store: TableStore) -> bool:
+    """Return whether there is memory for a copy of a range."""
+    arithmetic = f"a copy of {table.num_bytes:,} bytes"
+    try:
+        store.check_memory(table.spec.name, arithmetic, table.num_bytes)
+    except TableMemoryError:
+        return False
+    return True
+
+
+def _joined(pieces: list[_Rows]) -> FilePart:
+    ids, values, states = zip(*pieces, strict=True)
+    return FilePart(
+        ids=np.concatenate(ids), values=np.concatenate(values), states=np.concatenate(states)
+    )
