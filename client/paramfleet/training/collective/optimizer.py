@@ -101,11 +101,13 @@ class CollectiveOptimizer(DistributedOptimizer):
             CallOrderError: before ``fleet.distributed_model``, or if amp in float16 is on
                 and the gradients aren't of a scaled loss.
             TrainingFinishedError: after ``fleet.finish_training``.
+            LoadIncompleteError: after a load that succeeded in part.
             WrongModeError: if ``examples`` is given.
             FleetError: if a worker is lost meanwhile.
         """
         _refuse(examples, "step")
         stepper = self.stepper
+        self.check_loaded()
         if self.is_finished:
             raise TrainingFinishedError
         returned = None
