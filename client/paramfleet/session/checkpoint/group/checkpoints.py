@@ -24,7 +24,7 @@ from paramfleet.session.checkpoint.group.random_states import random_states, res
 from paramfleet.session.checkpoint.group.reading import Prepared, prepared
 from paramfleet.session.checkpoint.group.together import in_all
 from paramfleet.session.checkpoint.group.worker_state import made_of, ready, taken_state
-from paramfleet.session.checkpoint.numbered import begin_numbered, end_numbered
+from paramfleet.session.checkpoint.numbered import begin_numbered, clear_left, end_numbered
 from paramfleet.session.checkpoint.replaceable import folder_to_save
 from paramfleet.session.checkpoint.whole_folders import give_name, naming, temporary_beside
 from paramfleet.session.registered import Registered
@@ -84,6 +84,7 @@ class GroupCheckpoints:
                 return None
             final = Path(dirname)
             if keep is not None:
+                clear_left(final)  # of a save during which a worker was killed
                 final = begin_numbered(final, step=optimizer.num_steps)
             final = folder_to_save(final)
             return [str(final), str(temporary_beside(final))]

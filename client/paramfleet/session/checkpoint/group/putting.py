@@ -6,7 +6,9 @@ each worker's own, this is the rule:
 * LocalSGD: every worker begins at the values of the last synchronization, with the outer
   momenta and the schedule, which were the same in all. Worker ``r`` of the new ones has the
   inner optimizer's state of worker ``r modulo W``, for W that saved. What was learned since
-  the synchronization, and what narrow formats had not sent yet, is left out.
+  the synchronization, and what narrow formats had not sent yet, is left out. Buffers are those
+  of worker 0.
+* By all-reduce, buffers are those of worker 0.
 * DGC: the velocities of worker ``r modulo W``. What was not sent yet is left out.
 * Random generators, and positions in data that can't be shared out, begin anew.
 """
@@ -104,9 +106,12 @@ def state_to_put(
         own = files.value(rank % len(manifest.workers), saver.extra["own"])
         _compare(path, "the list of parameters", common["shapes"], shapes_of(optimizer))
         if optimizer.apart is not None:
-            _compare_model(path, own["model"], model)
+            values = own["model"]
+            if not same_workers:  # parameters are put at the last synchronization's
+                values = files.value(0, manifest.workers[0].extra["own"])["model"]
+            _compare_model(path, values, model)
             state = unnumbered(own["optimizer"])
-            return StateToPut(own["model"], state, manifest.steps, anew=not same_workers)
+            return StateToPut(values, state, manifest.steps, anew=not same_workers)
         names = {n.removeprefix("model/"): n for n in manifest.tensors if n[:6] == "model/"}
         extra = {name.removeprefix("model/"): value for name, value in common["extra"].items()}
         saved = {name: manifest.tensors[full] for name, full in names.items()}
@@ -114,6 +119,9 @@ def state_to_put(
         targets = _targets(manifest.tensors, model, optimizer)
         fill(targets, manifest.tensors, files.chunk)
         values = extra | {name: targets[full] for name, full in names.items()}
+        if same_workers:
+            values |= own["buffers"]
+            _compare_model(path, values, model)
         said = _optimizer_state(common["optimizer"], targets, own, same_workers=same_workers)
     except NOT_FITTING as error:
         problem = f"the state of a worker is described wrongly: {error!r}"

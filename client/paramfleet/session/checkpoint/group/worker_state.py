@@ -1,8 +1,8 @@
 """The state of a worker that trains without servers: what is common to all, and its own.
 
-By all-reduce, model and optimizer are common: worker 0 writes them, or each its shards. What
-DGC has not sent yet is each worker's own, and so is everything in LocalSGD, where models
-differ between two synchronizations.
+By all-reduce, model and optimizer are common: worker 0 writes them, or each its shards.
+Buffers, and what DGC has not sent yet, are each worker's own, and so is everything in LocalSGD,
+where models differ between two synchronizations.
 """
 
 from collections.abc import Mapping
@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from paramfleet.config.errors import CallOrderError
+from paramfleet.model_state.module_state import persistent_buffers
 from paramfleet.training.collective.model import CollectiveModel
 from paramfleet.training.collective.optimizer import CollectiveOptimizer
 from paramfleet.training.collective.training import CollectiveTraining
@@ -81,7 +82,8 @@ def taken_state(model: CollectiveModel, optimizer: CollectiveOptimizer) -> Worke
         own = {"model": model.state_dict(), "optimizer": numbered(optimizer.state_dict())}
         return WorkerState(common={"shapes": shapes_of(optimizer)}, own=own)
     said = numbered(optimizer.state_dict())
-    state = WorkerState(own={"unsent": _take_unsent(said, optimizer)})
+    buffers = dict(persistent_buffers(model.module))  # which sharding leaves as they are
+    state = WorkerState(own={"unsent": _take_unsent(said, optimizer), "buffers": buffers})
     values = {f"model/{name}": value for name, value in model.state_dict().items()}
     for place, each in said["state"].items():
         for key, value in list(each.items()):

@@ -2,6 +2,7 @@
 
 import json
 import random
+import resource
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,13 +15,17 @@ from torch import distributed
 from torch.distributed.tensor import DTensor
 
 from paramfleet.config.errors import CallOrderError
-from paramfleet.config.roles import PaddleCloudRoleMaker
+from paramfleet.config.roles import PaddleCloudRoleMaker, RoleMaker
 from paramfleet.config.strategy import DistributedStrategy
 from paramfleet.session.checkpoint.group.part import StateNotSavedError
 from paramfleet.session.checkpoint.group.putting import OtherTrainingError
 from paramfleet.session.checkpoint.saving import KeepError, Saving
 from paramfleet.session.session import Session
-from paramfleet_shared.checkpoint.manifest import CheckpointDamagedError, ManifestError
+from paramfleet_shared.checkpoint.manifest import (
+    CheckpointDamagedError,
+    CheckpointWriteError,
+    ManifestError,
+)
 from paramfleet_shared.files.folders import FolderNameError
 
 
@@ -300,6 +305,54 @@ def test_a_damaged_or_hostile_checkpoint_is_an_error_that_names_the_file(
         assert str(tmp_path / "saved") in str(raised.value)
         assert all(torch.equal(v, before[n]) for n, v in training.values().items())
         training.steps(1)
+
+
+def test_random_states_of_another_kind_are_refused(tmp_path: Path) -> None:
+    with trained() as training:
+        training.saving.save_persistables(tmp_path / "saved")
+        generator = {"dict": {"python": 1, "numpy": 2, "torch": 3}}
+        change: Callable[[dict[str, Any]], object] = lambda d: d["workers"][0]["extra"].update(  # noqa: E731
+            random=generator
+        )
+        _edited(change)(tmp_path / "saved")
+
+        with pytest.raises(ManifestError, match="random generators don't fit"):
+            training.saving.load_model(tmp_path / "saved")
+
+
+def test_a_checkpoint_of_one_process_without_a_job_is_refused_by_name(tmp_path: Path) -> None:
+    alone = Session()
+    alone.init(RoleMaker(distributed=False))
+    model = alone.distributed_model(torch.nn.Linear(2, 1))
+    alone.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+    saving = Saving(alone)
+    for _ in range(3):
+        saving.save_persistables(tmp_path / "kept", keep=2)
+    assert saving.newest_checkpoint(tmp_path / "kept") == tmp_path / "kept" / "000003-step-0"
+    assert alone.restart_count() == 0
+    with trained() as training:
+        with pytest.raises(ManifestError, match="is that of a job with servers"):
+            training.saving.load_model(tmp_path / "kept" / "latest")
+        training.saving.save_persistables(tmp_path / "group")
+
+    with pytest.raises(ManifestError, match="is that of a job without servers"):
+        saving.load_model(tmp_path / "group")
+
+
+def test_a_write_that_fails_leaves_the_former_checkpoint(tmp_path: Path) -> None:
+    with trained() as training:
+        training.saving.save_persistables(tmp_path / "saved")
+        training.steps(1)
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+        try:
+            with pytest.raises(CheckpointWriteError, match=str(tmp_path / "saved")):
+                training.saving.save_persistables(tmp_path / "saved")
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert [path.name for path in tmp_path.iterdir()] == ["saved"]
+        training.saving.load_model(tmp_path / "saved")
+        assert training.optimizer.num_steps == 0
 
 
 def test_a_folder_without_a_checkpoint_is_an_error(tmp_path: Path) -> None:
