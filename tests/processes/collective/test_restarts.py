@@ -69,6 +69,8 @@ def test_another_number_of_workers_goes_on_with_what_all_had_in_common(
     kind: str, tmp_path: Path
 ) -> None:
     saved = trained(tmp_path, kind, "saved", "8")
+    # the last synchronization before: after steps 1, 4 and 7
+    synchronized = trained(tmp_path, kind, "seven", "7") if kind == "localsgd" else {}
 
     for workers in (1, 3):
         found = trained(tmp_path, kind, "saved", "8", workers=workers)
@@ -77,10 +79,14 @@ def test_another_number_of_workers_goes_on_with_what_all_had_in_common(
         began_anew = ["batches", "random"] + (["localsgd"] if kind == "localsgd" else [])
         assert found["lacking"] == sorted(began_anew)
         assert len(set(found["values"])) == 1
+        if kind == "localsgd":
+            assert found["parameters"] == synchronized["parameters"]
         if kind == "sharding":
             assert found["final"] == saved["final"]
         if kind == "sync":
             assert found["final"] == saved["values"][0]
+    on = trained(tmp_path, kind, "saved", "10", workers=1)
+    assert on["rates"] == pytest.approx([0.05 * 0.7**3] * 3), "the schedule goes on"
 
 
 DIES = """

@@ -133,7 +133,7 @@ class Saving:
         """
         if keep is not None and (type(keep) is not int or keep < 1):
             raise KeepError(value=shown(keep))
-        if (group := self._group()) is not None:
+        if (group := self._group("save_persistables")) is not None:
             return group.save(dirname, keep=keep)
         if self._session.optimizer is not None:
             self._session.optimizer.check_loaded()
@@ -202,7 +202,7 @@ class Saving:
                 values. Another optimizer takes the values and begins with new states: a
                 warning names the tables.
         """
-        if (group := self._group()) is not None:
+        if (group := self._group("load_model")) is not None:
             return group.load(dirname)
         check_folder_name(str(dirname))
         folder = folder_to_load(dirname)
@@ -296,11 +296,18 @@ class Saving:
             shutil.rmtree(parts, ignore_errors=True)
             shutil.rmtree(temporary, ignore_errors=True)
 
-    def _group(self) -> "GroupCheckpoints | None":
-        """Return what saves and loads in collective mode; None in another."""
+    def _group(self, function: str) -> "GroupCheckpoints | None":
+        """Return what saves and loads in collective mode; None in another.
+
+        Raises:
+            CallOrderError: after ``stop_worker``.
+        """
         training = self._session.backend.collective
         if training is None:
             return None
+        if self._session.stopped:
+            remedy = "call it before fleet.stop_worker(), in every worker"
+            raise CallOrderError(function=function, remedy=remedy)
         from paramfleet.session.checkpoint.group.checkpoints import GroupCheckpoints  # noqa: PLC0415 - slow
 
         return GroupCheckpoints(training, self._session.registered, self._clock)

@@ -181,6 +181,16 @@ class CollectiveOptimizer(DistributedOptimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore what ``state_dict`` returned."""
         self.stepper.load_state_dict(state_dict)
+        self._share_groups()
+
+    def load_common_state(self, state_dict: dict[str, Any]) -> None:
+        """Go on from LocalSGD's last synchronization, among another number of workers."""
+        assert self.apart is not None, "by all-reduce all state is common"
+        self.apart.load_common_state(state_dict)
+        self._share_groups()
+
+    def _share_groups(self) -> None:
+        """Let rates that are set here, or at the user's optimizer, be those of what steps."""
         self.param_groups = self.inner.param_groups = self.stepper.param_groups
 
     @override

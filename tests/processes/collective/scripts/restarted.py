@@ -52,6 +52,8 @@ def main() -> None:
         if optimizer.num_steps % EVERY == 0:
             fleet.save_persistables(FOLDER, keep=2)
     everyone = fleet.util.all_gather(digest(model.state_dict()))
+    parameters = digest(dict(model.named_parameters()))
+    rates = [group["lr"] for each in (optimizer, inner) for group in each.param_groups]
     fleet.finish_training()
     final = digest(model.state_dict())
     fleet.stop_worker()
@@ -61,6 +63,8 @@ def main() -> None:
             "final": final,
             "began": "" if begun is None else begun.name,
             "lacking": lacking,
+            "parameters": parameters,
+            "rates": [*rates, *schedule.get_last_lr()],
             "restarts": fleet.restart_count(),
         }
         print(json.dumps(report), flush=True)
@@ -104,7 +108,7 @@ class Saves:
 def digest(values: dict[str, torch.Tensor]) -> str:
     found = hashlib.sha256()
     for name, each in sorted(values.items()):
-        value = each.full_tensor() if isinstance(each, DTensor) else each
+        value = (each.full_tensor() if isinstance(each, DTensor) else each).detach()
         found.update(name.encode() + value.contiguous().numpy().tobytes())
     return found.hexdigest()
 

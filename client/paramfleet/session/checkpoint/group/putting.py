@@ -66,8 +66,7 @@ class StateToPut(NamedTuple):
         """
         model.load_state_dict(self.model)
         if self.anew:
-            assert optimizer.apart is not None, "it has this state"
-            optimizer.apart.load_common_state(self.optimizer)
+            optimizer.load_common_state(self.optimizer)
         else:
             optimizer.load_state_dict(self.optimizer)
         optimizer.num_steps = self.steps

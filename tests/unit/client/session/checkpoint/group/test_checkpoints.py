@@ -162,6 +162,16 @@ def test_before_there_is_anything_to_save_it_is_refused(tmp_path: Path) -> None:
         distributed.destroy_process_group()
 
 
+def test_after_the_end_nothing_is_saved(tmp_path: Path) -> None:
+    session = Session()
+    session.init(PaddleCloudRoleMaker(True, environment={}), is_collective=True)
+    training = Training(session)
+    session.stop_worker()
+    for function in (training.saving.save_persistables, training.saving.load_model):
+        with pytest.raises(CallOrderError, match=r"before fleet\.stop_worker"):
+            function(tmp_path / "saved")
+
+
 def test_between_batches_that_are_merged_nothing_is_saved(tmp_path: Path) -> None:
     configs = {"k_steps": 2}
     with trained(gradient_merge=True, gradient_merge_configs=configs) as training:
