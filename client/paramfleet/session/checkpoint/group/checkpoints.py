@@ -1,9 +1,9 @@
 """``fleet.save_persistables`` and ``fleet.load_model`` of a job without servers.
 
 Every worker writes its file into a folder under a temporary name; when all are on the disk,
-worker 0 writes the manifest and gives the folder its name. What workers say to each other goes
-through the store of the rendezvous, as barriers do: an error in one is an error in all, and
-one that doesn't come is named. The folder is on a file system that all workers share.
+worker 0 writes the manifest and gives the folder its name. Workers exchange results through the
+store of the rendezvous, as barriers do: an error in one is an error in all, and one that
+doesn't come is named. The folder is on a file system that all workers share.
 """
 
 import logging

@@ -1,7 +1,7 @@
 """torch's elastic agent, which starts the workers of a collective job, and starts them again.
 
 Ours is what becomes of a former start: its workers have two seconds to end, whatever they
-have started ends with them, and the launcher gets to know who had failed.
+have started ends with them, and the launcher receives who had failed.
 """
 
 import os
@@ -125,6 +125,6 @@ class _Agent(LocalElasticAgent):
         super()._shutdown(death_sig)
         if self._worker_group.state is WorkerState.SUCCEEDED:
             return  # what a script leaves on purpose may stay
-        for group in groups:  # each worker leads one: what it has started
+        for group in groups:  # each worker leads one, with what it has started
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(group, signal.SIGKILL)
