@@ -44,10 +44,12 @@ if TYPE_CHECKING:
         load_model,
         load_rows,
         metrics,
+        newest_checkpoint,
         prefetch,
         register_for_checkpointing,
         remove_rows,
         report,
+        restart_count,
         run_server,
         save_inference_model,
         save_persistables,
@@ -88,6 +90,7 @@ __all__ = [  # noqa: RUF022 - grouped as a user needs them
     "server_num",
     "server_endpoints",
     "barrier_worker",
+    "restart_count",
     # training
     "DistributedStrategy",
     "DistributedOptimizer",
@@ -104,6 +107,7 @@ __all__ = [  # noqa: RUF022 - grouped as a user needs them
     "register_for_checkpointing",
     "save_persistables",
     "load_model",
+    "newest_checkpoint",
     "load_rows",
     "save_inference_model",
     # readers

@@ -31,8 +31,10 @@ def strategy(method: str, options: dict[str, Any]) -> fleet.DistributedStrategy:
     chosen = fleet.DistributedStrategy()
     if method == "diloco":
         chosen.diloco = True
-        keys = ("k_steps", "wire_dtype", "fragments", "overlap_steps", "mixing")
+        keys = ("k_steps", "wire_dtype", "fragments", "overlap_steps")
         chosen.diloco_configs = {key: options[key] for key in keys}
+        if options["overlap_steps"]:
+            chosen.diloco_configs["mixing"] = options["mixing"]
     return chosen
 
 
@@ -67,6 +69,10 @@ def loss_of(model: torch.nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) ->
 @click.option("--depth", type=click.IntRange(min=1), default=2)
 @click.option("--lr", type=click.FloatRange(min=0, min_open=True), default=3e-3)
 @click.option("--seed", type=click.IntRange(min=0), default=0)
+@click.option(
+    "--checkpoints", type=click.Path(file_okay=False, path_type=Path),
+    help="Folder, for every 100 steps; goes on from the newest.",
+)  # fmt: skip
 def main(text: Path, method: str, steps: int, seed: int, **options: Any) -> None:
     """Train a small GPT on the characters of a text."""
     fleet.init(is_collective=True)
@@ -84,8 +90,12 @@ def main(text: Path, method: str, steps: int, seed: int, **options: Any) -> None
     shown = windows(
         found.train, size=options["batch_size"], context=context, seed=seed, rank=rank
     )
-    began = time.perf_counter()
-    for step, batch in enumerate(islice(shown, steps)):
+    checkpoints = options["checkpoints"]
+    fleet.register_for_checkpointing(rates=rates)
+    if checkpoints and (newest := fleet.newest_checkpoint(checkpoints)) is not None:
+        fleet.load_model(newest)
+    began, first = time.perf_counter(), optimizer.num_steps
+    for step, batch in enumerate(islice(shown, first, steps), first):
         loss = loss_of(model, (batch[0].to(device), batch[1].to(device)))
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -94,6 +104,8 @@ def main(text: Path, method: str, steps: int, seed: int, **options: Any) -> None
         rates.step()
         if fleet.is_first_worker() and (step + 1) % 100 == 0:
             print(f"step {step + 1} of {steps} loss {loss.item():.4f}", flush=True)
+        if checkpoints and (step + 1) % 100 == 0:
+            fleet.save_persistables(checkpoints, keep=2)
     fleet.finish_training()
     seconds = time.perf_counter() - began
     held_out = windows(found.held_out, size=64, context=context, seed=0, rank=rank)

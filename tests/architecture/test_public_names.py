@@ -22,6 +22,7 @@ PLACE = [
     "server_num",
     "server_endpoints",
     "barrier_worker",
+    "restart_count",
 ]
 TRAINING = [
     "DistributedStrategy",
@@ -41,6 +42,7 @@ SAVING = [
     "register_for_checkpointing",
     "save_persistables",
     "load_model",
+    "newest_checkpoint",
     "load_rows",
     "save_inference_model",
 ]

@@ -43,10 +43,12 @@ __all__ = [
     "load_model",
     "load_rows",
     "metrics",
+    "newest_checkpoint",
     "prefetch",
     "register_for_checkpointing",
     "remove_rows",
     "report",
+    "restart_count",
     "run_server",
     "save_inference_model",
     "save_persistables",
@@ -80,6 +82,7 @@ is_server = session.is_server
 is_first_worker = session.is_first_worker
 worker_index = session.worker_index
 worker_num = session.worker_num
+restart_count = session.restart_count
 worker_endpoints = session.worker_endpoints
 server_index = session.server_index
 server_num = session.server_num
@@ -98,6 +101,7 @@ report = _reporting.report
 job_progress = _reporting.job_progress
 save_persistables = _saving.save_persistables
 load_model = _saving.load_model
+newest_checkpoint = _saving.newest_checkpoint
 save_inference_model = _saving.save_inference_model
 util = Util(
     gather=session.gather,

@@ -120,6 +120,14 @@ class Standing:
         """Return how many workers the job has."""
         return self.backend.worker_num()
 
+    def restart_count(self) -> int:
+        """Return how often the workers of this job were started again; 0 in the first start.
+
+        ``paramfleet launch --max-restarts N`` and torchrun start them again when one has died.
+        """
+        place = self.role.rendezvous
+        return int(place.attempt) if place is not None and place.attempt.isdigit() else 0
+
     def server_num(self) -> int:
         """Return how many pservers the job has; 0 without a job."""
         return self.backend.server_num()

@@ -62,7 +62,8 @@ def _launch(
     Starts what the job needs, and runs SCRIPT with ARGS, or the model folder of -m, as each
     of its pservers and workers. Ends with 0 only if every process did. When one dies, the
     others are stopped and it is named. --gpus, --nproc_per_node and --ips start the workers of
-    a collective job, without servers, through torch's elastic agent.
+    a collective job, without servers, through torch's elastic agent; with --max-restarts it
+    starts all of them again when one has failed.
     """
     environment = read_environment()
 

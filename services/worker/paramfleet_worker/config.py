@@ -23,6 +23,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "server_num": (1, 65_536),
     "worker_num": (1, 65_536),
     "nproc_per_node": (1, 1024),
+    "max_restarts": (0, 1_000_000),
     "ray_cpus": (0.0, 1e5),
     "ray_gpus": (0.0, 1e4),
     "master_port": (1, 65_535),
@@ -86,6 +87,10 @@ class LaunchSettings(SecuritySettings):
     """The GPUs of this machine to use, one a worker, with commas between. With pservers beside,
     as in gpubox mode, each worker sees its own alone; without, it is collective mode."""
 
+    max_restarts: int = 0
+    """Collective mode: how often all workers are started again when one of them has failed;
+    the script goes on from its newest checkpoint (``fleet.newest_checkpoint``)."""
+
     ips: str = ""
     """Collective mode on several machines: their addresses, with commas between; the first
     hosts the rendezvous."""
@@ -105,6 +110,9 @@ class LaunchSettings(SecuritySettings):
             self._check_collective()
             return
         self._check_gpus()
+        if self.max_restarts:
+            rule = "left out in a job with servers: a worker of it joins anew with --elastic"
+            raise SettingError(name="max_restarts", value=self.max_restarts, rule=rule)
         given = {n: getattr(self, n) for n in ("servers", "workers", "coordinator", "redis")}
         several = any(given[name] for name in ("servers", "workers", "coordinator"))
         if self.on == "ray" and several:

@@ -48,13 +48,15 @@ from paramfleet_shared.tables.rows.states import check_rows
 from paramfleet_shared.tables.spec import TableSpec
 
 __all__ = [
-    "FORMAT", "MANIFEST", "VERSION", "CheckpointDamagedError", "CheckpointWriteError",
-    "FilePart", "Manifest", "ManifestError", "SavedFile", "SavedTable", "StatesLeftOut",
-    "read_arrays", "read_manifest", "read_part", "sync_directory", "write_arrays",
-    "write_manifest", "write_part",
+    "FORMAT", "GROUP_FORMAT", "MANIFEST", "VERSION", "CheckpointDamagedError",
+    "CheckpointWriteError", "FilePart", "Manifest", "ManifestError", "SavedFile", "SavedTable",
+    "StatesLeftOut", "read_arrays", "read_manifest", "read_part", "sync_directory",
+    "write_arrays", "write_manifest", "write_part",
 ]  # fmt: skip
 
 FORMAT = "paramfleet-checkpoint"
+GROUP_FORMAT = "paramfleet-group-checkpoint"
+"""What the manifest of a job without servers states."""
 _EXPORT = "paramfleet-export"
 """What the manifest of an exported model states."""
 VERSION = 1
@@ -405,6 +407,10 @@ def _broken_format(document: Any) -> str:
         return (
             "is that of an export, which fleet.serving.load reads and no training can "
             "continue from: load a folder that fleet.save_persistables wrote"
+        )
+    if stated[:1] == (GROUP_FORMAT,):
+        return (
+            "is that of a job without servers: load it in one, fleet.init(is_collective=True)"
         )
     return f"must be {FORMAT} version {VERSION}"
 

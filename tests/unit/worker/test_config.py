@@ -39,6 +39,7 @@ def test_no_server_or_no_worker_is_no_job(name: str) -> None:
         ({"ips": "h1,h2"}, {"coordinator": "h1:7000"}),
         ({"gpus": "0"}, {"redis": "redis://h1"}),
         ({"gpus": "0,1"}, {"nproc_per_node": 3}),
+        ({}, {"max_restarts": 1}),
     ],
 )
 def test_options_of_both_kinds_of_job_are_both_named(

@@ -27,6 +27,7 @@ from paramfleet.transport.communicator import Communicator
 from paramfleet.transport.leaving import Departure
 
 if TYPE_CHECKING:
+    from paramfleet.training.collective.training import CollectiveTraining
     from paramfleet_shared.discovery.orders import Orders
 
 __all__ = ["NO_SERVERS", "Backend", "Own"]
@@ -79,6 +80,11 @@ class Backend(ABC):
         self.own = own
         self.agreement = Agreement(None)
         """On the buffers that all workers hold."""
+
+    @property
+    def collective(self) -> "CollectiveTraining | None":
+        """What trains in collective mode, where all workers save together; None in another."""
+        return None
 
     @abstractmethod
     def worker_index(self) -> int:

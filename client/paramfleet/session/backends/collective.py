@@ -32,6 +32,11 @@ class CollectiveBackend(Backend):
         self.world = world
         self.training = CollectiveTraining(world, own.times)
 
+    @property
+    @override
+    def collective(self) -> CollectiveTraining:
+        return self.training
+
     @override
     def worker_index(self) -> int:
         return self.world.rank

@@ -12,7 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from paramfleet.serving.manifest import FORMAT as EXPORT_FORMAT
-from paramfleet_shared.checkpoint.manifest import FORMAT, MANIFEST, CheckpointWriteError
+from paramfleet_shared.checkpoint.manifest import (
+    FORMAT,
+    GROUP_FORMAT,
+    MANIFEST,
+    CheckpointWriteError,
+)
 from paramfleet_shared.files.documents import read_content, read_document
 from paramfleet_shared.files.folders import FolderNameError, check_folder_name
 from paramfleet_shared.values.texts import shown
@@ -113,6 +118,8 @@ def _files_named(document: Any) -> set[str]:
             parts = [document[key] for key in ("module", "progress") if document.get(key)]
             names = [file["name"] for file in document["files"]]
             names += [part["file"] for part in parts]
+        elif document["format"] == GROUP_FORMAT:
+            names = [worker["file"] for worker in document["workers"]]
         elif document["format"] == EXPORT_FORMAT:
             names = [document["model"]["name"]]
             names += [table["file"]["name"] for table in document["tables"]]

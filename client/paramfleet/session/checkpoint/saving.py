@@ -28,6 +28,7 @@ from paramfleet.session.backends.resuming import (
 from paramfleet.session.checkpoint.cuts import save_everywhere
 from paramfleet.session.checkpoint.exporting import finish_export, write_rows
 from paramfleet.session.checkpoint.local_state import export_tables, tables_to_load
+from paramfleet.session.checkpoint.numbered import begin_numbered, end_numbered, newest_in
 from paramfleet.session.checkpoint.pserver_load import load_everywhere, log_left_out
 from paramfleet.session.checkpoint.replaceable import folder_to_save
 from paramfleet.session.checkpoint.whole_folders import give_name, naming, temporary_beside
@@ -52,19 +53,33 @@ from paramfleet_shared.checkpoint.manifest import (
     write_part,
 )
 from paramfleet_shared.checkpoint.one_manifest import one_manifest
+from paramfleet_shared.errors import ContractError
 from paramfleet_shared.files.folders import check_folder_name
 from paramfleet_shared.net.wire.message import Message
 from paramfleet_shared.system.clock import Clock, SystemClock
+from paramfleet_shared.values.texts import shown
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from paramfleet.session.checkpoint.group.checkpoints import GroupCheckpoints
     from paramfleet.tables.dense import DenseBlock
 
-__all__ = ["Saving"]
+__all__ = ["KeepError", "Saving"]
 
 log = logging.getLogger(__name__)
+
+
+class KeepError(ContractError):
+    """Checkpoints are to be kept in a number that is none."""
+
+    code = "contract.keep"
+    value: str
+    sentence = (
+        "save_persistables(keep={value}): give a whole number of at least 1, or leave it out"
+    )
+
 
 _WITH_TORCH = "save model.state_dict() and optimizer.state_dict() with torch.save in worker 0"
 
@@ -81,7 +96,7 @@ class Saving:
         self._session = session
         self._clock = clock or SystemClock()
 
-    def save_persistables(self, dirname: str | Path) -> Cut | None:
+    def save_persistables(self, dirname: str | Path, *, keep: int | None = None) -> Cut | None:
         """Save every table with its optimizer state, and buffers, so that training can go on.
 
         What this worker has queued is pushed first. Other workers may go on training: the
@@ -89,29 +104,45 @@ class Saving:
         extra states are this worker's: what all agreed on, after ``finish_training`` or
         ``average_buffers``. What a checkpoint can't hold of them is named in the manifest.
 
+        In collective mode every worker calls it after the same step, and returns when the
+        checkpoint is whole. It has the model, the optimizer with LocalSGD's own state, what is
+        registered, and the states of each worker's random generators.
+
         Args:
             dirname: The checkpoint's folder. An empty one, a checkpoint or an export of that
-                name is replaced, if it holds nothing else; anything else stays. In a job it
-                must be below one of the pservers' ``checkpoint_dirs``.
+                name is replaced, if it holds nothing else; anything else stays. In a job with
+                servers it must be below one of the pservers' ``checkpoint_dirs``.
+            keep: ``dirname`` has the checkpoints in folders of their own,
+                ``<number>-step-<step>``, and a link ``latest``; so many of the newest stay.
 
         Returns:
             Whether it is a consistent cut, why not, and for how long pushes were held: what
             its manifest says, too. None in other workers than the first.
 
         Raises:
-            CallOrderError: before ``distributed_optimizer``; in a job after ``stop_worker``.
+            CallOrderError: before ``distributed_optimizer``; in a job after ``stop_worker``; in
+                collective mode between batches that are merged.
+            KeepError: if ``keep`` is no whole number of at least 1.
             NotStartedError: in the first worker of a job, before ``init_worker``.
+            StateNotSavedError: in collective mode, if a state isn't of tensors and plain
+                values.
             LoadIncompleteError: after a load that succeeded in part.
             FolderNameError: if no folder can have that name, or what has it must stay.
             FolderNotAllowedError: if the pservers may not save there.
             CheckpointWriteError: if the system refuses; nothing of that name is changed.
         """
-        self._session.backend.check_served("save_persistables", remedy=_WITH_TORCH)
+        if keep is not None and (type(keep) is not int or keep < 1):
+            raise KeepError(value=shown(keep))
+        if (group := self._group("save_persistables")) is not None:
+            return group.save(dirname, keep=keep)
         if self._session.optimizer is not None:
             self._session.optimizer.check_loaded()
         check_folder_name(str(dirname))
         if not self._session.is_first_worker():
             return None
+        if keep is not None:
+            steps = 0 if self._session.optimizer is None else self._session.optimizer.num_steps
+            dirname = begin_numbered(Path(dirname), step=steps)
         final = folder_to_save(dirname)
         temporary = temporary_beside(final)
         try:
@@ -120,6 +151,8 @@ class Saving:
             give_name(temporary, final)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
+        if keep is not None:
+            end_numbered(final, keep=keep)
         cut = manifest.cut
         assert cut is not None, "it was just written"
         if manifest.gathered is not None and manifest.gathered.left_out:
@@ -143,12 +176,18 @@ class Saving:
         refuses, the others may have loaded: every worker gets the error, keeps its registered
         objects as they were, and takes no step and saves nothing until a load has succeeded.
 
+        In collective mode any number of workers loads what they have in common; what is each
+        worker's own, as in LocalSGD, goes on where the number is equal, and else after a rule
+        (docs/operations.md).
+
         Returns:
             The model's tables, buffers and extra states that the checkpoint doesn't have, and
             registered objects: they stay as they were. Warnings name them, too.
 
         Raises:
             BufferMismatchError: if a buffer has another shape or dtype.
+            OtherTrainingError: in collective mode, if it is of another model, optimizer or
+                strategy.
             RegisteredStateError: if a saved state isn't one of the object that is registered by
                 its name, in any of the workers.
             FolderNameError: if no folder can have that name.
@@ -163,7 +202,8 @@ class Saving:
                 values. Another optimizer takes the values and begins with new states: a
                 warning names the tables.
         """
-        self._session.backend.check_served("load_model", remedy=_WITH_TORCH)
+        if (group := self._group("load_model")) is not None:
+            return group.load(dirname)
         check_folder_name(str(dirname))
         folder = folder_to_load(dirname)
         job = self._session.job
@@ -180,6 +220,27 @@ class Saving:
         optimizer = self._session.optimizer
         assert optimizer is not None, "its mode runs"
         return load_everywhere(self._session.backend, job, optimizer, folder)
+
+    def newest_checkpoint(self, dirname: str | Path) -> Path | None:
+        """Return the newest of the checkpoints that ``save_persistables(..., keep=...)`` wrote.
+
+        Every worker calls it, and gets what worker 0 finds; to begin a job, or to go on::
+
+            if (newest := fleet.newest_checkpoint("checkpoints")) is not None:
+                fleet.load_model(newest)
+
+        Returns:
+            Its folder; None if there is none.
+
+        Raises:
+            FolderNameError: if no folder can have that name.
+            FleetError: in a job, if a worker is missing or the job failed.
+        """
+        check_folder_name(str(dirname))
+        found = newest_in(Path(dirname)) if self._session.is_first_worker() else None
+        said = b"" if found is None else str(found).encode()
+        answer = self._session.gather("fleet.newest_checkpoint", said)[0]
+        return Path(answer.decode()) if answer else None
 
     def save_inference_model(
         self, dirname: str | Path, *, unknown: UnknownOf = "initial"
@@ -234,6 +295,22 @@ class Saving:
         finally:
             shutil.rmtree(parts, ignore_errors=True)
             shutil.rmtree(temporary, ignore_errors=True)
+
+    def _group(self, function: str) -> "GroupCheckpoints | None":
+        """Return what saves and loads in collective mode; None in another.
+
+        Raises:
+            CallOrderError: after ``stop_worker``.
+        """
+        training = self._session.backend.collective
+        if training is None:
+            return None
+        if self._session.stopped:
+            remedy = "call it before fleet.stop_worker(), in every worker"
+            raise CallOrderError(function=function, remedy=remedy)
+        from paramfleet.session.checkpoint.group.checkpoints import GroupCheckpoints  # noqa: PLC0415 - slow
+
+        return GroupCheckpoints(training, self._session.registered, self._clock)
 
     def _write(self, folder: Path, *, goes_on: bool) -> Manifest:
         """Write a whole checkpoint into ``folder``, with all states if training may go on."""

@@ -52,7 +52,8 @@ def all_reduced(
 
     def forward(*args: Any, **kwargs: Any) -> Any:
         if merge.is_last or not torch.is_grad_enabled():
-            return wrapper(*args, **kwargs)
+            with world.together("a forward pass"):  # it sends buffers
+                return wrapper(*args, **kwargs)
         with wrapper.no_sync():
             return wrapper(*args, **kwargs)
 

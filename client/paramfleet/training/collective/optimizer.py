@@ -101,11 +101,13 @@ class CollectiveOptimizer(DistributedOptimizer):
             CallOrderError: before ``fleet.distributed_model``, or if amp in float16 is on
                 and the gradients aren't of a scaled loss.
             TrainingFinishedError: after ``fleet.finish_training``.
+            LoadIncompleteError: after a load that succeeded in part.
             WrongModeError: if ``examples`` is given.
             FleetError: if a worker is lost meanwhile.
         """
         _refuse(examples, "step")
         stepper = self.stepper
+        self.check_loaded()
         if self.is_finished:
             raise TrainingFinishedError
         returned = None
@@ -179,6 +181,16 @@ class CollectiveOptimizer(DistributedOptimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore what ``state_dict`` returned."""
         self.stepper.load_state_dict(state_dict)
+        self._share_groups()
+
+    def load_common_state(self, state_dict: dict[str, Any]) -> None:
+        """Go on from LocalSGD's last synchronization, among another number of workers."""
+        assert self.apart is not None, "by all-reduce all state is common"
+        self.apart.load_common_state(state_dict)
+        self._share_groups()
+
+    def _share_groups(self) -> None:
+        """Let rates that are set here, or at the user's optimizer, be those of what steps."""
         self.param_groups = self.inner.param_groups = self.stepper.param_groups
 
     @override

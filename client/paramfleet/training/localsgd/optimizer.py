@@ -242,6 +242,24 @@ class LocalSgdOptimizer(torch.optim.Optimizer):
         self.ledger.load_state_dict(state_dict["ledger"])
         self._losses = list(state_dict["losses"])
 
+    def load_common_state(self, state_dict: dict[str, Any]) -> None:
+        """Go on from the last synchronization, among another number of workers.
+
+        The model gets the snapshots' values, which all workers had in common, as outer momenta
+        and schedule. What a narrow format lost is forgotten.
+
+        Args:
+            state_dict: Of any of the workers that there were.
+        """
+        assert self._layout is not None
+        meeting = state_dict["meeting"]
+        if isinstance(self._synchronizer, Restorable):
+            residuals = self._synchronizer.state_dict()["residuals"]
+            meeting = {**meeting, "residuals": residuals}
+        self.load_state_dict({**state_dict, "meeting": meeting})
+        for fragment, snapshot_F in enumerate(self._snapshots):
+            self._layout.write(fragment, snapshot_F)
+
     @override
     def __repr__(self) -> str:
         return f"LocalSgdOptimizer({self._settings!r}, {self.inner!r})"

@@ -11,18 +11,19 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from torch.distributed import DistError
 from torch.distributed.elastic.multiprocessing.api import LogsDest, LogsSpecs, SignalException
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
-from torch.distributed.elastic.rendezvous import RendezvousError
-from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.elastic.rendezvous import RendezvousError, RendezvousParameters
 from typing_extensions import override
 
 from paramfleet.training.collective.errors import PeersLostError
 from paramfleet.training.localsgd.lost_ranks import SynchronizationLostError
 from paramfleet_shared.errors import UnavailableError
 from paramfleet_shared.system.processes.keeping import tied
+from paramfleet_worker.app.launch.agent import Failures, run_agent
 from paramfleet_worker.app.launch.planning import NotMyJobError
 from paramfleet_worker.config import LaunchSettings
 from paramfleet_worker.core.causes import TRACEBACK_LINES, cause_in
@@ -40,11 +41,11 @@ TAIL_LINES = 20
 LAST_OUTPUT_WITHIN_S = 0.3
 """How long the output of a process that ended may take to come through its pipe."""
 
-STOP_WITHIN_S = 2
-"""From SIGTERM to SIGKILL, of workers that outlive the first one's failure."""
-
 MISSED = (PeersLostError.__name__, SynchronizationLostError.__name__)
 """What a worker raises that misses another one."""
+
+KILLED = {-signal.SIGKILL, -signal.SIGSEGV, -signal.SIGBUS}
+"""How a worker ends that isn't one of those who missed another."""
 
 MEET_WITHIN_S = 120
 """How long the machines of a job wait for each other."""
@@ -142,15 +143,25 @@ def launch_collective(
     streams = Streams(plan.names, settings.log_dir, console)
     total = plan.num_workers * len(plan.machines)
     console.say(f"collective job: {total} workers; logs in {settings.log_dir.absolute()}")
+
+    def restart(number: int, failures: Failures) -> None:
+        _say_restart(streams, console, failures, f"{number} of {settings.max_restarts}")
+
     # torch's agent starts each worker in a session of its own
-    program, *words = tied([sys.executable, *script])
+    command = tied([sys.executable, *script])
     with tempfile.TemporaryDirectory(prefix="paramfleet-") as folder:
-        config = _config(plan, _Pipes(streams, plan.names, folder))
         try:
-            elastic_launch(config, program)(*words)
+            run_agent(
+                _rendezvous(plan),
+                command,
+                num_workers=plan.num_workers,
+                max_restarts=settings.max_restarts,
+                logs=_Pipes(streams, plan.names, folder),
+                before_restart=restart,
+            )
         except ChildFailedError as error:
             streams.drain(LAST_OUTPUT_WITHIN_S)
-            return _tell(streams, console, error.failures)
+            return _tell(streams, console, error.failures, settings.max_restarts)
         except SignalException as error:
             number = int(error.sigval)
             console.say(f"stopped by {signal.Signals(number).name}")
@@ -197,7 +208,6 @@ def _additions(
         inherited, num_cores=cores or 1, num_local_roles=plan.num_workers
     )
     added["PARAMFLEET_LOG_DIR"] = str(settings.log_dir.absolute())
-    added["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] = str(STOP_WITHIN_S)
     if len(plan.machines) > 1:
         added["POD_IP"] = plan.machines[plan.machine]
     if settings.gpus:
@@ -205,44 +215,59 @@ def _additions(
     return added
 
 
-def _config(plan: _Plan, pipes: _Pipes) -> LaunchConfig:
-    """Return the configuration of torch's agent; no worker is started a second time."""
+def _rendezvous(plan: _Plan) -> RendezvousParameters:
+    """Return where and how the machines of the job find each other."""
     several = len(plan.machines) > 1
-    configs = {"rank": plan.machine, "timeout": MEET_WITHIN_S} if several else {}
-    return LaunchConfig(
+    configs: dict[str, Any] = {}
+    if several:
+        configs = {"rank": plan.machine, "timeout": MEET_WITHIN_S}
+    return RendezvousParameters(
+        backend="static" if several else "c10d",
+        endpoint=plan.endpoint,
+        run_id="paramfleet",
         min_nodes=len(plan.machines),
         max_nodes=len(plan.machines),
-        nproc_per_node=plan.num_workers,
-        logs_specs=pipes,
-        run_id="paramfleet",
-        rdzv_backend="static" if several else "c10d",
-        rdzv_endpoint=plan.endpoint,
-        rdzv_configs=configs,
-        max_restarts=0,
+        **configs,
     )
 
 
-def _tell(streams: Streams, console: Console, failures: Mapping[int, ProcessFailure]) -> int:
-    """Say which worker failed, and show its last lines; return the exit code.
+def _say_restart(streams: Streams, console: Console, failures: Failures, number: str) -> None:
+    """Say which worker failed, and that all are started again."""
+    if failures:
+        name, how = _first_to_fail(streams, failures)
+        console.say(f"{name.label} {how}")
+    console.say(f"restart {number}: all workers of this machine start again")
 
-    The first to end isn't always to blame: those who missed another say so in their last
-    lines, and torch's agent stops the rest by SIGTERM.
-    """
 
-    def blame(rank: int) -> tuple[bool, bool, int]:
-        failure = failures[rank]
-        last = "\n".join(streams.tail(ProcessName("worker", rank), 1))
-        missed = any(error in last for error in MISSED)
-        return missed, failure.exitcode == -signal.SIGTERM, failure.timestamp
-
-    rank = min(failures, key=blame)
-    name, code = ProcessName("worker", rank), failures[rank].exitcode
-    cause = cause_in(streams.tail(name, TRACEBACK_LINES)) if code == 1 else ""
-    verdict = f"the job failed: {name.label} {describe_exit(code)}"
-    verdict += f" ({cause})" if cause else ""
+def _tell(streams: Streams, console: Console, failures: Failures, restarts: int) -> int:
+    """Say which worker failed, and show its last lines; return the exit code."""
+    name, how = _first_to_fail(streams, failures)
+    code = failures[name.index].exitcode
+    times = f" after {restarts} restart{'s' if restarts > 1 else ''}" if restarts else ""
+    verdict = f"the job failed{times}: {name.label} {how}"
     console.say(verdict)
     console.say(f"the last lines of {streams.log_of(name)}:")
     for line in streams.tail(name, TAIL_LINES):
         console.say(f"    {line}")
     console.say(verdict)
     return code if code > 0 else 128 - code
+
+
+def _first_to_fail(streams: Streams, failures: Failures) -> tuple[ProcessName, str]:
+    """Return which worker failed, and how it ended.
+
+    The first to end isn't always to blame: those who missed another say so in their last
+    lines, and torch's agent stops the rest by SIGTERM.
+    """
+
+    def blame(rank: int) -> tuple[bool, bool, bool, int]:
+        failure = failures[rank]
+        last = "\n".join(streams.tail(ProcessName("worker", rank), 1))
+        missed = any(error in last for error in MISSED)
+        was_stopped = failure.exitcode == -signal.SIGTERM
+        return missed, was_stopped, failure.exitcode not in KILLED, failure.timestamp
+
+    rank = min(failures, key=blame)
+    name, code = ProcessName("worker", rank), failures[rank].exitcode
+    cause = cause_in(streams.tail(name, TRACEBACK_LINES)) if code == 1 else ""
+    return name, describe_exit(code) + (f" ({cause})" if cause else "")

@@ -177,10 +177,9 @@ def test_what_its_optimizer_lacks_is_refused_by_name(session: Session) -> None:
     assert not optimizer.tables.dense, "parameters that sharding replaces would stay"
 
 
-@pytest.mark.parametrize("name", ["save_persistables", "load_model", "save_inference_model"])
-def test_saving_through_servers_is_refused_by_name(session: Session, name: str) -> None:
+def test_an_export_of_tables_is_refused_by_name(session: Session) -> None:
     with pytest.raises(WrongModeError, match=r"torch.save"):
-        getattr(Saving(session), name)("folder")
+        Saving(session).save_inference_model("folder")
 
 
 def test_what_others_reported_isnt_known_and_batches_are_loaded_ahead(session: Session) -> None:

@@ -1,0 +1,1 @@
+"""Checkpoints of jobs without servers: every worker writes its part into one folder."""
