@@ -48,6 +48,7 @@ if TYPE_CHECKING:
         register_for_checkpointing,
         remove_rows,
         report,
+        resumed_from,
         run_server,
         save_inference_model,
         save_persistables,
@@ -106,6 +107,7 @@ __all__ = [  # noqa: RUF022 - grouped as a user needs them
     "load_model",
     "load_rows",
     "save_inference_model",
+    "resumed_from",
     # readers
     "MultiSlotDataGenerator",
     "MultiSlotStringDataGenerator",

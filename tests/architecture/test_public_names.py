@@ -43,6 +43,7 @@ SAVING = [
     "load_model",
     "load_rows",
     "save_inference_model",
+    "resumed_from",
 ]
 MODULES = ["data", "metrics", "nn", "optim", "serving", "text", "util"]
 

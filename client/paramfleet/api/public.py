@@ -47,6 +47,7 @@ __all__ = [
     "register_for_checkpointing",
     "remove_rows",
     "report",
+    "resumed_from",
     "run_server",
     "save_inference_model",
     "save_persistables",
@@ -71,6 +72,7 @@ init = session.init
 init_server = session.init_server
 run_server = session.run_server
 init_worker = session.init_worker
+resumed_from = session.resumed_from
 average_buffers = session.average_buffers
 finish_training = session.finish_training
 stop_worker = session.stop_worker
