@@ -118,7 +118,7 @@ class Session(Standing):
         self.backend.check_served("init_server")
         if not self.is_server():
             raise CallOrderError(function="init_server", remedy="only a server calls it")
-        self._load = self.settings.resume_from or (None if dirname is None else str(dirname))
+        self._load = None if dirname is None else str(dirname)
 
     def resumed_from(self) -> Path | None:
         """Return the checkpoint that this job continues from; None if it starts anew.
@@ -145,7 +145,8 @@ class Session(Standing):
         if not self.is_server():
             raise CallOrderError(function="run_server", remedy="only a server calls it")
         dirs = [Path(folder).absolute() for folder in checkpoint_dirs]
-        serve(self.role, load=self._load, checkpoint_dirs=dirs)
+        load = self.settings.resume_from or self._load
+        serve(self.role, load=load, checkpoint_dirs=dirs)
 
     def distributed_model(self, model: M) -> M:
         """Name the model's tables by their modules' paths, and count its examples.
@@ -216,6 +217,8 @@ class Session(Standing):
                 this optimizer or with an option of it.
             ElasticModeError: if the strategy is sync in an elastic job, or gpubox with several
                 workers.
+            NotResumedError: if the job is to continue from a checkpoint that the pservers have
+                not loaded.
             FleetError: if a table contradicts another worker's, or the job failed.
         """
         self.backend.start(self.optimizer, self.model)

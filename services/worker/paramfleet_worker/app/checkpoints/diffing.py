@@ -37,7 +37,7 @@ from paramfleet_worker.core.checkpoints.integrity import range_problems
 
 __all__ = ["Difference", "TableDifference", "diff"]
 
-_SLICE_BYTES = 128 << 20
+_SLICE_BYTES = 64 << 20
 """Of rows of each checkpoint in memory."""
 
 _VALUES = 1 << 20
