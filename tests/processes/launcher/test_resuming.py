@@ -32,8 +32,8 @@ def train(tmp_path: Path, launch: Callable[..., Any]) -> Callable[..., Any]:
         path.write_text("".join(f"1 {n % 50}\n" for n in range(first, first + 4 * STEPS)))
         files.append(str(path))
 
-    def run(*words: str, servers: int = 2, mode: str = "sync") -> Any:
-        sizes = (f"--server_num={servers}", "--worker_num=2", "--resume=saved")
+    def run(*words: str, servers: int = 2, workers: int = 2, mode: str = "sync") -> Any:
+        sizes = (f"--server_num={servers}", f"--worker_num={workers}", "--resume=saved")
         given = ("--files", *files, "--mode", mode, *words)
         return launch(SCRIPT.read_text(), *sizes, words=given)
 
@@ -49,7 +49,7 @@ def results(launched: Any) -> list[dict[str, Any]]:
         head, _, rest = line.partition("] ")
         if rest.startswith("{"):
             found[head] = json.loads(rest)
-    return [found[f"[worker {rank}"] for rank in range(2)]
+    return [found[f"[worker {rank}"] for rank in range(len(found))]
 
 
 def killed(launched: Any) -> None:
@@ -100,6 +100,16 @@ def test_sync_continues_as_if_never_interrupted_on_any_number_of_servers(
             assert (table.changes.only_in_a, table.changes.only_in_b) == (0, 0)
             assert table.changes.largest < 1e-5
         shutil.rmtree(saved)
+
+
+def test_one_worker_continues_with_what_two_have_left(train: Callable[..., Any]) -> None:
+    killed(train("--stop_after", str(AT), "--final", "never"))
+
+    (found,) = results(train("--final", "whole", servers=3, workers=1))
+
+    assert found["began"] == AT
+    left = [*range(4 * AT, 4 * STEPS), *range(4 * (STEPS + AT), 8 * STEPS)]
+    assert sorted(found["numbers"]) == sorted(n % 50 for n in left)
 
 
 @pytest.mark.parametrize("mode", ["async", "geo"])
