@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from paramfleet_worker.app.checkpoints.diffing import diff
-from paramfleet_worker.app.checkpoints.listing import list_checkpoints
+from paramfleet_worker.app.checkpoints.verifying import verify
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.forked]
 
@@ -96,6 +96,7 @@ def test_sync_continues_as_if_never_interrupted_on_any_number_of_servers(
             assert one["numbers"] == other["numbers"][4 * AT :]
             assert one["losses"] == pytest.approx(other["losses"][AT:], abs=1e-6)
         same = diff(tmp_path / "whole", tmp_path / f"with{servers}")
+        assert verify(tmp_path / f"with{servers}").problems == ()
         for table in same.tables:
             assert (table.changes.only_in_a, table.changes.only_in_b) == (0, 0)
             assert table.changes.largest < 1e-5
@@ -120,7 +121,6 @@ def test_other_modes_continue_with_steps_and_positions(
 
     found = results(train("--final", "whole", servers=1, mode=mode))
 
-    saved = list_checkpoints(tmp_path / "whole")
-    assert [each.problem for each in saved] == [""]
+    assert verify(tmp_path / "whole").problems == ()
     assert all(0 < each["began"] <= AT for each in found)
     assert all(each["numbers"] for each in found)
