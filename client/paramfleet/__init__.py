@@ -50,6 +50,7 @@ if TYPE_CHECKING:
         remove_rows,
         report,
         restart_count,
+        resumed_from,
         run_server,
         save_inference_model,
         save_persistables,
@@ -110,6 +111,7 @@ __all__ = [  # noqa: RUF022 - grouped as a user needs them
     "newest_checkpoint",
     "load_rows",
     "save_inference_model",
+    "resumed_from",
     # readers
     "MultiSlotDataGenerator",
     "MultiSlotStringDataGenerator",

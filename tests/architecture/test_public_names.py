@@ -45,6 +45,7 @@ SAVING = [
     "newest_checkpoint",
     "load_rows",
     "save_inference_model",
+    "resumed_from",
 ]
 MODULES = ["data", "metrics", "nn", "optim", "serving", "text", "util"]
 

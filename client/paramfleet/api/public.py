@@ -49,6 +49,7 @@ __all__ = [
     "remove_rows",
     "report",
     "restart_count",
+    "resumed_from",
     "run_server",
     "save_inference_model",
     "save_persistables",
@@ -73,6 +74,7 @@ init = session.init
 init_server = session.init_server
 run_server = session.run_server
 init_worker = session.init_worker
+resumed_from = session.resumed_from
 average_buffers = session.average_buffers
 finish_training = session.finish_training
 stop_worker = session.stop_worker

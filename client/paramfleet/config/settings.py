@@ -43,6 +43,11 @@ class WorkerSettings(JobSettings):
     """Folder of TensorBoard files about LocalSGD's exchanges, with one for each worker; empty
     writes none."""
 
+    resume_from: str = ""
+    """Checkpoint that the job continues from, whatever folder the script's `init_server`
+    names; empty starts as the script says. `paramfleet launch --resume` sets it for all
+    pservers and workers."""
+
     def __post_init__(self) -> None:
         JobSettings.__post_init__(self)
         ranges: dict[str, tuple[float, float]] = {
@@ -60,11 +65,12 @@ class WorkerSettings(JobSettings):
         )
 
 
-def read_settings(*, host: str | None) -> WorkerSettings:
+def read_settings(*, host: str | None, warn: bool = True) -> WorkerSettings:
     """Return this process's settings, of its environment.
 
     Args:
         host: Goes before the environment's; None for the environment's.
+        warn: Whether the log names what the job leaves open.
 
     Raises:
         SettingError: if a value is wrong.
@@ -77,6 +83,7 @@ def read_settings(*, host: str | None) -> WorkerSettings:
         arguments={"host": host},
         environment=environment,
     )
-    for warning in open_warnings(resolved.origins, resolved.value, environment):
-        log.warning(warning)
+    if warn:
+        for warning in open_warnings(resolved.origins, resolved.value, environment):
+            log.warning(warning)
     return resolved.value

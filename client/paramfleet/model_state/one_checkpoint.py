@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from paramfleet_shared.checkpoint.manifest import Manifest, ManifestError, read_manifest
+from paramfleet_shared.errors import ContractError
 from paramfleet_shared.net.wire.message import Message
 
-__all__ = ["LoadedFrom", "folder_to_load"]
+__all__ = ["LoadedFrom", "NotResumedError", "folder_to_load"]
 
 _MOST_LINKS = 40
 """As many as Linux follows."""
@@ -30,6 +31,17 @@ def folder_to_load(dirname: str | Path) -> Path:
     except OSError as error:
         raise ManifestError(path=str(dirname), rule=f"can't be read: {error}") from error
     raise ManifestError(path=str(dirname), rule="can't be read: too many links")
+
+
+class NotResumedError(ContractError):
+    """A job is to continue from a checkpoint that its pservers have not loaded."""
+
+    code = "contract.not_resumed"
+    folder: str
+    sentence = (
+        "the job is to continue from {folder}, and its pservers have loaded nothing: give them "
+        "PARAMFLEET_WORKER__RESUME_FROM too, or start `paramfleet pserver` with --load"
+    )
 
 
 class LoadedFrom(NamedTuple):
@@ -58,6 +70,18 @@ class LoadedFrom(NamedTuple):
                 rule = "the pservers have loaded different checkpoints; start them again"
                 raise ManifestError(path=other.folder, rule=rule)
         return loaded[0] if loaded else cls()
+
+    def check_resumed(self, folder: str) -> None:
+        """Pass if the pservers have loaded a checkpoint, or the job is to continue from none.
+
+        Args:
+            folder: Of the checkpoint that the job is to continue from; empty for none.
+
+        Raises:
+            NotResumedError: naming it.
+        """
+        if folder and not self.folder:
+            raise NotResumedError(folder=folder)
 
     def read(self) -> tuple[Path, Manifest]:
         """Return the folder and its manifest.

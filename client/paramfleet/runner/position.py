@@ -60,6 +60,9 @@ class TrainData:
         self._used = 0
         self._saved: Mapping[str, Any] | None = None
         """A loaded position, until an epoch begins."""
+        self.loaded_epoch: int | None = None
+        """The epoch of a checkpoint, though this worker may not go on inside it; None if none
+        was loaded."""
 
     def begin(self, epoch: int) -> int:
         """Say which epoch comes next; return how many of its batches were used before.
@@ -131,7 +134,7 @@ class TrainData:
         if state["version"] != _VERSION or type(state["key"]) is not str:
             rule = f"is no position of version {_VERSION}"
             raise ValueError(rule)
-        whole(state["epoch"], "epoch")
+        self.loaded_epoch = whole(state["epoch"], "epoch")
         whole(state["batches"], "batches")
         self._saved = {name: state[name] for name in self._state(0, 0, None)}
 
@@ -139,8 +142,9 @@ class TrainData:
         """Return where this worker goes on after workers of another number.
 
         None where that doesn't follow from their states, as of data in memory, or of another
-        reader.
+        reader: then the epoch begins anew.
         """
+        epoch = self.loaded_epoch = min(int(state["epoch"]) for state in states)
         if self._resumable is None or any(state["data"] is None for state in states):
             return None
         data = None
@@ -148,7 +152,6 @@ class TrainData:
             data = self._resumable.state_of_workers([state["data"] for state in states])
         if data is None:
             return None
-        epoch = min(int(state["epoch"]) for state in states)
         inside = any(state["batches"] or state["epoch"] != epoch for state in states)
         return self._state(epoch, int(inside), data)
 

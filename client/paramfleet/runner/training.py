@@ -49,8 +49,8 @@ def train(model: Model[Any], clock: Clock) -> Outcome:
     with shown(interval=runner.print_interval) as display, visual(folder) as write:
         started = clock.monotonic()
         metrics: Mapping[str, Metric] = {}
-        for epoch in range(runner.last_epoch + 1, runner.epochs):
-            if epoch > runner.last_epoch + 1:
+        for epoch in range(trainer.first_epoch, runner.epochs):
+            if epoch > trainer.first_epoch:
                 trainer.save(epoch - 1)
             metrics = trainer.run_epoch(epoch, display, write)
         fleet.finish_training()
@@ -161,7 +161,11 @@ class Trainer:
         # Under a name that no script's own data has: each may load the other's checkpoints.
         fleet.register_for_checkpointing(runner_batches=self._batches)
         fleet.init_worker()
-        if runner.model_init_path:
+        self.first_epoch = runner.last_epoch + 1
+        if fleet.resumed_from() is not None:
+            if self._data.loaded_epoch is not None:
+                self.first_epoch = self._data.loaded_epoch
+        elif runner.model_init_path:
             fleet.load_model(config.path_of(runner.model_init_path))
         self._model = model
         self._clock = clock

@@ -102,11 +102,15 @@ class Session(Standing):
         elif self._joins_as_worker():
             self.settings = read_settings(host=self._role.host)
             self.backend = PserverBackend(self._own, self.settings)
+        elif self.is_server():
+            self.settings = read_settings(host=self._role.host, warn=False)  # it warns itself
         if self.backend.joined:
             watch_for_early_end(self.backend.abandon)
 
     def init_server(self, dirname: str | Path | None = None) -> None:
         """Prepare to serve; with ``dirname``, start from the tables saved there.
+
+        A job that continues from a checkpoint (``resumed_from``) takes that one instead.
 
         Raises:
             CallOrderError: in a worker.
@@ -115,6 +119,16 @@ class Session(Standing):
         if not self.is_server():
             raise CallOrderError(function="init_server", remedy="only a server calls it")
         self._load = None if dirname is None else str(dirname)
+
+    def resumed_from(self) -> Path | None:
+        """Return the checkpoint that this job continues from; None if it starts anew.
+
+        It is what ``paramfleet launch --resume`` has chosen, and the same in every process of
+        the job. The pservers load its tables before ``init_worker`` returns, which gives each
+        worker its dense parameters, buffers, schedules and position. So a script that begins
+        with another checkpoint calls ``load_model`` only if this is None.
+        """
+        return Path(self.settings.resume_from) if self.settings.resume_from else None
 
     def run_server(self, *, checkpoint_dirs: "Sequence[str | Path]" = ()) -> None:
         """Serve until the job is finished.
@@ -131,7 +145,8 @@ class Session(Standing):
         if not self.is_server():
             raise CallOrderError(function="run_server", remedy="only a server calls it")
         dirs = [Path(folder).absolute() for folder in checkpoint_dirs]
-        serve(self.role, load=self._load, checkpoint_dirs=dirs)
+        load = self.settings.resume_from or self._load
+        serve(self.role, load=load, checkpoint_dirs=dirs)
 
     def distributed_model(self, model: M) -> M:
         """Name the model's tables by their modules' paths, and count its examples.
@@ -202,6 +217,8 @@ class Session(Standing):
                 this optimizer or with an option of it.
             ElasticModeError: if the strategy is sync in an elastic job, or gpubox with several
                 workers.
+            NotResumedError: if the job is to continue from a checkpoint that the pservers have
+                not loaded.
             FleetError: if a table contradicts another worker's, or the job failed.
         """
         self.backend.start(self.optimizer, self.model)

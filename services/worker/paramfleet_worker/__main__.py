@@ -6,12 +6,11 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import click
 
 from paramfleet.config.settings import WorkerSettings
-from paramfleet_shared.errors import ContractError, FleetError
 from paramfleet_shared.net.secret import new_secret, open_warnings, write_secret
 from paramfleet_shared.settings.cli import BoundedCommand, BoundedGroup, click_type, echo
 from paramfleet_shared.settings.config import (
@@ -23,13 +22,15 @@ from paramfleet_shared.settings.config import (
 )
 from paramfleet_shared.system.clock import SystemClock
 from paramfleet_shared.telemetry.logs_and_metrics import setup_logging
+from paramfleet_worker.app.commands.checkpoints import checkpoint, export
 from paramfleet_worker.app.commands.operating import COMMANDS
+from paramfleet_worker.app.commands.outcomes import exit_code_of
 from paramfleet_worker.app.launch.launcher import Launcher
 from paramfleet_worker.app.launch.naming import with_name
 from paramfleet_worker.app.launch.planning import plan_launch
 from paramfleet_worker.app.launch.preparing import prepared_launch
 from paramfleet_worker.app.script import become_worker, script_of
-from paramfleet_worker.config import ExportFormat, LaunchSettings
+from paramfleet_worker.config import LaunchSettings
 from paramfleet_worker.process.console import Console
 from paramfleet_worker.process.ports import PortReservations
 
@@ -82,12 +83,13 @@ def _launch(
             from paramfleet_worker.app.launch.collective import launch_collective  # noqa: PLC0415 -- slow
 
             return launch_collective(resolved.value, script, environment, console)
+        inherited = environment | _resuming(resolved.value, console)
         resolved = replace(resolved, value=with_name(resolved.value, script=script))
         if resolved.value.on == "ray":
             from paramfleet_worker.app.launch.on_ray import launch_on_ray  # noqa: PLC0415 -- slow
 
             launching = launch_on_ray(
-                resolved, script=script, environment=environment, console=console
+                resolved, script=script, environment=inherited, console=console
             )
             return asyncio.run(launching)
         with PortReservations() as reservations:
@@ -97,11 +99,25 @@ def _launch(
                 pod_ip=environment.get("POD_IP", ""),
                 reservations=reservations,
             )
-            with prepared_launch(resolved, plan, environment) as prepared:
+            with prepared_launch(resolved, plan, inherited) as prepared:
                 launcher = Launcher(prepared, console=console, clock=SystemClock())
                 return asyncio.run(launcher.run())
 
-    sys.exit(_told("launch", run))
+    sys.exit(exit_code_of("launch", run))
+
+
+def _resuming(settings: LaunchSettings, console: Console) -> dict[str, str]:
+    """Return what lets the job continue from a checkpoint; nothing if it isn't asked to.
+
+    Raises:
+        CheckpointFolderError: if there is no such folder.
+        NoWholeCheckpointError: if each checkpoint in it is damaged.
+    """
+    if not settings.resume:
+        return {}
+    from paramfleet_worker.app.checkpoints.resuming import resume_environment  # noqa: PLC0415 -- slow
+
+    return resume_environment(Path(settings.resume).expanduser(), console.say)
 
 
 def _worker(
@@ -126,7 +142,7 @@ def _worker(
         script = script_of(arguments, model=model, options=option)
         become_worker(script, resolved, environment)
 
-    sys.exit(_told("worker", run))
+    sys.exit(exit_code_of("worker", run))
 
 
 def _tell_settings(resolved: Resolved[WorkerSettings]) -> None:
@@ -169,30 +185,6 @@ def _infer(arguments: tuple[str, ...]) -> None:
     command.main(["infer", *arguments], prog_name="paramfleet")
 
 
-@main.command("export")
-@click.argument("checkpoint", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("--table", required=True, help="The table's name.")
-@click.option("--format", type=click.Choice(get_args(ExportFormat)), default="safetensors")
-@click.option(
-    "--output", required=True, type=click.Path(dir_okay=False, path_type=Path), help="The file."
-)
-@click.option(
-    "--words",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="word2vec: a file whose line i, from 0, is the word of id i.",
-)
-def _export(checkpoint: Path, **options: Any) -> None:
-    """Write one embedding table of CHECKPOINT in a format that others read."""
-    from paramfleet_worker.app.exporting import export_table  # noqa: PLC0415 -- slow
-
-    def run() -> int:
-        count = export_table(checkpoint, **options)
-        echo(f"{count} rows in {options['output']}", err=True)
-        return 0
-
-    sys.exit(_told("export", run))
-
-
 @main.command("certs", **DELEGATE)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def _certs(arguments: tuple[str, ...]) -> None:
@@ -229,7 +221,7 @@ def _secret(file: str) -> None:
         click.echo(f"a new secret is in {file}", err=True)
         return 0
 
-    sys.exit(_told("secret", run))
+    sys.exit(exit_code_of("secret", run))
 
 
 @main.command("tokens", **DELEGATE)
@@ -254,21 +246,6 @@ def _delegate(command: click.Command, name: str, arguments: tuple[str, ...]) -> 
     command.main(
         list(arguments), prog_name=f"paramfleet {name}", token_normalize_func=_with_dashes
     )
-
-
-def _told(name: str, run: Callable[[], int]) -> int:
-    """Run a command; return its exit code, 1 after an error, which is printed in one line.
-
-    Raises:
-        UsageError: if the options can't be what was meant.
-    """
-    try:
-        return run()
-    except ContractError as error:
-        raise click.UsageError(str(error)) from error
-    except (FleetError, OSError) as error:
-        echo(f"paramfleet {name}: {error}", err=True)
-        return 1
 
 
 def _script_command(
@@ -323,7 +300,7 @@ main.add_command(
     )
 )
 
-for _command in COMMANDS:
+for _command in (*COMMANDS, checkpoint, export):
     main.add_command(_command)
 
 if __name__ == "__main__":

@@ -80,6 +80,10 @@ class LaunchSettings(SecuritySettings):
     """Folders below which pservers save and load checkpoints, with ':' between (os.pathsep);
     empty is the working folder, and the coordinator's checkpoint_dir if that is set."""
 
+    resume: str = ""
+    """Folder of checkpoints: the job continues from its newest whole one, and starts anew while
+    it has none. Every machine must see the folder."""
+
     nproc_per_node: int | None = None
     """Collective mode: workers on each machine; empty is one for each of --gpus."""
 
@@ -190,7 +194,7 @@ class LaunchSettings(SecuritySettings):
             raise SettingError(name="on", value=self.on, rule=rule)
         for name in (
             "server_num", "worker_num", "elastic", "servers", "workers", "coordinator", "redis",
-            "checkpoint_dirs",
+            "checkpoint_dirs", "resume",
         ):  # fmt: skip
             value = getattr(self, name)
             if value:

@@ -15,8 +15,10 @@ import hashlib
 import json
 import os
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -43,15 +45,21 @@ from paramfleet_shared.errors import (
 )
 from paramfleet_shared.files.documents import read_content, read_document, whole
 from paramfleet_shared.files.regular_files import write_regular
-from paramfleet_shared.files.tensorfile import Written, read_tensors, write_tensors
+from paramfleet_shared.files.tensorfile import (
+    TensorFile,
+    Written,
+    map_proven,
+    read_tensors,
+    write_tensors,
+)
 from paramfleet_shared.tables.rows.states import check_rows
 from paramfleet_shared.tables.spec import TableSpec
 
 __all__ = [
     "FORMAT", "GROUP_FORMAT", "MANIFEST", "VERSION", "CheckpointDamagedError",
     "CheckpointWriteError", "FilePart", "Manifest", "ManifestError", "SavedFile", "SavedTable",
-    "StatesLeftOut", "read_arrays", "read_manifest", "read_part", "sync_directory",
-    "write_arrays", "write_manifest", "write_part",
+    "StatesLeftOut", "map_arrays", "map_part", "read_arrays", "read_manifest", "read_part",
+    "sync_directory", "write_arrays", "write_manifest", "write_part",
 ]  # fmt: skip
 
 FORMAT = "paramfleet-checkpoint"
@@ -180,6 +188,8 @@ class Manifest:
     """Of its dense tables; without those of which it doesn't say them."""
     digest: str = field(default="", compare=False)
     """SHA-256 of the file it was read from; empty if it was not read."""
+    written_at: datetime | None = field(default=None, compare=False)
+    """When it was written; None if it doesn't say, or was not read."""
 
     def columns_that_differ(self) -> list[ColumnsDiffer]:
         """Return the tables that have other columns of state than their rules have now.
@@ -290,10 +300,8 @@ def read_arrays(directory: Path, saved: SavedModule) -> dict[str, NDArray[Any]]:
         CheckpointDamagedError: if it is missing, or its length or SHA-256 is another.
     """
     path = directory / saved.file
-    try:
+    with _damage_named(path):
         return read_tensors(path, num_bytes=saved.bytes, sha256=saved.sha256).tensors
-    except (OSError, ValueError) as error:
-        raise CheckpointDamagedError(path=str(path), reason=str(error)) from error
 
 
 def sync_directory(directory: Path) -> None:
@@ -325,6 +333,7 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
         "format": FORMAT,
         "version": VERSION,
         "save": secrets.token_hex(16),  # no other save has the same digest
+        "written_at": datetime.now(UTC).isoformat(timespec="milliseconds"),
         "tables": [table.to_wire() for table in manifest.tables],
         "files": [file.to_wire() for file in manifest.files],
         "rows": _rows_of(manifest.tables, manifest.files),
@@ -375,6 +384,7 @@ def read_manifest(directory: Path, *, digest: str = "") -> Manifest:
         rows = {} if counts is None else _stated_rows(tables, counts)
         sizes = {table.spec.name: table.spec.size for table in tables if table.is_dense}
         parameters = read_parameters(document.get("parameters", {}), sizes)
+        written_at = _written_at(document)
     except (KeyError, TypeError, ValueError) as error:
         raise ManifestError(path=str(path), rule=f"is malformed: {error!r}") from error
     except FleetError as error:
@@ -390,12 +400,28 @@ def read_manifest(directory: Path, *, digest: str = "") -> Manifest:
         gathered=gathered,
         parameters=parameters,
         digest=found,
+        written_at=written_at,
     )
     try:
         manifest.columns_that_differ()
     except ValueError as error:
         raise ManifestError(path=str(path), rule=str(error)) from error
     return manifest
+
+
+def _written_at(document: Mapping[str, Any]) -> datetime | None:
+    """Return when a manifest says that it was written; None if it doesn't.
+
+    Raises:
+        TypeError: if it is no text.
+        ValueError: if it is no time with its offset from UTC.
+    """
+    if "written_at" not in document:
+        return None
+    found = datetime.fromisoformat(document["written_at"])
+    if found.tzinfo is None:
+        raise ValueError("written_at has no offset from UTC")
+    return found.astimezone(UTC)
 
 
 def _broken_format(document: Any) -> str:
@@ -425,10 +451,51 @@ def read_part(directory: Path, file: SavedFile, spec: TableSpec) -> FilePart:
             are not as the manifest says.
     """
     path = directory / file.name
-    try:
+    with _damage_named(path):
         _check_length(file, spec)
         found = read_tensors(path, num_bytes=file.bytes, sha256=file.sha256)
-        return _checked_part(found.tensors, found.metadata, file, spec)
+        part = _part_of(found, file, spec)
+        _check_content(part, spec)
+        return part
+
+
+def map_part(directory: Path, file: SavedFile, spec: TableSpec) -> FilePart:
+    """Map one file into memory, and prove that it is the one that was saved.
+
+    Its arrays are views, read when they are looked at; states have the columns of the file,
+    which ``arranged`` puts into those of the rule. Only shapes and dtypes are compared.
+
+    Raises:
+        CheckpointDamagedError: if it is missing, or its length, SHA-256 or shapes are not as
+            the manifest says.
+    """
+    path = directory / file.name
+    with _damage_named(path):
+        _check_length(file, spec)
+        found = map_proven(path, num_bytes=file.bytes, sha256=file.sha256)
+        return _shaped_part(found, file, spec)
+
+
+def map_arrays(directory: Path, saved: SavedModule) -> dict[str, NDArray[Any]]:
+    """Map the file of a model's state, and prove that it is the one that was saved.
+
+    Raises:
+        CheckpointDamagedError: if it is missing, or its length or SHA-256 is another.
+    """
+    path = directory / saved.file
+    with _damage_named(path):
+        return map_proven(path, num_bytes=saved.bytes, sha256=saved.sha256).tensors
+
+
+@contextmanager
+def _damage_named(path: Path) -> Iterator[None]:
+    """Name the file in an error.
+
+    Raises:
+        CheckpointDamagedError: if the system refuses, or the contents are wrong.
+    """
+    try:
+        yield
     except OSError as error:
         raise CheckpointDamagedError(path=str(path), reason=str(error)) from error
     except (KeyError, ValueError) as error:
@@ -498,21 +565,21 @@ def _check_length(file: SavedFile, spec: TableSpec) -> None:
         raise ValueError(problem)
 
 
-def _checked_part(
-    tensors: Mapping[str, NDArray[Any]],
-    metadata: Mapping[str, str],
-    file: SavedFile,
-    spec: TableSpec,
-) -> FilePart:
+def _shaped_part(found: TensorFile, file: SavedFile, spec: TableSpec) -> FilePart:
+    """Return a file's arrays, as it has them.
+
+    Raises:
+        KeyError: if one is missing.
+        ValueError: if one has another shape or dtype.
+    """
+    tensors, metadata = found
     shapes: tuple[tuple[int, ...], tuple[int, ...]]
-    columns, width = _columns_in(file, spec)
+    _, width = _columns_in(file, spec)
     if spec.kind == "sparse":
         part = FilePart(values=tensors["values"], states=tensors["states"], ids=tensors["ids"])
         shapes = ((file.rows, spec.dim), (file.rows, width))
         if tensors["ids"].shape != (file.rows,) or tensors["ids"].dtype != np.int64:
             raise ValueError("ids of another shape or dtype")
-        if len(np.unique(tensors["ids"])) != file.rows:
-            raise ValueError("an id is there twice")
     else:
         start, stop = int(metadata["start"]), int(metadata["stop"])
         part = FilePart(values=tensors["values"], states=tensors["states"], start=start)
@@ -523,8 +590,29 @@ def _checked_part(
         raise ValueError("values or states of another shape")
     if part.values.dtype != np.float32 or part.states.dtype != np.float32:
         raise ValueError("values or states of another dtype")
-    part = replace(part, states=arranged(spec, columns, part.states))
+    return part
+
+
+def _part_of(found: TensorFile, file: SavedFile, spec: TableSpec) -> FilePart:
+    """Return a file's arrays, its states in the columns that the rule has now.
+
+    Raises:
+        KeyError: if one is missing.
+        ValueError: if one has another shape or dtype.
+    """
+    part = _shaped_part(found, file, spec)
+    columns, _ = _columns_in(file, spec)
+    return replace(part, states=arranged(spec, columns, part.states))
+
+
+def _check_content(part: FilePart, spec: TableSpec) -> None:
+    """Pass if a file's numbers are such as training makes, and no id is there twice.
+
+    Raises:
+        ValueError: if they aren't.
+    """
+    if part.ids is not None and len(np.unique(part.ids)) != part.num_rows:
+        raise ValueError("an id is there twice")
     wrong = check_rows(spec.optimizer, part.values, part.states)
     if wrong is not None:
         raise ValueError(wrong)
-    return part

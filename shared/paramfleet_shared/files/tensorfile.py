@@ -22,7 +22,14 @@ from paramfleet_shared.files.regular_files import CREATE, open_regular
 from paramfleet_shared.system.memory import machine_memory
 from paramfleet_shared.values.texts import shown
 
-__all__ = ["TensorFile", "Written", "map_tensors", "read_tensors", "write_tensors"]
+__all__ = [
+    "TensorFile",
+    "Written",
+    "map_proven",
+    "map_tensors",
+    "read_tensors",
+    "write_tensors",
+]
 
 PIECE_BYTES = 4 << 20
 
@@ -120,6 +127,25 @@ def map_tensors(file: IO[bytes]) -> TensorFile:
     """
     content: NDArray[np.uint8] = np.memmap(file, np.uint8, mode="r")
     return _parsed(content)
+
+
+def map_proven(path: Path, *, num_bytes: int, sha256: str) -> TensorFile:
+    """Map a file as ``map_tensors``, and prove that it is the one that was written.
+
+    Raises:
+        OSError: if the system refuses.
+        ValueError: if it isn't a regular file, or length, SHA-256 or contents aren't as they
+            must be.
+    """
+    with open_regular(path) as file:
+        if os.fstat(file.fileno()).st_size != num_bytes:
+            raise ValueError("its length is another")
+        digest, piece = hashlib.sha256(), memoryview(bytearray(PIECE_BYTES))
+        while count := file.readinto(piece):
+            digest.update(piece[:count])
+        if digest.hexdigest() != sha256:
+            raise ValueError("its SHA-256 is another")
+        return map_tensors(file)
 
 
 def _header(

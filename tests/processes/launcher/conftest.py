@@ -178,11 +178,12 @@ def launch(tmp_path: Path) -> Iterator[LaunchScript]:
         *options: str,
         environment: dict[str, str] | None = None,
         prefix: tuple[str, ...] = (),
+        words: tuple[str, ...] = ("--epochs=3",),
     ) -> Launch:
         script = tmp_path / "train.py"
         script.write_text(PREAMBLE + textwrap.dedent(body))
         command = [*prefix, sys.executable, "-m", "paramfleet_worker", "launch", *options]
-        command += [str(script), "--epochs=3"]
+        command += [str(script), *words]
         one = Launch(command, cwd=tmp_path, environment=environment)
         started.append(one)
         return one

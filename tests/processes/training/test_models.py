@@ -21,6 +21,14 @@ SCRIPT = "model_folder.py"
 Options = Mapping[str, object]
 
 
+IN_MEMORY = {
+    "runner.reader_type": "InmemoryDataset",
+    "runner.infer_reader_type": "RecDataset",
+    "runner.pipe_command": "python pipe_reader.py",
+    "runner.split_file_list": True,
+}
+
+
 def write_clicks(path: Path, *, rows: int, seed: int) -> None:
     """Write PaddleRec's slot text; whether three of the ids are even decides most clicks."""
     random = np.random.default_rng(seed)
@@ -469,12 +477,7 @@ def test_a_saved_epoch_scores_as_it_did(
     "data",
     [
         {"runner.split_batches": True},
-        {
-            "runner.reader_type": "InmemoryDataset",
-            "runner.infer_reader_type": "RecDataset",
-            "runner.pipe_command": "python pipe_reader.py",
-            "runner.split_file_list": True,
-        },
+        IN_MEMORY,
     ],
     ids=["shared batches", "shuffled in memory"],
 )
@@ -493,6 +496,50 @@ def test_workers_go_on_inside_an_epoch_where_a_checkpoint_was_taken(
 
     assert first(ended)["auc"] == pytest.approx(whole["auc"], abs=1e-6)
     assert "position_not_taken" not in ended.story()
+
+
+@pytest.mark.parametrize(
+    ("data", "workers"),
+    [({"runner.split_batches": True}, 2), (IN_MEMORY, 1)],
+    ids=["inside the epoch", "the epoch begins anew"],
+)
+def test_a_resumed_job_begins_with_the_epoch_of_its_checkpoint(
+    jobs: Any, clicks: Options, tmp_path: Path, data: Options, workers: int
+) -> None:
+    shared = {**data, "runner.sync_mode": "sync", "runner.epochs": 3}
+    often = f"{{every_s: 0.000001, keep: 1000, dirname: {tmp_path}}}"
+    by_step = {"runner.checkpoint_configs": often}
+    whole = first(jobs.run(SCRIPT, *words("rank/dnn", clicks, SMALL, shared, by_step)))
+    last = max(int(each.name.split("-")[-1]) for each in tmp_path.glob("0*-step-*"))
+    saved = next(tmp_path.glob(f"*-step-{last * 5 // 6}"))  # in the third epoch
+
+    resumed = {
+        "runner.model_init_path": tmp_path / "is-not-read",
+        "runner.model_save_path": tmp_path / "epochs",
+    }
+    given = words("rank/dnn", clicks, SMALL, shared, resumed)
+    again = jobs.run(SCRIPT, *given, workers=workers, PARAMFLEET_WORKER__RESUME_FROM=str(saved))
+
+    result = first(again)
+    assert [each.name for each in (tmp_path / "epochs").iterdir()] == ["2"]
+    assert ("worker.not_resumed" in again.story()) == (workers != 2)
+    if workers == 2:
+        assert result["auc"] == pytest.approx(whole["auc"], abs=1e-6)
+
+
+def test_a_job_that_resumes_behind_its_last_epoch_scores_and_ends(
+    jobs: Any, clicks: Options, tmp_path: Path
+) -> None:
+    keys = {"runner.epochs": 1, "runner.model_save_path": tmp_path}
+    given = words("rank/dnn", clicks, SMALL, keys)
+    whole = first(jobs.run(SCRIPT, *given, workers=1))
+
+    again = first(
+        jobs.run(SCRIPT, *given, workers=1, PARAMFLEET_WORKER__RESUME_FROM=str(tmp_path / "0"))
+    )
+
+    assert again["auc"] == pytest.approx(whole["auc"], abs=1e-6)
+    assert again["examples_per_s"] == 0
 
 
 def test_a_profile_says_where_the_time_went(jobs: Any, clicks: Options) -> None:

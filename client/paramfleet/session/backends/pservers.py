@@ -131,6 +131,7 @@ class PserverBackend(Backend):
         own.progress.watch_traffic(job.pservers.traffic)
         mode = make(job, optimizer.mode, optimizer.inner, optimizer.tables)
         mode.start()
+        self.agreement.loaded_from.check_resumed(self._settings.resume_from)
         self.job = job
         own.departure.begin()
         optimizer.bind(mode, job.staleness)

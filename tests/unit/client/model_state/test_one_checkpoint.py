@@ -10,7 +10,7 @@ import torch
 
 import paramfleet as fleet
 from paramfleet.config.roles import RoleMaker
-from paramfleet.model_state.one_checkpoint import LoadedFrom, folder_to_load
+from paramfleet.model_state.one_checkpoint import LoadedFrom, NotResumedError, folder_to_load
 from paramfleet.session.checkpoint.saving import Saving
 from paramfleet.session.session import Session
 from paramfleet_shared.checkpoint.manifest import ManifestError
@@ -156,3 +156,11 @@ def test_pservers_that_loaded_different_checkpoints_are_refused() -> None:
     both = LoadedFrom.of([declared("/mnt/ck", "aa"), declared("/ck", "aa")])
     assert both == LoadedFrom("/ck", "aa")
     assert LoadedFrom.of([declared("", "")]) == LoadedFrom()
+
+
+def test_a_job_does_not_start_anew_where_it_is_to_continue() -> None:
+    with pytest.raises(NotResumedError, match="continue from /ck, and its pservers have"):
+        LoadedFrom().check_resumed("/ck")
+
+    LoadedFrom("/ck", "aa").check_resumed("/mnt/ck")
+    LoadedFrom().check_resumed("")

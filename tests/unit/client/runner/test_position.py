@@ -102,6 +102,7 @@ def test_two_workers_places_become_one(files: list[str], epoch: int) -> None:
     place = alone.state_of_workers([moved(first.state_dict()), moved(second.state_dict())])
     assert place is not None
     alone.load_state_dict(place)
+    assert alone.loaded_epoch == epoch
     assert moved(alone.state_dict()) == moved(place)
     alone.begin(epoch)
 
@@ -141,10 +142,12 @@ def test_other_places_do_not_follow_from_those_of_another_number(
     files: list[str], keys: dict[str, Any]
 ) -> None:
     data = data_of(files, **keys)
-    data.begin(0)
+    data.begin(2)
     used(data, most=4)
+    assert data.loaded_epoch is None
 
     assert data.state_of_workers([data.state_dict()]) is None
+    assert data.loaded_epoch == 2  # which begins anew
 
 
 def test_places_of_another_reader_lead_nowhere(files: list[str]) -> None:

@@ -35,7 +35,7 @@ from paramfleet_worker.core.board import (
     rows_of,
 )
 
-__all__ = ["COMMANDS"]
+__all__ = ["COMMANDS", "WRITE_CHECKPOINT"]
 
 _CLEAR = "\x1b[H\x1b[2J"
 _TOP_PERIOD_S = 1.0
@@ -283,6 +283,14 @@ def _command(
     return BoundedCommand(name, params=[*more, *where], callback=callback, help=run.__doc__)
 
 
+WRITE_CHECKPOINT = _command(
+    "checkpoint",
+    _checkpoint,
+    click.Option(["--name"], help="Its folder's name; by its number if not given."),
+    click.Option(["--timeout"], type=float, default=600.0, help="Seconds to wait for it."),
+)
+"""``paramfleet checkpoint``, alone or followed by ``write``."""
+
 COMMANDS = (
     _command("status", _status),
     _command("top", _top, click.Option(["--once"], is_flag=True, help="Show it once.")),
@@ -293,12 +301,6 @@ COMMANDS = (
     _command("page", _page),
     _command("pause", _pause),
     _command("resume", _resume),
-    _command(
-        "checkpoint",
-        _checkpoint,
-        click.Option(["--name"], help="Its folder's name; by its number if not given."),
-        click.Option(["--timeout"], type=float, default=600.0, help="Seconds to wait for it."),
-    ),
     _command(
         "set",
         _set,

@@ -1,0 +1,145 @@
+"""Which checkpoints a folder has, by their manifests and the lengths of their files."""
+
+import os
+import re
+import stat
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from paramfleet_shared.checkpoint.manifest import (
+    FORMAT,
+    MANIFEST,
+    Manifest,
+    ManifestError,
+    read_manifest,
+)
+from paramfleet_shared.errors import ContractError
+from paramfleet_shared.files.documents import read_content, read_document
+from paramfleet_worker.core.checkpoints.choosing import Listed, newest_first
+from paramfleet_worker.core.checkpoints.integrity import server_of
+
+__all__ = ["CheckpointFolderError", "files_of", "list_checkpoints", "list_one"]
+
+_UNFINISHED = re.compile(r"\.(.+)\.[0-9a-f]{8}\.partial")
+"""What a save writes to before the checkpoint gets its name."""
+
+
+class CheckpointFolderError(ContractError):
+    """A folder of checkpoints is missing, or can't be read."""
+
+    code = "contract.checkpoint_folder"
+    path: str
+    reason: str
+    sentence = (
+        "{path}: {reason}; name a folder that has checkpoints in it, or make it if none has "
+        "been saved yet"
+    )
+
+
+def list_checkpoints(folder: Path) -> list[Listed]:
+    """Return the checkpoints in a folder, or the one that it is, newest first.
+
+    Links, such as ``latest``, and exports are left out. Files aren't read.
+
+    Raises:
+        CheckpointFolderError: if it isn't a folder that can be read.
+    """
+    try:
+        if (folder / MANIFEST).exists():
+            return [list_one(folder)]
+        with os.scandir(folder) as entries:
+            names = [each.name for each in entries if each.is_dir(follow_symlinks=False)]
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise CheckpointFolderError(path=str(folder), reason=reason) from error
+    found = [list_one(folder / name) for name in names if _may_be_one(folder / name)]
+    return newest_first(found)
+
+
+def list_one(folder: Path) -> Listed:
+    """Return what a checkpoint's manifest says of it, and whether its files are there."""
+    path = str(folder.absolute())
+    unfinished = _UNFINISHED.fullmatch(folder.name)
+    if unfinished or not (folder / MANIFEST).exists():
+        reason = "it is unfinished: the save that began it has not ended"
+        if not unfinished:
+            reason = f"it has no {MANIFEST}"
+        return Listed(
+            name=folder.name,
+            path=path,
+            written_at=_changed_at(folder),
+            problem=reason,
+            unfinished=unfinished is not None,
+        )
+    changed_at = _changed_at(folder / MANIFEST)
+    try:
+        manifest = read_manifest(folder)
+    except ManifestError as error:
+        problem = f"{MANIFEST} {error.rule}"
+        return Listed(name=folder.name, path=path, written_at=changed_at, problem=problem)
+    servers = {server_of(file.name) for file in manifest.files} - {None}
+    return Listed(
+        name=folder.name,
+        path=path,
+        written_at=manifest.written_at or changed_at,
+        step=_count(manifest, "steps"),
+        workers=_count(manifest, "workers"),
+        servers=len(servers),
+        tables=len(manifest.tables),
+        rows=sum(file.rows for file in manifest.files if file.kind == "sparse"),
+        bytes=sum(length for _, length in files_of(manifest)),
+        problem=_wrong_length(folder, manifest),
+        consistent=None if manifest.cut is None else manifest.cut.consistent,
+    )
+
+
+def files_of(manifest: Manifest) -> list[tuple[str, int]]:
+    """Return the names and lengths of all files that a manifest names."""
+    found = [(file.name, file.bytes) for file in manifest.files]
+    more = (manifest.module, manifest.progress)
+    return found + [(part.file, part.bytes) for part in more if part is not None and part.file]
+
+
+def _may_be_one(folder: Path) -> bool:
+    """Return whether a folder is a checkpoint, or what is left of one."""
+    if _UNFINISHED.fullmatch(folder.name):
+        return True
+    if folder.name.startswith("."):
+        return False
+    try:
+        document: Any = read_document(read_content(folder / MANIFEST))
+    except FileNotFoundError:
+        return any(folder.glob("*.safetensors"))
+    except (OSError, ValueError):
+        return True
+    stated = document.get("format") if type(document) is dict else None
+    return stated == FORMAT or not str(stated).startswith("paramfleet-")
+
+
+def _changed_at(path: Path) -> datetime:
+    """Return when a file or folder was changed last; the epoch if it is gone."""
+    try:
+        seconds = path.lstat().st_mtime
+    except OSError:
+        seconds = 0.0
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+def _count(manifest: Manifest, name: str) -> int | None:
+    value = None if manifest.progress is None else manifest.progress.extra.get(name)
+    return value if type(value) is int else None
+
+
+def _wrong_length(folder: Path, manifest: Manifest) -> str:
+    """Return the first file that is missing or has another length; empty if none has."""
+    for name, length in files_of(manifest):
+        try:
+            found = (folder / name).lstat()
+        except OSError as error:
+            return f"{name}: {error.strerror}"
+        if not stat.S_ISREG(found.st_mode):
+            return f"{name} isn't a regular file"
+        if found.st_size != length:
+            return f"{name} has {found.st_size} bytes instead of {length}"
+    return ""

@@ -1,0 +1,162 @@
+"""``paramfleet checkpoint``: writes one of a running job, and looks at those on disk."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any, get_args
+
+import click
+from click.core import ParameterSource
+
+from paramfleet_shared.settings.cli import BoundedGroup, echo
+from paramfleet_shared.values.texts import printable
+from paramfleet_worker.app.commands.operating import WRITE_CHECKPOINT
+from paramfleet_worker.app.commands.outcomes import exit_code_of
+from paramfleet_worker.config import ExportFormat
+from paramfleet_worker.core.board import rows_of
+
+__all__ = ["checkpoint", "export"]
+
+_LIST_COLUMNS = (
+    "name", "written_at", "step", "servers", "tables", "rows", "bytes", "whole", "consistent",
+)  # fmt: skip
+
+_FOLDER = click.Path(path_type=Path)
+_JSON = click.option("--json", "as_json", is_flag=True, help="Answer with JSON.")
+
+
+def _write_or_more(context: click.Context, /, **options: Any) -> None:
+    """Write a checkpoint of a running job, or look at those on disk.
+
+    Without a command it writes one, with the options below, as `checkpoint write` does.
+
+    Raises:
+        UsageError: if options of it are given before a command.
+    """
+    if context.invoked_subcommand is None:
+        assert WRITE_CHECKPOINT.callback is not None, "it is a command"
+        WRITE_CHECKPOINT.callback(**options)
+        return
+    given = [
+        name
+        for name in options
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    ]
+    if given:
+        flag = given[0].replace("_", "-")
+        problem = f"--{flag} stands before {context.invoked_subcommand!r}: put it behind that"
+        raise click.UsageError(problem)
+
+
+checkpoint = BoundedGroup(
+    "checkpoint",
+    params=WRITE_CHECKPOINT.params,
+    callback=click.pass_context(_write_or_more),
+    invoke_without_command=True,
+    help=_write_or_more.__doc__,
+)
+checkpoint.add_command(WRITE_CHECKPOINT, "write")
+
+
+@checkpoint.command("list")
+@click.argument("folder", metavar="DIR", type=_FOLDER)
+@_JSON
+def _list(folder: Path, *, as_json: bool) -> None:
+    """List the checkpoints in DIR, newest first, or the one that DIR is.
+
+    A checkpoint is whole if each of its files is there with its length; `checkpoint verify`
+    reads them.
+    """
+    from paramfleet_worker.app.checkpoints.listing import list_checkpoints  # noqa: PLC0415 -- slow
+
+    def run() -> int:
+        found = [each.to_json() for each in list_checkpoints(folder)]
+        lines = rows_of([each | _words(each) for each in found], _LIST_COLUMNS)
+        lines = lines if found else [f"no checkpoint in {folder}"]
+        lines += [f"{each['name']}: {each['problem']}" for each in found if each["problem"]]
+        _show(found, lines, as_json=as_json)
+        return 0
+
+    sys.exit(exit_code_of("checkpoint list", run))
+
+
+@checkpoint.command("verify")
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=_FOLDER)
+@_JSON
+def _verify(paths: tuple[Path, ...], *, as_json: bool) -> None:
+    """Read everything of the checkpoints PATH... and name what is wrong.
+
+    Ends with 1 if anything is.
+    """
+    from paramfleet_worker.app.checkpoints.verifying import verify  # noqa: PLC0415 -- slow
+
+    def run() -> int:
+        found, lines = [verify(path) for path in paths], []
+        for each in found:
+            count = f"{len(each.problems)} problems" if each.problems else "whole"
+            size = f"{each.files} files, {each.rows} rows, {each.bytes} bytes"
+            lines.append(f"{each.path}: {count}; {size}")
+            lines += [f"  {problem.to_line()}" for problem in each.problems]
+            lines += [f"  note: {note}" for note in each.notes]
+        _show([each.to_json() for each in found], lines, as_json=as_json)
+        return int(any(each.problems for each in found))
+
+    sys.exit(exit_code_of("checkpoint verify", run))
+
+
+@checkpoint.command("diff")
+@click.argument("a", type=_FOLDER)
+@click.argument("b", type=_FOLDER)
+@_JSON
+def _diff(a: Path, b: Path, *, as_json: bool) -> None:
+    """Compare the tables and buffers of the checkpoints A and B, of any numbers of servers.
+
+    Ends with 0 if they are equal, with 1 if not, with 2 if one of them can't be read. Steps,
+    schedules and positions in the data make no difference.
+    """
+    from paramfleet_worker.app.checkpoints.diffing import diff  # noqa: PLC0415 -- slow
+
+    def run() -> int:
+        found = diff(a, b)
+        lines = [table.to_line() for table in found.tables]
+        lines += [f"buffer {name} differs" for name in found.buffers]
+        lines.append("A and B are equal" if found.equal else "A and B differ")
+        _show(found.to_json(), lines, as_json=as_json)
+        return int(not found.equal)
+
+    sys.exit(exit_code_of("checkpoint diff", run, failed=2))
+
+
+@checkpoint.command("export")
+@click.argument("checkpoint", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--table", required=True, help="The table's name.")
+@click.option("--format", type=click.Choice(get_args(ExportFormat)), default="safetensors")
+@click.option(
+    "--output", required=True, type=click.Path(dir_okay=False, path_type=Path), help="The file."
+)
+@click.option(
+    "--words",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="word2vec: a file whose line i, from 0, is the word of id i.",
+)
+def export(checkpoint: Path, **options: Any) -> None:
+    """Write one embedding table of CHECKPOINT in a format that others read."""
+    from paramfleet_worker.app.exporting import export_table  # noqa: PLC0415 -- slow
+
+    def run() -> int:
+        count = export_table(checkpoint, **options)
+        echo(f"{count} rows in {options['output']}", err=True)
+        return 0
+
+    sys.exit(exit_code_of("export", run))
+
+
+def _words(listed: dict[str, Any]) -> dict[str, str]:
+    """Return the truths of a listed checkpoint as words."""
+    words = {True: "yes", False: "no", None: "-"}
+    return {name: words[listed[name]] for name in ("whole", "consistent")}
+
+
+def _show(answer: Any, lines: list[str], *, as_json: bool) -> None:
+    shown = "\n".join(printable(line, lines=False) for line in lines)
+    click.echo(json.dumps(answer) if as_json else shown)

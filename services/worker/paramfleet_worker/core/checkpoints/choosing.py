@@ -1,0 +1,104 @@
+"""Which checkpoint of a folder a job continues from."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, NamedTuple
+
+__all__ = ["Choice", "Listed", "choose", "newest_first"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Listed:
+    """One checkpoint of a folder, as its manifest and its files' lengths describe it."""
+
+    name: str
+    """Of its folder."""
+
+    path: str
+    written_at: datetime
+    """What its manifest says, else when the manifest, or the folder, was changed last."""
+
+    step: int | None = None
+    """Worker 0's; None if it doesn't say."""
+
+    workers: int | None = None
+    """Those of the job; None if it doesn't say."""
+
+    servers: int = 0
+    """Pservers that wrote files of it; 0 of one that a single process wrote."""
+
+    tables: int = 0
+    rows: int = 0
+    """Of all sparse tables."""
+
+    bytes: int = 0
+    """Of all its files but the manifest, as that says."""
+
+    problem: str = ""
+    """Why it isn't whole; empty if each file is there with its length."""
+
+    unfinished: bool = False
+    """Whether a save began it and didn't end: it never was whole."""
+
+    consistent: bool | None = None
+    """Whether it is a consistent cut; None if it doesn't say."""
+
+    @property
+    def whole(self) -> bool:
+        """Return whether each of its files is there with its length."""
+        return not self.problem
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {
+            "name": self.name,
+            "path": self.path,
+            "written_at": self.written_at.isoformat(timespec="seconds"),
+            "step": self.step,
+            "workers": self.workers,
+            "servers": self.servers,
+            "tables": self.tables,
+            "rows": self.rows,
+            "bytes": self.bytes,
+            "whole": self.whole,
+            "problem": self.problem,
+            "consistent": self.consistent,
+        }
+
+
+class Choice(NamedTuple):
+    """What a job continues from, and what was passed over."""
+
+    chosen: Listed | None
+    """None if there is no whole checkpoint."""
+
+    skipped: tuple[tuple[Listed, str], ...]
+    """Newer ones, newest first, each with why."""
+
+    @property
+    def damaged(self) -> tuple[tuple[Listed, str], ...]:
+        """Return those skipped that were whole once."""
+        return tuple((each, why) for each, why in self.skipped if not each.unfinished)
+
+
+def newest_first(found: Iterable[Listed]) -> list[Listed]:
+    """Return checkpoints by their times; of one time, by step and name."""
+    return sorted(found, key=lambda each: (each.written_at, each.step or 0, each.name))[::-1]
+
+
+def choose(found: Sequence[Listed], problem_of: Callable[[Listed], str]) -> Choice:
+    """Return the newest checkpoint that is whole.
+
+    Args:
+        found: All of a folder.
+        problem_of: Reads everything of one; returns what is wrong, empty if nothing is. Only
+            those that are candidates are read.
+    """
+    skipped: list[tuple[Listed, str]] = []
+    for each in newest_first(found):
+        why = each.problem or problem_of(each)
+        if not why:
+            return Choice(each, tuple(skipped))
+        skipped.append((each, why))
+    return Choice(None, tuple(skipped))
