@@ -21,6 +21,7 @@ from tests.unit.pserver.log.folders import (
 )
 
 from paramfleet_pserver.log.recovery import open_log
+from paramfleet_pserver.log.settings import LogSettings
 from paramfleet_shared.errors.logs import (
     LogDamagedError,
     LogInUseError,
@@ -105,6 +106,21 @@ def test_what_no_sync_confirms_is_written_again_before_it_counts(tmp_path: Path)
     content = segments(tmp_path)[-1].read_bytes()
     assert all(each in content for each in commands(7, 5))
     assert held_by(tmp_path) == commands(7)
+
+
+def test_what_is_written_again_is_in_one_segment_however_much_it_is(tmp_path: Path) -> None:
+    with opened(tmp_path) as log:
+        writer = writer_of(log, settings=LogSettings(segment_bytes=8000))
+        for count in (2, 2, 60):
+            append(writer, count)
+            writer.turn()
+
+    with opened(tmp_path) as log:
+        assert (log.confirmed_position, log.last_position) == (4, 64)
+        writer_of(log).turn()
+    _, second = segments(tmp_path)  # it replaces all behind command 4 when it gets its name
+    assert all(each in second.read_bytes() for each in commands(64, 5))
+    assert held_by(tmp_path) == commands(64)
 
 
 def test_damage_in_an_older_segment_is_named(tmp_path: Path) -> None:
