@@ -122,7 +122,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "disk"
     folder.mkdir()
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=512k", "none", str(folder)],
+        tied(["mount", "-t", "tmpfs", "-o", "size=512k", "none", str(folder)]),
         capture_output=True,
         text=True,
         check=False,
@@ -133,7 +133,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         (folder / "filler").write_bytes(bytes(256 << 10))
         yield folder
     finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
+        subprocess.run(tied(["umount", "-l", str(folder)]), check=True)
 
 
 async def test_a_full_disk_refuses_and_goes_on_when_there_is_room(small_disk: Path) -> None:
