@@ -48,6 +48,7 @@ ALONE = (
     "gpubox",
     "localsgd",
     "localsgd_servers",
+    "log",
     "paddle",
     "quality",
     "soak",

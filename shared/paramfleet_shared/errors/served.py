@@ -9,6 +9,17 @@ from typing import Any
 from typing_extensions import override
 
 from paramfleet_shared.errors import ContractError, IntegrityError, UnavailableError
+from paramfleet_shared.errors.logs import (
+    CommandTooLargeError,
+    DiskFailingError,
+    DiskFullError,
+    LogBehindError,
+    LogClosedError,
+    LogDamagedError,
+    LogInUseError,
+    LogOfOtherJobError,
+    LogTermError,
+)
 from paramfleet_shared.errors.numbers import (
     BadWeightError,
     LearningRateRefusedError,
@@ -36,12 +47,21 @@ from paramfleet_shared.errors.totals import (
 __all__ = [
     "AnswerTooLargeError",
     "BadWeightError",
+    "CommandTooLargeError",
+    "DiskFailingError",
+    "DiskFullError",
     "ElasticModeError",
     "FencedError",
     "ForeignWriteError",
     "GeoRuleError",
     "KnownIdsGoneError",
     "LearningRateRefusedError",
+    "LogBehindError",
+    "LogClosedError",
+    "LogDamagedError",
+    "LogInUseError",
+    "LogOfOtherJobError",
+    "LogTermError",
     "ModeMismatchError",
     "NonFiniteGradientError",
     "NonFiniteValuesError",

@@ -1,0 +1,121 @@
+"""The folder of a log: its lock, the names of its files, and which of them there are.
+
+Files with other names are somebody else's: they are neither read nor removed.
+"""
+
+import contextlib
+import fcntl
+import os
+import re
+import stat
+from pathlib import Path
+from typing import NamedTuple
+
+from paramfleet_pserver.log.core.layout import MAX_SEGMENT_BYTES
+from paramfleet_shared.errors.logs import LogInUseError
+from paramfleet_shared.files.regular_files import read_regular
+
+__all__ = ["LogFolder", "SegmentFile"]
+
+_SEGMENT = re.compile(r"segment-(\d{16})\.log")
+_DRAFT = re.compile(r"segment-\d{16}\.draft")
+_LOCK_NAME = "log.lock"
+_LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
+
+
+class SegmentFile(NamedTuple):
+    """A file whose name is a segment's."""
+
+    number: int
+    path: Path
+
+    def content(self, most_bytes: int = MAX_SEGMENT_BYTES) -> bytes:
+        """Return its bytes, or so many of its beginning.
+
+        Raises:
+            OSError: if the system refuses.
+            ValueError: if it isn't a regular file.
+        """
+        return read_regular(self.path, most_bytes=most_bytes)
+
+
+class LogFolder:
+    """A folder that this process alone uses, until ``close`` or its end.
+
+    The lock passes on to a process that is forked from this one.
+
+    Args:
+        path: The folder; made if it is missing.
+
+    Raises:
+        LogInUseError: if somebody else has it.
+        OSError: if the system refuses.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._lock: int | None = os.open(path / _LOCK_NAME, _LOCK_FLAGS, 0o600)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = _holder(self._lock)
+            self.close()
+            if not isinstance(error, BlockingIOError):
+                raise
+            raise LogInUseError(path=str(path), holder=holder) from error
+        os.ftruncate(self._lock, 0)
+        with contextlib.suppress(OSError):  # a full disk: nobody will be told who has it
+            os.pwrite(self._lock, b"%d\n" % os.getpid(), 0)
+
+    def close(self) -> None:
+        """Let others use the folder."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def segment(self, number: int) -> Path:
+        """Return the name of a segment."""
+        return self.path / f"segment-{number:016d}.log"
+
+    def draft(self, number: int) -> Path:
+        """Return the name of a segment that is being made."""
+        return self.path / f"segment-{number:016d}.draft"
+
+    def segments(self) -> list[SegmentFile]:
+        """Return the segments that there are, in order.
+
+        Raises:
+            OSError: if the system refuses.
+        """
+        found = []
+        for path in self.path.iterdir():
+            name = _SEGMENT.fullmatch(path.name)
+            if name and stat.S_ISREG(path.lstat().st_mode):
+                found.append(SegmentFile(int(name[1]), path))
+        return sorted(found)
+
+    def highest_number(self) -> int:
+        """Return the greatest number that any name has, be it a file or not; 0 if none has.
+
+        Raises:
+            OSError: if the system refuses.
+        """
+        names = (_SEGMENT.fullmatch(path.name) for path in self.path.iterdir())
+        return max((int(name[1]) for name in names if name), default=0)
+
+    def remove_drafts(self) -> None:
+        """Remove what a process that was killed was about to make.
+
+        Raises:
+            OSError: if the system refuses.
+        """
+        for path in self.path.iterdir():
+            if _DRAFT.fullmatch(path.name) and stat.S_ISREG(path.lstat().st_mode):
+                path.unlink()
+
+
+def _holder(lock: int) -> int:
+    """Return the process id in a lock's file; 0 if there is none."""
+    text = os.pread(lock, 32, 0).strip()
+    return int(text) if text.isdigit() else 0

@@ -1,0 +1,142 @@
+"""Errors of the log that a pserver keeps on its disk; a part of ``served``."""
+
+from typing_extensions import override
+
+from paramfleet_shared.errors import ContractError, IntegrityError, UnavailableError
+
+__all__ = [
+    "CommandTooLargeError",
+    "DiskFailingError",
+    "DiskFullError",
+    "LogBehindError",
+    "LogClosedError",
+    "LogDamagedError",
+    "LogInUseError",
+    "LogOfOtherJobError",
+    "LogTermError",
+]
+
+
+class DiskFullError(UnavailableError):
+    """A pserver's disk has no room for its log; nothing was changed."""
+
+    code = "unavailable.disk_full"
+    path: str
+    """The log's folder."""
+    reason: str
+    """What the system said."""
+    sentence = (
+        "the log in {path} can't grow: {reason}; make room on that disk: the pserver tries "
+        "again by itself"
+    )
+
+
+class DiskFailingError(UnavailableError):
+    """A pserver's disk refuses its log; nothing was changed."""
+
+    code = "unavailable.disk_failing"
+    path: str
+    """The log's folder."""
+    reason: str
+    """What the system said."""
+    sentence = (
+        "the log in {path} can't be written: {reason}; see to that disk: the pserver tries "
+        "again by itself"
+    )
+
+
+class LogBehindError(UnavailableError):
+    """More commands wait for a pserver's disk than may; nothing was changed."""
+
+    code = "unavailable.log_behind"
+    path: str
+    """The log's folder."""
+    num_bytes: int
+    """Of the command that was to be added."""
+    waiting_bytes: int
+    """Of those that wait."""
+    limit_bytes: int
+    sentence = (
+        "the log in {path}: {waiting_bytes:,} bytes wait for the disk, and {limit_bytes:,} "
+        "may: try again soon; a disk that is always behind is too slow for this job"
+    )
+
+
+class LogDamagedError(IntegrityError):
+    """What was on the disk for certain can't be read any more."""
+
+    code = "integrity.log_damaged"
+    path: str
+    """The segment's file, or the log's folder where a segment is lacking."""
+    offset: int
+    """Bytes from the beginning of the file."""
+    position: int
+    """The first command that can't be read."""
+    reason: str
+    sentence = (
+        "{path} is damaged at byte {offset}, from command {position} on: {reason}; restore it, "
+        "or recover from another copy or a checkpoint"
+    )
+
+
+class LogInUseError(UnavailableError):
+    """Another process, or another part of this one, has the log open."""
+
+    code = "unavailable.log_in_use"
+    path: str
+    holder: int
+    """Process id; 0 if it can't be told."""
+
+    @override
+    def describe(self) -> str:
+        holder = f"process {self.holder}" if self.holder else "another process"
+        remedy = "end that one, or name another folder"
+        return f"the log in {self.path} is in use by {holder}: {remedy}"
+
+
+class LogOfOtherJobError(ContractError):
+    """A folder holds the log of another job; it is left as it is."""
+
+    code = "contract.log_of_other_job"
+    path: str
+    found: str
+    job: str
+    sentence = (
+        "{path} holds commands of job {found!r}, and not of {job!r}: name another folder, or "
+        "remove those files"
+    )
+
+
+class LogTermError(ContractError):
+    """A log is continued with a lower term than it holds; it is left as it is."""
+
+    code = "contract.log_term"
+    path: str
+    found: int
+    term: int
+    sentence = (
+        "the log in {path} holds commands of term {found}, and was to be continued with "
+        "{term}: read the registry again"
+    )
+
+
+class LogClosedError(UnavailableError):
+    """The log was closed before a command was durable, or before it came."""
+
+    code = "unavailable.log_closed"
+    path: str
+    position: int
+    """Durable position of the log."""
+    sentence = "the log in {path} is closed; commands up to {position} are on the disk"
+
+
+class CommandTooLargeError(ContractError):
+    """A command is larger than the log takes; it isn't logged."""
+
+    code = "contract.command_too_large"
+    num_bytes: int
+    limit_bytes: int
+    sentence = (
+        "a command has {num_bytes:,} bytes, and the log takes {limit_bytes:,}: send less at "
+        "a time"
+    )
