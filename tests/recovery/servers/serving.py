@@ -1,0 +1,113 @@
+"""A pserver's answers to the requests of workers."""
+
+from tests.recovery.cuts import Cuts
+from tests.recovery.defects import Defect
+from tests.recovery.groups.sync import SyncState
+from tests.recovery.protocol import (
+    Answer,
+    Command,
+    Kind,
+    Mode,
+    Outcome,
+    Progress,
+    Reply,
+    Request,
+)
+from tests.recovery.servers.copies import MemoryCopy
+from tests.recovery.servers.durability import durable_position
+from tests.recovery.world import World
+
+
+class Serving:
+    """Executes requests whose term is the owner's."""
+
+    def __init__(self, world: World, cuts: Cuts) -> None:
+        self._world = world
+        self._cuts = cuts
+
+    def requested(self, request: Request) -> None:
+        """Execute a request and answer it; what is parked isn't answered: it comes again."""
+        pserver = self._world.pservers[request.to]
+        copy = pserver.copies.get(request.group)
+        if not pserver.up:
+            return
+        checked = not self._world.lacks(Defect.NO_TERM_CHECK)
+        if copy is None or copy.role == "follower" or (checked and _another(copy, request)):
+            self._answer(request, copy, Outcome(error="moved"))
+        elif not (copy.fenced and checked):
+            self._serve(request, copy)
+
+    def _serve(self, request: Request, copy: MemoryCopy) -> None:
+        known = copy.state.incarnation(request.rank)
+        if request.incarnation < known:
+            return  # an older incarnation: nobody waits for the error
+        if request.kind is Kind.JOIN:
+            self._join(request, copy, known)
+        elif request.incarnation > known:
+            self._answer(request, copy, Outcome(error="unknown"))
+        elif request.kind is Kind.PULL:
+            self._pull(request, copy)
+        elif not self._held(request, copy):
+            self._change(request, copy)
+
+    def _join(self, request: Request, copy: MemoryCopy, known: int) -> None:
+        state = copy.state
+        if known < request.incarnation:
+            copy.execute(Command(Kind.JOIN, request.rank, request.incarnation))
+        step = state.next_step(request.rank) if isinstance(state, SyncState) else 0
+        self._answer(request, copy, Outcome(next_step=step))
+
+    def _pull(self, request: Request, copy: MemoryCopy) -> None:
+        state = copy.state
+        assert isinstance(state, SyncState)
+        value = state.value_at(request.version)
+        if value is not None:
+            self._answer(request, copy, Outcome(value=value))
+        elif request.version < state.version:
+            self._world.counts["versions_gone"] += 1
+
+    def _held(self, request: Request, copy: MemoryCopy) -> bool:
+        if copy.hold is None or request.sequence is None:
+            return False
+        limits = copy.hold.limits
+        return limits is None or request.sequence > limits.get(request.rank, 0)
+
+    def _change(self, request: Request, copy: MemoryCopy) -> None:
+        state, sequence = copy.state, request.sequence
+        assert sequence is not None
+        reply: Reply | None = None
+        if state.fresh(request.rank, sequence):
+            if isinstance(state, SyncState) and state.too_early(sequence):
+                return
+            reply = copy.execute(_command(request))
+        elif self._world.mode is Mode.GEO:
+            listen = Command(
+                Kind.LISTEN, request.rank, request.incarnation, acked=request.acked
+            )
+            reply = copy.execute(listen)
+        if copy.hold is not None and copy.hold.limits is not None:
+            self._cuts.try_image(request.group, copy)
+        self._answer(request, copy, Outcome(reply=reply))
+
+    def _answer(self, request: Request, copy: MemoryCopy | None, outcome: Outcome) -> None:
+        term, progress = request.term, Progress()
+        if copy is not None and copy.role != "follower" and not outcome.error:
+            upto = durable_position(self._world, request.group, request.to, copy)
+            durable = copy.state.durable(request.rank, copy.positions, upto)
+            term, progress = copy.term, Progress(copy.state.position, upto, durable)
+        self._world.send(Answer(request, term, outcome, progress))
+
+
+def _another(copy: MemoryCopy, request: Request) -> bool:
+    return copy.role != "owner" or copy.term != request.term
+
+
+def _command(request: Request) -> Command:
+    return Command(
+        request.kind,
+        request.rank,
+        request.incarnation,
+        request.sequence,
+        request.part,
+        request.acked,
+    )

@@ -1,0 +1,104 @@
+"""What each rule prevents happens when the rule is left out."""
+
+from typing import NamedTuple
+
+import pytest
+from tests.recovery.defects import Defect
+from tests.recovery.protocol import Durability, Mode
+from tests.recovery.run import Run
+from tests.recovery.world import ViolationError
+
+
+class Case(NamedTuple):
+    """A schedule in which a defect shows, and what is broken."""
+
+    mode: Mode
+    durability: Durability
+    seed: int
+    kind: str
+
+
+# A change of the model gives other schedules to all seeds: look for new ones with --break.
+CASES = {
+    Defect.ACKNOWLEDGED_IS_FORGOTTEN: [
+        Case(Mode.ASYNC, Durability.DISK, 1, "lost"),
+        Case(Mode.SYNC, Durability.DISK, 1, "sync"),
+    ],
+    Defect.SNAPSHOT_WITHOUT_WINDOWS: [
+        Case(Mode.ASYNC, Durability.DISK, 1, "claim"),
+        Case(Mode.ASYNC, Durability.BOTH, 1, "claim"),
+    ],
+    Defect.NO_TERM_CHECK: [
+        Case(Mode.ASYNC, Durability.DISK, 9, "claim"),
+        Case(Mode.ASYNC, Durability.BOTH, 21, "stuck"),
+    ],
+    Defect.GEO_NO_RESUME: [
+        Case(Mode.GEO, Durability.DISK, 6, "geo"),
+    ],
+    Defect.GEO_ACK_WITHOUT_TERM: [
+        Case(Mode.GEO, Durability.REPLICA, 55, "geo"),
+    ],
+    Defect.GEO_EARLY_REPLIES: [
+        Case(Mode.GEO, Durability.DISK, 3, "geo"),
+    ],
+    Defect.START_BEFORE_DURABLE: [
+        Case(Mode.GEO, Durability.BOTH, 7, "value"),
+        Case(Mode.ASYNC, Durability.BOTH, 8, "value"),
+    ],
+    Defect.END_BEFORE_DURABLE: [
+        Case(Mode.ASYNC, Durability.DISK, 1, "lost"),
+        Case(Mode.ASYNC, Durability.DISK, 3, "lost"),
+    ],
+    Defect.SYNC_NO_OLD_VERSIONS: [
+        Case(Mode.SYNC, Durability.DISK, 1, "stuck"),
+        Case(Mode.SYNC, Durability.BOTH, 2, "stuck"),
+    ],
+    Defect.SYNC_TOO_FAR_AHEAD: [
+        Case(Mode.SYNC, Durability.DISK, 3, "stuck"),
+        Case(Mode.SYNC, Durability.DISK, 16, "stuck"),
+    ],
+    Defect.MEMORY_IS_DURABLE: [
+        Case(Mode.ASYNC, Durability.DISK, 1, "claim"),
+        Case(Mode.ASYNC, Durability.REPLICA, 1, "claim"),
+    ],
+    Defect.DURABLE_AT_TAKEOVER: [
+        Case(Mode.ASYNC, Durability.REPLICA, 1, "stuck"),
+        Case(Mode.ASYNC, Durability.BOTH, 1, "claim"),
+    ],
+    Defect.REGISTERED_BEFORE_COUNTED: [
+        Case(Mode.ASYNC, Durability.BOTH, 1, "claim"),
+        Case(Mode.SYNC, Durability.BOTH, 1, "claim"),
+    ],
+    Defect.CUT_WITHOUT_HOLD: [
+        Case(Mode.GEO, Durability.REPLICA, 3, "cut"),
+        Case(Mode.ASYNC, Durability.DISK, 5, "cut"),
+    ],
+    Defect.HANDOVER_WITHOUT_TAIL: [
+        Case(Mode.SYNC, Durability.BOTH, 4, "stuck"),
+        Case(Mode.ASYNC, Durability.DISK, 5, "stuck"),
+    ],
+}
+
+
+def test_every_rule_has_a_schedule_that_needs_it() -> None:
+    assert set(CASES) == set(Defect)
+    assert all(CASES.values())
+
+
+@pytest.mark.parametrize(
+    ("defect", "case"), [(defect, case) for defect, cases in CASES.items() for case in cases]
+)
+def test_a_rule_that_is_left_out_is_missed(defect: Defect, case: Case) -> None:
+    run = Run(case.seed, case.mode, case.durability, frozenset({defect}))
+
+    with pytest.raises(ViolationError) as violation:
+        run.play()
+
+    assert violation.value.kind == case.kind
+
+
+@pytest.mark.parametrize(
+    "case", {case[:3]: case for cases in CASES.values() for case in cases}.values()
+)
+def test_the_same_schedule_with_all_rules_breaks_nothing(case: Case) -> None:
+    Run(case.seed, case.mode, case.durability, frozenset()).play()
