@@ -14,7 +14,7 @@ from tests.recovery.protocol import (
     first_value,
     rows_of,
 )
-from tests.recovery.workers.geo import GeoWorker
+from tests.recovery.workers.own_copy import OwnCopyWorker
 from tests.recovery.world import World, violated
 
 
@@ -37,7 +37,7 @@ def check_end(world: World) -> None:
         _check_all_there(world, table)
         _check_values(table)
     for worker in world.workers:
-        if isinstance(worker, GeoWorker):
+        if isinstance(worker, OwnCopyWorker):
             _check_progress(worker)
             _check_heard(worker, tables)
 
@@ -57,6 +57,12 @@ def _check_all_there(world: World, state: TableState) -> None:
         for entry in worker.entries
     }
     wanted |= {change[1:] for change in world.reported if change[0] == state.group}
+    for worker in world.workers:
+        for entry in worker.entries:
+            change = (worker.rank, worker.incarnation, entry.sequence)
+            part = state.parts.get(change, entry.parts[state.group])
+            if part != entry.parts[state.group]:
+                violated("payload", f"{change} of group {state.group} is {part}")
     if lost := wanted - set(state.applied):
         violated("lost", f"{sorted(lost)} of group {state.group}")
 
@@ -69,7 +75,7 @@ def _check_values(state: TableState) -> None:
         violated("value", f"first values of group {state.group}")
 
 
-def _check_progress(worker: GeoWorker) -> None:
+def _check_progress(worker: OwnCopyWorker) -> None:
     """A worker sent exactly what it made."""
     sent: Counter[int] = Counter()
     for entry in worker.entries:
@@ -77,13 +83,13 @@ def _check_progress(worker: GeoWorker) -> None:
             for part in entry.parts.values():
                 sent.update(part.deltas)
     if +sent != +worker.progress:
-        violated("geo", f"worker {worker.rank} sent other than it made")
+        violated("progress", f"worker {worker.rank} sent other than it made")
 
 
-def _check_heard(worker: GeoWorker, states: list[TableState]) -> None:
+def _check_heard(worker: OwnCopyWorker, states: list[TableState]) -> None:
     """A worker ends with the values of the groups."""
     for row in range(ROWS):
         served = states[row % len(GROUPS)].value(row)
         if worker.values(row) != (served, served):
             facts = f"worker {worker.rank} row {row}: {worker.values(row)}, not {served}"
-            violated("geo", facts)
+            violated("copy", facts)

@@ -12,6 +12,7 @@ class Defect(StrEnum):
     GEO_NO_RESUME = auto()
     GEO_ACK_WITHOUT_TERM = auto()
     GEO_EARLY_REPLIES = auto()
+    LOCALSGD_NEW_DELTA = auto()
     START_BEFORE_DURABLE = auto()
     END_BEFORE_DURABLE = auto()
     SYNC_NO_OLD_VERSIONS = auto()
@@ -34,6 +35,7 @@ MEANINGS = {
         "acknowledged replies carry no term, and entries keep the number they had at first"
     ),
     Defect.GEO_EARLY_REPLIES: "a worker takes in replies to exchanges that aren't its newest",
+    Defect.LOCALSGD_NEW_DELTA: "a change is sent again with a delta that is taken anew",
     Defect.START_BEFORE_DURABLE: (
         "training starts when the first values are acknowledged, not durable"
     ),

@@ -23,6 +23,7 @@ class Mode(StrEnum):
     ASYNC = "async"
     SYNC = "sync"
     GEO = "geo"
+    LOCALSGD = "localsgd"
 
 
 class Durability(StrEnum):
@@ -83,11 +84,11 @@ class Command(NamedTuple):
 
 @dataclass(frozen=True)
 class Reply:
-    """Rows that a GEO worker hasn't received, as far as they fit."""
+    """Values of rows: in GEO those that a worker hasn't received, as far as they fit."""
 
-    batch: Acked
     rows: Mapping[int, int]
-    more: bool
+    batch: Acked = NOTHING_ACKED
+    more: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

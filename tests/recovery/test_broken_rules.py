@@ -33,13 +33,17 @@ CASES = {
         Case(Mode.ASYNC, Durability.BOTH, 21, "stuck"),
     ],
     Defect.GEO_NO_RESUME: [
-        Case(Mode.GEO, Durability.DISK, 6, "geo"),
+        Case(Mode.GEO, Durability.DISK, 6, "copy"),
     ],
     Defect.GEO_ACK_WITHOUT_TERM: [
-        Case(Mode.GEO, Durability.REPLICA, 55, "geo"),
+        Case(Mode.GEO, Durability.REPLICA, 55, "copy"),
     ],
     Defect.GEO_EARLY_REPLIES: [
-        Case(Mode.GEO, Durability.DISK, 3, "geo"),
+        Case(Mode.GEO, Durability.DISK, 3, "copy"),
+    ],
+    Defect.LOCALSGD_NEW_DELTA: [
+        Case(Mode.LOCALSGD, Durability.REPLICA, 11, "payload"),
+        Case(Mode.LOCALSGD, Durability.BOTH, 16, "payload"),
     ],
     Defect.START_BEFORE_DURABLE: [
         Case(Mode.GEO, Durability.BOTH, 7, "value"),

@@ -93,7 +93,7 @@ class GeoState(TableState):
             recorder.acknowledge(command.acked.batch)
         rows = recorder.next_rows()
         return Reply(
-            Acked(self.term, recorder.batch),
             {row: self.value(row) for row in rows},
+            Acked(self.term, recorder.batch),
             more=len(recorder.waiting) > len(rows),
         )

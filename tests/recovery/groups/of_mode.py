@@ -2,6 +2,7 @@
 
 from tests.recovery.defects import Defect
 from tests.recovery.groups.geo import GeoState
+from tests.recovery.groups.localsgd import LocalSgdState
 from tests.recovery.groups.state import GroupState
 from tests.recovery.groups.sync import SyncState
 from tests.recovery.groups.tables import TableState
@@ -18,3 +19,5 @@ def new_state(mode: Mode, group: int, defects: frozenset[Defect]) -> GroupState:
             return SyncState(group, kept=kept)
         case Mode.GEO:
             return GeoState(group)
+        case Mode.LOCALSGD:
+            return LocalSgdState(group)

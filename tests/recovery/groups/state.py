@@ -4,7 +4,7 @@ import copy
 from collections import Counter
 from typing import Self
 
-from tests.recovery.protocol import Command, Kind, Reply
+from tests.recovery.protocol import Command, Kind, Part, Reply
 
 
 class Window:
@@ -22,7 +22,7 @@ class Window:
 class GroupState:
     """What a snapshot holds. ``apply`` alone changes it.
 
-    ``applied`` is for the checks: no decision of the protocol reads it.
+    ``applied`` and ``parts`` are for the checks: no decision of the protocol reads them.
     """
 
     def __init__(self, group: int) -> None:
@@ -31,12 +31,14 @@ class GroupState:
         self.term = 0
         self.windows: dict[int, Window] = {}
         self.applied: Counter[tuple[int, int, int]] = Counter()
+        self.parts: dict[tuple[int, int, int], Part] = {}
 
     def copied(self) -> Self:
         """Return a copy that shares nothing which changes."""
         image = copy.copy(self)
         image.windows = {rank: window.copied() for rank, window in self.windows.items()}
         image.applied = self.applied.copy()
+        image.parts = dict(self.parts)
         return image
 
     def fresh(self, rank: int, sequence: int) -> bool:
@@ -76,7 +78,9 @@ class GroupState:
             return None
         if command.sequence is not None:
             self.windows[command.rank].seen.add(command.sequence)
-            self.applied[self.name_of(command.rank, command.incarnation, command.sequence)] += 1
+            change = self.name_of(command.rank, command.incarnation, command.sequence)
+            self.applied[change] += 1
+            self.parts[change] = command.part
         return self._execute(command)
 
     def name_of(self, rank: int, incarnation: int, sequence: int) -> tuple[int, int, int]:

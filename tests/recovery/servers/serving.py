@@ -2,6 +2,7 @@
 
 from tests.recovery.cuts import Cuts
 from tests.recovery.defects import Defect
+from tests.recovery.groups.localsgd import LocalSgdState
 from tests.recovery.groups.sync import SyncState
 from tests.recovery.protocol import (
     Answer,
@@ -80,6 +81,8 @@ class Serving:
             if isinstance(state, SyncState) and state.too_early(sequence):
                 return
             reply = copy.execute(_command(request))
+        elif isinstance(state, LocalSgdState):
+            reply = state.whole()
         elif self._world.mode is Mode.GEO:
             listen = Command(
                 Kind.LISTEN, request.rank, request.incarnation, acked=request.acked

@@ -2,6 +2,7 @@
 
 from tests.recovery.protocol import STEPS, Mode
 from tests.recovery.workers.geo import GeoWorker
+from tests.recovery.workers.localsgd import LocalSgdWorker
 from tests.recovery.workers.sync import SyncWorker
 from tests.recovery.workers.tables import AsyncWorker
 from tests.recovery.workers.worker import Worker
@@ -11,6 +12,7 @@ OF_MODE: dict[Mode, type[Worker]] = {
     Mode.ASYNC: AsyncWorker,
     Mode.SYNC: SyncWorker,
     Mode.GEO: GeoWorker,
+    Mode.LOCALSGD: LocalSgdWorker,
 }
 
 
