@@ -13,6 +13,9 @@ class Defect(StrEnum):
     GEO_ACK_WITHOUT_TERM = auto()
     GEO_EARLY_REPLIES = auto()
     LOCALSGD_NEW_DELTA = auto()
+    GATE_GAP = auto()
+    STALE_PULLS = auto()
+    NO_FENCES = auto()
     START_BEFORE_DURABLE = auto()
     END_BEFORE_DURABLE = auto()
     SYNC_NO_OLD_VERSIONS = auto()
@@ -36,6 +39,9 @@ MEANINGS = {
     ),
     Defect.GEO_EARLY_REPLIES: "a worker takes in replies to exchanges that aren't its newest",
     Defect.LOCALSGD_NEW_DELTA: "a change is sent again with a delta that is taken anew",
+    Defect.GATE_GAP: "a worker's first push doesn't finish the steps before it",
+    Defect.STALE_PULLS: "a worker pulls where a change that was acknowledged is lost",
+    Defect.NO_FENCES: "a new owner doesn't read the incarnations of the registry",
     Defect.START_BEFORE_DURABLE: (
         "training starts when the first values are acknowledged, not durable"
     ),

@@ -49,7 +49,7 @@ class Faults:
             pserver.incarnation += 1
 
     def kill_worker(self) -> None:
-        """Kill a worker; its next incarnation begins at once."""
+        """Kill a worker, or believe it dead; its next incarnation begins at once."""
         world = self._world
         worker = world.random.choice(world.workers)
         if any(each.done or not each.may_die for each in world.workers):
@@ -57,6 +57,8 @@ class Faults:
         if not world.spend_fault():
             return
         world.dead.append(worker)
+        if world.random.random() < 0.5:
+            world.believed_dead.append(worker)
         rank = worker.rank
         world.incarnations[rank] += 1
         sync = world.mode is Mode.SYNC

@@ -12,6 +12,7 @@ ROWS = 10  # ids of the whole table; a row belongs to group ``row % 2``
 KEPT_STEPS = 2  # how many undurable steps a sync worker may have
 STEPS = 7  # of each worker
 OUTBOX_ENTRIES = 6
+LEAD = 2  # steps by which a worker in async may lead the slowest other
 IN_FLIGHT = 3
 FIRST_ASSIGNED = 1000
 MODULUS = (1 << 61) - 1
@@ -46,6 +47,8 @@ class Kind(StrEnum):
     TERM = "term"
     JOIN = "join"
     PULL = "pull"
+    LEAVE = "leave"
+    FENCE = "fence"
 
 
 class Acked(NamedTuple):
@@ -60,11 +63,16 @@ NOTHING_ACKED = Acked(None, 0)
 
 @dataclass(frozen=True)
 class Part:
-    """What one group receives of a change."""
+    """What one group receives of a change.
+
+    In async it finishes the steps from ``first`` to ``step``.
+    """
 
     deltas: Mapping[int, int] = field(default_factory=dict)
     gradient: int = 0
     heard: tuple[int, ...] = ()
+    first: int = 0
+    step: int = -1
 
 
 EMPTY = Part()
@@ -93,7 +101,10 @@ class Reply:
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What a worker asks of one group."""
+    """What a worker asks of one group.
+
+    A pull names its step; ``expected``, for the checks, are the sequences that it must see.
+    """
 
     group: int
     to: int
@@ -102,7 +113,8 @@ class Request:
     incarnation: int
     kind: Kind
     sequence: int | None = None
-    version: int = 0
+    step: int = 0
+    expected: frozenset[int] = frozenset()
     part: Part = EMPTY
     acked: Acked = NOTHING_ACKED
 
@@ -114,6 +126,7 @@ class Outcome:
     error: Literal["", "moved", "unknown"] = ""
     next_step: int = 0
     value: int = 0
+    unseen: frozenset[int] = frozenset()
     reply: Reply | None = None
 
 

@@ -89,7 +89,9 @@ class Run:
         }
 
     def _work(self) -> None:
-        worker = self.world.random.choice(self.world.workers)
+        world = self.world
+        old = [] if world.quiet else world.believed_dead
+        worker = world.random.choice([*world.workers, *old])
         if not worker.done:
             worker.work()
 
@@ -113,7 +115,9 @@ class Run:
             case Request():
                 self._serving.requested(message)
             case Answer():
-                self.world.workers[message.request.rank].answered(message)
+                for worker in (*self.world.workers, *self.world.believed_dead):
+                    if worker.rank == message.request.rank:
+                        worker.answered(message)
             case Append():
                 self._logs.append(message)
             case Appended():

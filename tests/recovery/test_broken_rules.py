@@ -22,39 +22,45 @@ class Case(NamedTuple):
 CASES = {
     Defect.ACKNOWLEDGED_IS_FORGOTTEN: [
         Case(Mode.ASYNC, Durability.DISK, 1, "lost"),
-        Case(Mode.SYNC, Durability.DISK, 1, "sync"),
     ],
     Defect.SNAPSHOT_WITHOUT_WINDOWS: [
-        Case(Mode.ASYNC, Durability.DISK, 1, "claim"),
-        Case(Mode.ASYNC, Durability.BOTH, 1, "claim"),
+        Case(Mode.ASYNC, Durability.DISK, 1, "doubled"),
     ],
     Defect.NO_TERM_CHECK: [
-        Case(Mode.ASYNC, Durability.DISK, 9, "claim"),
-        Case(Mode.ASYNC, Durability.BOTH, 21, "stuck"),
+        Case(Mode.ASYNC, Durability.DISK, 9, "lost"),
     ],
     Defect.GEO_NO_RESUME: [
-        Case(Mode.GEO, Durability.DISK, 6, "copy"),
+        Case(Mode.GEO, Durability.DISK, 134, "copy"),
     ],
     Defect.GEO_ACK_WITHOUT_TERM: [
-        Case(Mode.GEO, Durability.REPLICA, 55, "copy"),
+        Case(Mode.GEO, Durability.BOTH, 65, "copy"),
+        Case(Mode.GEO, Durability.REPLICA, 74, "copy"),
     ],
     Defect.GEO_EARLY_REPLIES: [
-        Case(Mode.GEO, Durability.DISK, 3, "copy"),
+        Case(Mode.GEO, Durability.REPLICA, 76, "copy"),
+        Case(Mode.GEO, Durability.REPLICA, 77, "copy"),
     ],
     Defect.LOCALSGD_NEW_DELTA: [
         Case(Mode.LOCALSGD, Durability.REPLICA, 11, "payload"),
-        Case(Mode.LOCALSGD, Durability.BOTH, 16, "payload"),
+    ],
+    Defect.GATE_GAP: [
+        Case(Mode.ASYNC, Durability.DISK, 89, "stuck"),
+        Case(Mode.ASYNC, Durability.REPLICA, 79, "stuck"),
+    ],
+    Defect.STALE_PULLS: [
+        Case(Mode.ASYNC, Durability.REPLICA, 25, "own_writes"),
+    ],
+    Defect.NO_FENCES: [
+        Case(Mode.LOCALSGD, Durability.BOTH, 11, "fenced"),
     ],
     Defect.START_BEFORE_DURABLE: [
         Case(Mode.GEO, Durability.BOTH, 7, "value"),
-        Case(Mode.ASYNC, Durability.BOTH, 8, "value"),
     ],
     Defect.END_BEFORE_DURABLE: [
         Case(Mode.ASYNC, Durability.DISK, 1, "lost"),
         Case(Mode.ASYNC, Durability.DISK, 3, "lost"),
     ],
     Defect.SYNC_NO_OLD_VERSIONS: [
-        Case(Mode.SYNC, Durability.DISK, 1, "stuck"),
         Case(Mode.SYNC, Durability.BOTH, 2, "stuck"),
     ],
     Defect.SYNC_TOO_FAR_AHEAD: [
@@ -66,7 +72,7 @@ CASES = {
         Case(Mode.ASYNC, Durability.REPLICA, 1, "claim"),
     ],
     Defect.DURABLE_AT_TAKEOVER: [
-        Case(Mode.ASYNC, Durability.REPLICA, 1, "stuck"),
+        Case(Mode.ASYNC, Durability.REPLICA, 1, "claim"),
         Case(Mode.ASYNC, Durability.BOTH, 1, "claim"),
     ],
     Defect.REGISTERED_BEFORE_COUNTED: [
@@ -79,7 +85,6 @@ CASES = {
     ],
     Defect.HANDOVER_WITHOUT_TAIL: [
         Case(Mode.SYNC, Durability.BOTH, 4, "stuck"),
-        Case(Mode.ASYNC, Durability.DISK, 5, "stuck"),
     ],
 }
 

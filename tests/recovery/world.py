@@ -64,6 +64,7 @@ class World:
         self.incarnations = dict.fromkeys(range(WORKERS), 1)
         self.workers: list[Worker] = []
         self.dead: list[Worker] = []
+        self.believed_dead: list[Worker] = []  # they run on until the quiet end
         self.messages: list[Message] = []
         self.reported: set[tuple[int, int, int, int]] = set()
         self.counts: Counter[str] = Counter()

@@ -30,6 +30,7 @@ class GroupState:
         self.position = 0
         self.term = 0
         self.windows: dict[int, Window] = {}
+        self.fences: dict[int, int] = {}  # rank to its oldest incarnation that isn't refused
         self.applied: Counter[tuple[int, int, int]] = Counter()
         self.parts: dict[tuple[int, int, int], Part] = {}
 
@@ -37,6 +38,7 @@ class GroupState:
         """Return a copy that shares nothing which changes."""
         image = copy.copy(self)
         image.windows = {rank: window.copied() for rank, window in self.windows.items()}
+        image.fences = dict(self.fences)
         image.applied = self.applied.copy()
         image.parts = dict(self.parts)
         return image
@@ -70,6 +72,9 @@ class GroupState:
         if command.kind is Kind.TERM:
             self.term = command.term
             self._begin_term()
+            return None
+        if command.kind is Kind.FENCE:
+            self.fences[command.rank] = command.incarnation
             return None
         if command.kind is Kind.JOIN:
             window = self.windows.get(command.rank)

@@ -39,8 +39,17 @@ class Owners:
             pserver.copies[group] = copy
         if copy is not None and copy.term < entry.term:
             copy.role = "owner"
+            self._fence(copy)
             _begin_term(copy, entry.term)
             self._world.counts["terms"] += 1
+
+    def _fence(self, copy: MemoryCopy) -> None:
+        """Refuse incarnations that the registry knows to be replaced; a join may be lost."""
+        if self._world.lacks(Defect.NO_FENCES):
+            return
+        for rank, incarnation in self._world.incarnations.items():
+            if copy.state.fences.get(rank, 0) < incarnation:
+                copy.execute(Command(Kind.FENCE, rank, incarnation))
 
     def _stop(self, pserver: Pserver, group: int, entry: Ownership) -> None:
         copy = pserver.copies.get(group)

@@ -4,6 +4,8 @@ from tests.recovery.cuts import Cuts
 from tests.recovery.defects import Defect
 from tests.recovery.groups.localsgd import LocalSgdState
 from tests.recovery.groups.sync import SyncState
+from tests.recovery.groups.tables import TableState
+from tests.recovery.history import History
 from tests.recovery.protocol import (
     Answer,
     Command,
@@ -24,6 +26,7 @@ class Serving:
 
     def __init__(self, world: World, cuts: Cuts) -> None:
         self._world = world
+        self._history = History(world)
         self._cuts = cuts
 
     def requested(self, request: Request) -> None:
@@ -40,7 +43,7 @@ class Serving:
 
     def _serve(self, request: Request, copy: MemoryCopy) -> None:
         known = copy.state.incarnation(request.rank)
-        if request.incarnation < known:
+        if request.incarnation < max(known, copy.state.fences.get(request.rank, 0)):
             return  # an older incarnation: nobody waits for the error
         if request.kind is Kind.JOIN:
             self._join(request, copy, known)
@@ -55,17 +58,27 @@ class Serving:
         state = copy.state
         if known < request.incarnation:
             copy.execute(Command(Kind.JOIN, request.rank, request.incarnation))
-        step = state.next_step(request.rank) if isinstance(state, SyncState) else 0
+            if self._world.owner(request.group) is copy:
+                self._history.joined(request)
+        step = 0
+        if isinstance(state, SyncState):
+            step = state.next_step(request.rank)
+        elif isinstance(state, TableState):
+            step = state.gate.next_step(request.rank)
         self._answer(request, copy, Outcome(next_step=step))
 
     def _pull(self, request: Request, copy: MemoryCopy) -> None:
+        """Answer a pull, or park it until its step may begin."""
         state = copy.state
-        assert isinstance(state, SyncState)
-        value = state.value_at(request.version)
-        if value is not None:
-            self._answer(request, copy, Outcome(value=value))
-        elif request.version < state.version:
-            self._world.counts["versions_gone"] += 1
+        if isinstance(state, SyncState):
+            value = state.value_at(request.step)
+            if value is not None:
+                self._answer(request, copy, Outcome(value=value))
+        elif isinstance(state, TableState) and state.gate.admits(request.rank, request.step):
+            if self._world.owner(request.group) is copy:
+                self._history.admitted(request)
+            seen = state.windows[request.rank].seen
+            self._answer(request, copy, Outcome(unseen=request.expected - seen))
 
     def _held(self, request: Request, copy: MemoryCopy) -> bool:
         if copy.hold is None or request.sequence is None:
@@ -81,6 +94,7 @@ class Serving:
             if isinstance(state, SyncState) and state.too_early(sequence):
                 return
             reply = copy.execute(_command(request))
+            self._history.executed(request, acts=self._world.owner(request.group) is copy)
         elif isinstance(state, LocalSgdState):
             reply = state.whole()
         elif self._world.mode is Mode.GEO:

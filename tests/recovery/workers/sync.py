@@ -30,12 +30,12 @@ class SyncWorker(Worker):
     @override
     def _pull(self, group: int) -> None:
         if self.step is not None:
-            self.world.send(self._request(group, Kind.PULL, version=self.step))
+            self.world.send(self._request(group, Kind.PULL, step=self.step))
 
     @override
     def _pull_answered(self, answer: Answer) -> None:
         self._learn_durable(answer)
-        if answer.request.version == self.step:
+        if answer.request.step == self.step:
             self._values[answer.request.group] = answer.outcome.value
 
     @override

@@ -31,6 +31,7 @@ class Entry:
     first_acked: Mapping[int, Acked]
     acknowledged: set[int] = field(default_factory=set)
     durable: set[int] = field(default_factory=set)
+    ever_acknowledged: set[int] = field(default_factory=set)
 
     def answered(self, group: int) -> bool:
         """Return whether a group needn't be sent the change again."""
@@ -167,7 +168,8 @@ class Worker:
         kind: Kind,
         *,
         sequence: int | None = None,
-        version: int = 0,
+        step: int = 0,
+        expected: frozenset[int] = frozenset(),
         part: Part = EMPTY,
         acked: Acked = NOTHING_ACKED,
     ) -> Request:
@@ -180,7 +182,8 @@ class Worker:
             incarnation=self.incarnation,
             kind=kind,
             sequence=sequence,
-            version=version,
+            step=step,
+            expected=expected,
             part=part,
             acked=acked,
         )
@@ -204,6 +207,7 @@ class Worker:
             if request.group not in entry.acknowledged:
                 self._reply_answered(answer, entry)
             entry.acknowledged.add(request.group)
+            entry.ever_acknowledged.add(request.group)
         self._forget_durable(request.group, answer.progress.durable)
         self._progress_answered(answer)
 
@@ -230,6 +234,9 @@ class Worker:
     def _lacks(self, group: int, name: CopyName, sequence: int) -> bool:
         if name.medium == "disk":
             state = self.world.pservers[name.pserver].disks[group].load()
-            return state.fresh(self.rank, sequence)
-        copy = self.world.copy_at(group, name.pserver, name.incarnation)
-        return copy is not None and copy.state.fresh(self.rank, sequence)
+        else:
+            copy = self.world.copy_at(group, name.pserver, name.incarnation)
+            if copy is None:
+                return False
+            state = copy.state
+        return state.name_of(self.rank, self.incarnation, sequence) not in state.applied
