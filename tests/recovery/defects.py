@@ -16,6 +16,12 @@ class Defect(StrEnum):
     GATE_GAP = auto()
     STALE_PULLS = auto()
     NO_FENCES = auto()
+    REFUSAL_TAKES_SEQUENCE = auto()
+    NO_VOID = auto()
+    VOID_WITHOUT_STEPS = auto()
+    WRITTEN_IS_DURABLE = auto()
+    TORN_RECORD_IS_READ = auto()
+    FAILED_WRITE_IS_SKIPPED = auto()
     START_BEFORE_DURABLE = auto()
     END_BEFORE_DURABLE = auto()
     SYNC_NO_OLD_VERSIONS = auto()
@@ -42,6 +48,12 @@ MEANINGS = {
     Defect.GATE_GAP: "a worker's first push doesn't finish the steps before it",
     Defect.STALE_PULLS: "a worker pulls where a change that was acknowledged is lost",
     Defect.NO_FENCES: "a new owner doesn't read the incarnations of the registry",
+    Defect.REFUSAL_TAKES_SEQUENCE: "a refused change is in the window",
+    Defect.NO_VOID: "a worker gives up a refused change without voiding it",
+    Defect.VOID_WITHOUT_STEPS: "voiding a push doesn't finish its steps",
+    Defect.WRITTEN_IS_DURABLE: "what was written counts before it was synced",
+    Defect.TORN_RECORD_IS_READ: "a record that a crash cut in two is executed",
+    Defect.FAILED_WRITE_IS_SKIPPED: "what a full disk didn't take isn't written again",
     Defect.START_BEFORE_DURABLE: (
         "training starts when the first values are acknowledged, not durable"
     ),

@@ -1,5 +1,6 @@
 """What dies, and what is started again; no more than the protocol promises to survive."""
 
+from tests.recovery.defects import Defect
 from tests.recovery.protocol import GROUPS, PSERVERS, STEPS, Mode
 from tests.recovery.servers.copies import CopyName
 from tests.recovery.workers.of_mode import new_worker
@@ -24,6 +25,10 @@ class Faults:
             world.faults_left += 1
             return False
         pserver.up, pserver.copies = False, {}
+        keeps_torn = world.lacks(Defect.TORN_RECORD_IS_READ)
+        for disk in pserver.disks.values():
+            survivors = world.random.randint(0, len(disk.log) - disk.synced)
+            disk.tear(survivors, keeps_torn=keeps_torn)
         world.counts["crashes"] += 1
         return True
 
@@ -40,6 +45,16 @@ class Faults:
             return True
         copy = self._world.copy_at(group, name.pserver, name.incarnation)
         return name.pserver != index and copy is not None
+
+    def fill_disk(self) -> None:
+        """Let a disk be full, or have room again."""
+        world = self._world
+        full = [pserver for pserver in world.pservers if pserver.disk_full]
+        if full:
+            world.random.choice(full).disk_full = False
+        elif world.on_disk and world.spend_fault():
+            world.random.choice(world.pservers).disk_full = True
+            world.counts["full_disks"] += 1
 
     def restart(self) -> None:
         """Start a pserver again, with an empty memory."""

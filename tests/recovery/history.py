@@ -27,7 +27,7 @@ class History:
         if acts and request.incarnation < newest and self._world.mode is not Mode.SYNC:
             facts = f"{request.rank}:{request.incarnation} changed group {request.group}"
             violated("fenced", facts)
-        if request.kind is Kind.PUSH:
+        if request.kind in {Kind.PUSH, Kind.VOID}:
             name = request.group, request.rank, request.incarnation
             self._finished.setdefault(name, set()).add(request.part.step)
 

@@ -48,6 +48,7 @@ class Kind(StrEnum):
     JOIN = "join"
     PULL = "pull"
     LEAVE = "leave"
+    VOID = "void"
     FENCE = "fence"
 
 
@@ -119,11 +120,14 @@ class Request:
     acked: Acked = NOTHING_ACKED
 
 
+Error = Literal["", "moved", "unknown", "refused", "disk full"]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
     """What an answer says beside how far the worker's changes are durable."""
 
-    error: Literal["", "moved", "unknown"] = ""
+    error: Error = ""
     next_step: int = 0
     value: int = 0
     unseen: frozenset[int] = frozenset()

@@ -28,7 +28,7 @@ from tests.recovery.workers.of_mode import new_worker
 from tests.recovery.world import World, violated
 
 EVENTS = 12_000  # a run that needs more doesn't end
-FAULTY_EVENTS = 1_500
+FAULTY_EVENTS = 2_000
 FEWEST_EVENTS = 200
 MOST_MESSAGES = 24
 
@@ -71,8 +71,8 @@ class Run:
         establishing, owners = Establishing(self.world), Owners(self.world)
         faults = Faults(self.world)
         return {
-            self._deliver: 30,
-            self._work: 14,
+            self._deliver: 50,
+            self._work: 26,
             self._logs.write: 5,
             self._logs.ship: 6,
             owners.learn: 3,
@@ -81,6 +81,7 @@ class Run:
             faults.restart: 1.5,
             self._logs.snapshot: 1,
             faults.crash: 0.5,
+            faults.fill_disk: 0.3,
             owners.take_over: 0.35,
             owners.hand_over: 1.5,
             faults.kill_worker: 0.12,

@@ -45,6 +45,9 @@ class TableState(GroupState):
         elif command.kind is Kind.PUSH:
             self._add(command.part)
             self.gate.finish(command.rank, command.part.first, command.part.step)
+        elif command.kind is Kind.VOID:
+            if command.part.step >= 0:
+                self.gate.finish(command.rank, command.part.first, command.part.step)
         elif command.kind is Kind.LEAVE:
             self.gate.leave(command.rank)
         return None

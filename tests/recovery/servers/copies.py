@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from tests.recovery.groups.state import GroupState
-from tests.recovery.protocol import Command, Reply
+from tests.recovery.protocol import EMPTY, Command, Reply
 
 
 class CopyName(NamedTuple):
@@ -17,21 +17,43 @@ class CopyName(NamedTuple):
 
 
 class DiskCopy:
-    """A snapshot, and the log behind it."""
+    """A snapshot, and the log behind it; ``synced`` commands of the log survive a crash."""
 
     def __init__(self, state: GroupState) -> None:
         self.snapshot = state.copied()
         self.log: list[Command] = []
+        self.synced = 0
 
     @property
     def position(self) -> int:
-        """Return how many commands of the group the disk holds."""
+        """Return how many commands of the group are sure to survive."""
+        return self.snapshot.position + self.synced
+
+    @property
+    def written_position(self) -> int:
+        """Return how many commands of the group were written."""
         return self.snapshot.position + len(self.log)
 
+    def replace(self, image: GroupState) -> None:
+        """Begin anew with a snapshot."""
+        self.snapshot, self.log, self.synced = image, [], 0
+
+    def sync(self) -> None:
+        """Make what was written survive."""
+        self.synced = len(self.log)
+
+    def tear(self, survivors: int, *, keeps_torn: bool) -> None:
+        """Lose what wasn't synced, but for some whole records; the next one is cut in two."""
+        tail = self.log[self.synced :]
+        del self.log[self.synced + survivors :]
+        if keeps_torn and survivors < len(tail):
+            self.log.append(tail[survivors]._replace(part=EMPTY))
+        self.sync()  # the next process does, before it reads
+
     def load(self) -> GroupState:
-        """Return the state that the disk holds."""
+        """Return the state that is sure to survive."""
         state = self.snapshot.copied()
-        for command in self.log:
+        for command in self.log[: self.synced]:
             state.apply(command)
         return state
 
@@ -115,6 +137,7 @@ class Pserver:
         self.incarnation = 1
         self.copies: dict[int, MemoryCopy] = {}
         self.disks: dict[int, DiskCopy] = {}
+        self.disk_full = False
 
     def is_up_as(self, incarnation: int) -> bool:
         """Return whether this incarnation of the process runs."""

@@ -21,7 +21,9 @@ def durable_position(world: World, group: int, index: int, copy: MemoryCopy) -> 
     positions = []
     for name in copy.counted:
         if name.medium == "disk":
-            positions.append(world.pservers[index].disks[group].position)
+            disk = world.pservers[index].disks[group]
+            early = world.lacks(Defect.WRITTEN_IS_DURABLE)
+            positions.append(disk.written_position if early else disk.position)
         else:
             follower = copy.followers.get(name.pserver)
             positions.append(-1 if follower is None else follower.position)

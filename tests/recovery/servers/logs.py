@@ -2,9 +2,12 @@
 
 from tests.recovery.defects import Defect
 from tests.recovery.groups.state import Window
-from tests.recovery.protocol import Append, Appended
+from tests.recovery.protocol import Append, Appended, Command, Kind
 from tests.recovery.servers.copies import MemoryCopy
 from tests.recovery.world import World
+
+SYNCED = 0.6  # of the writes, at once; others with a later one
+NO_EFFECT = Command(Kind.FENCE)
 
 
 class Logs:
@@ -23,9 +26,15 @@ class Logs:
             disk = pserver.disks.get(group)
             if disk is None or self._is_frozen(copy):
                 continue
-            missing = copy.log_from(disk.position)
+            missing = copy.log_from(disk.written_position)
+            if pserver.disk_full:
+                if world.lacks(Defect.FAILED_WRITE_IS_SKIPPED):
+                    disk.log += [_without_change(command) for command in missing]
+                continue
             count = len(missing) if world.quiet else world.random.randint(0, len(missing))
             disk.log += missing[:count]
+            if world.quiet or world.random.random() < SYNCED:
+                disk.sync()
 
     def _is_frozen(self, copy: MemoryCopy) -> bool:
         return copy.role == "stale" and not self._world.lacks(Defect.NO_TERM_CHECK)
@@ -38,13 +47,13 @@ class Logs:
             return
         group = world.random.choice(list(pserver.copies))
         copy, disk = pserver.copies[group], pserver.disks.get(group)
-        if disk is None or copy.role == "stale":
+        if disk is None or copy.role == "stale" or pserver.disk_full:
             return
         image = copy.state.copied()
         if world.lacks(Defect.SNAPSHOT_WITHOUT_WINDOWS):
             incarnations = image.incarnations().items()
             image.windows = {rank: Window(each, set()) for rank, each in incarnations}
-        disk.snapshot, disk.log = image, []
+        disk.replace(image)
         followed = [follower.position for follower in copy.followers.values()]
         copy.drop_log(min([copy.state.position, *followed]))
 
@@ -101,3 +110,7 @@ class Logs:
         same = copy.role == "owner" and copy.term == message.term
         if same and follower is not None and follower.incarnation == message.incarnation:
             follower.position = max(follower.position, message.position)
+
+
+def _without_change(command: Command) -> Command:
+    return command if command.sequence is None else NO_EFFECT

@@ -7,8 +7,10 @@ from tests.recovery.groups.sync import SyncState
 from tests.recovery.groups.tables import TableState
 from tests.recovery.history import History
 from tests.recovery.protocol import (
+    EMPTY,
     Answer,
     Command,
+    Error,
     Kind,
     Mode,
     Outcome,
@@ -19,6 +21,8 @@ from tests.recovery.protocol import (
 from tests.recovery.servers.copies import MemoryCopy
 from tests.recovery.servers.durability import durable_position
 from tests.recovery.world import World
+
+REFUSED = 0.1  # of the pushes, as when a table has no room
 
 
 class Serving:
@@ -91,6 +95,9 @@ class Serving:
         assert sequence is not None
         reply: Reply | None = None
         if state.fresh(request.rank, sequence):
+            if error := self._refusal(request, copy):
+                self._answer(request, copy, Outcome(error=error))
+                return
             if isinstance(state, SyncState) and state.too_early(sequence):
                 return
             reply = copy.execute(_command(request))
@@ -105,6 +112,18 @@ class Serving:
         if copy.hold is not None and copy.hold.limits is not None:
             self._cuts.try_image(request.group, copy)
         self._answer(request, copy, Outcome(reply=reply))
+
+    def _refusal(self, request: Request, copy: MemoryCopy) -> Error:
+        """Return why a change isn't executed; it has no effect then, on the window neither."""
+        world = self._world
+        if world.pservers[request.to].disk_full:
+            return "disk full"
+        if request.kind is not Kind.PUSH or world.quiet or world.random.random() >= REFUSED:
+            return ""
+        if world.lacks(Defect.REFUSAL_TAKES_SEQUENCE):
+            copy.execute(_command(request)._replace(kind=Kind.VOID, part=EMPTY))
+        world.counts["refusals"] += 1
+        return "refused"
 
     def _answer(self, request: Request, copy: MemoryCopy | None, outcome: Outcome) -> None:
         term, progress = request.term, Progress()

@@ -69,6 +69,23 @@ class AsyncWorker(Worker):
         self._pulled.add(answer.request.group)
 
     @override
+    def _refused(self, entry: Entry, group: int) -> None:
+        """Void every other refused push, in all groups: some may have taken it already."""
+        if entry.kind is not Kind.PUSH or entry.sequence % 2 or entry.answered(group):
+            return
+        if self.world.lacks(Defect.NO_VOID):
+            del self.outbox[entry.sequence]
+            self.entries.remove(entry)
+            return
+        entry.kind = Kind.VOID
+        counts = not self.world.lacks(Defect.VOID_WITHOUT_STEPS)
+        entry.parts = {
+            each: replace(part, deltas={}) if counts else EMPTY
+            for each, part in entry.parts.items()
+        }
+        self.world.counts["voids"] += 1
+
+    @override
     def _train(self) -> None:
         if not self.may_start() or len(self.outbox) >= OUTBOX_ENTRIES:
             return

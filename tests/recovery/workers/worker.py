@@ -89,6 +89,11 @@ class Worker:
         elif error == "unknown":
             if answer.term == self.known[group][0]:
                 self.joined.discard(group)
+        elif error == "refused":
+            if answer.term == self.known[group][0] and request.sequence in self.outbox:
+                self._refused(self.outbox[request.sequence], group)
+        elif error:
+            pass  # it asks again
         elif answer.term == self.known[group][0] or self.world.lacks(Defect.NO_TERM_CHECK):
             self._take(answer)
 
@@ -127,6 +132,9 @@ class Worker:
 
     def _term_changed(self, group: int) -> None:
         """React to a group's new term, in which nothing was asked yet."""
+
+    def _refused(self, entry: Entry, group: int) -> None:
+        """React to a refusal: the change is sent again, corrected, or it is voided."""
 
     def _join_answered(self, answer: Answer) -> None:
         """Learn from a group what it has of this worker."""
