@@ -45,7 +45,7 @@ MEANINGS = {
     ),
     Defect.GEO_EARLY_REPLIES: "a worker takes in replies to exchanges that aren't its newest",
     Defect.LOCALSGD_NEW_DELTA: "a change is sent again with a delta that is taken anew",
-    Defect.GATE_GAP: "a worker's first push doesn't finish the steps before it",
+    Defect.GATE_GAP: "groups that have a lower level for a worker don't learn its first step",
     Defect.STALE_PULLS: "a worker pulls where a change that was acknowledged is lost",
     Defect.NO_FENCES: "a new owner doesn't read the incarnations of the registry",
     Defect.REFUSAL_TAKES_SEQUENCE: "a refused change is in the window",

@@ -47,6 +47,7 @@ class Kind(StrEnum):
     TERM = "term"
     JOIN = "join"
     PULL = "pull"
+    BEGIN = "begin"
     LEAVE = "leave"
     VOID = "void"
     FENCE = "fence"

@@ -46,6 +46,7 @@ CASES = {
         Case(Mode.LOCALSGD, Durability.DISK, 4, "payload"),
     ],
     Defect.GATE_GAP: [
+        Case(Mode.ASYNC, Durability.DISK, 10_018, "stuck"),
         Case(Mode.ASYNC, Durability.REPLICA, 17, "stuck"),
         Case(Mode.ASYNC, Durability.REPLICA, 37, "stuck"),
     ],

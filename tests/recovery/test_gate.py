@@ -14,7 +14,7 @@ def test_a_lost_join_would_let_others_lead_too_far() -> None:
     assert lost_the_join.admits(0, LEAD + 1)  # so a join is durable before its first step
 
 
-def test_a_first_push_closes_the_gap_between_the_levels_of_groups() -> None:
+def test_a_begin_closes_the_gap_between_the_levels_of_groups() -> None:
     gate = Gate()
     gate.join(0)
 

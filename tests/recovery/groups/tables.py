@@ -45,7 +45,7 @@ class TableState(GroupState):
         elif command.kind is Kind.PUSH:
             self._add(command.part)
             self.gate.finish(command.rank, command.part.first, command.part.step)
-        elif command.kind is Kind.VOID:
+        elif command.kind in {Kind.BEGIN, Kind.VOID}:
             if command.part.step >= 0:
                 self.gate.finish(command.rank, command.part.first, command.part.step)
         elif command.kind is Kind.LEAVE:

@@ -101,18 +101,22 @@ class AsyncWorker(Worker):
                 self.make(Kind.LEAVE, dict.fromkeys(GROUPS, EMPTY))
 
     def _begin(self) -> None:
-        """Begin at the greatest level of all groups, once no group can lose the join."""
+        """Begin at the greatest level of all groups, once no group can lose the join.
+
+        A change tells this to groups where the level is lower: the first pull would wait in
+        them for the workers that wait for this one.
+        """
         if len(self._durable_joins) == len(GROUPS):
             self.first_step = self._step = max(self._levels.values())
+            differ = min(self._levels.values()) < self.first_step
+            if differ and not self.world.lacks(Defect.GATE_GAP):
+                self.make(Kind.BEGIN, dict.fromkeys(GROUPS, Part(step=self._step - 1)))
             self._pulled = set()
 
     def _push(self) -> None:
-        """Push a step; the first push finishes all steps before, whatever a group's level."""
-        covers = self._step == self.first_step and not self.world.lacks(Defect.GATE_GAP)
-        first = 0 if covers else self._step
         self.steps_left -= 1
         parts = {
-            group: replace(self._gradients(group), first=first, step=self._step)
+            group: replace(self._gradients(group), first=self._step, step=self._step)
             for group in GROUPS
         }
         self.make(Kind.PUSH, parts)
