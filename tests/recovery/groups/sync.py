@@ -1,0 +1,85 @@
+"""A group of a job in sync: whole steps, applied in the order of ranks."""
+
+from typing import Self
+
+from tests.recovery.groups.state import GroupState, Window
+from tests.recovery.protocol import GROUPS, WORKERS, Command, Reply, mix
+from typing_extensions import override
+
+AHEAD = 4  # a push of a later step is too early
+
+
+class SyncState(GroupState):
+    """A value with its version, the parts of steps that aren't whole, and older values."""
+
+    def __init__(self, group: int, *, kept: int) -> None:
+        super().__init__(group)
+        self.version = 0
+        self.value = mix(group)
+        self.reservoir: dict[int, dict[int, int]] = {}
+        self._older: dict[int, int] = {}
+        self._kept = kept
+
+    @override
+    def copied(self) -> Self:
+        image = super().copied()
+        image.reservoir = {step: dict(parts) for step, parts in self.reservoir.items()}
+        image._older = dict(self._older)
+        return image
+
+    @override
+    def fresh(self, rank: int, sequence: int) -> bool:
+        step = sequence - 1  # the name of a part is its rank and step, in every incarnation
+        if step < self.version or rank in self.reservoir.get(step, {}):
+            return False
+        return super().fresh(rank, sequence)
+
+    @override
+    def name_of(self, rank: int, incarnation: int, sequence: int) -> tuple[int, int, int]:
+        return rank, 0, sequence
+
+    def next_step(self, rank: int) -> int:
+        """Return the first step that the group lacks a worker's part of."""
+        step = 0
+        while not self.fresh(rank, step + 1):
+            step += 1
+        return step
+
+    def too_early(self, sequence: int) -> bool:
+        """Return whether a part is of a step that is too far ahead."""
+        return sequence - 1 > self.version + AHEAD
+
+    def value_at(self, version: int) -> int | None:
+        """Return the value of a version, if it is there."""
+        return self.value if version == self.version else self._older.get(version)
+
+    @override
+    def _join(self, rank: int, incarnation: int) -> None:
+        seen = self.windows[rank].seen if rank in self.windows else set()
+        self.windows[rank] = Window(incarnation, seen)
+
+    @override
+    def _execute(self, command: Command) -> Reply | None:
+        assert command.sequence is not None
+        parts = self.reservoir.setdefault(command.sequence - 1, {})
+        parts[command.rank] = command.part.gradient
+        while len(self.reservoir.get(self.version, ())) == WORKERS:
+            self._older[self.version] = self.value
+            self._older.pop(self.version - self._kept, None)
+            for _, gradient in sorted(self.reservoir.pop(self.version).items()):
+                self.value = mix(self.value, gradient)
+            self.version += 1
+        return None
+
+
+def sequential(steps: int) -> list[int]:
+    """Return what the groups hold when all steps have run, one after the other."""
+    values = [mix(group) for group in GROUPS]
+    for step in range(steps):
+        gradients = [
+            [mix(rank, step, group, *values) for rank in range(WORKERS)] for group in GROUPS
+        ]
+        for group in GROUPS:
+            for gradient in gradients[group]:
+                values[group] = mix(values[group], gradient)
+    return values
