@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from harness import QUICK_BUDGET_S, Suite, markdown_table, suite_of, with_machine, write_json
-from paramfleet_pserver.log.recovery import open_log
-from paramfleet_pserver.log.writer import LogWriter
+from paramfleet_pserver.durability.log.recovery import open_log
+from paramfleet_pserver.durability.log.writer import LogWriter
 from paramfleet_shared.system.clock import SystemClock
 from rounds import Ratio, Rounds
 

@@ -1,4 +1,4 @@
-"""Errors of the log that a pserver keeps on its disk; a part of ``served``."""
+"""Errors of what a pserver keeps on its disk: its log, and snapshots; a part of ``served``."""
 
 from typing_extensions import override
 
@@ -14,6 +14,10 @@ __all__ = [
     "LogInUseError",
     "LogOfOtherJobError",
     "LogTermError",
+    "ReplayError",
+    "SnapshotDamagedError",
+    "SnapshotOfOtherJobError",
+    "SnapshotPlaceError",
 ]
 
 
@@ -139,4 +143,57 @@ class CommandTooLargeError(ContractError):
     sentence = (
         "a command has {num_bytes:,} bytes, and the log takes {limit_bytes:,}: send less at "
         "a time"
+    )
+
+
+class ReplayError(IntegrityError):
+    """A command of the log can't be executed again on the state before it."""
+
+    code = "integrity.replay"
+    path: str
+    """The log's folder."""
+    position: int
+    reason: str
+    sentence = (
+        "command {position} of the log in {path} can't be executed again: {reason}; recover "
+        "from another copy or a checkpoint"
+    )
+
+
+class SnapshotDamagedError(IntegrityError):
+    """A snapshot isn't what a server takes."""
+
+    code = "integrity.snapshot_damaged"
+    part: int
+    """Number of the message in the snapshot, from 1."""
+    reason: str
+    sentence = (
+        "message {part} of the snapshot can't be restored: {reason}; use another copy, or "
+        "a checkpoint"
+    )
+
+
+class SnapshotOfOtherJobError(ContractError):
+    """A folder holds a snapshot of another job; it is left as it is."""
+
+    code = "contract.snapshot_of_other_job"
+    path: str
+    found: str
+    job: str
+    sentence = (
+        "{path} is of job {found!r}, and not of {job!r}: name another folder, or remove that "
+        "file"
+    )
+
+
+class SnapshotPlaceError(ContractError):
+    """A snapshot is of other shards than those of this server."""
+
+    code = "contract.snapshot_place"
+    field: str
+    have: str
+    got: str
+    sentence = (
+        "the snapshot has {field} = {got}, and this server {have}: restore it where as many "
+        "shards and owners are"
     )

@@ -19,6 +19,10 @@ from paramfleet_shared.errors.logs import (
     LogInUseError,
     LogOfOtherJobError,
     LogTermError,
+    ReplayError,
+    SnapshotDamagedError,
+    SnapshotOfOtherJobError,
+    SnapshotPlaceError,
 )
 from paramfleet_shared.errors.numbers import (
     BadWeightError,
@@ -79,7 +83,11 @@ __all__ = [
     "PassUpdatesError",
     "PulledIdsGoneError",
     "PushRepeatedError",
+    "ReplayError",
     "SequenceTooEarlyError",
+    "SnapshotDamagedError",
+    "SnapshotOfOtherJobError",
+    "SnapshotPlaceError",
     "StepBegunError",
     "StepIncompleteError",
     "StepPassedError",

@@ -4,8 +4,8 @@ import asyncio
 import sys
 from pathlib import Path
 
-from paramfleet_pserver.log.recovery import open_log
-from paramfleet_pserver.log.settings import LogSettings
+from paramfleet_pserver.durability.log.recovery import open_log
+from paramfleet_pserver.durability.log.settings import LogSettings
 from paramfleet_shared.system.clock import SystemClock
 
 JOB = "killed"

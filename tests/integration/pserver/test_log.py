@@ -14,9 +14,9 @@ import pytest
 from tests.integration.pserver import log_appender
 from tests.integration.pserver.log_appender import JOB, command
 
-from paramfleet_pserver.log.recovery import OpenedLog, open_log
-from paramfleet_pserver.log.settings import LogSettings
-from paramfleet_pserver.log.writer import LogWriter
+from paramfleet_pserver.durability.log.recovery import OpenedLog, open_log
+from paramfleet_pserver.durability.log.settings import LogSettings
+from paramfleet_pserver.durability.log.writer import LogWriter
 from paramfleet_shared.errors.logs import DiskFullError, LogInUseError
 from paramfleet_shared.settings.config import read_environment
 from paramfleet_shared.system.clock import SystemClock

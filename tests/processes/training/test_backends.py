@@ -17,6 +17,7 @@ ALONE = {
     "communicator": False,
     "job": False,
     "agreement": False,
+    "collective": False,
     "worker_index": 0,
     "worker_num": 1,
     "worker_endpoints": 0,
@@ -89,4 +90,4 @@ def test_a_collective_worker(jobs: Any) -> None:
         assert "is_collective=True" in problem
         assert remedy in problem
     plain = {name: said_alone for name, said_alone in ALONE.items() if name not in LACKING}
-    assert said == plain | {"joined": True, "stop": True}
+    assert said == plain | {"joined": True, "collective": True, "stop": True}

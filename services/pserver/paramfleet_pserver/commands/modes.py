@@ -40,6 +40,8 @@ class ServerMode:
     states_apart = False
     """Whether each worker has optimizer states of its own."""
 
+    is_applying = False
+    """Whether a step is on its way that more may follow."""
     damage: TablesDamagedError | None = None
     """What was applied in part, if anything was: nothing is read or changed any more."""
 

@@ -26,11 +26,11 @@ from tests.unit.pserver.commands.histories import (
 from paramfleet_pserver.commands.codec import from_bytes, to_bytes
 from paramfleet_pserver.commands.passes import PassMode
 from paramfleet_pserver.commands.records import Make
-from paramfleet_pserver.commands.snapshot.errors import SnapshotDamagedError, SnapshotPlaceError
 from paramfleet_pserver.commands.snapshot.reading import restore
 from paramfleet_pserver.requests.checked import Mode
 from paramfleet_pserver.tables.owners import Owners
 from paramfleet_shared.errors import FleetError
+from paramfleet_shared.errors.logs import SnapshotDamagedError, SnapshotPlaceError
 from paramfleet_shared.errors.tables import TableLimitError, TableMemoryError
 from paramfleet_shared.net.wire.message import Message, decode
 

@@ -17,7 +17,6 @@ from paramfleet_pserver.commands.passes import KeptPiece, PassMode
 from paramfleet_pserver.commands.records import Contribute, Prepare
 from paramfleet_pserver.commands.removing import Removal
 from paramfleet_pserver.commands.snapshot.arrays import array_of, rows_of
-from paramfleet_pserver.commands.snapshot.errors import SnapshotDamagedError, SnapshotPlaceError
 from paramfleet_pserver.commands.snapshot.rows import TableReader
 from paramfleet_pserver.commands.snapshot.writing import VERSION
 from paramfleet_pserver.commands.terms import Terms
@@ -33,6 +32,7 @@ from paramfleet_pserver.tables.parts import SparsePart
 from paramfleet_pserver.tables.table import SparseTable, Table
 from paramfleet_pserver.tables.table_store import TableStore
 from paramfleet_shared.errors import ContractError
+from paramfleet_shared.errors.logs import SnapshotDamagedError, SnapshotPlaceError
 from paramfleet_shared.errors.tables import TableLimitError, TableMemoryError
 from paramfleet_shared.net.wire.identity import ChangeIdentity
 from paramfleet_shared.net.wire.message import MalformedMessageError, Message

@@ -7,8 +7,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.unit.pserver.log.disks import EndedError, LosingDisk
-from tests.unit.pserver.log.folders import (
+from tests.unit.pserver.durability.log.disks import EndedError, LosingDisk
+from tests.unit.pserver.durability.log.folders import (
     JOB,
     append,
     command,
@@ -20,8 +20,8 @@ from tests.unit.pserver.log.folders import (
     writer_of,
 )
 
-from paramfleet_pserver.log.recovery import open_log
-from paramfleet_pserver.log.settings import LogSettings
+from paramfleet_pserver.durability.log.recovery import open_log
+from paramfleet_pserver.durability.log.settings import LogSettings
 from paramfleet_shared.errors.logs import (
     LogDamagedError,
     LogInUseError,

@@ -8,14 +8,21 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.unit.pserver.log.disks import FailingDisk
-from tests.unit.pserver.log.folders import JOB, append, commands, held_by, opened, writer_of
+from tests.unit.pserver.durability.log.disks import FailingDisk
+from tests.unit.pserver.durability.log.folders import (
+    JOB,
+    append,
+    commands,
+    held_by,
+    opened,
+    writer_of,
+)
 
-from paramfleet_pserver.log.core.layout import MAX_COMMAND_BYTES
-from paramfleet_pserver.log.disk import Disk
-from paramfleet_pserver.log.recovery import open_log
-from paramfleet_pserver.log.settings import LogSettings
-from paramfleet_pserver.log.writer import LogWriter
+from paramfleet_pserver.durability.log.core.layout import MAX_COMMAND_BYTES
+from paramfleet_pserver.durability.log.disk import Disk
+from paramfleet_pserver.durability.log.recovery import open_log
+from paramfleet_pserver.durability.log.settings import LogSettings
+from paramfleet_pserver.durability.log.writer import LogWriter
 from paramfleet_shared.errors.logs import CommandTooLargeError, LogBehindError, LogClosedError
 from paramfleet_shared.system.clock import SystemClock
 from paramfleet_shared.testing.patience import LATE_S

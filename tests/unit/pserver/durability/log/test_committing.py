@@ -5,8 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.unit.pserver.log.disks import FailingDisk
-from tests.unit.pserver.log.folders import (
+from tests.unit.pserver.durability.log.disks import FailingDisk
+from tests.unit.pserver.durability.log.folders import (
     append,
     command,
     commands,
@@ -17,7 +17,7 @@ from tests.unit.pserver.log.folders import (
     writer_of,
 )
 
-from paramfleet_pserver.log.writer import LogWriter
+from paramfleet_pserver.durability.log.writer import LogWriter
 from paramfleet_shared.errors.logs import DiskFailingError, DiskFullError
 
 Case = Callable[[LogWriter, FailingDisk], None]

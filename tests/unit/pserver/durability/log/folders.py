@@ -4,10 +4,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from paramfleet_pserver.log.disk import Disk
-from paramfleet_pserver.log.recovery import OpenedLog, open_log
-from paramfleet_pserver.log.settings import LogSettings
-from paramfleet_pserver.log.writer import LogWriter
+from paramfleet_pserver.durability.log.disk import Disk
+from paramfleet_pserver.durability.log.recovery import OpenedLog, open_log
+from paramfleet_pserver.durability.log.settings import LogSettings
+from paramfleet_pserver.durability.log.writer import LogWriter
 from paramfleet_shared.testing.clock import FakeClock
 
 JOB = "job, epoch 3"

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from paramfleet_pserver.log.core.layout import (
+from paramfleet_pserver.durability.log.core.layout import (
     BATCH_HEADER_BYTES,
     BatchHeader,
     SegmentHeader,

@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from paramfleet_pserver.log.core.batching import Buffer, CommandQueue, WaitingBatch
-from paramfleet_pserver.log.core.layout import SEGMENT_HEADER_BYTES, SegmentHeader
-from paramfleet_pserver.log.disk import Disk
-from paramfleet_pserver.log.folder import LogFolder
-from paramfleet_pserver.log.settings import LogSettings
+from paramfleet_pserver.durability.log.core.batching import Buffer, CommandQueue, WaitingBatch
+from paramfleet_pserver.durability.log.core.layout import SEGMENT_HEADER_BYTES, SegmentHeader
+from paramfleet_pserver.durability.log.disk import Disk
+from paramfleet_pserver.durability.log.folder import LogFolder
+from paramfleet_pserver.durability.log.settings import LogSettings
 
 __all__ = ["Committer", "Continuation", "Published"]
 

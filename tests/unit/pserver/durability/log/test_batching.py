@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paramfleet_pserver.log.core.batching import CommandQueue, WaitingBatch, gathered
-from paramfleet_pserver.log.core.layout import SegmentHeader
-from paramfleet_pserver.log.core.reading import SegmentReader
+from paramfleet_pserver.durability.log.core.batching import CommandQueue, WaitingBatch, gathered
+from paramfleet_pserver.durability.log.core.layout import SegmentHeader
+from paramfleet_pserver.durability.log.core.reading import SegmentReader
 
 HEADER = SegmentHeader(job="job", number=1, term=0, first=1, published=0, salt=5)
 

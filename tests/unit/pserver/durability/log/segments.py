@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from paramfleet_pserver.log.core.batching import CommandQueue
-from paramfleet_pserver.log.core.layout import SegmentHeader
-from paramfleet_pserver.log.core.reading import SegmentReader, Stop
+from paramfleet_pserver.durability.log.core.batching import CommandQueue
+from paramfleet_pserver.durability.log.core.layout import SegmentHeader
+from paramfleet_pserver.durability.log.core.reading import SegmentReader, Stop
 
 SALT = 0x1122334455667788
 

@@ -11,7 +11,7 @@ import stat
 from pathlib import Path
 from typing import NamedTuple
 
-from paramfleet_pserver.log.core.layout import MAX_SEGMENT_BYTES
+from paramfleet_pserver.durability.log.core.layout import MAX_SEGMENT_BYTES
 from paramfleet_shared.errors.logs import LogInUseError
 from paramfleet_shared.files.regular_files import read_regular
 

@@ -5,7 +5,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from paramfleet_pserver.log.core.batching import Buffer
+from paramfleet_pserver.durability.log.core.batching import Buffer
 
 __all__ = ["Disk", "is_full"]
 

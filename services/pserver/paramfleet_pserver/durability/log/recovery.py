@@ -13,17 +13,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, final
 
-from paramfleet_pserver.log.committing import Continuation, Published
-from paramfleet_pserver.log.core.layout import (
+from paramfleet_pserver.durability.log.committing import Continuation, Published
+from paramfleet_pserver.durability.log.core.layout import (
     MAX_JOB_BYTES,
     SEGMENT_HEADER_BYTES,
     SegmentHeader,
 )
-from paramfleet_pserver.log.core.reading import SegmentReader, Stop, end_of
-from paramfleet_pserver.log.disk import Disk
-from paramfleet_pserver.log.folder import LogFolder, SegmentFile
-from paramfleet_pserver.log.settings import LogSettings
-from paramfleet_pserver.log.writer import LogWriter
+from paramfleet_pserver.durability.log.core.reading import SegmentReader, Stop, end_of
+from paramfleet_pserver.durability.log.disk import Disk
+from paramfleet_pserver.durability.log.folder import LogFolder, SegmentFile
+from paramfleet_pserver.durability.log.settings import LogSettings
+from paramfleet_pserver.durability.log.writer import LogWriter
 from paramfleet_shared.errors.logs import LogDamagedError, LogOfOtherJobError
 from paramfleet_shared.system.clock import Clock
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from paramfleet_pserver.log.core.layout import (
+from paramfleet_pserver.durability.log.core.layout import (
     ALIGNMENT_BYTES,
     BATCH_HEADER_BYTES,
     BATCH_MAGIC,

@@ -13,12 +13,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, final
 
-from paramfleet_pserver.log.committing import Committer, Continuation
-from paramfleet_pserver.log.core.batching import Buffer, CommandQueue
-from paramfleet_pserver.log.core.layout import MAX_COMMAND_BYTES
-from paramfleet_pserver.log.disk import Disk, is_full
-from paramfleet_pserver.log.folder import LogFolder
-from paramfleet_pserver.log.settings import LogSettings
+from paramfleet_pserver.durability.log.committing import Committer, Continuation
+from paramfleet_pserver.durability.log.core.batching import Buffer, CommandQueue
+from paramfleet_pserver.durability.log.core.layout import MAX_COMMAND_BYTES
+from paramfleet_pserver.durability.log.disk import Disk, is_full
+from paramfleet_pserver.durability.log.folder import LogFolder
+from paramfleet_pserver.durability.log.settings import LogSettings
 from paramfleet_shared.errors.logs import (
     CommandTooLargeError,
     DiskFailingError,

@@ -5,16 +5,16 @@ import zlib
 from dataclasses import replace
 
 import pytest
-from tests.unit.pserver.log.segments import SALT, read, segment
+from tests.unit.pserver.durability.log.segments import SALT, read, segment
 
-from paramfleet_pserver.log.core.layout import (
+from paramfleet_pserver.durability.log.core.layout import (
     BATCH_HEADER_BYTES,
     SEGMENT_HEADER_BYTES,
     BatchHeader,
     HeaderError,
     SegmentHeader,
 )
-from paramfleet_pserver.log.core.reading import end_of
+from paramfleet_pserver.durability.log.core.reading import end_of
 from paramfleet_shared.settings.config import read_environment
 
 GROUPS = [[b"one", b"two"], [b"", b"four" * 9], [b"five"], [b"six" * 5, b"7"]]

@@ -6,8 +6,8 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
-from paramfleet_pserver.log.core.batching import Buffer
-from paramfleet_pserver.log.disk import Disk
+from paramfleet_pserver.durability.log.core.batching import Buffer
+from paramfleet_pserver.durability.log.disk import Disk
 
 SECTOR = 64
 """Bytes that a disk writes whole; small, so that small logs are torn in many places."""

@@ -1,0 +1,1 @@
+"""What a pserver keeps on its disk, and how its state is recovered from that."""

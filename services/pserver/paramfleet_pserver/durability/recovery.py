@@ -1,0 +1,111 @@
+"""A pserver's training from its disk: the newest snapshot, and the log behind it.
+
+The folder has the snapshots, and the log in ``log/``. A training begins with a snapshot at
+position 0, which says what the job is; so without any snapshot there is nothing to recover.
+
+State = snapshot + commands behind its position. Commands are executed as they were when they
+came, so the machine has the state of the server that wrote them, to the bit, up to the last one
+that is on the disk.
+"""
+
+from pathlib import Path
+from typing import NamedTuple
+
+from paramfleet_pserver.commands.codec import from_bytes
+from paramfleet_pserver.commands.machine import Machine
+from paramfleet_pserver.commands.snapshot.reading import restore
+from paramfleet_pserver.durability.log.recovery import OpenedLog, open_log
+from paramfleet_pserver.durability.snapshot_files import newest_snapshot, read_snapshot
+from paramfleet_pserver.tables.owners import Owners
+from paramfleet_pserver.tables.table_store import TableStore
+from paramfleet_shared.errors import FleetError
+from paramfleet_shared.errors.logs import ReplayError, SnapshotDamagedError
+from paramfleet_shared.net.wire.message import MalformedMessageError
+
+__all__ = ["LOG_FOLDER", "Recovered", "recover"]
+
+LOG_FOLDER = "log"
+"""In a pserver's folder."""
+
+SETTLED_COMMANDS = 64
+"""Commands that are executed before owners are waited for; their numbers are in memory."""
+
+
+class Recovered(NamedTuple):
+    """A training as it was on the disk."""
+
+    machine: Machine
+    position: int
+    """Of the last command that it has the effect of."""
+    snapshot_position: int
+    """Of the snapshot that it began with."""
+    log: OpenedLog
+    """Held by this process: ``continue_with`` writes on, ``close`` gives it back."""
+
+
+async def recover(
+    folder: Path, *, job: str, store: TableStore, owners: Owners
+) -> Recovered | None:
+    """Return the training that a folder holds; None if it holds none.
+
+    Args:
+        folder: Of one pserver; nobody else may have its log open.
+        job: The job's name, its epoch included.
+        store: Where tables go; empty. After an error it is of no use.
+        owners: Who works on them; they have nothing to do.
+
+    Raises:
+        LogInUseError: if another process has the folder.
+        SnapshotOfOtherJobError: if it is of another job.
+        LogOfOtherJobError: if its log is.
+        SnapshotDamagedError: if the snapshot isn't what was written.
+        LogDamagedError: if commands that were on the disk can't be read.
+        ReplayError: if one can't be executed on the state before it.
+        FleetError: why this server can't hold the tables; see ``restore``.
+        OSError: if the system refuses.
+    """
+    snapshot = newest_snapshot(folder)
+    if snapshot is None:
+        return None
+    log = open_log(folder / LOG_FOLDER, job=job, held=snapshot.position)
+    try:
+        try:
+            machine = await restore(read_snapshot(snapshot, job=job), store, owners)
+        except MalformedMessageError as error:
+            reason = f"{snapshot.path}: {error}"
+            raise SnapshotDamagedError(part=0, reason=reason) from error
+        position = snapshot.position
+        for position, _, body in log.commands(snapshot.position + 1):
+            _execute(machine, bytearray(body), position, folder)
+            if position % SETTLED_COMMANDS == 0:
+                await _settle(machine, owners)
+        await _settle(machine, owners)
+    except BaseException:
+        log.close()
+        raise
+    return Recovered(machine, position, snapshot.position, log)
+
+
+def _execute(machine: Machine, body: bytearray, position: int, folder: Path) -> None:
+    """Execute a command as it was before.
+
+    Raises:
+        ReplayError: if it is refused: the server that wrote it had accepted it.
+    """
+    try:
+        machine.execute(from_bytes(body, machine.store))
+    except FleetError as error:
+        path = str(folder / LOG_FOLDER)
+        raise ReplayError(path=path, position=position, reason=str(error)) from error
+
+
+async def _settle(machine: Machine, owners: Owners) -> None:
+    """Wait until all owners have carried out what they were given.
+
+    Raises:
+        TablesDamagedError: if one could not.
+    """
+    await owners.settle()
+    while machine.mode.is_applying:
+        await owners.settle()
+    machine.check_whole()
