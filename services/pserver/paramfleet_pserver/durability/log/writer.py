@@ -192,10 +192,15 @@ class LogWriter:
         self._work.set()
 
     async def close(self) -> None:
-        """Write what waits, unless the disk refuses, and give the folder back."""
+        """Write what waits, unless the disk refuses, and give the folder back.
+
+        Before ``start`` nothing is written.
+        """
         self._closing.set()
         self._work.set()
-        if self._loop is not None:
+        if self._loop is None:
+            self._committer.close()
+        else:
             await asyncio.to_thread(self._thread.join)
             self._announce()
             for _, _, future in self._waiters:
