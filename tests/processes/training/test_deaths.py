@@ -114,7 +114,8 @@ def test_a_request_past_its_deadline_names_peer_operation_and_time(
     late = rf"pserver 0 did not answer '({operations})' within ([0-9.]+) s"
     found = re.search(f"DeadlineExceededError: {late}", said)
     assert found, said
-    assert 3.0 <= float(found[2]) < 3.0 + LATE_S
+    # What was left of them when it was sent: a call's own beginning counts, too.
+    assert 2.9 <= float(found[2]) < 3.0 + LATE_S
 
 
 @pytest.mark.parametrize("mode", ["sync", "async", "geo"])
