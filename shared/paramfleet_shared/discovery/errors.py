@@ -26,6 +26,7 @@ __all__ = [
     "UnissuedIncarnationError",
     "UnknownRoleError",
     "WorkersOnlyError",
+    "WrongDataFolderError",
     "WrongJobError",
 ]
 
@@ -115,6 +116,30 @@ class IndexTakenError(ContractError):
     index: int
     holder: str
     sentence = "{role} {index} is {holder}"
+
+
+class WrongDataFolderError(ContractError):
+    """A process would be a durable pserver of a run without having its data folder."""
+
+    code = "contract.wrong_data_folder"
+    index: int
+    epoch: int
+    durable: bool
+    holds_epoch: int
+    former: str
+
+    @override
+    def describe(self) -> str:
+        holds = "that of no run"
+        if not self.durable:
+            holds = "none"
+        elif self.holds_epoch:
+            holds = f"that of run {self.holds_epoch}"
+        return (
+            f"pserver {self.index} has its training of run {self.epoch} in a data folder, and "
+            f"this process has {holds}: start it with the data folder of the former one, "
+            f"{self.former}"
+        )
 
 
 class JobSizeError(ContractError):

@@ -79,13 +79,15 @@ async def enter(  # noqa: PLR0913 (all but the first by keyword)
     admin: str,
     clock: Clock,
     tracing: Tracing | None,
+    durable: bool = False,
+    holds_epoch: int = 0,
 ) -> Entry:
     """Get a place in the job: from Redis to the coordinator's answer.
 
     Args and errors are those of ``JobSession.join``.
 
     Cancellation: a place that it got meanwhile is given back, within some seconds; a job that
-    counts on it fails with this member as the cause.
+    counts on it fails with this member as the cause, or waits for a durable pserver to return.
 
     Raises:
         CancelledError: if it was cancelled.
@@ -105,7 +107,14 @@ async def enter(  # noqa: PLR0913 (all but the first by keyword)
             ask_to_join(
                 channel,
                 settings,
-                member=newcomer(settings, role=role, endpoint=endpoint, admin=admin),
+                member=newcomer(
+                    settings,
+                    role=role,
+                    endpoint=endpoint,
+                    admin=admin,
+                    durable=durable,
+                    holds_epoch=holds_epoch,
+                ),
                 index=index,
                 clock=clock,
                 timeout_s=deadline - clock.monotonic(),
@@ -210,6 +219,8 @@ async def ask_to_join(
         NoCoordinatorError: if no coordinator answered in time.
         JobFullError: if all places are held.
         IndexTakenError: if another live process has the index.
+        WrongDataFolderError: if the index is that of a durable pserver, and this process
+            hasn't its data folder.
         OtherLaunchError: if the job is another launch's.
         JobFailedError: if the job has failed already.
     """
@@ -224,6 +235,8 @@ async def ask_to_join(
         "pid": member.pid,
         "nonce": member.nonce,
         "launch": member.launch,
+        "durable": member.durable,
+        "holds_epoch": member.holds_epoch,
     }
     while True:
         left_s = timeout_s - (clock.monotonic() - started)
@@ -242,7 +255,15 @@ async def ask_to_join(
             return _admission(reply, member)
 
 
-def newcomer(settings: JobSettings, *, role: str, endpoint: str, admin: str) -> Member:
+def newcomer(
+    settings: JobSettings,
+    *,
+    role: str,
+    endpoint: str,
+    admin: str,
+    durable: bool = False,
+    holds_epoch: int = 0,
+) -> Member:
     """Return this process as it introduces itself."""
     return Member(
         role=role,
@@ -254,6 +275,8 @@ def newcomer(settings: JobSettings, *, role: str, endpoint: str, admin: str) -> 
         pid=os.getpid(),
         nonce=secrets.token_hex(8),
         launch=settings.launch,
+        durable=durable,
+        holds_epoch=holds_epoch,
     )
 
 
@@ -269,7 +292,8 @@ async def _withdraw(registry: Registry, asking: asyncio.Future[Admission]) -> No
             return
         admission = asking.result()
         member, epoch = admission.member, admission.epoch
-        if not admission.sizes.elastic or member.role != "worker":
+        elastic = admission.sizes.elastic and member.role == "worker"
+        if not elastic and not member.durable:  # the coordinator waits for a durable one
             await registry.fail(member, epoch=epoch, reason="stopped while it joined the job")
         await registry.beat(member, epoch=epoch, end="left")
     except FleetError as error:

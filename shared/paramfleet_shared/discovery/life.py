@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from paramfleet_shared.discovery.orders import Orders
+from paramfleet_shared.discovery.placement import Placement
 from paramfleet_shared.discovery.records import JobRecord, Lost
 from paramfleet_shared.errors import FleetError, JobFailedError
 
@@ -20,6 +21,8 @@ class JobLife:
         self.lost: tuple[Lost, ...] = ()
         self.orders = Orders()
         """The newest that were read from the registry."""
+        self.placement: Placement | None = None
+        """The newest that was read from the registry; None before the first."""
         self._waits: set[asyncio.Timeout] = set()
 
     @property
@@ -45,6 +48,10 @@ class JobLife:
         self._finished = self._finished or record.state == "finished"
         if record.orders.version > self.orders.version:
             self.orders = record.orders
+        wire = record.placement
+        known = self.placement.epoch if self.placement is not None else 0
+        if wire and int(wire["epoch"]) > known:  # a registry with old data has an older one
+            self.placement = Placement.from_wire(dict(wire))
 
     def end_badly(self, error: FleetError) -> None:
         """Note a failure, and end every wait."""

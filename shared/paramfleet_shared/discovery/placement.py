@@ -4,7 +4,7 @@ A table's shards are fixed for its life; what changes is who hosts them. Each
 pserver hosts one contiguous block, so that a request sorted by shard is a slice.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from paramfleet_shared.errors import ContractError
@@ -41,6 +41,9 @@ class Placement:
     epoch: int = 1
     """Grows by one with each change of placement."""
 
+    terms: tuple[int, ...] = ()
+    """The incarnation of each pserver, by index; empty if they aren't known."""
+
     def __post_init__(self) -> None:
         if len(self.endpoints) > self.num_shards:
             raise TooFewShardsError(num_shards=self.num_shards, num_servers=len(self.endpoints))
@@ -57,12 +60,32 @@ class Placement:
             (server + 1) * self.num_shards // self.num_servers,
         )
 
+    def term_of(self, server: int) -> int:
+        """Return the incarnation of pserver ``server``; 0 if it isn't known."""
+        return self.terms[server] if server < len(self.terms) else 0
+
+    def with_server(self, server: int, *, endpoint: str, term: int) -> "Placement":
+        """Return the next placement, in which another process is pserver ``server``.
+
+        Args:
+            server: Which.
+            endpoint: ``host:port`` of the process's data plane.
+            term: Its incarnation.
+        """
+        endpoints = list(self.endpoints)
+        terms = [self.term_of(index) for index in range(self.num_servers)]
+        endpoints[server], terms[server] = endpoint, term
+        return replace(
+            self, endpoints=tuple(endpoints), terms=tuple(terms), epoch=self.epoch + 1
+        )
+
     def to_wire(self) -> dict[str, Any]:
         """Return plain values that ``from_wire`` takes."""
         return {
             "endpoints": list(self.endpoints),
             "num_shards": self.num_shards,
             "epoch": self.epoch,
+            "terms": list(self.terms),
         }
 
     @classmethod
@@ -72,6 +95,7 @@ class Placement:
             endpoints=tuple(wire["endpoints"]),
             num_shards=int(wire["num_shards"]),
             epoch=int(wire["epoch"]),
+            terms=tuple(int(term) for term in wire.get("terms", ())),
         )
 
 

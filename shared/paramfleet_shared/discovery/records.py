@@ -87,6 +87,13 @@ class Member:
     launch: str = ""
     """Launch it belongs to; empty for a process that was started by hand."""
 
+    durable: bool = False
+    """Whether its part of the training outlives its process, because it is on a disk."""
+
+    holds_epoch: int = 0
+    """The run whose data folder of this index the process has locked when it joins; 0 for none.
+    The lock proves that no other process has the folder."""
+
     @property
     def key(self) -> MemberKey:
         """Return role and index."""

@@ -60,7 +60,7 @@ class JobSession:
         self._registry = Registry(entry.store, job=settings.job)
         self._channel = entry.channel
         self._clock = clock
-        self._epoch = admission.epoch
+        self.epoch: int = admission.epoch
         self._barriers = BarrierCaller(
             entry.channel,
             member=admission.member,
@@ -68,7 +68,7 @@ class JobSession:
             clock=clock,
             passed=admission.released,
         )
-        self.board = Board(self._registry, admission.member, self._epoch, self._insist)
+        self.board = Board(self._registry, admission.member, self.epoch, self._insist)
         self._facts = ""
         self._end: End = ""
         self._why = ""
@@ -91,6 +91,8 @@ class JobSession:
         admin: str,
         clock: Clock,
         tracing: Tracing | None = None,
+        durable: bool = False,
+        holds_epoch: int = 0,
     ) -> "JobSession":
         """Become a member; start ``run`` at once after, because the lease runs from here.
 
@@ -104,6 +106,9 @@ class JobSession:
             admin: ``host:port`` of its admin address; or empty.
             clock: For deadlines and heartbeats.
             tracing: Make a span of each call to the coordinator; None makes none.
+            durable: Whether the member's part of the training outlives its process.
+            holds_epoch: The run whose data folder of the index this process has locked; 0 for
+                none. Only with it a process takes a durable pserver's place in a training.
 
         Raises:
             NoRedisError: if Redis doesn't answer within ``join_timeout_s``.
@@ -111,6 +116,8 @@ class JobSession:
             NoCoordinatorError: if no coordinator answers within ``join_timeout_s``.
             JobFullError: if all places of the role are held.
             IndexTakenError: if another live process has the index.
+            WrongDataFolderError: if the index is that of a durable pserver, and this process
+                hasn't its data folder.
             OtherLaunchError: if the job is another launch's.
             JobFailedError: if the job has failed already.
             JobFinishedError: if it has finished.
@@ -126,6 +133,8 @@ class JobSession:
             admin=admin,
             clock=clock,
             tracing=tracing,
+            durable=durable,
+            holds_epoch=holds_epoch,
         )
         admission = entry.admission
         facts = {"role": role, "index": admission.member.index, "epoch": admission.epoch}
@@ -145,6 +154,23 @@ class JobSession:
     def lost(self) -> Sequence[Lost]:
         """Return the workers that the job goes on without, as the last heartbeat knew."""
         return self._life.lost
+
+    @property
+    def placement(self) -> Placement | None:
+        """Return the newest placement that this member has read; None before the first.
+
+        Every heartbeat brings it, before ``run`` calls ``after_beat``.
+        """
+        return self._life.placement
+
+    async def read_placement(self) -> Placement | None:
+        """Read the registry now, and return the newest placement; None before the first.
+
+        Raises:
+            NoRedisError: if Redis stays away for ``call_timeout_s``.
+        """
+        self._life.note(await self._insist(lambda: self._registry.read_job(self.epoch)))
+        return self._life.placement
 
     def has_passed(self, barrier: str) -> bool:
         """Return whether a barrier let workers go that this one is level with."""
@@ -194,8 +220,8 @@ class JobSession:
         async with self._life.until_failure():
             while True:
                 record = await self._read_job()
-                if record is not None and record.placement is not None:
-                    return Placement.from_wire(dict(record.placement))
+                if record is not None and self._life.placement is not None:
+                    return self._life.placement
                 waited_s = self._clock.monotonic() - started
                 if waited_s >= self._settings.join_timeout_s:
                     missing = await self._missing_pservers()
@@ -250,7 +276,7 @@ class JobSession:
         patience_s = self._settings.barrier_timeout_s if timeout_s is None else timeout_s
         barrier = f"gather/{name}"
         generation = self._barriers.next_generation(barrier)
-        use, registry, epoch = f"{generation}:{name}", self._registry, self._epoch
+        use, registry, epoch = f"{generation}:{name}", self._registry, self.epoch
         put = partial(registry.put, self.member, epoch=epoch, use=use, payload=payload)
         async with self._life.until_failure():
             await self._insist(lambda: put(keep_s=patience_s))
@@ -278,7 +304,7 @@ class JobSession:
         Raises:
             NoRedisError: if Redis stays away for ``call_timeout_s``.
         """
-        return await self._insist(lambda: self._registry.read_facts(self._epoch, role))
+        return await self._insist(lambda: self._registry.read_facts(self.epoch, role))
 
     async def mark_done(self) -> None:
         """Say that this worker has finished training; barriers no longer wait for it.
@@ -296,9 +322,9 @@ class JobSession:
             NoRedisError: if Redis stays away for ``call_timeout_s``.
         """
         await self._insist(
-            lambda: self._registry.fail(self.member, epoch=self._epoch, reason=reason)
+            lambda: self._registry.fail(self.member, epoch=self.epoch, reason=reason)
         )
-        self._life.note(await self._insist(lambda: self._registry.read_job(self._epoch)))
+        self._life.note(await self._insist(lambda: self._registry.read_job(self.epoch)))
         own = JobFailedError(role=self.member.role, index=self.member.index, reason=reason)
         self._life.end_badly(own)
 
@@ -350,7 +376,7 @@ class JobSession:
         try:
             view = await self._registry.beat(
                 self.member,
-                epoch=self._epoch,
+                epoch=self.epoch,
                 end=self._end,
                 why=self._why if self._end == "lost" else "",
                 facts=self._facts,
@@ -369,13 +395,13 @@ class JobSession:
         if isinstance(gone, JobFailedError):
             with contextlib.suppress(FleetError):
                 await self._registry.fail(
-                    self.member, epoch=self._epoch, reason=gone.reason, of=("coordinator", 0)
+                    self.member, epoch=self.epoch, reason=gone.reason, of=("coordinator", 0)
                 )
 
     async def _read_job(self) -> JobRecord | None:
         """Return the decisions; None also when Redis is away, because a wait goes on then."""
         try:
-            record = await self._registry.read_job(self._epoch)
+            record = await self._registry.read_job(self.epoch)
         except NoRedisError:
             return None
         self._life.note(record)
@@ -384,7 +410,7 @@ class JobSession:
 
     async def _missing_pservers(self) -> list[int]:
         try:
-            members = await self._registry.read_members(self._epoch)
+            members = await self._registry.read_members(self.epoch)
         except NoRedisError:
             return []
         present = {member.index for member in members if member.role == "pserver"}

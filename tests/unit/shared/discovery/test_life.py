@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from paramfleet_shared.discovery.life import JobLife
+from paramfleet_shared.discovery.placement import Placement
 from paramfleet_shared.discovery.records import Failure, JobRecord
 from paramfleet_shared.errors import JobFailedError
 
@@ -78,3 +79,18 @@ async def test_a_registry_that_came_back_empty_says_nothing() -> None:
 
     assert not life.finished
     assert life.failure is None
+
+
+def test_the_newest_placement_stays_whatever_an_older_registry_says() -> None:
+    life = JobLife()
+    first = Placement(endpoints=("a:1",), num_shards=4, terms=(1,))
+    second = first.with_server(0, endpoint="b:1", term=2)
+
+    life.note(JobRecord(state="waiting"))
+    before = life.placement
+    life.note(JobRecord(state="training", placement=second.to_wire()))
+    life.note(JobRecord(state="training", placement=first.to_wire()))
+    life.note(JobRecord(state="training"))
+
+    assert before is None
+    assert life.placement == second
