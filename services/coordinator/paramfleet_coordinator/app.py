@@ -67,6 +67,7 @@ _LEVELS = {
     "job.failed": logging.ERROR,
     "worker.lost": logging.WARNING,
     "member.silent": logging.WARNING,
+    "pserver.lost": logging.WARNING,
 }
 """How much a decision matters; all others are INFO."""
 
@@ -202,9 +203,15 @@ class Coordinator:
             start_timeout_s=self._settings.start_timeout_s,
             worker_grace_s=self._settings.worker_grace_s,
             server_grace_s=self._settings.server_grace_s,
+            server_return_s=self._settings.server_return_s,
         )
-        launch = self._settings.launch
-        return Job(self._sizes, rules=rules, barriers=barriers, launch=launch)
+        return Job(
+            self._sizes,
+            rules=rules,
+            barriers=barriers,
+            launch=self._settings.launch,
+            epoch=self._job_registry.epoch,
+        )
 
     async def _is_own_run(self) -> bool:
         """Return whether the latest run isn't what another launch left behind."""

@@ -15,6 +15,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "num_shards": (1, 65_536),
     "worker_grace_s": (0.0, 1e7),
     "server_grace_s": (0.0, 1e7),
+    "server_return_s": (0.0, 1e7),
     "port": (0, 65_535),
     "admin_port": (0, 65_535),
     "start_timeout_s": (0.0, 1e7),
@@ -54,6 +55,10 @@ class CoordinatorSettings(JobSettings):
 
     server_grace_s: float = 30.0
     """Seconds that a pserver may be silent while its launcher sees it alive."""
+
+    server_return_s: float = 60.0
+    """Seconds that a job waits for a process to take the place of a pserver that died or left,
+    if its training is on a disk; 0 doesn't wait, and the job fails at once."""
 
     bind: str = ""
     """Address to listen on; empty listens on host."""

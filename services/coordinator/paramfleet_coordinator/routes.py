@@ -22,6 +22,9 @@ __all__ = ["RpcRoutes"]
 _MAX_PARK_S = 30.0
 """Seconds a barrier request is held at most, whatever it asks for."""
 
+_MAX_EPOCH = 1 << 31
+"""The newest run that a newcomer may have data of."""
+
 _TOP_SHARDS = 5
 """Shards of a table that the status names; each pserver says as many of its own."""
 
@@ -151,6 +154,8 @@ class RpcRoutes:
             pid=fields.integer("pid"),
             nonce=fields.text("nonce"),
             launch=fields.optional_text("launch"),
+            durable=fields.optional_flag("durable"),
+            holds_epoch=fields.optional_integer("holds_epoch", most=_MAX_EPOCH) or 0,
         )
         self._require_launch(newcomer)
         await self._gather(newcomer)
@@ -213,7 +218,12 @@ class RpcRoutes:
             self._job.members.give_up(place)
             raise
         member = replace(place, incarnation=incarnation)
-        self._job.members.confirm(member, now=self._clock.monotonic())
+        now = self._clock.monotonic()
+        self._job.members.confirm(member, now=now)
+        returned = self._job.note_return(member, now=now)
+        self._decided += returned
+        if returned:  # workers needn't wait for the next look
+            self._job.adopt(await self._job_registry.write_job(self._job.record))
         return member
 
     async def _barrier(self, request: Request) -> Message:
@@ -280,6 +290,8 @@ class RpcRoutes:
 
     def _describe(self, place: Place, now: float) -> dict[str, Any]:
         member = place.member
+        waits_s = self._job.waits_s(place)
+        waits_s = waits_s if waits_s is None else round(waits_s, 1)
         return {
             "role": member.role,
             "index": member.index,
@@ -292,10 +304,11 @@ class RpcRoutes:
             and not self._job.members.is_silent(place),
             "last_seen_s": round(now - place.renewed_at, 3),
             "silent_s": round(now - place.renewed_at, 3)
-            if place.may_die and self._job.members.is_silent(place)
+            if waits_s is not None or (place.may_die and self._job.members.is_silent(place))
             else None,
+            "waits_s": waits_s,
             "vouched": place.vouched,
-            "done": place.end in {"done", "left"},
+            "done": place.end in {"done", "left"} and waits_s is None,
             "lost": place.why or "lost" if place.end == "lost" else None,
             "facts": dict(self._snapshot.facts.get(member.key, {})),
         }
@@ -336,8 +349,17 @@ class _Fields:
             raise self._malformed(name, "a whole number of at least 0")
         return value
 
-    def optional_integer(self, name: str) -> int | None:
-        return None if self._fields.get(name) is None else self.integer(name)
+    def optional_integer(self, name: str, *, most: int | None = None) -> int | None:
+        value = None if self._fields.get(name) is None else self.integer(name)
+        if value is not None and most is not None and value > most:
+            raise self._malformed(name, f"a whole number of at most {most}")
+        return value
+
+    def optional_flag(self, name: str) -> bool:
+        value = self._fields.get(name, False)
+        if not isinstance(value, bool):
+            raise self._malformed(name, "true or false")
+        return value
 
     def number(self, name: str) -> float:
         value = self._fields.get(name)

@@ -94,15 +94,26 @@ class Stage:
 
         return self._group.create_task(serve())
 
-    async def join(self, role: str, index: int | None = None, **changes: Any) -> Part:
+    async def join(
+        self,
+        role: str,
+        index: int | None = None,
+        *,
+        durable: bool = False,
+        holds_epoch: int = 0,
+        port: int = 7000,
+        **changes: Any,
+    ) -> Part:
         """Start a member, and its heartbeats."""
         session = await JobSession.join(
             self.settings(**changes),
             role=role,
             index=index,
-            endpoint=f"127.0.0.1:{7000 + (index or 0)}" if role == "pserver" else "",
+            endpoint=f"127.0.0.1:{port + (index or 0)}" if role == "pserver" else "",
             admin="",
             clock=SystemClock(),
+            durable=durable,
+            holds_epoch=holds_epoch,
         )
 
         async def beat() -> FleetError | None:

@@ -193,6 +193,7 @@ class AdminService:
                 "endpoint": member["endpoint"],
                 "alive": member["alive"],
                 "silent_s": member["silent_s"],
+                "waits_s": member["waits_s"],
                 "last_seen_s": member["last_seen_s"],
                 "waiting_for": member["facts"].get("waiting_for", []),
                 **self.view.latest_of_server(member["index"]),

@@ -11,17 +11,20 @@ when every worker has ended and one of them well, and fails when all are lost fo
 
 The ends are final. ``observe`` and ``join`` take facts and return decisions for the
 log; what the registry must hold is ``record``.
+
+A durable pserver's part of the training is on a disk. When its process died or left, the job
+waits for another one that has the data, gives it the place and publishes where it is.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from paramfleet_coordinator.core.barriers import Barriers
 from paramfleet_coordinator.core.losses import Losses
 from paramfleet_coordinator.core.membership import Membership
 from paramfleet_coordinator.core.place import Place
-from paramfleet_shared.discovery.errors import JobFinishedError
+from paramfleet_shared.discovery.errors import JobFinishedError, WrongDataFolderError
 from paramfleet_shared.discovery.orders import Orders
 from paramfleet_shared.discovery.placement import Placement
 from paramfleet_shared.discovery.records import (
@@ -37,6 +40,9 @@ from paramfleet_shared.discovery.records import (
 from paramfleet_shared.errors import JobFailedError
 
 __all__ = ["Decision", "Job", "JobRules"]
+
+
+_LEFT = "left before the training was finished"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,6 +70,10 @@ class JobRules:
     server_grace_s: float = 30.0
     """Silence after which the job fails although a pserver's launcher sees it alive."""
 
+    server_return_s: float = 60.0
+    """How long the job waits for a process that takes the place of a durable pserver that died
+    or left; 0 doesn't wait."""
+
 
 class Job:
     """Decides for one run.
@@ -73,6 +83,7 @@ class Job:
         rules: Its times.
         barriers: Those of a former coordinator; None for a new run.
         launch: Launch that the run belongs to; empty for none.
+        epoch: The run.
     """
 
     def __init__(
@@ -82,8 +93,10 @@ class Job:
         rules: JobRules,
         barriers: Barriers | None = None,
         launch: str = "",
+        epoch: int = 0,
     ) -> None:
         self.launch = launch
+        self._epoch = epoch
         self._rules = rules
         self._first_joined_at: float | None = None
         self.sizes = sizes
@@ -95,6 +108,7 @@ class Job:
             elastic=sizes.elastic,
         )
         self._named_silent: dict[MemberKey, float] = {}
+        self._named_lost: dict[MemberKey, float] = {}
         self.barriers = barriers or Barriers()
         self.losses = Losses()
         self._deserted_at: float | None = None
@@ -144,11 +158,13 @@ class Job:
 
         Before the training one may replace a member that became silent, a pserver only until
         the placement is published. Once it trains, the silent one's received values and barrier
-        counts, or its rows, are lost with it: that is a death.
+        counts, or its rows, are lost with it: that is a death. The rows of a durable pserver
+        aren't: who has locked its data folder gets its place at once.
 
         Raises:
             JobFailedError: if the job has failed.
             JobFinishedError: if an elastic one has finished.
+            WrongDataFolderError: if a durable pserver's place is asked for without its data.
         """
         self.raise_failure()
         if self.sizes.elastic and newcomer.role == "worker":
@@ -157,6 +173,12 @@ class Job:
             return self.members.join_elastic(
                 newcomer, index=index, asked_at=asked_at, now=now, started=self.has_started
             )
+        if newcomer.role == "pserver":
+            durable = self._durable_place(newcomer, index)
+            if durable is not None:
+                self._require_data(newcomer, durable)
+                successor = replace(newcomer, index=durable.member.index)
+                return self.members.take_over(successor, now=now)
         replaceable = self.state == "waiting" and (
             newcomer.role == "worker" or self.placement is None
         )
@@ -174,10 +196,36 @@ class Job:
         """
         place = self.members.places[newcomer.key]
         former = place.former
-        if not self.sizes.elastic or former is None or not former.may_die:
+        replaces = newcomer.role == "worker" and former is not None and former.may_die
+        if not self.sizes.elastic or not replaces or former is None:
             return []
         why = f"silent when process {newcomer.pid} on {newcomer.host} came for its place"
         return [self._lose(former, why)]
+
+    def note_return(self, member: Member, *, now: float) -> list[Decision]:
+        """Publish where a pserver is that has taken the place of a former process.
+
+        To be called when its incarnation is confirmed. ``record`` must be written then.
+
+        Returns:
+            What was decided; nothing for a member that the placement knows already.
+        """
+        placement = self.placement
+        if member.role != "pserver" or not member.durable or placement is None:
+            return []
+        if self.has_ended or member.incarnation <= placement.term_of(member.index):
+            return []
+        self.placement = placement.with_server(
+            member.index, endpoint=member.endpoint, term=member.incarnation
+        )
+        since = self._named_lost.pop(member.key, None)
+        after = "" if since is None else f", after {now - since:.1f} s"
+        reason = (
+            f"pserver {member.index} is back{after}: process {member.pid} on {member.host} "
+            f"(incarnation {member.incarnation}) has its data"
+        )
+        facts = {"index": member.index, "incarnation": member.incarnation, "reason": reason}
+        return [Decision(event="pserver.back", facts=facts)]
 
     def failure_error(self) -> JobFailedError | None:
         """Return the job's failure as what members raise; None if it has none."""
@@ -220,7 +268,13 @@ class Job:
             return []
         if recorded is not None and recorded.state == "finished":
             return self._finish()
-        losses = self._find_silent(now)
+        losses = [
+            decision
+            for place in self.members.of_role("pserver")
+            for decision in self.note_return(place.member, now=now)
+        ]  # a former coordinator may have admitted it
+        losses += self._find_silent(now)
+        losses += self._find_lost_servers(now)
         losses += self._find_lost(now) if self.sizes.elastic else []
         failure = recorded.failure if recorded is not None else None
         if failure is None:
@@ -250,7 +304,10 @@ class Job:
         pservers = self.members.of_role("pserver")
         if self.placement is None and len(pservers) == self.sizes.server_num:
             endpoints = tuple(place.member.endpoint for place in pservers)
-            self.placement = Placement(endpoints=endpoints, num_shards=self.sizes.num_shards)
+            terms = tuple(place.member.incarnation for place in pservers)
+            self.placement = Placement(
+                endpoints=endpoints, num_shards=self.sizes.num_shards, terms=terms
+            )
             decisions.append(Decision(event="job.placed", facts={"endpoints": endpoints}))
         complete = self.placement is not None and not self.members.missing("worker")
         if self.state == "waiting" and complete and self.sizes.worker_num:
@@ -276,6 +333,8 @@ class Job:
         for (role, index), since in list(self._named_silent.items()):
             if (role, index) not in silent:
                 del self._named_silent[role, index]
+                if (role, index) in self._named_lost:
+                    continue  # which says when it is back
                 if self.members.is_silent(self.members.places[role, index]):
                     continue  # it has ended instead
                 facts = {"role": role, "index": index, "silent_s": round(now - since, 1)}
@@ -292,6 +351,74 @@ class Job:
                 )
                 decisions.append(Decision(event="member.silent", facts=facts))
         return decisions
+
+    def _find_lost_servers(self, now: float) -> list[Decision]:
+        """Name durable pservers that have no process and are waited for, and those back."""
+        decisions = []
+        for place in self.members.of_role("pserver"):
+            key, index = place.member.key, place.member.index
+            since = self._named_lost.get(key)
+            if since is None and self.is_waited_for(place):
+                self._named_lost[key] = place.renewed_at
+                left_s = self._rules.server_return_s - (place.lost_s or 0.0)
+                words = (
+                    f"{_departure(place, now)}; for {left_s:.0f} s the job waits for a process"
+                )
+                reason = f"pserver {index}: {words} that has its data"
+                facts = {"index": index, "waits_s": round(left_s, 1), "reason": reason}
+                decisions.append(Decision(event="pserver.lost", facts=facts))
+            elif since is not None and place.lost_s is None:
+                del self._named_lost[key]
+                reason = f"pserver {index} is back after {now - since:.1f} s"
+                facts = {"index": index, "incarnation": place.member.incarnation}
+                decisions.append(
+                    Decision(event="pserver.back", facts={**facts, "reason": reason})
+                )
+        return decisions
+
+    def is_waited_for(self, place: Place) -> bool:
+        """Return whether a pserver has no process, and one may come that has its data."""
+        return (
+            self._is_kept(place)
+            and not self.has_ended
+            and place.lost_s is not None
+            and place.lost_s < self._rules.server_return_s
+        )
+
+    def waits_s(self, place: Place) -> float | None:
+        """Return for how long a pserver without a process is waited for; None if it isn't."""
+        if not self.is_waited_for(place) or place.lost_s is None:
+            return None
+        return self._rules.server_return_s - place.lost_s
+
+    def _is_kept(self, place: Place) -> bool:
+        """Return whether what a pserver has of the training outlives its process."""
+        member = place.member
+        return member.role == "pserver" and member.durable and self.placement is not None
+
+    def _durable_place(self, newcomer: Member, index: int | None) -> Place | None:
+        """Return the place of a durable pserver that a newcomer asks for, amid the job."""
+        place = None if index is None else self.members.places.get(("pserver", index))
+        if place is None or place.member.nonce == newcomer.nonce or self.has_ended:
+            return None
+        return place if self._is_kept(place) else None
+
+    def _require_data(self, newcomer: Member, place: Place) -> None:
+        """Refuse a newcomer that hasn't locked the data folder of a pserver in this run.
+
+        Raises:
+            WrongDataFolderError: naming what it has.
+        """
+        if newcomer.durable and newcomer.holds_epoch and newcomer.holds_epoch == self._epoch:
+            return
+        member = place.member
+        raise WrongDataFolderError(
+            index=member.index,
+            epoch=self._epoch,
+            durable=newcomer.durable,
+            holds_epoch=newcomer.holds_epoch,
+            former=f"process {member.pid} on {member.host} (incarnation {member.incarnation})",
+        )
 
     def _find_lost(self, now: float) -> list[Decision]:
         """Count workers as lost that fell silent for long, or said that they give up."""
@@ -323,13 +450,20 @@ class Job:
         return complete and well and all(place.end for place in workers)
 
     def _find_failure(self, now: float) -> Failure | None:
-        dead = self.members.dead()
+        dead = [place for place in self.members.dead() if not self.is_waited_for(place)]
         if dead:
-            return _failure_of(dead[0], _death(dead[0], now))
+            return _failure_of(dead[0], _death(dead[0], now) + self._in_vain(dead[0]))
         for place in self.members.of_role("pserver"):
-            if place.end:
-                return _failure_of(place, "left before the training was finished")
+            if place.end and not self.is_waited_for(place):
+                return _failure_of(place, _LEFT + self._in_vain(place))
         return self._find_desertion(now) or self._find_absentee(now)
+
+    def _in_vain(self, place: Place) -> str:
+        """Return that a durable pserver was waited for; empty if it wasn't."""
+        patience_s = self._rules.server_return_s
+        if not patience_s or not self._is_kept(place):
+            return ""
+        return f"; no process came back with its data in {patience_s:g} s"
 
     def _find_desertion(self, now: float) -> Failure | None:
         """Return who was lost last, if all workers are and no other came in time."""
@@ -364,6 +498,13 @@ class Job:
 
 def _failure_of(place: Place, reason: str) -> Failure:
     return Failure(role=place.member.role, index=place.member.index, reason=reason)
+
+
+def _departure(place: Place, now: float) -> str:
+    if not place.end:
+        return _death(place, now)
+    member = place.member
+    return f"process {member.pid} on {member.host} {_LEFT}"
 
 
 def _death(place: Place, now: float) -> str:

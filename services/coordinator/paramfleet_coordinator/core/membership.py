@@ -147,6 +147,22 @@ class Membership:
             raise JobFullError(role=newcomer.role, limit=limit)
         raise IndexTakenError(role=newcomer.role, index=index, holder=_holder(held[0]))
 
+    def take_over(self, newcomer: Member, *, now: float) -> Member | None:
+        """Give a newcomer the place of its index at once, whether or not its holder lives.
+
+        For a newcomer that has proved that the former process has ended. Its place is reserved
+        until ``confirm`` or ``give_up``.
+
+        Returns:
+            The newcomer; None while another newcomer is being admitted there.
+        """
+        known = self._find(newcomer)
+        if known is not None:
+            return known
+        if not self._places[newcomer.key].member.incarnation:
+            return None
+        return self._reserve(newcomer, newcomer.index, now)
+
     def join_elastic(
         self,
         newcomer: Member,
@@ -237,11 +253,14 @@ class Membership:
             place.why = snapshot.last_words.get(key) or place.why
             if beats not in {-1, place.beats}:
                 place.beats, place.silence_s, place.renewed_at = beats, 0.0, now
+                place.lost_s = None
             else:
                 place.silence_s += counted_s
         self._launchers.observe(snapshot, counted_s=counted_s)
         for place in self._places.values():
             place.vouched = self._launchers.sees(place.member)
+            if self._has_no_process(place):
+                place.lost_s = 0.0 if place.lost_s is None else place.lost_s + counted_s
 
     def dead(self) -> list[Place]:
         """Return the members whose silence ends the job, the longest silent first."""
@@ -249,6 +268,12 @@ class Membership:
         dead = (p for p in silent if not self.is_awaited(p))
         fatal = (p for p in dead if not self._elastic or p.member.role != "worker")
         return sorted(fatal, key=lambda place: (place.renewed_at, place.member.key))
+
+    def _has_no_process(self, place: Place) -> bool:
+        """Return whether a pserver's place seems to have no process."""
+        if place.member.role != "pserver" or not place.member.incarnation:
+            return False
+        return bool(place.end) or (self.is_silent(place) and not self.is_awaited(place))
 
     def silent_workers(self, *, grace_s: float) -> list[Place]:
         """Return the workers that were silent for so long, by rank."""

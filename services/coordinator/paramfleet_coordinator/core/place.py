@@ -31,6 +31,10 @@ class Place:
     vouched: bool = False
     """Whether a launcher with a valid lease sees its process running."""
 
+    lost_s: float | None = None
+    """Seconds looked at since the place of a pserver has had no process: it was silent for too
+    long, or left. None if it has one."""
+
     @property
     def may_die(self) -> bool:
         """Return whether the job needs this member's heartbeats."""

@@ -263,6 +263,7 @@ function chosenMetric(status) {
 
 function stateOf(member) {
   if (member.alive) return "alive";
+  if (typeof member.waits_s === "number") return `lost, waited for ${Math.round(member.waits_s)} s`;
   return member.silent_s === null ? "silent" : `silent for ${Math.round(member.silent_s)} s`;
 }
 

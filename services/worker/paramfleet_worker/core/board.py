@@ -40,6 +40,11 @@ def board(status: Mapping[str, Any], *, width: int = 120) -> list[str]:
     of_servers = ("index", "requests_per_s", "request_ms", "rows", "bytes", "last_seen_s")
     lines += rows_of(status["servers"], of_servers)
     lines += [
+        f"server {each['index']} is lost; the job waits {_shown(each['waits_s'])} s more for it"
+        for each in status["servers"]
+        if each.get("waits_s") is not None
+    ]
+    lines += [
         f"barrier {each['name']}: waiting for {_shown(each['missing'])}"
         for each in status["barriers"]
     ]

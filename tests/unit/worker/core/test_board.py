@@ -33,6 +33,14 @@ def test_the_board_tells_the_job_its_members_and_who_lags() -> None:
     assert board({**STATUS, "straggler": None})[-1] == "no worker is behind"
 
 
+def test_the_board_says_that_a_server_is_waited_for() -> None:
+    lost = {**STATUS["servers"][0], "index": 1, "waits_s": 41.5}
+
+    lines = board({**STATUS, "servers": [*STATUS["servers"], lost]})
+
+    assert "server 1 is lost; the job waits 41.5 s more for it" in lines
+
+
 def test_the_board_keeps_to_the_width() -> None:
     assert max(map(len, board(STATUS, width=30))) == 30
 
