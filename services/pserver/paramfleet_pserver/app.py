@@ -29,17 +29,21 @@ from paramfleet_pserver.api.access import IssuedIncarnations
 from paramfleet_pserver.api.routes import OPERATIONS, Routes
 from paramfleet_pserver.config import PServerSettings
 from paramfleet_pserver.core.service import ServiceTimes
+from paramfleet_pserver.durability.data_folder import DataFolder
+from paramfleet_pserver.durability.persistence import Persistence
 from paramfleet_pserver.gauges import BODY_GAUGES, HELD, SERVICE_GAUGES, TABLE_GAUGES
 from paramfleet_pserver.tables.owners import Owners
 from paramfleet_pserver.tables.table_store import TableStore
 from paramfleet_shared.discovery.placement import Placement
 from paramfleet_shared.discovery.session import JobSession
 from paramfleet_shared.errors import FleetError
+from paramfleet_shared.errors.logs import DataFolderError, LogInUseError
 from paramfleet_shared.files.folders import CheckpointDirs
 from paramfleet_shared.net.access import gate_of
 from paramfleet_shared.net.admin import AdminServer
 from paramfleet_shared.net.rpc.endpoint import join_endpoint
 from paramfleet_shared.net.rpc.server import Handler, Request, RpcServer
+from paramfleet_shared.net.rpc.tracing import Tracing
 from paramfleet_shared.net.secret import open_warnings, secret_of
 from paramfleet_shared.net.tls import MEMBER_ROLES, tls_of
 from paramfleet_shared.net.wire.message import Message
@@ -63,6 +67,9 @@ PUBLISH_PERIOD_S = 1.0
 
 COMPILE_POLL_S = 0.05
 """Seconds between two looks at whether the kernels are compiled."""
+
+CLAIM_PATIENCE_S = 5.0
+"""Seconds that another process may still have the data folder."""
 
 STATES = {
     "compiling": "compiling the table kernels",
@@ -125,6 +132,7 @@ class PServer:
         self._started_at = clock.monotonic()
         self._session: JobSession | None = None
         self._routes: Routes | None = None
+        self._folder: DataFolder | None = None
         self._opened = asyncio.Event()
         self._metrics = MetricRegistry()
         self._gauges = {
@@ -203,6 +211,7 @@ class PServer:
             )
             stack.push_async_callback(admin.close)
             stack.push_async_callback(self._leave)
+            stack.push_async_callback(self._release)
             server = RpcServer(
                 {operation: self._handler(operation) for operation in OPERATIONS},
                 name=f"pserver {settings.index if settings.index is not None else '?'}",
@@ -225,18 +234,79 @@ class PServer:
             await asyncio.to_thread(warm_all)  # as freeze, below
             port = await server.start(bind, settings.port)
             freeze()  # here: it holds the loop up, and from joining on the lease runs
-            self._session = await JobSession.join(
-                settings,
-                role="pserver",
-                index=settings.index,
+            self._session = await self._join(
                 endpoint=settings.advertise or join_endpoint(settings.host, port),
                 admin=join_endpoint(settings.host, admin_port),
-                clock=self._clock,
                 tracing=tracing,
             )
             _log_as(settings, self._session.member.index)
             server.identify(f"pserver {self._session.member.index}")
             await self._live(self._session, owners)
+
+    async def _join(self, *, endpoint: str, admin: str, tracing: Tracing | None) -> JobSession:
+        """Become a member; where the training is kept on a disk, with its folder.
+
+        Raises:
+            LogInUseError: if another process has the folder.
+            FleetError: as ``JobSession.join``.
+        """
+        settings = self._settings
+        folder = await self._claimed()
+        held = folder is not None and folder.epoch
+        session = await JobSession.join(
+            settings,
+            role="pserver",
+            index=settings.index if folder is None else folder.index,
+            endpoint=endpoint,
+            admin=admin,
+            clock=self._clock,
+            tracing=tracing,
+            durable=settings.durability != "none",
+            holds_epoch=int(held),
+        )
+        self._session = session  # what follows may fail: it has to leave then
+        if settings.durability != "none":
+            if folder is None:
+                root, index = Path(settings.data_dir), session.member.index
+                folder = await asyncio.to_thread(DataFolder, root, settings.job, index)
+            self._folder = folder
+            await asyncio.to_thread(folder.begin, session.epoch)
+            removed = await asyncio.to_thread(folder.remove_runs, but=session.epoch)
+            if removed:
+                log.info("pserver.data_removed", extra={"runs": removed})
+        return session
+
+    async def _claimed(self) -> DataFolder | None:
+        """Return the folder of this pserver's index, or one whose process has died.
+
+        Raises:
+            LogInUseError: if another process has the folder of the index.
+            OSError: if the system refuses.
+        """
+        settings = self._settings
+        if settings.durability == "none":
+            return None
+        root = Path(settings.data_dir)
+        if settings.index is None:
+            return DataFolder.find(root, settings.job)
+        deadline = self._clock.monotonic() + CLAIM_PATIENCE_S
+        while True:
+            try:
+                return DataFolder(root, settings.job, settings.index)
+            except LogInUseError:  # a process that was killed may take a moment to end
+                if self._clock.monotonic() >= deadline:
+                    raise
+                await self._clock.sleep(COMPILE_POLL_S)
+
+    async def _release(self) -> None:
+        """Close the log, and let others have the folder; after a good end it is empty."""
+        if self._routes is not None:
+            await self._routes.close()
+        if self._folder is None:
+            return
+        if self._session is not None and self._session.finished:
+            await asyncio.to_thread(self._folder.remove_runs)
+        self._folder.close()
 
     async def _compile(self) -> None:
         """Let the kernels be compiled before anybody counts on this server.
@@ -296,9 +366,17 @@ class PServer:
                 clock=self._clock,
                 patience_s=2 * self._settings.lease_renew_s,
             ),
+            persistence=self._persistence(session),
         )
         try:
-            if self._settings.load:
+            began = self._clock.monotonic()
+            if await routes.recover():
+                await self._fence(session, routes)
+                took_s = round(self._clock.monotonic() - began, 3)
+                log.warning(
+                    "pserver.recovered", extra={"seconds": took_s, **(routes.log_facts() or {})}
+                )
+            elif self._settings.load:
                 rows = await routes.load_from(Path(self._settings.load))
                 log.info(
                     "pserver.loaded", extra={"tables": len(rows), "rows": sum(rows.values())}
@@ -306,15 +384,42 @@ class PServer:
         except FleetError as error:
             await session.fail(str(error))
             return error
+        except OSError as error:
+            refused = DataFolderError(path=str(self._settings.data_dir), reason=str(error))
+            await session.fail(str(refused))
+            return refused
         self._routes = routes
         self._opened.set()
         log.info("pserver.serving", extra={"endpoint": session.member.endpoint})
         return None
 
+    def _persistence(self, session: JobSession) -> Persistence | None:
+        """Return where the training is kept; None for in memory alone."""
+        if self._folder is None:
+            return None
+        return Persistence(
+            self._folder.run(session.epoch),
+            job=f"{self._settings.job}, run {session.epoch}",
+            term=session.member.incarnation,
+            waits=self._settings.durability == "sync",
+            clock=self._clock,
+        )
+
+    async def _fence(self, session: JobSession, routes: Routes) -> None:
+        """Refuse former incarnations of workers: the join of a newer one may have been lost.
+
+        Raises:
+            NoRedisError: if the registry stays away.
+        """
+        for rank in routes.ranks():
+            routes.fence(rank, await session.read_incarnation("worker", rank))
+
     def _take_out_lost(self, session: JobSession) -> None:
         """Go on without the workers that an elastic job has lost."""
+        routes = self._routes
+        if routes is not None and routes.is_refusing:
+            return  # the disk is full: with a later heartbeat
         for lost in session.lost:
-            routes = self._routes
             if routes is not None and routes.lose(Rank(lost.index), lost.incarnation):
                 facts = {"index": lost.index, "incarnation": lost.incarnation}
                 log.warning("worker.taken_out", extra=facts)
@@ -335,7 +440,8 @@ class PServer:
     async def _publish(self, session: JobSession) -> None:
         while True:
             if self._routes is not None:
-                self._routes.apply_orders(session.life.orders)
+                if not self._routes.is_refusing:
+                    self._routes.apply_orders(session.life.orders)
                 await self._routes.count_rows()
             facts = self.status()
             for table in facts["tables"]:
@@ -346,7 +452,8 @@ class PServer:
 
     async def _leave(self) -> None:
         if self._session is not None:
-            if self._is_stopping and not self._session.finished:
+            stays = self._folder is not None  # for a process that is started again
+            if self._is_stopping and not self._session.finished and not stays:
                 await self._session.fail("stopped by SIGTERM")
             await self._session.leave()
 

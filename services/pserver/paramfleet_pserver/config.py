@@ -81,6 +81,16 @@ class PServerSettings(JobSettings):
     load: str = ""
     """Folder of a checkpoint to start from; empty starts afresh."""
 
+    durability: Literal["none", "async", "sync"] = "none"
+    """How the training is kept on this pserver's disk, so that a process that is started again
+    goes on with it. ``async``: workers don't wait for the disk, and send again what wasn't on
+    it. ``sync``: a change is answered when it is on the disk. ``none``: the job ends with the
+    process."""
+
+    data_dir: str = ""
+    """Folder for the training; needed unless durability is ``none``. A process that is started
+    again needs the same one."""
+
     drain_timeout_s: float = 5.0
     """Seconds that requests in progress get at the end."""
 
@@ -90,6 +100,12 @@ class PServerSettings(JobSettings):
     def __post_init__(self) -> None:
         super(PServerSettings, self).__post_init__()
         check_ranges(self, _RANGES)
+        if self.durability != "none" and not self.data_dir:
+            rule = "given, as durability says that the training is kept on a disk"
+            raise SettingError(name="data_dir", value=self.data_dir, rule=rule)
+        if self.data_dir and self.durability == "none":
+            rule = "async or sync where data_dir is given; or leave data_dir empty"
+            raise SettingError(name="durability", value=self.durability, rule=rule)
         if self.advertise:
             try:
                 split_endpoint(self.advertise)

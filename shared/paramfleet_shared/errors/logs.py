@@ -2,10 +2,16 @@
 
 from typing_extensions import override
 
-from paramfleet_shared.errors import ContractError, IntegrityError, UnavailableError
+from paramfleet_shared.errors import (
+    ContractError,
+    IntegrityError,
+    OutcomeUnknownError,
+    UnavailableError,
+)
 
 __all__ = [
     "CommandTooLargeError",
+    "DataFolderError",
     "DiskFailingError",
     "DiskFullError",
     "LogBehindError",
@@ -14,6 +20,8 @@ __all__ = [
     "LogInUseError",
     "LogOfOtherJobError",
     "LogTermError",
+    "NotDurableError",
+    "OtherTermError",
     "ReplayError",
     "SnapshotDamagedError",
     "SnapshotOfOtherJobError",
@@ -63,6 +71,45 @@ class LogBehindError(UnavailableError):
     sentence = (
         "the log in {path}: {waiting_bytes:,} bytes wait for the disk, and {limit_bytes:,} "
         "may: try again soon; a disk that is always behind is too slow for this job"
+    )
+
+
+class DataFolderError(ContractError):
+    """A pserver can't use the folder for its training."""
+
+    code = "contract.data_folder"
+    path: str
+    reason: str
+    sentence = "the data folder {path} can't be used: {reason}; give one that can be written to"
+
+
+class NotDurableError(OutcomeUnknownError):
+    """A change is executed, and wasn't on the disk when the caller's time was over."""
+
+    code = "outcome_unknown.not_durable"
+    operation: str
+    waited_s: float
+    state: str
+    """Of the log."""
+    sentence = (
+        "{operation} was executed, and {waited_s:.1f} s later it isn't durable: the log is "
+        "{state}; repeat it"
+    )
+
+
+class OtherTermError(UnavailableError):
+    """A request is for another pserver, or another process of it; nothing was done."""
+
+    code = "unavailable.other_term"
+    index: int
+    """Of the pserver that was asked."""
+    term: int
+    """Its incarnation."""
+    wanted: list[int]
+    """Index and incarnation of the one that is meant."""
+    sentence = (
+        "this is incarnation {term} of pserver {index}, and the request is for "
+        "[index, incarnation] = {wanted}: read the placement again"
     )
 
 

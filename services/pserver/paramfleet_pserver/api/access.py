@@ -17,6 +17,8 @@ __all__ = ["IssuedIncarnations"]
 ACTING = frozenset(
     {
         "declare",
+        "join",
+        "settle",
         "stage",
         "push",
         "step",

@@ -32,14 +32,22 @@ __all__ = [
 ]
 
 
-async def keep_push(training: Training, owners: Owners, push: PushRequest) -> bool:
+async def keep_push(
+    training: Training, owners: Owners, push: PushRequest, request: Request
+) -> bool:
     """Keep the gradients of a step of sync until it is whole; returns whether they are new.
 
+    A server that went on from its disk may be steps behind: the others' pushes of those are
+    waited for.
+
     Raises:
+        StepIncompleteError: if the request's deadline comes first.
         CapacityError: if there is no room for their new rows; nothing is kept.
         TableMemoryError: if there is no memory for them; nothing is kept.
     """
     command = Contribute(push)
+    if training.journal is not None:
+        await training.waits.wait(push.step, deadline=request.deadline)
     claims = await admit(partial(training.machine.judge, command), owners)
     return training.execute(command, claims=claims).is_fresh
 
@@ -54,7 +62,7 @@ async def take_step(
     Raises:
         StepIncompleteError: if the request's deadline comes first.
     """
-    is_fresh = await keep_push(training, owners, push)
+    is_fresh = await keep_push(training, owners, push, request)
     waited_s = await training.waits.wait(push.step + 1, deadline=request.deadline)
     facts = {"duplicate": not is_fresh, "waited_s": waited_s}
     return await answer_pull(training, owners, pull, alone=request.is_alone, **facts)

@@ -14,6 +14,7 @@ from typing import Any
 from paramfleet_pserver.api import passing
 from paramfleet_pserver.api.access import IssuedIncarnations
 from paramfleet_pserver.api.answers import described
+from paramfleet_pserver.api.durable import DurableAnswers
 from paramfleet_pserver.api.pushing import (
     answer_pull,
     apply_exchange,
@@ -24,9 +25,20 @@ from paramfleet_pserver.api.pushing import (
 )
 from paramfleet_pserver.api.reading import pull_of_step, read_packed
 from paramfleet_pserver.checkpoint.routes import Checkpointing
-from paramfleet_pserver.commands.machine import kind_of
-from paramfleet_pserver.commands.records import Assign, Join, Leave, Limit, Lose, Make, Void
+from paramfleet_pserver.commands.machine import Machine, kind_of
+from paramfleet_pserver.commands.records import (
+    Assign,
+    BeginTerm,
+    Join,
+    Leave,
+    Limit,
+    Lose,
+    Make,
+    Void,
+)
 from paramfleet_pserver.commands.terms import Terms
+from paramfleet_pserver.durability.journal import Journal
+from paramfleet_pserver.durability.persistence import Persistence
 from paramfleet_pserver.requests.changes import identity_of
 from paramfleet_pserver.requests.checked import (
     DeclareRequest,
@@ -51,6 +63,7 @@ from paramfleet_shared.errors.served import (
     ElasticModeError,
     OperationModeError,
     TablesNotDeclaredError,
+    UnknownWorkerError,
 )
 from paramfleet_shared.files.folders import CheckpointDirs
 from paramfleet_shared.net.rpc.server import Request
@@ -65,7 +78,8 @@ __all__ = ["OPERATIONS", "Routes"]
 
 OPERATIONS = (
     "declare", "pull", "stage", "push", "step", "exchange", "remove", "void", "assign", "leave",
-    "wait_turn", "hold", "save", "load", "status", "total", "answer", "states",
+    "join", "settle", "wait_turn", "hold", "save", "load", "status", "total", "answer",
+    "states",
     "read_pass", "prepare_pass", "commit_pass", "abort_pass", "pass_state",
 )  # fmt: skip
 """Methods of ``Routes``, by the names they have on the wire."""
@@ -86,6 +100,7 @@ class Routes:
         dirs: Where requests may have checkpoints saved and loaded; if not given, below the
             working folder.
         issued: Incarnations that workers may act under; None lets them act under any.
+        persistence: Where the training is kept; None keeps it in memory alone.
     """
 
     def __init__(  # noqa: PLR0913 (all but the first by keyword)
@@ -98,9 +113,16 @@ class Routes:
         elastic: bool = False,
         dirs: CheckpointDirs | None = None,
         issued: IssuedIncarnations | None = None,
+        persistence: Persistence | None = None,
     ) -> None:
         self._store = store
         self._issued = issued
+        self._persistence = persistence
+        self._durable: DurableAnswers | None = None
+        if persistence is not None:
+            self._durable = DurableAnswers(
+                server=server, term=persistence.term, waits=persistence.waits, clock=clock
+            )
         self._elastic = elastic
         self._lost: dict[Rank, int] = {}
         self._owners = owners
@@ -118,9 +140,71 @@ class Routes:
     def handle(self, operation: str, request: Request) -> Message | Awaitable[Message]:
         """Serve one of ``OPERATIONS``, at once if nothing has to be waited for."""
         handler: Callable[[Request], Coroutine[Any, Any, Message]] = getattr(self, operation)
+        if self._durable is not None:
+            self._durable.check_address(request)
+            plain = handler
+            handler = partial(self._serve_durably, self._durable, operation, plain)
         if self._issued is not None and not self._issued.lets(operation, request):
             return self._issued.admitted(operation, request, handler)
         return begun(handler(request))
+
+    async def _serve_durably(
+        self,
+        durable: DurableAnswers,
+        operation: str,
+        handler: Callable[[Request], Coroutine[Any, Any, Message]],
+        request: Request,
+    ) -> Message:
+        def journal() -> Journal | None:
+            return None if self._training is None else self._training.journal
+
+        return await durable.serve(journal, operation, request, handler)
+
+    async def recover(self) -> bool:
+        """Go on with the training that is on the disk; returns whether there is one.
+
+        Raises:
+            FleetError: why it can't be recovered; see ``Persistence.recover``.
+            OSError: if the system refuses.
+        """
+        if self._persistence is None:
+            return False
+        found = await self._persistence.recover(self._store, self._owners)
+        if found is None:
+            return False
+        machine, journal = found
+        self._training = training = Training(machine, clock=self._clock, journal=journal)
+        training.execute(BeginTerm(self._persistence.term))
+        self._apply_losses(training)
+        return True
+
+    def ranks(self) -> list[Rank]:
+        """Return the workers that have taken part in the training, in order."""
+        if self._training is None:
+            return []
+        return [Rank(rank) for rank in sorted(self._training.identities.incarnations())]
+
+    @property
+    def is_refusing(self) -> bool:
+        """Return whether the disk takes no command now."""
+        training = self._training
+        return (
+            training is not None
+            and training.journal is not None
+            and training.journal.writer.state != "open"
+        )
+
+    def fence(self, rank: Rank, incarnation: int) -> None:
+        """Refuse what a worker's former incarnations send, if it isn't refused already."""
+        if self._training is not None:
+            known = self._training.identities.incarnation(rank)
+            if incarnation > known:
+                self._training.fence(rank, incarnation)
+
+    async def close(self) -> None:
+        """Write to the disk what waits for it; nothing is executed any more."""
+        if self._training is not None and self._training.journal is not None:
+            await self._training.journal.writer.close()
 
     def fail(self, error: FleetError) -> None:
         """The job failed: answer every request that waits with its error."""
@@ -161,7 +245,15 @@ class Routes:
         return {
             "tables": [table.facts() for table in self._store],
             **(training.facts() if training is not None else {"mode": None, "members": []}),
+            "log": self.log_facts(),
         }
+
+    def log_facts(self) -> dict[str, Any] | None:
+        """Return how the log is; None where there is none."""
+        training = self._training
+        if training is None or training.journal is None:
+            return None
+        return training.journal.facts()
 
     async def count_rows(self) -> None:
         """Count by shard what rows have been made since the last time."""
@@ -179,7 +271,7 @@ class Routes:
                 )
             built = await self._build(declared)
             if self._training is None:
-                self._training = self._begin(Terms.of(declared))
+                self._training = await self._begin(Terms.of(declared))
             training = self._training
             step = training.execute(Join(declared.rank, declared.incarnation)).step
             self._checkpoints.asking.join(declared.rank)
@@ -194,6 +286,31 @@ class Routes:
         digest = self._checkpoints.loaded_digest
         about = {"created": created, "loaded": loaded, "folder": folder, "manifest": digest}
         return Message(fields={**about, "step": step})
+
+    async def join(self, request: Request) -> Message:
+        """Let a worker go on here, after this server went on from its disk; may be repeated.
+
+        Raises:
+            UnknownWorkerError: if it takes no part any more.
+        """
+        training = self._trained("join")
+        fields = Fields(request.message.fields, where="join")
+        rank, incarnation = Rank(fields.integer("rank")), fields.integer("incarnation")
+        if self._elastic and training.machine.lives.get(rank) != incarnation:
+            raise UnknownWorkerError(rank=rank)  # it was lost, or has left
+        training.check_rank(rank)
+        training.fence(rank, incarnation)
+        self._checkpoints.asking.join(rank)
+        await training.announce(training.mode.news_of_load())
+        await training.announce(training.mode.news_of_all(rank))
+        return Message()
+
+    async def settle(self, request: Request) -> Message:
+        """Answer when all that was done for a worker is durable."""
+        training = self._trained("settle")
+        fields = Fields(request.message.fields, where="settle")
+        training.identities.expect(fields.integer("rank"), fields.integer("incarnation"))
+        return Message()
 
     async def pull(self, request: Request) -> Message:
         """Read rows; in sync not before the version asked for is reached."""
@@ -220,7 +337,7 @@ class Routes:
         push = await read_packed(read, self._staging.fill(request.message), self._store)
         await check_change(push)
         if training.mode.in_step:
-            is_fresh = await keep_push(training, self._owners, push)
+            is_fresh = await keep_push(training, self._owners, push, request)
         else:
             is_fresh = await apply_push(training, self._owners, push, self._holding, request)
         return Message(
@@ -386,20 +503,22 @@ class Routes:
             await self._owners.run([Job(0, COMPILING_ROWS, partial(warm, spec))])
         return [await asyncio.to_thread(self._store.build, spec) for spec in new]
 
-    def _begin(self, terms: Terms) -> Training:
+    async def _begin(self, terms: Terms) -> Training:
         """Return a training, and apply to it what is known of the job already."""
-        training = Training(
-            terms,
-            elastic=self._elastic,
-            store=self._store,
-            owners=self._owners,
-            clock=self._clock,
-        )
+        machine = Machine(terms, elastic=self._elastic, store=self._store, owners=self._owners)
+        journal = None
+        if self._persistence is not None:
+            journal = await self._persistence.begin(machine)
+        training = Training(machine, clock=self._clock, journal=journal)
+        self._apply_losses(training)
+        return training
+
+    def _apply_losses(self, training: Training) -> None:
+        """Apply to a training what is known of the job already."""
         for rank, incarnation in self._lost.items():
             training.execute(Lose(rank, incarnation))
         if self._failure is not None:
             training.fail(self._failure)
-        return training
 
     def _check_declared(self, declared: DeclareRequest) -> list[TableSpec]:
         kind = kind_of(declared.mode)

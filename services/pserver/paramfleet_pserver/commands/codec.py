@@ -19,6 +19,7 @@ from paramfleet_pserver.commands.records import (
     Announce,
     Announced,
     Assign,
+    BeginTerm,
     Command,
     CommitPass,
     Contribute,
@@ -299,6 +300,7 @@ _KINDS: Mapping[type, str] = {
     Exchange: "exchange",
     Void: "void",
     Assign: "assign",
+    BeginTerm: "begin_term",
     Fence: "fence",
     Join: "join",
     Leave: "leave",
@@ -321,6 +323,7 @@ _DESCRIBED: Mapping[type, Callable[[Any], _Described]] = {
     Exchange: _describe_exchange,
     Void: _describe_void,
     Assign: _describe_assign,
+    BeginTerm: lambda command: ({"term": command.term}, {}),
     Fence: _describe_member,
     Join: _describe_member,
     Leave: _describe_member,
@@ -343,6 +346,9 @@ _READERS: Mapping[str, Callable[[Message, TableStore], Command]] = {
     "exchange": lambda message, store: Exchange(exchange_request(message, store)),
     "void": lambda message, _: Void(identity_of(Fields(message.fields, where="void"))),
     "assign": lambda message, store: Assign(assign_request(message, store)),
+    "begin_term": lambda message, _: BeginTerm(
+        Fields(message.fields, where="begin_term").integer("term", least=1)
+    ),
     "fence": lambda message, _: _read_member(message, Fence),
     "join": lambda message, _: _read_member(message, Join),
     "leave": _read_leave,

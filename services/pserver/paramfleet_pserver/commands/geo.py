@@ -239,6 +239,15 @@ class GeoExchange(ServerMode):
                 self._owners.post(Job(each.block.owner, 0, partial(each.join, rank)))
 
     @override
+    def begin_term(self, term: int) -> None:
+        """Number replies anew, and let every row wait for every worker once more."""
+        del term
+        self.unannounced |= self.ranks
+        for recorded in self._recorders.values():
+            for each in recorded:
+                self._owners.post(Job(each.block.owner, 0, each.recorder.begin_term))
+
+    @override
     def forget(self, rank: Rank) -> None:
         """Keep nothing for a worker any more."""
         self.ranks.discard(rank)

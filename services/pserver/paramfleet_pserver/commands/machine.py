@@ -22,6 +22,7 @@ from paramfleet_pserver.commands.records import (
     Announce,
     Announced,
     Assign,
+    BeginTerm,
     Command,
     CommitPass,
     Contribute,
@@ -302,14 +303,17 @@ class Machine:
             return self._done(is_fresh=False, is_changed=False)
         return Outcome(applied=self._passing().execute(command, claims))
 
-    def _admit(self, command: Void | Fence | Join | Leave | Lose | Limit) -> Outcome:
+    def _admit(
+        self, command: Void | BeginTerm | Fence | Join | Leave | Lose | Limit
+    ) -> Outcome:
         """Execute what changes no row."""
         match command:
+            case BeginTerm(term):
+                self.mode.begin_term(term)
             case Void(identity):
                 return self._void(identity)
             case Fence(rank, incarnation):
                 self.identities.fence(rank, incarnation)
-                return self._done()
             case Join():
                 return self._join(command)
             case Leave(rank, incarnation, step):
@@ -321,6 +325,7 @@ class Machine:
                 return self._lose(rank, incarnation)
             case Limit(max_staleness):
                 return self._limit(max_staleness)
+        return self._done()
 
     def _lose(self, rank: Rank, incarnation: int) -> Outcome:
         if self.identities.incarnation(rank) > incarnation:

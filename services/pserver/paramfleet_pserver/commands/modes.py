@@ -17,8 +17,11 @@ from paramfleet_shared.values.ids import Rank, Step
 __all__ = ["EVERY_MODE", "AsyncMode", "ServerMode"]
 
 EVERY_MODE = frozenset(
-    {"pull", "stage", "remove", "void", "assign", "leave", "wait_turn", "hold", "answer"}
-)
+    {
+        "pull", "stage", "remove", "void", "assign", "leave", "wait_turn", "hold", "answer",
+        "join", "settle",
+    }
+)  # fmt: skip
 """Operations on a training that all modes have."""
 
 
@@ -83,6 +86,9 @@ class ServerMode:
 
     def forget(self, rank: Rank) -> None:
         """Keep nothing for a worker any more."""
+
+    def begin_term(self, term: int) -> None:
+        """Go on from an older state than workers may have seen."""
 
     def check_removal(self, remove: RemoveRequest) -> None:
         """Pass if rows may be removed now; a mode without common steps lets it be any time.

@@ -25,6 +25,7 @@ __all__ = [
     "Announce",
     "Announced",
     "Assign",
+    "BeginTerm",
     "Command",
     "CommitPass",
     "Contribute",
@@ -93,6 +94,18 @@ class Assign:
     """A worker gives a dense table's values."""
 
     assign: AssignRequest
+
+
+@dataclass(frozen=True, slots=True)
+class BeginTerm:
+    """A server goes on from a state on its disk, maybe an older one than workers have seen.
+
+    Numbers that replies had are given to none again, and every row waits for every worker once
+    more: what a worker received may be lost here, and come again by another's change.
+    """
+
+    term: int
+    """Higher than the one before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +233,7 @@ Command = (
     | Exchange
     | Void
     | Assign
+    | BeginTerm
     | Fence
     | Join
     | Leave

@@ -115,6 +115,11 @@ class IdentityWindow:
         """Return the latest incarnation of a worker that is known; 0 for none."""
         return self._incarnation.get(worker, 0)
 
+    def next_of(self, worker: int) -> int:
+        """Return the first sequence of a worker's latest incarnation not yet taken."""
+        seen = self._seen.get(worker)
+        return FIRST_SEQUENCE if seen is None else seen.next
+
     def check(self, identity: ChangeIdentity) -> bool:
         """Return True if the change must be taken, False if it was taken before.
 

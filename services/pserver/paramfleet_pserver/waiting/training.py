@@ -21,9 +21,9 @@ from paramfleet_pserver.commands.records import (
 from paramfleet_pserver.commands.terms import Terms
 from paramfleet_pserver.core.identities import IdentityWindow
 from paramfleet_pserver.core.staleness import Release
+from paramfleet_pserver.durability.journal import Journal
 from paramfleet_pserver.tables.capacity import Claims
-from paramfleet_pserver.tables.owners import Job, Owners
-from paramfleet_pserver.tables.table_store import TableStore
+from paramfleet_pserver.tables.owners import Job
 from paramfleet_pserver.waiting.stepping import SyncWaits, Waits
 from paramfleet_pserver.waiting.waiters import Parking
 from paramfleet_shared.errors import FleetError
@@ -38,21 +38,20 @@ class Training:
     """A job between its first declaration and its end.
 
     Args:
-        terms: What was declared.
-        elastic: Whether workers come and go.
-        store: The tables.
-        owners: Who works on them.
+        machine: Its state.
         clock: By whose time deadlines are meant.
+        journal: Takes each command that is executed; None keeps none.
     """
 
     def __init__(
-        self, terms: Terms, *, elastic: bool, store: TableStore, owners: Owners, clock: Clock
+        self, machine: Machine, *, clock: Clock, journal: Journal | None = None
     ) -> None:
-        self.machine = Machine(terms, elastic=elastic, store=store, owners=owners)
+        self.machine = machine
+        self.journal = journal
         self._turns: Parking[tuple[Rank, Step]] = Parking(clock=clock)
         self._losses: dict[Rank, float] = {}
         mode = self.machine.mode
-        self.waits = Waits(terms.mode)
+        self.waits = Waits(machine.terms.mode)
         """What waits for steps."""
         if isinstance(mode, StepApplier):
             self.waits = SyncWaits(mode, clock=clock)
@@ -89,8 +88,23 @@ class Training:
         reads: list[Job] | None = None,
         alone: bool = False,
     ) -> Outcome:
-        """Execute a command as ``Machine.execute`` does, and wake who waited for it."""
+        """Execute a command as ``Machine.execute`` does, and wake who waited for it.
+
+        Raises:
+            UnavailableError: if the disk doesn't take it, where there is a journal; nothing is
+                changed. See ``Journal.encoded``.
+        """
+        journal, body = self.journal, b""
+        if journal is not None:
+            try:
+                body = journal.encoded(command)
+            except BaseException:
+                if claims is not None:
+                    claims.release()
+                raise
         outcome = self.machine.execute(command, claims=claims, reads=reads, alone=alone)
+        if journal is not None:
+            journal.note(command, body, outcome)
         if isinstance(command, Contribute | Leave):
             self.waits.settle()
         if outcome.is_gone and isinstance(command, Leave | Lose | Join):

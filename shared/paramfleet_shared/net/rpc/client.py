@@ -156,6 +156,12 @@ class Channel:
         link = self._link
         return Held() if link is None else link.connection.num_held
 
+    def reset(self) -> None:
+        """Leave the connection: calls in flight are asked again, wherever the peer is then."""
+        link, self._link = self._link, None
+        if link is not None:
+            link.abort("the peer is asked elsewhere")
+
     async def close(self) -> None:
         """Close the connection; calls in flight fail. May be called twice."""
         self._closed = True

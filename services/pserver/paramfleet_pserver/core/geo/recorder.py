@@ -35,6 +35,10 @@ MAX_UNACKED = 4
 """Replies to one worker that can still be acknowledged. A worker exchanges one at a
 time; more than one is open only after losses. An older one is merely sent again."""
 
+TERM_BATCHES = 1 << 20
+"""Replies that a server may have sent since the state that is on its disk: far more than the
+commands that wait for a disk."""
+
 FIRST_ROOM = 1024
 """Rows that a queue has room for at first."""
 
@@ -189,6 +193,16 @@ class GeoRecorder:
             del worker.sent[next(iter(worker.sent))]
         rows = worker.queue[worker.first : stop].astype(np.int64)
         return Reply(batch=worker.batch, rows=rows, more=worker.end > stop)
+
+    def begin_term(self) -> None:
+        """Go on from an older state: no number that a reply has had since then comes again.
+
+        What an acknowledgement of before is meant for is never taken for one of these.
+        """
+        for worker in self._workers.values():
+            worker.batch += TERM_BATCHES
+            worker.sent.clear()
+        self._last_batch += TERM_BATCHES
 
     def leave(self, rank: Rank) -> NDArray[np.uint32]:
         """Forget a worker that takes part no more; return what waited for it, uint32 [n]."""

@@ -3,16 +3,13 @@
 Files with other names are somebody else's: they are neither read nor removed.
 """
 
-import contextlib
-import fcntl
-import os
 import re
 import stat
 from pathlib import Path
 from typing import NamedTuple
 
+from paramfleet_pserver.durability.locking import FolderLock
 from paramfleet_pserver.durability.log.core.layout import MAX_SEGMENT_BYTES
-from paramfleet_shared.errors.logs import LogInUseError
 from paramfleet_shared.files.regular_files import read_regular
 
 __all__ = ["LogFolder", "SegmentFile"]
@@ -20,7 +17,6 @@ __all__ = ["LogFolder", "SegmentFile"]
 _SEGMENT = re.compile(r"segment-(\d{16})\.log")
 _DRAFT = re.compile(r"segment-\d{16}\.draft")
 _LOCK_NAME = "log.lock"
-_LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
 
 
 class SegmentFile(NamedTuple):
@@ -54,25 +50,11 @@ class LogFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._lock: int | None = os.open(path / _LOCK_NAME, _LOCK_FLAGS, 0o600)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            holder = _holder(self._lock)
-            self.close()
-            if not isinstance(error, BlockingIOError):
-                raise
-            raise LogInUseError(path=str(path), holder=holder) from error
-        os.ftruncate(self._lock, 0)
-        with contextlib.suppress(OSError):  # a full disk: nobody will be told who has it
-            os.pwrite(self._lock, b"%d\n" % os.getpid(), 0)
+        self._lock = FolderLock(path, _LOCK_NAME)
 
     def close(self) -> None:
         """Let others use the folder."""
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        self._lock.close()
 
     def segment(self, number: int) -> Path:
         """Return the name of a segment."""
@@ -113,9 +95,3 @@ class LogFolder:
         for path in self.path.iterdir():
             if _DRAFT.fullmatch(path.name) and stat.S_ISREG(path.lstat().st_mode):
                 path.unlink()
-
-
-def _holder(lock: int) -> int:
-    """Return the process id in a lock's file; 0 if there is none."""
-    text = os.pread(lock, 32, 0).strip()
-    return int(text) if text.isdigit() else 0

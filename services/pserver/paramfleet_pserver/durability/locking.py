@@ -1,0 +1,54 @@
+"""A folder that one process has: a lock that ends with it, however it ends."""
+
+import contextlib
+import fcntl
+import os
+from pathlib import Path
+
+from paramfleet_shared.errors.logs import LogInUseError
+
+__all__ = ["FolderLock"]
+
+_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
+
+
+class FolderLock:
+    """A lock on a folder, until ``close`` or the end of this process.
+
+    It passes on to a process that is forked from this one.
+
+    Args:
+        path: The folder; made if it is missing.
+        name: Of the file in it that is locked.
+
+    Raises:
+        LogInUseError: if somebody else has it.
+        OSError: if the system refuses.
+    """
+
+    def __init__(self, path: Path, name: str) -> None:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._file: int | None = os.open(path / name, _FLAGS, 0o600)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = _holder(self._file)
+            self.close()
+            if not isinstance(error, BlockingIOError):
+                raise
+            raise LogInUseError(path=str(path), holder=holder) from error
+        os.ftruncate(self._file, 0)
+        with contextlib.suppress(OSError):  # a full disk: nobody will be told who has it
+            os.pwrite(self._file, b"%d\n" % os.getpid(), 0)
+
+    def close(self) -> None:
+        """Let others have the folder; may be called twice."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+
+def _holder(lock: int) -> int:
+    """Return the process id in a lock's file; 0 if there is none."""
+    text = os.pread(lock, 32, 0).strip()
+    return int(text) if text.isdigit() else 0
