@@ -105,6 +105,7 @@ class OursWorker:
         endpoints = tuple(self._through(endpoint) for endpoint in placement.endpoints)
         return PServers(
             replace(placement, endpoints=endpoints),
+            author=Author(rank=0, incarnation=1),
             clock=self.communicator.clock,
             call_timeout_s=CALL_TIMEOUT_S,
             step_timeout_s=CALL_TIMEOUT_S,

@@ -120,10 +120,19 @@ class Job:
         """Return who hosts which shard."""
         return self.pservers.placement
 
+    def settle(self) -> None:
+        """Return when nothing that this worker has sent can be lost with a pserver.
+
+        So what others find behind a barrier stays.
+        """
+        if self.pservers.outbox:
+            self.communicator.wait(self.pservers.settle())
+
     def barrier(self, name: str, *, timeout_s: float | None = None) -> None:
         """Wait until every worker is at the barrier of this name."""
         session = self.communicator.session
         with self.times.during("barrier"):
+            self.settle()
             self.communicator.wait(session.barrier(name, timeout_s=timeout_s))
 
     async def say_goodbye(self) -> None:
@@ -156,6 +165,7 @@ class Job:
         session = self.communicator.session
         try:
             with self.times.during("barrier"):
+                self.settle()
                 return self.communicator.wait(
                     session.gather(name, payload, timeout_s=timeout_s)
                 )
@@ -181,10 +191,14 @@ def open_job(
         JobFailedError: if the job fails before.
     """
     session = communicator.session
+    member = session.member
+    author = Author(rank=member.index, incarnation=member.incarnation)
 
     async def connect() -> PServers:
         return PServers(
             await session.wait_placement(),
+            author=author,
+            locate=session.read_placement,
             clock=communicator.clock,
             call_timeout_s=settings.call_timeout_s,
             step_timeout_s=settings.barrier_timeout_s,
@@ -193,10 +207,9 @@ def open_job(
             tracing=communicator.tracing,
         )
 
-    member = session.member
     pservers = communicator.wait(connect())
     pservers.dense = settings.dense_limits
-    author = Author(rank=member.index, incarnation=member.incarnation)
+    communicator.follow(pservers.follow)
     return Job(
         communicator=communicator,
         pservers=pservers,

@@ -22,6 +22,7 @@ from typing import Any, Generic, TypeVar
 import uvloop
 
 from paramfleet.config.settings import WorkerSettings
+from paramfleet_shared.discovery.placement import Placement
 from paramfleet_shared.discovery.session import JobSession
 from paramfleet_shared.errors import FleetError, IntegrityError, UnavailableError
 from paramfleet_shared.net.admin import AdminPortInUseError, AdminServer
@@ -116,6 +117,7 @@ class Communicator:
         self._failure: FleetError | None = None
         self._waiting: set[asyncio.Task[Any]] = set()
         self._wakers: list[Waker] = []
+        self._followers: list[Callable[[Placement], None]] = []
         self._stop = asyncio.Event()
         self._tasks: asyncio.TaskGroup | None = None
         self._pid = 0
@@ -172,7 +174,7 @@ class Communicator:
                 tracing=self.tracing,
             )
             self._session = session
-            self.spawn(session.run())
+            self.spawn(session.run(after_beat=self._note_placement))
             self.spawn(self._publish(session, facts))
 
         self.wait(join())
@@ -225,6 +227,16 @@ class Communicator:
         self._wakers.append(waker)
         if self._failure is not None:
             waker.wake()
+
+    def follow(self, follower: Callable[[Placement], None]) -> None:
+        """Call a function on the loop with the placement, whenever a heartbeat brings it."""
+        self._followers.append(follower)
+
+    def _note_placement(self) -> None:
+        placement = self.session.placement
+        if placement is not None:
+            for follower in self._followers:
+                follower(placement)
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Run ``work`` on the loop beside the training.

@@ -1,7 +1,10 @@
 """The pservers of a job, as one: every operation goes to all of them at once."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from itertools import count
 from typing import Any, TypeVar
 
@@ -10,9 +13,12 @@ from numpy.typing import NDArray
 from paramfleet.config.dense_limits import DenseLimits
 from paramfleet.telemetry.traffic import OF_TABLES, Traffic
 from paramfleet.transport.direct import Direct, Outcome
-from paramfleet.transport.requests import ReadPlan
+from paramfleet.transport.outbox import Outbox
+from paramfleet.transport.owner import ASKED_AGAIN, Owner
+from paramfleet.transport.requests import Author, ReadPlan
 from paramfleet.transport.staging import Ahead
 from paramfleet_shared.checkpoint.cuts import PushesHeldError
+from paramfleet_shared.discovery.errors import NoRedisError
 from paramfleet_shared.discovery.placement import Placement
 from paramfleet_shared.errors import FleetError
 from paramfleet_shared.errors import served as served_errors  # noqa: F401 - known by their codes
@@ -26,10 +32,18 @@ from paramfleet_shared.net.tls import Tls
 from paramfleet_shared.net.wire.identity import ChangeIdentity
 from paramfleet_shared.net.wire.message import Message
 from paramfleet_shared.system.clock import Clock
+from paramfleet_shared.tables.rows.batch import RowIds
 
 __all__ = ["PIECES_AT_ONCE", "PServers", "answers_of", "both", "ends_of"]
 
 T = TypeVar("T")
+
+Locate = Callable[[], Awaitable[Placement | None]]
+"""Reads the placement as it is now; None while there is none."""
+
+RETURN_PATIENCE_S = 120.0
+"""Seconds that another process of a pserver is waited for; the job ends earlier if the
+coordinator gives it up."""
 
 PIECES_AT_ONCE = 2
 """Pieces of dense tables that are on their way at once, to or from each pserver."""
@@ -90,6 +104,9 @@ class PServers:
 
     Args:
         placement: Endpoints and shards.
+        author: This worker.
+        locate: Reads the placement as it is now, None while there is none: pservers that keep
+            their training on a disk may come back elsewhere. If not given, they never do.
         clock: For deadlines.
         call_timeout_s: Deadline of a call that waits for nobody.
         step_timeout_s: Deadline of a call that waits for other workers.
@@ -102,6 +119,8 @@ class PServers:
         self,
         placement: Placement,
         *,
+        author: Author,
+        locate: Locate | None = None,
         clock: Clock,
         call_timeout_s: float,
         step_timeout_s: float,
@@ -123,6 +142,10 @@ class PServers:
         self.placement = placement
         self.call_timeout_s = call_timeout_s
         self.step_timeout_s = step_timeout_s
+        self.outbox = Outbox(placement)
+        """Changes that aren't on the disks of all pservers, where these have some."""
+        self._author = author
+        self._locate = locate or self._locate_here
         self.traffic = Traffic(self._num_held)
         self._channels = [
             open_channel(
@@ -133,9 +156,50 @@ class PServers:
                 count=self.traffic.count,
                 tls=tls and tls.expects("pserver"),
                 secret=secret,
+                resolve=None if locate is None else partial(self._find, index),
             )
             for index, endpoint in enumerate(placement.endpoints)
         ]
+        self._owners = [
+            Owner(
+                index,
+                channel,
+                outbox=self.outbox,
+                author=author,
+                locate=self._locate,
+                clock=clock,
+                call_timeout_s=call_timeout_s,
+                patience_s=RETURN_PATIENCE_S,
+            )
+            for index, channel in enumerate(self._channels)
+        ]
+
+    async def _locate_here(self) -> Placement | None:
+        return self.placement
+
+    async def _find(self, server: int) -> str:
+        """Return where a pserver is, as far as is known: without a registry where it was."""
+        with suppress(NoRedisError):
+            placement = await self._locate()
+            if placement is not None:
+                self.placement = placement
+        return self.placement.endpoints[server]
+
+    def follow(self, placement: Placement) -> None:
+        """Go to the processes that a newer placement names."""
+        if self.outbox.is_on:
+            for owner in self._owners:
+                owner.follow(placement)
+            if self._direct is not None and not self._are_ready():
+                self._direct.waker.wake()  # it may wait for a process that was replaced
+
+    async def settle(self) -> None:
+        """Return when all that this worker has sent is on the disks of all pservers."""
+        while self.outbox:
+            await self.call_all("settle", self._author.fields(), timeout_s=self.step_timeout_s)
+
+    def _are_ready(self) -> bool:
+        return all(owner.is_ready for owner in self._owners)
 
     async def call(
         self,
@@ -221,16 +285,32 @@ class PServers:
         if is_here():
             return await self._call_from_here(op, messages, limit_s)
         if len(self._channels) == 1:  # needs no task of its own
-            return [await self._channels[0].call(op, messages[0], timeout_s=limit_s)]
+            return [await self._ask(0, op, messages[0], timeout_s=limit_s)]
         return answers_of(
             await asyncio.gather(
                 *(
-                    channel.call(op, message, timeout_s=limit_s)
-                    for channel, message in zip(self._channels, messages, strict=True)
+                    self._ask(server, op, message, timeout_s=limit_s)
+                    for server, message in enumerate(messages)
                 ),
                 return_exceptions=True,
             )
         )
+
+    async def _ask(
+        self,
+        server: int,
+        op: str,
+        message: Message,
+        *,
+        timeout_s: float,
+        sent_before: bool = False,
+    ) -> Message:
+        """Ask one pserver; where its training outlives its process, whichever that is."""
+        asked = self._owners[server].ask if self.outbox.is_on else self._channels[server].call
+        answer = await asked(op, message, timeout_s=timeout_s, sent_before=sent_before)
+        if not self.outbox.is_on and "durable" in answer.fields:
+            self.outbox.note(server, self.outbox.term(server), message, answer)
+        return answer
 
     async def _call_from_here(
         self, op: str, messages: Sequence[Message], limit_s: float
@@ -238,8 +318,10 @@ class PServers:
         """Call by the thread that waits, and by the event loop what doesn't come back."""
         direct, began = self._direct, self._now()
         outcomes: list[Outcome | BaseException] = [None] * len(messages)
-        if direct is not None:
+        if direct is not None and not self.outbox.is_on:
             outcomes[:] = direct.call(op, messages, limit_s)
+        elif direct is not None and self._are_ready():
+            outcomes[:] = self._call_addressed(direct, op, messages, limit_s)
         missing = [index for index, outcome in enumerate(outcomes) if outcome is None]
         if not missing:
             return answers_of(outcomes)
@@ -247,8 +329,8 @@ class PServers:
         left_s = max(0.001, limit_s - (self._now() - began))
         found = await asyncio.gather(
             *(
-                self._channels[index].call(
-                    op, messages[index], timeout_s=left_s, sent_before=direct is not None
+                self._ask(
+                    index, op, messages[index], timeout_s=left_s, sent_before=direct is not None
                 )
                 for index in missing
             ),
@@ -260,6 +342,20 @@ class PServers:
         if direct is not None and direct.is_due:
             await direct.open()
         return answers
+
+    def _call_addressed(
+        self, direct: Direct, op: str, messages: Sequence[Message], limit_s: float
+    ) -> list[Outcome]:
+        """Call by the thread that waits; None for what another process may have to answer."""
+        sent = [o.addressed(m) for o, m in zip(self._owners, messages, strict=True)]
+        outcomes = direct.call(op, sent, limit_s)
+        for server, outcome in enumerate(outcomes):
+            if isinstance(outcome, Message):
+                if not self._owners[server].note(sent[server], outcome):
+                    outcomes[server] = None
+            elif isinstance(outcome, ASKED_AGAIN):
+                outcomes[server] = None
+        return outcomes
 
     async def open_direct(self) -> Waker:
         """Let threads that wait for calls make them; return what ends their waits."""
@@ -273,6 +369,7 @@ class PServers:
         messages: Sequence[Message],
         *,
         corrected: Callable[[FleetError], Sequence[Message] | None] = lambda _: None,
+        rows: Sequence[RowIds | None] = (),
     ) -> list[Message]:
         """Call an operation that changes tables; repeat it while a checkpoint holds it up.
 
@@ -283,6 +380,7 @@ class PServers:
             messages: One for each pserver, all of one identity.
             corrected: Returns what is sent instead after a refusal, once, with the same
                 identity; None to give up.
+            rows: By part, the rows of those that name them by a pull.
 
         Raises:
             PushesHeldError: if it was held up for longer than any checkpoint may take.
@@ -293,7 +391,7 @@ class PServers:
             await self._void_given_up()
             while True:
                 try:
-                    return await self.call(op, messages)
+                    return await self._kept(op, messages, rows)
                 except PushesHeldError:
                     if self._now() - began > 2 * self.step_timeout_s:
                         raise
@@ -305,6 +403,35 @@ class PServers:
         except BaseException:
             self.give_up(messages[0].fields)
             raise
+
+    async def _kept(
+        self,
+        op: str,
+        messages: Sequence[Message],
+        rows: Sequence[RowIds | None],
+        *,
+        timeout_s: float | None = None,
+        waits: bool = False,
+    ) -> list[Message]:
+        """Call an operation that changes tables, and keep the change until it is durable."""
+        if not self.outbox.is_on:
+            return await self.call(op, messages, timeout_s=timeout_s, waits=waits)
+        goes_ahead = self.divides and Ahead(op, messages, self.dense, count())
+        if goes_ahead or not self.outbox.takes(messages):
+            durably = [replace(m, fields={**m.fields, "durably": True}) for m in messages]
+            return await self.call(op, durably, timeout_s=timeout_s, waits=waits)
+        while self.outbox.is_full:
+            if is_here():
+                await hop()
+            await self.settle()
+        entry = self.outbox.add(op, messages, rows)
+        try:
+            answers = await self.call(op, messages, timeout_s=timeout_s, waits=waits)
+        except BaseException:
+            self.outbox.drop(entry)
+            raise
+        self.outbox.own(entry)
+        return answers
 
     def give_up(self, change: Mapping[str, Any]) -> None:
         """Have the pservers await a change no more: it was refused, or couldn't be sent.
@@ -340,17 +467,25 @@ class PServers:
         messages = plan.messages(rank=rank, min_step=min_step, incarnation=incarnation)
         return await self.call("pull", messages, timeout_s=timeout_s, waits=min_step > 0)
 
-    async def step(self, messages: Sequence[Message]) -> tuple[list[Message], float]:
+    async def step(
+        self, messages: Sequence[Message], *, rows: Sequence[RowIds | None] = ()
+    ) -> tuple[list[Message], float]:
         """Push a step of sync to every pserver, and pull what it has made of the tables.
 
         If it fails, the caller sends it again by ``change``, or gives it up.
+
+        Args:
+            messages: One for each pserver.
+            rows: By part of the push, the rows of those that name them by a pull.
 
         Returns:
             The answers, and how many seconds of the call were spent waiting for other workers.
         """
         await self._void_given_up()
         began = self._now()
-        answers = await self.call("step", messages, timeout_s=self.step_timeout_s, waits=True)
+        answers = await self._kept(
+            "step", messages, rows, timeout_s=self.step_timeout_s, waits=True
+        )
         took = self._now() - began
         waited = min(took, max(float(answer.fields["waited_s"]) for answer in answers))
         self.traffic.count_time("step", took - waited)
@@ -374,12 +509,11 @@ class PServers:
     ) -> Message:
         """Send fields, and tensors if there are any, to one pserver."""
         message = Message(fields=fields, tensors=tensors or {})
-        return await self._channels[server].call(op, message, timeout_s=timeout_s)
+        return await self._ask(server, op, message, timeout_s=timeout_s)
 
     async def total(self, message: Message) -> Message:
         """Have the first pserver add up the workers' parts of a sum, and wait for all."""
-        channel = self._channels[0]
-        return await channel.call("total", message, timeout_s=self.step_timeout_s)
+        return await self._ask(0, "total", message, timeout_s=self.step_timeout_s)
 
     def _num_held(self) -> Held:
         held = [channel.num_held for channel in self._channels]

@@ -78,7 +78,11 @@ async def pservers_of(worker: Worker) -> AsyncIterator[tuple[PServers, Author]]:
     """The client's own connections, as its saving has them."""
     async with AsyncExitStack() as stack:
         made = PServers(
-            worker.placement, clock=SystemClock(), call_timeout_s=LATE_S, step_timeout_s=20.0
+            worker.placement,
+            clock=SystemClock(),
+            call_timeout_s=LATE_S,
+            step_timeout_s=20.0,
+            author=Author(rank=worker.rank, incarnation=worker.incarnation),
         )
         stack.push_async_callback(made.close)
         yield made, Author(rank=worker.rank, incarnation=worker.incarnation)

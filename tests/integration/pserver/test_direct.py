@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from paramfleet.transport.pservers import PServers
-from paramfleet.transport.requests import Read, ReadPlan
+from paramfleet.transport.requests import Author, Read, ReadPlan
 from paramfleet_shared.discovery.placement import Placement
 from paramfleet_shared.errors.served import StepIncompleteError
 from paramfleet_shared.net.rpc.client import DeadlineExceededError
@@ -42,7 +42,11 @@ async def connect() -> AsyncIterator[Any]:
         placement: Placement, *, step_timeout_s: float = 10.0
     ) -> tuple[PServers, Waker]:
         pservers = PServers(
-            placement, clock=SystemClock(), call_timeout_s=LATE_S, step_timeout_s=step_timeout_s
+            placement,
+            clock=SystemClock(),
+            call_timeout_s=LATE_S,
+            step_timeout_s=step_timeout_s,
+            author=Author(rank=0, incarnation=1),
         )
         opened.append(pservers)
         return pservers, await pservers.open_direct()

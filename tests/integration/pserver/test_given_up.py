@@ -11,7 +11,7 @@ import pytest
 
 from paramfleet.session.checkpoint.cuts import judge
 from paramfleet.transport.pservers import PServers
-from paramfleet.transport.requests import Read, ReadPlan
+from paramfleet.transport.requests import Author, Read, ReadPlan
 from paramfleet_shared.checkpoint.manifest import (
     FilePart,
     Manifest,
@@ -46,6 +46,7 @@ async def pservers_of(
 ) -> AsyncIterator[PServers]:
     pservers = PServers(
         worker.placement,
+        author=Author(rank=0, incarnation=1),
         clock=SystemClock(),
         call_timeout_s=LATE_S,
         step_timeout_s=step_timeout_s,

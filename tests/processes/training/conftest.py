@@ -126,14 +126,14 @@ class Running:
         sizes = [f"--worker_num={self.num_workers}", f"--server_num={self.num_servers}"]
         self._start(name, ["-m", "paramfleet_coordinator", *sizes], {})
 
-    def start_pserver(self, index: int, script: str, *args: str) -> None:
+    def start_pserver(self, index: int, script: str, *args: str, name: str = "") -> None:
         role = {
             "TRAINING_ROLE": "PSERVER",
             "POD_IP": "127.0.0.1",
             "PADDLE_PORT": str(self.ports[index]),
             "PADDLE_PSERVERS_IP_PORT_LIST": self._endpoints,
         }
-        self._start(f"pserver{index}", [_script(script), *args], role)
+        self._start(name or f"pserver{index}", [_script(script), *args], role)
 
     def start_worker(self, index: int | None, script: str, *args: str, name: str = "") -> None:
         """Start a worker; None lets the coordinator give the rank."""

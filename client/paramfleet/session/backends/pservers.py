@@ -85,12 +85,18 @@ class PserverBackend(Backend):
     @override
     def barrier(self, name: str) -> None:
         with self.own.times.during("barrier"):
+            self._settle()
             self._communicator.wait(self._session.barrier(name))
 
     @override
     def gather(self, name: str, payload: bytes) -> list[bytes]:
         with self.own.times.during("barrier"):
+            self._settle()
             return self._communicator.wait(self._session.gather(name, payload))
+
+    def _settle(self) -> None:
+        if self.job is not None:
+            self.job.settle()
 
     @override
     def start(

@@ -327,7 +327,9 @@ class ServedMode(Mode):
             return self._push_messages(fields, with_ids)
 
         messages = self._push_messages(fields, writes)
-        await self._job.pservers.change("push", messages, corrected=corrected)
+        await self._job.pservers.change(
+            "push", messages, corrected=corrected, rows=[write.rows for write in writes]
+        )
 
     def _new_push(self, gradients: StepGradients) -> dict[str, Any]:
         """Return the fields of a push, with a new identity."""

@@ -233,7 +233,9 @@ class SyncMode(ServedMode):
         times.switch("barrier")  # what of it wasn't one is known in the end
         began = times.seconds("barrier")
         try:
-            answers, waited_s = await job.pservers.step(plan.behind(pushes))
+            answers, waited_s = await job.pservers.step(
+                plan.behind(pushes), rows=[write.rows for write in writes]
+            )
         except (PulledIdsGoneError, KnownIdsGoneError):
             self._small.note_gone()
         except StepIncompleteError:
