@@ -64,7 +64,8 @@ def _launch(
     of its pservers and workers. Ends with 0 only if every process did. When one dies, the
     others are stopped and it is named. --gpus, --nproc_per_node and --ips start the workers of
     a collective job, without servers, through torch's elastic agent; with --max-restarts it
-    starts all of them again when one has failed.
+    starts all of them again when one has failed. With --data-dir a pserver that dies is started
+    again and continues.
     """
     environment = read_environment()
 

@@ -17,6 +17,9 @@ __all__ = ["ExportFormat", "LaunchSettings"]
 ExportFormat = Literal["npy", "safetensors", "word2vec"]
 """What ``paramfleet export`` can write."""
 
+_RESTARTS_WITH_DATA = 3
+"""How often in a row a process is started again, if it isn't said."""
+
 _USUAL_REDIS = "redis://127.0.0.1:6379/0"
 
 _RANGES: dict[str, tuple[float, float]] = {
@@ -91,9 +94,19 @@ class LaunchSettings(SecuritySettings):
     """The GPUs of this machine to use, one a worker, with commas between. With pservers beside,
     as in gpubox mode, each worker sees its own alone; without, it is collective mode."""
 
-    max_restarts: int = 0
-    """Collective mode: how often all workers are started again when one of them has failed;
-    the script goes on from its newest checkpoint (``fleet.newest_checkpoint``)."""
+    data_dir: str = ""
+    """Folder below which each pserver keeps its training: one that dies is started again and
+    continues. Empty keeps it in memory alone."""
+
+    durability: Literal["async", "sync"] = "async"
+    """With data_dir: whether a change is acknowledged before it is on the disk (async), or only
+    then (sync)."""
+
+    max_restarts: int | None = None
+    """How often in a row a pserver that dies is started again, as are the coordinator and
+    the job's own Redis; needs data_dir, with which empty is 3. Collective mode: how often all
+    workers are started again when one of them has failed; empty is 0, and the script goes on
+    from its newest checkpoint (``fleet.newest_checkpoint``)."""
 
     ips: str = ""
     """Collective mode on several machines: their addresses, with commas between; the first
@@ -110,13 +123,14 @@ class LaunchSettings(SecuritySettings):
         check_ranges(self, _RANGES)
         check_texts(self)
         self.job_settings(self.redis if "://" in self.redis else "")  # its name is a file's
+        if self.durability != "async" and not self.data_dir:
+            rule = "left out without --data-dir"
+            raise SettingError(name="durability", value=self.durability, rule=rule)
         if self.collective:
             self._check_collective()
             return
         self._check_gpus()
-        if self.max_restarts:
-            rule = "left out in a job with servers: a worker of it joins anew with --elastic"
-            raise SettingError(name="max_restarts", value=self.max_restarts, rule=rule)
+        self._check_data_dir()
         given = {n: getattr(self, n) for n in ("servers", "workers", "coordinator", "redis")}
         several = any(given[name] for name in ("servers", "workers", "coordinator"))
         if self.on == "ray" and several:
@@ -133,6 +147,13 @@ class LaunchSettings(SecuritySettings):
         """Tell whether the job has no servers: torch's agent starts its workers."""
         served = bool(self.server_num or self.servers)
         return bool(self.ips or self.nproc_per_node or (self.gpus and not served))
+
+    @property
+    def restarts(self) -> int:
+        """Return how often what died is started again."""
+        if self.max_restarts is None:
+            return _RESTARTS_WITH_DATA if self.data_dir else 0
+        return self.max_restarts
 
     @property
     def gpus_of_workers(self) -> tuple[str, ...]:
@@ -166,6 +187,24 @@ class LaunchSettings(SecuritySettings):
         """Tell whether the options name the machines of the job."""
         return bool(self.servers)
 
+    def _check_data_dir(self) -> None:
+        """Refuse what needs a data folder without one, and a data folder on Ray.
+
+        Raises:
+            SettingError: naming the option.
+        """
+        if self.data_dir and self.on == "ray":
+            rule = "left out with --on ray, where a process has no disk of its own"
+            raise SettingError(name="data_dir", value=self.data_dir, rule=rule)
+        if self.data_dir:
+            return
+        if self.max_restarts:
+            rule = (
+                "left out in a job with servers without --data-dir; a worker of it joins anew "
+                "with --elastic"
+            )
+            raise SettingError(name="max_restarts", value=self.max_restarts, rule=rule)
+
     def _check_gpus(self) -> None:
         """Refuse GPUs that aren't one for each worker.
 
@@ -194,7 +233,7 @@ class LaunchSettings(SecuritySettings):
             raise SettingError(name="on", value=self.on, rule=rule)
         for name in (
             "server_num", "worker_num", "elastic", "servers", "workers", "coordinator", "redis",
-            "checkpoint_dirs", "resume",
+            "checkpoint_dirs", "resume", "data_dir",
         ):  # fmt: skip
             value = getattr(self, name)
             if value:

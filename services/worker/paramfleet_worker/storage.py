@@ -186,6 +186,23 @@ class JobRecords:
             return None
         return None
 
+    async def standing(self) -> tuple[FailureRecord | None, bool]:
+        """Return why this launch's job failed, if it has, and whether it has finished well.
+
+        Nothing is written. A registry that doesn't answer knows of no end.
+        """
+        try:
+            epoch = await self._epoch()
+            record = await self._registry.read_job(epoch) if epoch > self._past_epoch else None
+        except (NoRedisError, RedisRefusedError):
+            return None, False
+        if record is None or (self._launch and record.launch != self._launch):
+            return None, False
+        known = record.failure
+        if known is None:
+            return None, record.state == "finished"
+        return FailureRecord(ProcessName(known.role, known.index), known.reason), False
+
     async def lose(self, name: ProcessName, pid: int, reason: str) -> None:
         """Report that a worker's process has ended; an elastic job then continues without it.
 

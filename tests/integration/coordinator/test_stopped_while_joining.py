@@ -79,10 +79,10 @@ async def coordinator(
         await store.close()
 
 
-async def join(redis_url: str, job_name: str, role: str) -> JobSession:
+async def join(redis_url: str, job_name: str, role: str, **more: Any) -> JobSession:
     settings = JobSettings(redis=redis_url, job=job_name, secret=SECRET, join_timeout_s=15.0)
     return await JobSession.join(
-        settings, role=role, index=0, endpoint="127.0.0.1:7000", admin="", clock=CLOCK
+        settings, role=role, index=0, endpoint="127.0.0.1:7000", admin="", clock=CLOCK, **more
     )
 
 
@@ -132,6 +132,21 @@ async def test_an_elastic_job_goes_on_without_a_worker_that_was_stopped(
     assert snapshot.job is not None
     assert snapshot.job.failure is None
     assert snapshot.ends == {("worker", 0): "left"}
+
+
+@pytest.mark.parametrize("coordinator", [False], indirect=True)
+async def test_a_pserver_with_its_data_on_a_disk_leaves_the_decision_to_the_coordinator(
+    redis_url: str, job_name: str, coordinator: SlowCoordinator
+) -> None:
+    joining = join(redis_url, job_name, "pserver", durable=True, holds_epoch=1)
+
+    await stop_while_joining(joining, coordinator, answered=True)
+
+    snapshot = await coordinator.job_registry.tick()
+    assert snapshot.job is not None
+    assert snapshot.job.failure is None
+    assert snapshot.ends == {("pserver", 0): "left"}
+    assert snapshot.members["pserver", 0].holds_epoch == 1
 
 
 @pytest.mark.parametrize("coordinator", [False], indirect=True)

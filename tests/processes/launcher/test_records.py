@@ -53,6 +53,39 @@ class Job:
         return record.failure if record is not None else None
 
 
+async def test_how_a_job_stands_is_read_and_nothing_is_written(job: Job) -> None:
+    before = await job.records.standing()
+    await job.open_run()
+    during = await job.records.standing()
+    unwritten = await job.failure()
+    await job.job_registry.write_job(JobRecord(state="failed", failure=LOST))
+    failed = await job.records.standing()
+    await job.open_run()
+    await job.job_registry.write_job(JobRecord(state="finished"))
+
+    assert before == during == (None, False)
+    assert unwritten is None
+    assert failed == (FailureRecord(ProcessName("pserver", 2), LOST.reason), False)
+    assert await job.records.standing() == (None, True)
+
+
+async def test_the_end_of_a_former_run_is_not_how_a_job_stands(job: Job) -> None:
+    await job.open_run(failure=LOST)
+
+    await job.records.note_past()
+
+    assert await job.records.standing() == (None, False)
+
+
+async def test_a_registry_that_does_not_answer_knows_of_no_end() -> None:
+    records = JobRecords(
+        JobSettings(job="day3", redis="redis://127.0.0.1:1/0"), writer="h1", clock=SystemClock()
+    )
+
+    assert await records.standing() == (None, False)
+    await records.close()
+
+
 @pytest.fixture
 async def job(tmp_path: Path) -> AsyncIterator[Job]:
     redis = EmbeddedRedis(tmp_path, clock=SystemClock())

@@ -51,6 +51,32 @@ def test_options_of_both_kinds_of_job_are_both_named(
     assert all(name in str(caught.value) for name in (*given, *clash))
 
 
+def test_with_a_data_folder_what_dies_is_started_again() -> None:
+    assert LaunchSettings(data_dir="data").restarts == 3
+    assert LaunchSettings(data_dir="data", max_restarts=0).restarts == 0
+    assert LaunchSettings(data_dir="data", max_restarts=7, durability="sync").restarts == 7
+    assert LaunchSettings().restarts == LaunchSettings(gpus="0").restarts == 0
+    assert LaunchSettings(gpus="0", max_restarts=2).restarts == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"max_restarts": 1}, "without --data-dir"),
+        ({"durability": "sync"}, "without --data-dir"),
+        ({"data_dir": "d", "on": "ray"}, "left out with --on ray"),
+        ({"durability": "sync", "gpus": "0"}, "without --data-dir"),
+        ({"data_dir": "d", "gpus": "0"}, "left out with --gpus"),
+        ({"data_dir": "d", "max_restarts": -1}, "max_restarts"),
+    ],
+)
+def test_what_a_data_folder_needs_and_excludes_is_named(
+    given: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(SettingError, match=words):
+        LaunchSettings(**given)
+
+
 @pytest.mark.parametrize("gpus", ["a", "0,0", "1,", "-1"])
 def test_gpus_are_numbers_each_once(gpus: str) -> None:
     with pytest.raises(SettingError, match="numbers of GPUs"):

@@ -19,6 +19,9 @@ __all__ = [
     "ProcessName",
     "RecordRead",
     "Report",
+    "Restart",
+    "Review",
+    "Reviewed",
     "Signal",
     "Tick",
     "WatchMembers",
@@ -68,6 +71,16 @@ class RecordRead:
 
 
 @dataclass(frozen=True, slots=True)
+class Reviewed:
+    """The answer to ``Review``: how the job stands."""
+
+    name: ProcessName
+    record: FailureRecord | None = None
+    """Why the job failed; None if it hasn't, or no registry answers."""
+    finished: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class MembersLeft:
     """The answer to ``WatchMembers``: the registry knows no member any more."""
 
@@ -84,7 +97,7 @@ class Tick:
     """Time passed; nothing else happened."""
 
 
-Event = Exited | RecordRead | MembersLeft | Interrupted | Tick
+Event = Exited | RecordRead | Reviewed | MembersLeft | Interrupted | Tick
 
 
 # -- what to do
@@ -96,6 +109,24 @@ class Consult:
 
     name: ProcessName
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Review:
+    """Read how the job stands, and write nothing: a process died that may be started again."""
+
+    name: ProcessName
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """Start a process again that died, and report it to the user."""
+
+    name: ProcessName
+    how: str
+    number: int
+    """Which restart in a row this is, from 1."""
+    most: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +170,7 @@ class Finish:
     code: int
 
 
-Action = Consult | WatchMembers | Signal | Report | Lose | Finish
+Action = Consult | Review | Restart | WatchMembers | Signal | Report | Lose | Finish
 
 
 def describe_exit(code: int) -> str:

@@ -16,6 +16,10 @@ by themselves once the workers are done, and if they don't, that is a failure to
 
 An interrupt passes through BLAMING too where other machines must be notified of it.
 
+Where a pserver's training is on a disk, a pserver, coordinator or registry that died is started
+again, after a look at whether the job has ended, and the phase stays; only what dies again and
+again is a failure.
+
 BLAMING exists because the first process to exit is not always the one to blame:
 when a member elsewhere dies, or one here hangs, the others end *because* of it. The
 job's failure record in the registry then names the cause, and so the supervisor
@@ -39,11 +43,15 @@ from paramfleet_worker.core.events import (
     ProcessName,
     RecordRead,
     Report,
+    Restart,
+    Review,
+    Reviewed,
     Signal,
     Tick,
     WatchMembers,
     describe_exit,
 )
+from paramfleet_worker.core.restarts import Restarts
 
 __all__ = ["Phase", "Supervisor"]
 
@@ -84,6 +92,9 @@ class Phase(Enum):
     ENDED = auto()
 
 
+_GOES_ON = (Phase.RUNNING, Phase.SETTLING)
+
+
 class Supervisor:
     """Decides for the processes of one launcher. One task owns it.
 
@@ -92,6 +103,8 @@ class Supervisor:
         registry: The one among them that is the job's Redis, if it is ours.
         alone: Whether the whole job runs under this launcher.
         elastic: Whether the job goes on without a worker that failed.
+        restarts: How often in a row a pserver, the coordinator and the registry are started
+            again.
     """
 
     def __init__(
@@ -101,7 +114,9 @@ class Supervisor:
         registry: ProcessName | None,
         alone: bool,
         elastic: bool = False,
+        restarts: int = 0,
     ) -> None:
+        self._restarts = Restarts(restarts)
         self._elastic = elastic
         self._settle_s = SETTLE_WITHIN_S + (LOSE_WITHIN_S if elastic else 0.0)
         self._alive = set(names)
@@ -132,9 +147,10 @@ class Supervisor:
         """Return when ``Tick`` is due at the latest; None if only events matter."""
         match self._phase:
             case Phase.RUNNING | Phase.ENDED:
-                return None
+                return self._restarts.next_due() if self._phase is Phase.RUNNING else None
             case Phase.SETTLING:
-                return self._since + self._settle_s
+                due, end = self._restarts.next_due(), self._since + self._settle_s
+                return end if due is None else min(due, end)
             case Phase.PARTING:
                 return self._since + PART_WITHIN_S
             case Phase.BLAMING:
@@ -159,6 +175,8 @@ class Supervisor:
                 actions += self._exited(name, code, now)
             case RecordRead(record, silent_s):
                 actions += self._read(record, silent_s)
+            case Reviewed(name, record, finished):
+                actions += self._reviewed(name, record, now, finished=finished)
             case MembersLeft():
                 self._members_left = True
             case Interrupted(number):
@@ -176,6 +194,8 @@ class Supervisor:
             case Phase.RUNNING | Phase.SETTLING | Phase.PARTING:
                 if code != 0 and self._may_lose(name):
                     return [Lose(name, describe_exit(code)), *self._ended_well(now)]
+                if self._may_restart(name, code):
+                    return self._review(name, now)
                 if code != 0 or name == self._registry:
                     return self._suspect(name, describe_exit(code), now)
                 return self._ended_well(now)
@@ -184,6 +204,33 @@ class Supervisor:
                 return self._blame() if awaited else []
             case Phase.ENDING | Phase.ENDED:
                 return []
+
+    def _may_restart(self, name: ProcessName, code: int) -> bool:
+        """Return whether the job may go on with another process in the place of one."""
+        if self._phase is Phase.PARTING or not self._restarts.concern(name):
+            return False
+        return code != 0 or name == self._registry
+
+    def _review(self, name: ProcessName, now: float) -> list[Action]:
+        """Ask whether the job has ended: then its members end because of it."""
+        self._restarts.note_death(name, now)
+        if name != self._registry:
+            return [Review(name)]
+        return self._reviewed(name, None, now, finished=False)  # nobody else could be asked
+
+    def _reviewed(
+        self, name: ProcessName, record: FailureRecord | None, now: float, *, finished: bool
+    ) -> list[Action]:
+        if name not in self._restarts.down or self._phase not in _GOES_ON:
+            return []
+        if finished:
+            self._restarts.forget([name])
+            self._exits[name] = 0
+            return self._ended_well(now)
+        if record is None and self._restarts.grant(name, now):
+            return []
+        self._restarts.forget([name])
+        return self._suspect(name, describe_exit(self._exits[name]), now)
 
     def _may_lose(self, name: ProcessName) -> bool:
         """Return whether the job goes on without a process: another worker works or did."""
@@ -194,7 +241,7 @@ class Supervisor:
         return works or did or not self._alone
 
     def _ended_well(self, now: float) -> list[Action]:
-        if not self._others():
+        if not self._others() and not self._restarts.down:
             self._enter(Phase.PARTING, now)
             wait = self._registry in self._alive and not self._members_left
             return [WatchMembers()] if wait else []
@@ -259,7 +306,8 @@ class Supervisor:
             return self._blame()
         if self._phase is Phase.SETTLING and now >= self._since + self._settle_s:
             how = f"was still running {self._settle_s:.0f} s after the last worker ended"
-            self._suspected = (min(self._others(), key=_by_interest), how)
+            late = self._others() | self._restarts.down
+            self._suspected = (min(late, key=_by_interest), how)
             self._enter(Phase.BLAMING, now)
             return self._blame()
         return []
@@ -288,6 +336,8 @@ class Supervisor:
 
     def _proceed(self, now: float) -> list[Action]:
         actions: list[Action] = []
+        if self._phase in _GOES_ON:
+            actions += self._start_due(now)
         if self._phase is Phase.PARTING and (
             self._members_left
             or self._registry not in self._alive
@@ -299,6 +349,15 @@ class Supervisor:
             if not self._alive:
                 self._phase = Phase.ENDED
                 actions.append(Finish(self._code))
+        return actions
+
+    def _start_due(self, now: float) -> list[Action]:
+        """Start again whose time has come."""
+        actions: list[Action] = []
+        for name, number in self._restarts.take_due(now):
+            how = describe_exit(self._exits.pop(name))
+            self._alive.add(name)
+            actions.append(Restart(name, how, number, self._restarts.most))
         return actions
 
     def _stop(self, now: float) -> list[Action]:

@@ -44,15 +44,16 @@ class Child:
         name: Its place in the job.
         command: Program and arguments.
         environment: All of its environment.
-        log: File that gets everything the process writes; an old one is replaced.
+        log: File that gets everything the process writes.
         console: Where its lines go.
         keeper: Receives the process group before the command starts.
+        append: Keep what an old log has; else it is replaced.
 
     Raises:
         OSError: if the log can't be written or no process can be started.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (all but the first two by keyword)
         self,
         name: ProcessName,
         command: Sequence[str],
@@ -61,11 +62,12 @@ class Child:
         log: Path,
         console: Listener,
         keeper: Keeper,
+        append: bool = False,
     ) -> None:
         self.name = name
         self.log = log
         self._keeper = keeper
-        self._log = LogFile(log, console.say)
+        self._log = LogFile(log, console.say, append=append)
         self._process = subprocess.Popen(  # noqa: S603 -- the user's own command
             behind_gate(command),
             stdin=subprocess.PIPE,

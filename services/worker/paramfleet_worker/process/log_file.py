@@ -19,17 +19,18 @@ class LogFile:
     out and counted.
 
     Args:
-        path: The file; an old one is replaced.
+        path: The file.
         say: Called with a line for people when writing begins to fail, and when it works again.
+        append: Keep what an old one has; else it is replaced.
 
     Raises:
         OSError: if the file can't be made.
     """
 
-    def __init__(self, path: Path, say: Callable[[str], None]) -> None:
+    def __init__(self, path: Path, say: Callable[[str], None], *, append: bool = False) -> None:
         self.path = path
         self._say = say
-        self._descriptor: int | None = _opened(path, os.O_TRUNC)
+        self._descriptor: int | None = _opened(path, 0 if append else os.O_TRUNC)
         self._left_out = 0
         self._fails = False
         self._tail: deque[bytes] = deque()

@@ -200,3 +200,31 @@ def test_the_folders_of_checkpoints_are_handed_on_as_absolute_paths(
     inherited["PARAMFLEET_CHECKPOINT_DIRS"] = "/elsewhere"
     given = planned.environment_of(server, inherited)["PARAMFLEET_CHECKPOINT_DIRS"]
     assert given == f"/elsewhere{os.pathsep}{tmp_path}"
+
+
+def test_pservers_with_a_data_folder_know_it_their_index_and_how_to_write(
+    reservations: PortReservations, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    planned = plan(reservations, server_num=2, data_dir="data", durability="sync")
+    names = [f"PARAMFLEET_PSERVER__{name}" for name in ("DATA_DIR", "DURABILITY", "INDEX")]
+
+    found = {
+        name.label: [planned.environment_of(name, {}).get(each) for each in names]
+        for name in planned.names
+    }
+
+    where = str(tmp_path / "data")
+    assert found["pserver 0"] == [where, "sync", "0"]
+    assert found["pserver 1"] == [where, "sync", "1"]
+    assert found["worker 0"] == found["coordinator 0"] == [None] * 3
+    assert planned.restarts == 3
+
+
+def test_without_a_data_folder_pservers_get_none_of_it(reservations: PortReservations) -> None:
+    planned = plan(reservations)
+
+    environment = planned.environment_of(ProcessName("pserver", 0), {})
+
+    assert not [name for name in environment if name.startswith("PARAMFLEET_PSERVER__")]
+    assert planned.restarts == 0

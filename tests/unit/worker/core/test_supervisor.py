@@ -21,6 +21,9 @@ from paramfleet_worker.core.events import (
     ProcessName,
     RecordRead,
     Report,
+    Restart,
+    Review,
+    Reviewed,
     Signal,
     Tick,
     WatchMembers,
@@ -351,6 +354,159 @@ def test_ctrl_c_while_the_cause_is_sought_reports_what_is_known() -> None:
 def test_a_signal_without_a_name_is_described_by_its_number() -> None:
     assert describe_exit(-64) == "was killed by SIGRTMAX"
     assert describe_exit(-50) == "was killed by signal 50"
+
+
+KILLED = "was killed by SIGKILL"
+
+
+def kept(
+    *, alone: bool = True, names: Iterable[ProcessName] = ALL, restarts: int = 3
+) -> Supervisor:
+    """Return the supervisor of a job whose pservers have their training on a disk."""
+    return Supervisor(names, registry=REDIS, alone=alone, restarts=restarts)
+
+
+def die(supervisor: Supervisor, name: ProcessName, at: float) -> list[Action]:
+    """Return what follows when a process was killed and the job goes on."""
+    if name == REDIS:
+        return supervisor.handle(Exited(name, -9), at)
+    assert supervisor.handle(Exited(name, -9), at) == [Review(name)]
+    return supervisor.handle(Reviewed(name), at)
+
+
+@pytest.mark.parametrize("name", [SERVER, COORDINATOR, REDIS])
+def test_what_died_is_started_again_with_more_and_more_delay(name: ProcessName) -> None:
+    supervisor, at = kept(restarts=7), 10.0
+    delays_s = []
+
+    for number in range(1, 8):
+        assert die(supervisor, name, at) == []
+        assert name not in supervisor.alive
+        due = supervisor.next_tick()
+        assert due is not None
+        assert supervisor.handle(Tick(), due - 0.01) == []
+        assert supervisor.handle(Tick(), due) == [Restart(name, KILLED, number, 7)]
+        assert name in supervisor.alive
+        assert supervisor.phase is Phase.RUNNING
+        delays_s.append(round(due - at, 3))
+        at = due + 1.0
+
+    assert delays_s == [0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0]
+    assert supervisor.next_tick() is None
+
+
+def test_what_dies_too_often_in_a_row_ends_the_job_by_name() -> None:
+    supervisor = kept(restarts=1)
+    die(supervisor, SERVER, 10.0)
+    supervisor.handle(Tick(), 10.1)
+
+    asked = die(supervisor, SERVER, 60.0)
+    told = supervisor.handle(RecordRead(None), 60.1)
+
+    assert asked == [Consult(SERVER, KILLED)]
+    assert told[0] == Report(SERVER, KILLED, local=True)
+
+
+def test_a_registry_that_dies_too_often_ends_the_job_at_once() -> None:
+    supervisor = kept(restarts=1)
+    die(supervisor, REDIS, 10.0)
+    supervisor.handle(Tick(), 10.1)
+
+    assert die(supervisor, REDIS, 11.0)[0] == Report(REDIS, KILLED, local=True)
+
+
+def test_a_process_that_has_lived_for_a_minute_begins_a_new_count() -> None:
+    supervisor = kept(restarts=1)
+    for at in (10.0, 71.0):
+        die(supervisor, SERVER, at)
+        assert supervisor.handle(Tick(), at + 0.1) == [Restart(SERVER, KILLED, 1, 1)]
+
+
+@pytest.mark.parametrize("name", [SERVER, COORDINATOR])
+def test_what_ends_because_the_job_failed_is_not_started_again(name: ProcessName) -> None:
+    supervisor = kept(alone=False)
+
+    supervisor.handle(Exited(name, 1), 10.0)
+    asked = supervisor.handle(Reviewed(name, FailureRecord(CAL, "lost")), 10.1)
+    told = supervisor.handle(RecordRead(FailureRecord(CAL, "lost")), 10.2)
+
+    assert asked == [Consult(name, "exited with code 1")]
+    assert told[0] == Report(CAL, "(lost)", local=False)
+
+
+def test_what_dies_when_the_job_has_finished_is_no_failure() -> None:
+    supervisor = kept()
+    all_end(supervisor, (ADA, BOB), 0)
+
+    assert supervisor.handle(Exited(SERVER, -9), 10.3) == [Review(SERVER)]
+    assert supervisor.handle(Reviewed(SERVER, finished=True), 10.4) == []
+    assert supervisor.handle(Exited(COORDINATOR, 1), 10.5) == [Review(COORDINATOR)]
+    end = supervisor.handle(Reviewed(COORDINATOR, finished=True), 10.6)
+
+    assert end == [Signal((REDIS,), signal.SIGTERM)]
+    assert supervisor.handle(Exited(REDIS, 0), 10.7) == [Finish(0)]
+
+
+def test_a_coordinator_that_dies_before_it_has_ended_the_job_comes_back_for_that() -> None:
+    supervisor = kept()
+    all_end(supervisor, (ADA, BOB), 0)
+
+    die(supervisor, COORDINATOR, 11.0)
+
+    assert supervisor.next_tick() == 11.1
+    assert supervisor.handle(Tick(), 11.1) == [Restart(COORDINATOR, KILLED, 1, 3)]
+    assert supervisor.next_tick() == 40.2, "all must have ended by then"
+
+
+def test_a_machine_whose_only_process_waits_for_its_restart_goes_on() -> None:
+    supervisor = Supervisor([SERVER, ADA], registry=None, alone=False, restarts=3)
+    supervisor.handle(Exited(SERVER, -9), 10.0)
+
+    assert supervisor.handle(Exited(ADA, 0), 10.0) == []
+    assert supervisor.phase is Phase.RUNNING
+    supervisor.handle(Reviewed(SERVER), 10.1)
+
+    assert supervisor.handle(Tick(), 10.3) == [Restart(SERVER, KILLED, 1, 3)]
+
+
+def test_nothing_is_started_again_once_the_job_ends() -> None:
+    supervisor = kept()
+    die(supervisor, SERVER, 10.0)
+
+    stop = supervisor.handle(Interrupted(signal.SIGINT), 10.05)
+
+    assert stop == [Signal((COORDINATOR, ADA, BOB), signal.SIGTERM)]
+    assert supervisor.handle(Tick(), 10.2) == []
+    assert supervisor.handle(Reviewed(SERVER), 10.2) == []
+
+
+def test_an_answer_that_comes_when_the_job_ends_changes_nothing() -> None:
+    supervisor = kept()
+    supervisor.handle(Exited(SERVER, -9), 10.0)
+    supervisor.handle(Exited(ADA, 1), 10.1)
+
+    assert supervisor.handle(Reviewed(SERVER), 10.2) == []
+    assert supervisor.phase is Phase.BLAMING
+
+
+def test_an_interrupt_while_the_only_process_is_down_ends_the_launch() -> None:
+    supervisor = Supervisor([SERVER], registry=None, alone=False, restarts=3)
+    supervisor.handle(Exited(SERVER, -9), 10.0)
+
+    supervisor.handle(Interrupted(signal.SIGTERM), 10.1)
+
+    assert supervisor.handle(RecordRead(None), 10.2) == [Finish(143)]
+
+
+@pytest.mark.parametrize("name", [ADA, ProcessName("pserver", 0)])
+def test_workers_and_jobs_without_restarts_fail_as_ever(name: ProcessName) -> None:
+    supervisor = kept(restarts=0 if name == SERVER else 3)
+
+    assert supervisor.handle(Exited(name, 3), 10.0) == [Consult(name, "exited with code 3")]
+
+
+def test_a_pserver_that_ends_well_is_not_started_again() -> None:
+    assert kept().handle(Exited(SERVER, 0), 10.0) == []
 
 
 def in_running(supervisor: Supervisor) -> None:

@@ -32,6 +32,17 @@ def test_an_old_log_is_replaced(tmp_path: Path, said: list[str]) -> None:
     assert path.read_bytes() == b"new\n"
 
 
+def test_an_old_log_is_kept_for_a_process_that_is_started_again(
+    tmp_path: Path, said: list[str]
+) -> None:
+    path = tmp_path / "serverlog.0"
+    path.write_text("old\n")
+    log = LogFile(path, said.append, append=True)
+    log.write(b"new\n")
+    log.close()
+    assert path.read_bytes() == b"old\nnew\n"
+
+
 def test_a_log_that_was_removed_is_made_again(log: LogFile, said: list[str]) -> None:
     log.write(b"before\n")
     log.path.unlink()

@@ -145,7 +145,7 @@ def launch_collective(
     console.say(f"collective job: {total} workers; logs in {settings.log_dir.absolute()}")
 
     def restart(number: int, failures: Failures) -> None:
-        _say_restart(streams, console, failures, f"{number} of {settings.max_restarts}")
+        _say_restart(streams, console, failures, f"{number} of {settings.restarts}")
 
     # torch's agent starts each worker in a session of its own
     command = tied([sys.executable, *script])
@@ -155,13 +155,13 @@ def launch_collective(
                 _rendezvous(plan),
                 command,
                 num_workers=plan.num_workers,
-                max_restarts=settings.max_restarts,
+                max_restarts=settings.restarts,
                 logs=_Pipes(streams, plan.names, folder),
                 before_restart=restart,
             )
         except ChildFailedError as error:
             streams.drain(LAST_OUTPUT_WITHIN_S)
-            return _tell(streams, console, error.failures, settings.max_restarts)
+            return _tell(streams, console, error.failures, settings.restarts)
         except SignalException as error:
             number = int(error.sigval)
             console.say(f"stopped by {signal.Signals(number).name}")

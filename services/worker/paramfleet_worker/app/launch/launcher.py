@@ -9,7 +9,7 @@ keeper. ``Launcher.run`` returns when all that it started has ended.
 import asyncio
 import contextlib
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from paramfleet_shared.discovery.errors import NoRedisError, OtherLaunchError
@@ -37,6 +37,9 @@ from paramfleet_worker.core.events import (
     ProcessName,
     RecordRead,
     Report,
+    Restart,
+    Review,
+    Reviewed,
     Signal,
     Tick,
     WatchMembers,
@@ -93,6 +96,8 @@ class Launcher:
         self._children: dict[ProcessName, Child | RayChild] = {}
         self._events: asyncio.Queue[Event] = asyncio.Queue()
         self._verdict = ""
+        self._keeper: Keeper
+        self._redis: OwnRedis
         self._lease = job_settings_of(prepared.environment)
         self._records = JobRecords(
             prepared.job,
@@ -119,7 +124,7 @@ class Launcher:
             stack.enter_context(self._signals())
             for line in self._prepared.lines:
                 self._console.say(line)
-            keeper = Keeper()
+            keeper = self._keeper = Keeper()
             stack.callback(keeper.close)
             stack.callback(self._close)
             try:
@@ -133,6 +138,7 @@ class Launcher:
                     registry=REDIS if self._plan.redis is not None else None,
                     alone=self._plan.alone,
                     elastic=self._plan.elastic,
+                    restarts=self._plan.restarts,
                 )
                 return await self._supervise(supervisor)
             finally:
@@ -180,14 +186,18 @@ class Launcher:
             return self._events.empty()
         program = find_redis_server()
         require_access_lists(program)
-        redis = OwnRedis(self._prepared)
+        redis = self._redis = OwnRedis(self._prepared)
         self._start(REDIS, redis.command(program), self._environment, keeper)
+        await self._wait_redis(redis, lambda: not self._events.empty())
+        return self._events.empty()
+
+    async def _wait_redis(self, redis: OwnRedis, is_over: Callable[[], bool]) -> None:
+        """Return when our Redis answers, or its start is over; kill it if that takes long."""
         started = self._clock.monotonic()
-        while self._events.empty() and not await redis.is_ready():
+        while not is_over() and not await redis.is_ready():
             if self._clock.monotonic() - started > REDIS_READY_WITHIN_S:
                 self._children[REDIS].send(signal.SIGKILL)
             await self._clock.sleep(0.01)
-        return self._events.empty()
 
     def _start_members(self, keeper: Keeper) -> None:
         topology, facts = self._plan.facts.topology, self._plan.facts
@@ -197,11 +207,14 @@ class Launcher:
             f"{without_password(facts.redis)}; logs in {facts.log_dir}"
         )
         for name in self._plan.names:
-            environment = self._plan.environment_of(name, self._environment)
-            if name == ProcessName("worker", 0):
-                environment |= self._console.terminal_environment()
-            command = self._plan.command_of(name, self._environment)
-            self._start(name, command, environment, keeper)
+            self._start_member(name, keeper)
+
+    def _start_member(self, name: ProcessName, keeper: Keeper, *, append: bool = False) -> None:
+        environment = self._plan.environment_of(name, self._environment)
+        if name == ProcessName("worker", 0):
+            environment |= self._console.terminal_environment()
+        command = self._plan.command_of(name, self._environment)
+        self._start(name, command, environment, keeper, append=append)
 
     def _start(
         self,
@@ -209,6 +222,8 @@ class Launcher:
         command: Sequence[str],
         environment: Mapping[str, str],
         keeper: Keeper,
+        *,
+        append: bool = False,
     ) -> None:
         self._children[name] = Child(
             name,
@@ -217,6 +232,7 @@ class Launcher:
             log=self._plan.log_of(name),
             console=self._console,
             keeper=keeper,
+            append=append,
         )
 
     @contextlib.contextmanager
@@ -245,13 +261,8 @@ class Launcher:
     async def _supervise(self, supervisor: Supervisor) -> int:
         async with asyncio.TaskGroup() as group:
             questions = {group.create_task(self._vouch(supervisor))}
-            coordinator = self._children.get(COORDINATOR)
-            if coordinator is not None:
-                prepared = self._prepared
-                page = show_page(
-                    self._records, prepared.folder, prepared.job, self._console, coordinator
-                )
-                questions.add(group.create_task(page))
+            if COORDINATOR in self._children:
+                questions.add(group.create_task(self._show_page()))
             code = None
             while code is None:
                 event = await self._next_event(supervisor.next_tick())
@@ -259,18 +270,50 @@ class Launcher:
                     match action:
                         case Finish():
                             code = action.code
-                        case Consult() | WatchMembers():
+                        case Consult() | Review() | WatchMembers():
                             questions.add(group.create_task(self._ask(action)))
                         case Lose():
                             how = f"{action.name.label} {action.how}"
                             self._console.say(f"{how}; the job goes on without it")
                             questions.add(group.create_task(self._report_lost(action)))
+                        case Restart():
+                            await self._restart(action)
+                            questions.add(group.create_task(self._introduce(action.name)))
                         case Report() | Signal():
                             await self._carry_out(action, supervisor)
             for question in questions:
                 question.cancel()
         await self._last_words()
         return code
+
+    async def _show_page(self) -> None:
+        """Show where the coordinator's page is, which is elsewhere after each of its starts."""
+        prepared, coordinator = self._prepared, self._children[COORDINATOR]
+        await show_page(
+            self._records, prepared.folder, prepared.job, self._console, coordinator
+        )
+
+    async def _restart(self, again: Restart) -> None:
+        """Start a process again, and report it."""
+        name = again.name
+        number = f"{again.number} of {again.most}"
+        self._console.say(f"{name.label} {again.how}; starting it again, {number}")
+        former = self._children[name]
+        await former.drained(LAST_OUTPUT_WITHIN_S)
+        former.close()
+        if name != REDIS:
+            self._start_member(name, self._keeper, append=True)
+            return
+        command = self._redis.command(find_redis_server())
+        self._start(REDIS, command, self._environment, self._keeper, append=True)
+
+    async def _introduce(self, name: ProcessName) -> None:
+        """Do what a process needs that was started again."""
+        child = self._children[name]
+        if name == COORDINATOR:
+            await self._show_page()
+        elif name == REDIS:
+            await self._wait_redis(self._redis, lambda: child.ended)
 
     async def _vouch(self, supervisor: Supervisor) -> None:
         """Renew periodically which processes run, until it is cancelled."""
@@ -295,8 +338,12 @@ class Launcher:
         except TimeoutError:
             return Tick()
 
-    async def _ask(self, question: Consult | WatchMembers) -> None:
+    async def _ask(self, question: Consult | Review | WatchMembers) -> None:
         """Carry a question to the registry, and its answer back."""
+        if isinstance(question, Review):
+            failure, finished = await self._records.standing()
+            self._events.put_nowait(Reviewed(question.name, failure, finished))
+            return
         if isinstance(question, Consult):
             silent_s = self._records.silent_s
             if silent_s >= self._lease.lease_ttl_s:  # the registry wouldn't answer

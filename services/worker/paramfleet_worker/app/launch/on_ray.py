@@ -214,9 +214,11 @@ class _RayLauncher(Launcher):
         command: Sequence[str],
         environment: Mapping[str, str],
         keeper: Keeper,
+        *,
+        append: bool = False,
     ) -> None:
         if name == REDIS:
-            super()._start(name, command, environment, keeper)
+            super()._start(name, command, environment, keeper, append=append)
             return
         own = self._environment
         given = {

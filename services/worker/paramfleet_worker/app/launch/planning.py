@@ -96,6 +96,12 @@ class LaunchPlan:
     """The folders of checkpoints that were given."""
     gpus: tuple[str, ...] = ()
     """The numbers of the GPUs of this machine's workers, in their order; empty hides none."""
+    data_dir: str = ""
+    """Absolute path below which each pserver has its training on the disk; empty for none."""
+    durability: str = "async"
+    """How pservers write there."""
+    restarts: int = 0
+    """How often in a row a pserver, the coordinator and an own Redis are started again."""
 
     @property
     def alone(self) -> bool:
@@ -157,6 +163,10 @@ class LaunchPlan:
         more = {"PARAMFLEET_CHECKPOINT_DIRS": dirs} if dirs else {}
         if self.gpus:
             more["CUDA_VISIBLE_DEVICES"] = self._gpu_of(name)
+        if self.data_dir and name.role == "pserver":
+            more["PARAMFLEET_PSERVER__DATA_DIR"] = self.data_dir
+            more["PARAMFLEET_PSERVER__DURABILITY"] = self.durability
+            more["PARAMFLEET_PSERVER__INDEX"] = str(name.index)  # its folder has its index
         return {**inherited, **runtime, **role_environment(name, self.facts), **more}
 
     def _gpu_of(self, name: ProcessName) -> str:
@@ -218,6 +228,9 @@ def plan_launch(
         elastic=settings.elastic,
         checkpoint_dirs=settings.checkpoint_dirs,
         gpus=gpus,
+        data_dir=_absolute(settings.data_dir) if settings.data_dir else "",
+        durability=settings.durability,
+        restarts=settings.restarts,
     )
 
 
@@ -233,7 +246,11 @@ def _checkpoint_dirs(given: str, inherited: Mapping[str, str]) -> str:
         names.append(own or CoordinatorSettings().checkpoint_dir)
     elif own:
         names = [".", own]
-    return os.pathsep.join(str(Path(name).expanduser().absolute()) for name in names)
+    return os.pathsep.join(map(_absolute, names))
+
+
+def _absolute(name: str) -> str:
+    return str(Path(name).expanduser().absolute())
 
 
 def _sets_shards(environment: Mapping[str, str]) -> bool:

@@ -1,0 +1,151 @@
+"""Jobs with a data folder: what dies is started again, and the job goes on."""
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.forked]
+
+SHORT = {"PARAMFLEET_LEASE_TTL_S": "1.5"}
+OPTIONS = ("--server_num=2", "--worker_num=1", "--data-dir=data")
+
+BODY = """
+    import fcntl
+    from pathlib import Path
+
+    own = {
+        name: os.environ.pop(f"PARAMFLEET_PSERVER__{name}", "")
+        for name in ("DATA_DIR", "DURABILITY", "INDEX")
+    }
+
+    async def live():
+        from paramfleet_shared.system.clock import SystemClock
+        from paramfleet_shared.settings.config import JobSettings, read_environment, resolve
+        from paramfleet_shared.discovery.session import JobSession
+
+        environment = read_environment()
+        settings = resolve(JobSettings, section="", arguments={}, environment=environment).value
+        folder, index, keeps = Path(own["DATA_DIR"]), rank, {}
+        endpoint = f"{settings.host}:{os.environ['PADDLE_PORT']}" if role == "pserver" else ""
+        if role == "pserver":
+            index = int(own["INDEX"])
+            folder = folder / f"pserver-{index}"
+            folder.mkdir(parents=True, exist_ok=True)
+            lock = os.open(folder, os.O_RDONLY)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            held = folder / "epoch"
+            epoch = int(held.read_text()) if held.exists() else 0
+            keeps = {"durable": True, "holds_epoch": epoch}
+        session = await JobSession.join(
+            settings, role=role, index=index, endpoint=endpoint, admin="",
+            clock=SystemClock(), **keeps,
+        )
+        if role == "pserver":
+            held.write_text(str(session.epoch))
+        say(f"incarnation {session.member.incarnation}")
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(session.run())
+                await session.wait_placement()
+                say(f"waiting pid={os.getpid()}")
+                if role == "worker":
+                    await train(session)
+                    await session.mark_done()
+        finally:
+            await session.leave()
+
+    async def train(session):
+        while await asyncio.to_thread(os.path.exists, "wait"):
+            await asyncio.sleep(0.05)
+        await session.barrier("end")
+        placement = await session.read_placement()
+        say(f"terms {placement.terms}")
+
+    if role == "pserver" and os.path.exists(f"broken-{own['INDEX']}"):
+        sys.exit(7)
+    asyncio.run(live())
+    """
+
+
+def begun(launch: Callable[..., Any], tmp_path: Path, *more: str) -> Any:
+    """Return a job that trains until there is no file ``wait``."""
+    (tmp_path / "wait").touch()
+    launched = launch(BODY, *OPTIONS, *more, environment=SHORT)
+    launched.wait_all("worker 0", "pserver 0", "pserver 1")
+    return launched
+
+
+def child_of(launched: Any, program: str) -> int:
+    pid = launched.process.pid
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return next(int(c) for c in children if program in Path(f"/proc/{c}/cmdline").read_text())
+
+
+def test_a_pserver_that_is_killed_comes_back_and_the_job_ends_well(
+    launch: Callable[..., Any], tmp_path: Path
+) -> None:
+    launched = begun(launch, tmp_path)
+
+    os.kill(launched.pids["pserver 1"], signal.SIGKILL)
+    launched.read_until("[pserver 1] incarnation 2")
+    (tmp_path / "wait").unlink()
+    code = launched.read_to_end()
+
+    assert code == 0, launched.text
+    assert "pserver 1 was killed by SIGKILL; starting it again, 1 of 3" in launched.said
+    assert "[worker 0] terms (1, 2)\n" in launched.lines
+    log = (tmp_path / "log" / "serverlog.1").read_text()
+    assert "incarnation 1\n" in log
+    assert "incarnation 2\n" in log
+    assert launched.survivors(0.0) == []
+
+
+@pytest.mark.parametrize(
+    ("role", "program"), [("coordinator", "paramfleet_coordinator"), ("redis", "redis-server")]
+)
+def test_the_coordinator_and_the_own_redis_come_back(
+    launch: Callable[..., Any], tmp_path: Path, role: str, program: str
+) -> None:
+    launched = begun(launch, tmp_path)
+
+    os.kill(child_of(launched, program), signal.SIGKILL)
+    launched.read_until(f"{role} 0 was killed by SIGKILL; starting it again, 1 of 3")
+    (tmp_path / "wait").unlink()
+    code = launched.read_to_end()
+
+    assert code == 0, launched.text
+    assert "[worker 0] terms (1, 1)\n" in launched.lines
+    assert launched.survivors(0.0) == []
+
+
+def test_one_that_dies_again_and_again_ends_the_job_by_name(
+    launch: Callable[..., Any], tmp_path: Path
+) -> None:
+    launched = begun(launch, tmp_path, "--max-restarts=2")
+    (tmp_path / "broken-0").touch()
+
+    os.kill(launched.pids["pserver 0"], signal.SIGKILL)
+    code = launched.read_to_end()
+
+    assert code == 7, launched.text
+    assert "pserver 0 was killed by SIGKILL; starting it again, 1 of 2" in launched.said
+    assert "pserver 0 exited with code 7; starting it again, 2 of 2" in launched.said
+    assert launched.said[-1] == "the job failed: pserver 0 exited with code 7"
+    assert f"the last lines of {tmp_path}/log/serverlog.0:" in launched.said
+    assert launched.survivors(0.0) == []
+
+
+def test_a_job_that_fails_starts_nothing_again(
+    launch: Callable[..., Any], tmp_path: Path
+) -> None:
+    launched = begun(launch, tmp_path)
+
+    os.kill(launched.pids["worker 0"], signal.SIGKILL)
+
+    assert launched.read_to_end() == 137
+    assert launched.said[-1] == "the job failed: worker 0 was killed by SIGKILL"
+    assert "starting it again" not in launched.text
