@@ -7,8 +7,10 @@ from pathlib import Path
 from paramfleet_pserver.commands.machine import Machine
 from paramfleet_pserver.commands.snapshot.writing import snapshot_of
 from paramfleet_pserver.durability.journal import Journal
-from paramfleet_pserver.durability.log.recovery import open_log
+from paramfleet_pserver.durability.log.disk import Disk
+from paramfleet_pserver.durability.log.recovery import OpenedLog, open_log
 from paramfleet_pserver.durability.log.settings import LogSettings
+from paramfleet_pserver.durability.log.writer import LogWriter
 from paramfleet_pserver.durability.recovery import LOG_FOLDER, recover
 from paramfleet_pserver.durability.snapshot_files import write_snapshot
 from paramfleet_pserver.tables.owners import Owners
@@ -28,6 +30,7 @@ class Persistence:
         waits: Whether each change is answered only when it is durable.
         clock: Measures the time between syncs.
         settings: The log's settings.
+        disk: The calls of the system.
     """
 
     def __init__(
@@ -39,6 +42,7 @@ class Persistence:
         waits: bool,
         clock: Clock,
         settings: LogSettings | None = None,
+        disk: Disk | None = None,
     ) -> None:
         self.folder = folder
         self.term = term
@@ -46,6 +50,7 @@ class Persistence:
         self._job = job
         self._clock = clock
         self._settings = settings or LogSettings()
+        self._disk = disk or Disk()
 
     async def recover(
         self, store: TableStore, owners: Owners
@@ -64,9 +69,7 @@ class Persistence:
         if found is None:
             return None
         try:
-            writer = found.log.continue_with(
-                term=self.term, clock=self._clock, settings=self._settings
-            )
+            writer = self._continue(found.log)
         except BaseException:
             found.log.close()
             raise
@@ -84,9 +87,14 @@ class Persistence:
         messages = snapshot_of(machine)
         await asyncio.to_thread(write_snapshot, self.folder, 0, messages, job=self._job)
         log = open_log(self.folder / LOG_FOLDER, job=self._job)
-        writer = log.continue_with(term=self.term, clock=self._clock, settings=self._settings)
+        writer = self._continue(log)
         writer.start()
         return Journal(writer, machine.identities)
+
+    def _continue(self, log: OpenedLog) -> LogWriter:
+        return log.continue_with(
+            term=self.term, clock=self._clock, settings=self._settings, disk=self._disk
+        )
 
     def remove(self) -> None:
         """Remove the folder: the job has ended well, and nobody goes on with it.
