@@ -92,12 +92,15 @@ class SnapshotDraft:
         self._file: BufferedWriter | None = None
 
     def begin(self) -> None:
-        """Make the file.
+        """Make the file, and remove what processes that were killed have left of theirs.
 
         Raises:
             OSError: if the system refuses.
         """
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for draft in self._folder.glob("snapshot-*.draft"):
+            if draft != self._path:
+                draft.unlink(missing_ok=True)
         file = self._file = os.fdopen(os.open(self._path, CREATE, 0o600), "wb")
         header = _HEADER.pack(_MAGIC, _VERSION, self._whole.position, len(self._job))
         header += self._job

@@ -24,7 +24,7 @@ from tests.unit.pserver.commands.histories import (
 from paramfleet_pserver.commands.codec import from_bytes, to_bytes
 from paramfleet_pserver.commands.geo import GeoExchange
 from paramfleet_pserver.commands.passes import PassMode
-from paramfleet_pserver.commands.records import Make
+from paramfleet_pserver.commands.records import Load, Make
 from paramfleet_pserver.commands.snapshot.writing import MachineImage, take_image
 from paramfleet_pserver.requests.checked import Mode
 from paramfleet_pserver.tables import owners
@@ -277,6 +277,28 @@ async def test_what_waits_and_cannot_be_put_aside_fails_by_name() -> None:
             aside.error = None  # as if no row had changed, but what waits
     with pytest.raises(TableMemoryError, match="to put aside"):
         await read_while(image, lambda: None)
+    image.end()
+    await one.owners.settle()
+    assert not images_of(one)
+    await one.owners.close()
+
+
+@pytest.mark.parametrize("mode", ["async", "geo"])
+async def test_tables_that_are_loaded_meanwhile_are_not_in_the_image(mode: Mode) -> None:
+    one, maker = await trained(mode)
+    expected = await one.snapshot()
+    image = await take_image(one.machine, piece_bytes=PIECE_BYTES)
+    others = tuple(one.store.build(table.spec) for table in one.store)
+
+    def load() -> None:
+        if others[0].is_loaded:
+            return
+        for table in others:
+            table.is_loaded = True
+        one.machine.execute(Load(others))
+        execute(one, maker, [plain(step=step, rank=1) for step in range(3, 5)])
+
+    assert await read_while(image, load) == expected
     image.end()
     await one.owners.settle()
     assert not images_of(one)

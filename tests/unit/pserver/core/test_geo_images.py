@@ -97,6 +97,21 @@ def test_an_image_has_what_waited_and_what_was_counted(
         assert (of_recorder(image[0]), of_sharers(image[1])) == of
 
 
+def test_a_queue_that_moves_to_its_beginning_stays_as_it_was_in_an_image() -> None:
+    recorder = GeoRecorder(num_workers=1)
+    recorder.record(np.arange(100), writer=None)
+    image = recorder.image(None)
+    expected = of_recorder(image)
+
+    for start in range(100, 3000, 100):
+        recorder.record(np.arange(start, start + 100), writer=None)
+        reply = recorder.take(Rank(0), max_rows=100)
+        recorder.acknowledge(Rank(0), reply.batch)
+
+    assert recorder.num_waiting(Rank(0)) == 100
+    assert of_recorder(image) == expected
+
+
 @pytest.mark.parametrize("num_places", [1, 1000, 10_000])
 def test_columns_are_read_as_they_were(num_places: int) -> None:
     dice = np.random.default_rng(num_places)

@@ -182,6 +182,16 @@ async def test_a_disk_that_hangs_delays_no_command(tmp_path: Path) -> None:
     await training.one.owners.close()
 
 
+async def test_a_draft_of_a_process_that_was_killed_is_removed(tmp_path: Path) -> None:
+    training = await Training(tmp_path).begin()
+    (tmp_path / name_of(2)).with_suffix(".draft").write_bytes(b"PFSF")
+
+    await training.save()
+
+    assert not drafts(tmp_path)
+    await training.one.owners.close()
+
+
 async def test_rows_that_there_is_no_memory_to_put_aside_give_the_snapshot_up(
     tmp_path: Path,
 ) -> None:
