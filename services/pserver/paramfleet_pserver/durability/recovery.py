@@ -105,7 +105,6 @@ async def _settle(machine: Machine, owners: Owners) -> None:
     Raises:
         TablesDamagedError: if one could not.
     """
+    await machine.settle()
     await owners.settle()
-    while machine.mode.is_applying:
-        await owners.settle()
     machine.check_whole()
