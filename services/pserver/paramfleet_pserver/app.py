@@ -68,6 +68,12 @@ PUBLISH_PERIOD_S = 1.0
 COMPILE_POLL_S = 0.05
 """Seconds between two looks at whether the kernels are compiled."""
 
+SNAPSHOT_POLL_S = 0.2
+"""Seconds between two looks whether a snapshot is due."""
+
+SNAPSHOT_RETRY_S = 5.0
+"""Seconds after one that failed."""
+
 CLAIM_PATIENCE_S = 5.0
 """Seconds that another process may still have the data folder."""
 
@@ -331,12 +337,14 @@ class PServer:
             opening = tasks.create_task(self._open(session, owners))
             publishing = tasks.create_task(self._publish(session))
             tidying = tasks.create_task(keep_tidy(self._clock))
+            keeping = tasks.create_task(self._take_snapshots())
             try:
                 await session.run(after_beat=partial(self._take_out_lost, session))
             except FleetError as error:
                 failure = error
             publishing.cancel()
             tidying.cancel()
+            keeping.cancel()
             opening.cancel()
         if not opening.cancelled() and (unopened := opening.result()) is not None:
             failure = unopened
@@ -413,6 +421,25 @@ class PServer:
         """
         for rank in routes.ranks():
             routes.fence(rank, await session.read_incarnation("worker", rank))
+
+    async def _take_snapshots(self) -> None:
+        """Take a snapshot whenever one is due; one that fails is tried again."""
+        if self._folder is None:
+            return
+        while True:
+            pause_s = SNAPSHOT_POLL_S
+            began = self._clock.monotonic()
+            try:
+                taken = None if self._routes is None else await self._routes.take_snapshot()
+            except (FleetError, OSError) as error:
+                log.warning("pserver.no_snapshot", extra={"reason": str(error)})
+                pause_s = SNAPSHOT_RETRY_S
+            else:
+                if taken is not None:
+                    took_s = round(self._clock.monotonic() - began, 3)
+                    facts = {"position": taken.position, "seconds": took_s}
+                    log.info("pserver.snapshot", extra=facts)
+            await self._clock.sleep(pause_s)
 
     def _take_out_lost(self, session: JobSession) -> None:
         """Go on without the workers that an elastic job has lost."""

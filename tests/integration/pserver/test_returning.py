@@ -3,9 +3,10 @@
 import asyncio
 import random
 import shutil
+import tempfile
 import threading
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,21 @@ from paramfleet_pserver.durability.log.settings import LogSettings
 from paramfleet_pserver.durability.persistence import Persistence
 from paramfleet_pserver.tables.owners import Owners
 from paramfleet_pserver.tables.table_store import TableStore
+from paramfleet_shared.checkpoint.manifest import (
+    FilePart,
+    Manifest,
+    SavedTable,
+    write_manifest,
+    write_part,
+)
 from paramfleet_shared.discovery.placement import Placement
-from paramfleet_shared.errors.logs import LogInUseError, NotDurableError, OtherTermError
+from paramfleet_shared.errors.logs import (
+    LogClosedError,
+    LogInUseError,
+    NotDurableError,
+    OtherTermError,
+)
+from paramfleet_shared.files.folders import CheckpointDirs
 from paramfleet_shared.net.rpc.client import Channel
 from paramfleet_shared.net.rpc.server import RpcServer
 from paramfleet_shared.net.wire.message import Message
@@ -49,16 +63,33 @@ FLAT = TableSpec(name="flat", kind="dense", size=16, optimizer=SUM)
 
 
 class HeldDisk(Disk):
-    """Writes nothing while it is held, as a disk that is slow."""
+    """Writes nothing while it is held, as a slow disk; a copy of it is of one moment."""
 
     def __init__(self) -> None:
         self.free = threading.Event()
         self.free.set()
+        self.acting = threading.Lock()
+
+    @override
+    def create(self, path: Path, num_bytes: int) -> int:
+        with self.acting:
+            return super().create(path, num_bytes)
 
     @override
     def write(self, file: int, parts: Sequence[Buffer], offset: int) -> None:
         self.free.wait(LATE_S)
-        super().write(file, parts, offset)
+        with self.acting:
+            super().write(file, parts, offset)
+
+    @override
+    def rename(self, path: Path, target: Path) -> None:
+        with self.acting:
+            super().rename(path, target)
+
+    @override
+    def remove(self, path: Path) -> None:
+        with self.acting:
+            super().remove(path)
 
 
 class Server:
@@ -94,6 +125,7 @@ class Server:
             owners=self._owners,
             server=self.index,
             clock=CLOCK,
+            dirs=CheckpointDirs.of(tempfile.gettempdir()),  # where tmp_path is
             persistence=self._persistence,
         )
         await routes.recover()
@@ -109,15 +141,20 @@ class Server:
     async def die(self) -> None:
         """End as a process that is killed: the next one has what is on the disk now."""
         target = self._folder / f"life{self.term + 1}"
-        if self._persistence.folder.exists():
-            shutil.copytree(self._persistence.folder, target)
+        if self._persistence._saving.locked():
+            self.disk.free.set()  # a snapshot waits for the log
+        async with self._persistence._saving:  # a copy takes longer than a death
+            with self.disk.acting:
+                if self._persistence.folder.exists():
+                    shutil.copytree(self._persistence.folder, target)
         await self.close()
 
     async def close(self) -> None:
         await self._server.close()
         self.disk.free.set()
         await self.routes.close()
-        await self._owners.close()
+        async with self._persistence._saving:  # a snapshot ends before its owners do
+            await self._owners.close()
 
 
 class Job:
@@ -362,6 +399,105 @@ async def test_two_processes_cannot_have_one_folder(start_job: Any, tmp_path: Pa
     await owners.close()
 
 
+async def test_a_snapshot_takes_the_place_of_the_log_before_it(
+    start_job: Any, tmp_path: Path
+) -> None:
+    job = await start_job(1)
+    worker = await job.worker(0)
+    rows = list(range(64))
+    for _ in range(100):
+        await worker.push(rows)
+    await worker.pservers.settle()
+    assert len(segments(tmp_path)) > 2
+
+    snapshot = await job.servers[0].routes.take_snapshot()
+    assert snapshot is not None
+    await worker.push(rows)
+    assert await job.servers[0].routes.take_snapshot() is None
+    await worker.pservers.settle()
+
+    assert len(segments(tmp_path)) <= 2
+    await job.return_(0)
+    assert await worker.pull(rows) == ([101.0] * 64, 101.0)
+    log = job.servers[0].routes.log_facts()
+    assert log is not None
+    assert log["snapshot_position"] == snapshot.position
+
+
+def segments(folder: Path) -> list[Path]:
+    return sorted((folder / "0" / "life1" / "log").glob("segment-*.log"))
+
+
+def saved(folder: Path, value: float) -> str:
+    """Write a checkpoint of the dense table; return its folder."""
+    folder.mkdir()
+    values = np.full(FLAT.size, value, np.float32)
+    part = FilePart(values=values, states=np.empty((0, FLAT.size), np.float32))
+    file = write_part(folder, "flat.safetensors", FLAT, part)
+    write_manifest(folder, Manifest(tables=(SavedTable(spec=FLAT, version=1),), files=(file,)))
+    return str(folder)
+
+
+async def test_a_load_is_kept_by_a_snapshot_and_what_follows_with_it(
+    start_job: Any, tmp_path: Path
+) -> None:
+    job = await start_job(1)
+    worker = await job.worker(0)
+    await worker.push([1])
+    await worker.pservers.settle()
+    routes = job.servers[0].routes
+    folder = saved(tmp_path / "saved", 100.0)
+    async with asyncio.TaskGroup() as tasks:
+        loading = tasks.create_task(
+            worker.pservers.call_all("load", {"dirname": folder}, timeout_s=LATE_S)
+        )
+        await asyncio.wait_for(routes._training.journal.snapshot_wanted.wait(), LATE_S)
+        await worker.push([1])
+        assert not loading.done()
+        assert len(worker.pservers.outbox) == 1
+        assert await routes.take_snapshot() is not None
+
+    await worker.pservers.settle()
+    await job.return_(0)
+    assert await worker.pull([1]) == ([2.0], 101.0)
+
+
+async def test_a_load_that_no_snapshot_has_is_done_again_with_what_followed(
+    start_job: Any, tmp_path: Path
+) -> None:
+    job = await start_job(1)
+    worker = await job.worker(0)
+    await worker.push([1])
+    folder = saved(tmp_path / "saved", 100.0)
+    async with asyncio.TaskGroup() as tasks:
+        loading = tasks.create_task(
+            worker.pservers.call_all("load", {"dirname": folder}, timeout_s=LATE_S)
+        )
+        journal = job.servers[0].routes._training.journal
+        await asyncio.wait_for(journal.snapshot_wanted.wait(), LATE_S)
+        await worker.push([1])
+        await job.return_(0)
+        journal = job.servers[0].routes._training.journal
+        for _ in range(2):  # of the gap that was in the log, and of the load that comes again
+            wanted = tasks.create_task(journal.snapshot_wanted.wait())
+            await asyncio.wait({wanted, loading}, return_when=asyncio.FIRST_COMPLETED)
+            await job.servers[0].routes.take_snapshot()
+            wanted.cancel()
+
+    await worker.pservers.settle()
+    await job.return_(0)
+    assert await worker.pull([1]) == ([2.0], 100.0)
+
+
+async def take_snapshot(server: Server) -> None:
+    """Begin a snapshot; the server may die before it is there."""
+    assert server.routes._training is not None
+    assert server.routes._training.journal is not None
+    server.routes._training.journal.snapshot_wanted.set()
+    with suppress(LogClosedError, FileNotFoundError):
+        await server.routes.take_snapshot()
+
+
 @pytest.mark.parametrize("seed", range(12))
 async def test_any_deaths_lose_nothing_and_double_nothing(start_job: Any, seed: int) -> None:
     chance = random.Random(seed)
@@ -381,6 +517,9 @@ async def test_any_deaths_lose_nothing_and_double_nothing(start_job: Any, seed: 
             tasks.create_task(train(rank))
         for _ in range(6):
             await asyncio.sleep(chance.random() / 20)
+            if chance.random() < 0.5:
+                tasks.create_task(take_snapshot(chance.choice(job.servers)))
+                await asyncio.sleep(chance.random() / 200)
             server = chance.choice(job.servers)
             if chance.random() < 0.5:
                 server.disk.free.clear()

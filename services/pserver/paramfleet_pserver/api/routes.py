@@ -39,6 +39,7 @@ from paramfleet_pserver.commands.records import (
 from paramfleet_pserver.commands.terms import Terms
 from paramfleet_pserver.durability.journal import Journal
 from paramfleet_pserver.durability.persistence import Persistence
+from paramfleet_pserver.durability.snapshot_files import SnapshotFile
 from paramfleet_pserver.requests.changes import identity_of
 from paramfleet_pserver.requests.checked import (
     DeclareRequest,
@@ -200,6 +201,20 @@ class Routes:
             known = self._training.identities.incarnation(rank)
             if incarnation > known:
                 self._training.fence(rank, incarnation)
+
+    async def take_snapshot(self) -> SnapshotFile | None:
+        """Take a snapshot of the training if one is due; the training goes on meanwhile.
+
+        Raises:
+            FleetError: as ``Persistence.snapshot``.
+            OSError: if the system refuses, as on a full disk.
+        """
+        training, persistence = self._training, self._persistence
+        if training is None or training.journal is None or persistence is None:
+            return None
+        if not persistence.is_due(training.journal):
+            return None
+        return await persistence.snapshot(training.machine, training.journal)
 
     async def close(self) -> None:
         """Write to the disk what waits for it; nothing is executed any more."""

@@ -46,8 +46,10 @@ async def save_snapshot(
         image.end()
         return await thread.run(draft.commit)
     except BaseException:
-        image.end()
-        await asyncio.shield(thread.run(draft.abandon))
+        try:
+            image.end()
+        finally:
+            await asyncio.shield(thread.run(draft.abandon))
         raise
     finally:
         thread.end()
