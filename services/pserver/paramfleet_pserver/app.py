@@ -31,7 +31,13 @@ from paramfleet_pserver.config import PServerSettings
 from paramfleet_pserver.core.service import ServiceTimes
 from paramfleet_pserver.durability.data_folder import DataFolder
 from paramfleet_pserver.durability.persistence import Persistence
-from paramfleet_pserver.gauges import BODY_GAUGES, HELD, SERVICE_GAUGES, TABLE_GAUGES
+from paramfleet_pserver.gauges import (
+    BODY_GAUGES,
+    HELD,
+    LOG_GAUGES,
+    SERVICE_GAUGES,
+    TABLE_GAUGES,
+)
 from paramfleet_pserver.tables.owners import Owners
 from paramfleet_pserver.tables.table_store import TableStore
 from paramfleet_shared.discovery.placement import Placement
@@ -460,9 +466,16 @@ class PServer:
                 gauge.labels(operation).set_function(measure)
         held = self._metrics.gauge("pserver_pushes_held_seconds", HELD)
         held.set_function(lambda: self._routes.held_s if self._routes is not None else 0.0)
+        for name, sentence in LOG_GAUGES.items():
+            gauge = self._metrics.gauge(f"pserver_log_{name}", sentence)
+            gauge.set_function(partial(self._measure_log, name))
         for name, sentence in BODY_GAUGES.items():
             gauge = self._metrics.gauge(f"pserver_{name}_bytes", sentence)
             gauge.set_function(partial(_held_by, server, name))
+
+    def _measure_log(self, name: str) -> float:
+        facts = None if self._routes is None else self._routes.log_facts()
+        return 0.0 if facts is None else float(facts[name])
 
     async def _publish(self, session: JobSession) -> None:
         while True:

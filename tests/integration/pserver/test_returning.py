@@ -39,6 +39,7 @@ from paramfleet_shared.errors.logs import (
     NotDurableError,
     OtherTermError,
 )
+from paramfleet_shared.errors.served import NotKeptError
 from paramfleet_shared.files.folders import CheckpointDirs
 from paramfleet_shared.net.rpc.client import Channel
 from paramfleet_shared.net.rpc.server import RpcServer
@@ -368,6 +369,24 @@ async def test_a_deadline_ends_the_wait_for_the_disk_by_name(start_job: Any) -> 
         await channel.call(
             "settle", Message(fields={"rank": 0, "incarnation": 1}), timeout_s=0.3
         )
+    await channel.close()
+
+
+async def test_sums_of_a_step_are_refused_by_name_as_they_are_not_kept(start_job: Any) -> None:
+    job = await start_job(1)
+    channel = Channel(job.servers[0].endpoint, peer="pserver 0", clock=CLOCK)
+    fields = {
+        "rank": 0,
+        "incarnation": 1,
+        "tables": [FLAT.to_wire()],
+        "mode": "sync",
+        "worker_num": 1,
+        "max_staleness": None,
+        "sync_batch_norm": True,
+    }
+
+    with pytest.raises(NotKeptError, match="sync_batch_norm"):
+        await channel.call("declare", Message(fields=fields), timeout_s=LATE_S)
     await channel.close()
 
 

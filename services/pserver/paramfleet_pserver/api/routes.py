@@ -62,6 +62,7 @@ from paramfleet_shared.discovery.orders import Orders
 from paramfleet_shared.errors import FleetError
 from paramfleet_shared.errors.served import (
     ElasticModeError,
+    NotKeptError,
     OperationModeError,
     TablesNotDeclaredError,
     UnknownWorkerError,
@@ -540,6 +541,8 @@ class Routes:
         alone = kind.replaceable and declared.worker_num == 1
         if self._elastic and kind.takes_all and not alone:
             raise ElasticModeError(mode=declared.mode)
+        if declared.sync_batch_norm and self._persistence is not None:
+            raise NotKeptError(what="sync_batch_norm")  # sums of a step aren't commands
         if self._training is not None:
             self._training.terms.check_same(Terms.of(declared), elastic=self._elastic)
         for spec in declared.specs:

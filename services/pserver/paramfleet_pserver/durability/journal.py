@@ -176,6 +176,7 @@ class Journal:
         return {
             "state": self.writer.state,
             "fault": None if fault is None else str(fault),
+            "refusing": fault is not None,
             "position": self.writer.position,
             "durable_position": self.durable_position,
             "waiting_bytes": self.writer.waiting_bytes,
