@@ -40,6 +40,11 @@ from paramfleet_pserver.gauges import (
 )
 from paramfleet_pserver.tables.owners import Owners
 from paramfleet_pserver.tables.table_store import TableStore
+from paramfleet_shared.discovery.errors import (
+    IndexTakenError,
+    JobFullError,
+    WrongDataFolderError,
+)
 from paramfleet_shared.discovery.placement import Placement
 from paramfleet_shared.discovery.session import JobSession
 from paramfleet_shared.errors import FleetError
@@ -260,22 +265,34 @@ class PServer:
 
         Raises:
             LogInUseError: if another process has the folder.
+            JobFullError: if all places are held.
+            IndexTakenError: if another live process has the index.
+            WrongDataFolderError: if the folder isn't that of the index's former process.
             FleetError: as ``JobSession.join``.
         """
         settings = self._settings
         folder = await self._claimed()
-        held = folder is not None and folder.epoch
-        session = await JobSession.join(
+        join = partial(
+            JobSession.join,
             settings,
             role="pserver",
-            index=settings.index if folder is None else folder.index,
             endpoint=endpoint,
             admin=admin,
             clock=self._clock,
             tracing=tracing,
             durable=settings.durability != "none",
-            holds_epoch=int(held),
         )
+        if folder is None:
+            session = await join(index=settings.index)
+        else:
+            try:
+                session = await join(index=folder.index, holds_epoch=folder.epoch)
+            except (JobFullError, IndexTakenError, WrongDataFolderError):
+                folder.close()
+                if settings.index is not None:
+                    raise
+                folder = None  # it was found, and is what another run has left
+                session = await join(index=None)
         self._session = session  # what follows may fail: it has to leave then
         if settings.durability != "none":
             if folder is None:
