@@ -169,13 +169,14 @@ class Outbox:
         with self._using:
             self._terms[server] = max(term, self._terms[server])
 
-    def durable(self, server: int) -> int:
-        """Return the first sequence that isn't durable with a pserver, as far as is known."""
-        return self._durable[server]
+    def durable(self, server: int) -> int | None:
+        """Return the first sequence that isn't durable with a pserver; None for unknown."""
+        return None if self._durable[server] == _FOREVER else self._durable[server]
 
     def is_lost(self, server: int, durable: int) -> bool:
         """Return whether a pserver lacks what it has reported durable before."""
-        return self._durable[server] != _FOREVER and durable < self._durable[server]
+        known = self.durable(server)
+        return known is not None and durable < known
 
     def lacking(self, server: int, durable: int) -> list[Entry]:
         """Return what a former process of a pserver had taken and this one lacks, in order.

@@ -26,6 +26,7 @@ from paramfleet_shared.errors.logs import (
     NotDurableError,
     OtherTermError,
 )
+from paramfleet_shared.errors.served import TablesNotDeclaredError
 from paramfleet_shared.net.rpc.call_errors import PeerUnreachableError
 from paramfleet_shared.net.rpc.client import Channel, ConnectionLostError
 from paramfleet_shared.net.rpc.deadlines import DeadlineExceededError
@@ -269,14 +270,17 @@ class Owner:
         self._outbox.begin_term(self._server, term)
         self._channel.reset()  # a process that was replaced may still hold requests
         author = Message(fields=self._author.fields())
-        joined = await self._send("join", author)
+        try:
+            joined = await self._send("join", author)
+        except TablesNotDeclaredError as error:
+            durable = self._outbox.durable(self._server)
+            if durable is None:
+                return  # no training had begun there: the declaration is still to come
+            raise LostChangesError(server=self._server, found=0, durable=durable) from error
         durable = int(joined.fields["durable"])
         if self._outbox.is_lost(self._server, durable):
-            raise LostChangesError(
-                server=self._server,
-                found=durable,
-                durable=self._outbox.durable(self._server),
-            )
+            known = self._outbox.durable(self._server) or 0
+            raise LostChangesError(server=self._server, found=durable, durable=known)
         lacking = self._outbox.lacking(self._server, durable)
         for entry in lacking:
             message = self._outbox.message(entry, self._server)

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import secrets
 import signal
 from contextlib import AsyncExitStack
 from dataclasses import asdict
@@ -30,7 +31,7 @@ from paramfleet_shared.discovery.errors import (
     OtherLaunchError,
 )
 from paramfleet_shared.discovery.job_registry import JobRegistry
-from paramfleet_shared.discovery.records import JobSizes, Snapshot
+from paramfleet_shared.discovery.records import MAX_RUN_ID, JobSizes, Snapshot
 from paramfleet_shared.discovery.redis.openness import look_for_openness
 from paramfleet_shared.discovery.redis.store import outlast, store_of
 from paramfleet_shared.discovery.registry import CoordinatorRecord
@@ -210,7 +211,7 @@ class Coordinator:
             rules=rules,
             barriers=barriers,
             launch=self._settings.launch,
-            epoch=self._job_registry.epoch,
+            run_id=secrets.randbelow(MAX_RUN_ID) + 1,
         )
 
     async def _is_own_run(self) -> bool:

@@ -11,7 +11,7 @@ from paramfleet_coordinator.core.place import Place
 from paramfleet_shared.discovery.errors import OtherLaunchError, WrongJobError
 from paramfleet_shared.discovery.job_registry import JobRegistry, coordinator_of
 from paramfleet_shared.discovery.orders import Orders
-from paramfleet_shared.discovery.records import Member, Snapshot
+from paramfleet_shared.discovery.records import MAX_RUN_ID, Member, Snapshot
 from paramfleet_shared.net.rpc.server import Handler, Request
 from paramfleet_shared.net.wire.message import MalformedMessageError, Message
 from paramfleet_shared.system.clock import Clock
@@ -22,7 +22,6 @@ __all__ = ["RpcRoutes"]
 _MAX_PARK_S = 30.0
 """Seconds a barrier request is held at most, whatever it asks for."""
 
-_MAX_EPOCH = 1 << 31
 """The newest run that a newcomer may have data of."""
 
 _TOP_SHARDS = 5
@@ -155,7 +154,7 @@ class RpcRoutes:
             nonce=fields.text("nonce"),
             launch=fields.optional_text("launch"),
             durable=fields.optional_flag("durable"),
-            holds_epoch=fields.optional_integer("holds_epoch", most=_MAX_EPOCH) or 0,
+            holds_run=fields.optional_integer("holds_run", most=MAX_RUN_ID) or 0,
         )
         self._require_launch(newcomer)
         await self._gather(newcomer)
@@ -175,6 +174,7 @@ class RpcRoutes:
                 "index": place.index,
                 "incarnation": place.incarnation,
                 "epoch": self._job_registry.epoch,
+                "run_id": job.run_id,
                 "worker_num": sizes.worker_num,
                 "server_num": sizes.server_num,
                 "num_shards": sizes.num_shards,

@@ -85,6 +85,9 @@ SNAPSHOT_POLL_S = 0.2
 SNAPSHOT_RETRY_S = 5.0
 """Seconds after one that failed."""
 
+TERMINATED = 128 + signal.SIGTERM
+"""Exit status of a pserver that leaves its training to the next process."""
+
 CLAIM_PATIENCE_S = 5.0
 """Seconds that another process may still have the data folder."""
 
@@ -168,6 +171,7 @@ class PServer:
         Raises:
             JobFailedError: if the job failed.
             FleetError: if this server couldn't start or load.
+            SystemExit: if it was asked to end, and its training is on a disk.
             CancelledError: if it was cancelled.
         """
         task = asyncio.current_task()
@@ -182,6 +186,10 @@ class PServer:
                 raise
             task.uncancel()
         log.info("pserver.stopped")
+        session = self._session
+        goes_on = session is not None and not session.finished and session.failure() is None
+        if self._folder is not None and goes_on:
+            raise SystemExit(TERMINATED)  # whoever starts processes is to start it again
 
     def status(self) -> dict[str, Any]:
         """Return what an operator may ask, in plain values."""
@@ -286,7 +294,7 @@ class PServer:
             session = await join(index=settings.index)
         else:
             try:
-                session = await join(index=folder.index, holds_epoch=folder.epoch)
+                session = await join(index=folder.index, holds_run=folder.run_id)
             except (JobFullError, IndexTakenError, WrongDataFolderError):
                 folder.close()
                 if settings.index is not None:
@@ -299,8 +307,8 @@ class PServer:
                 root, index = Path(settings.data_dir), session.member.index
                 folder = await asyncio.to_thread(DataFolder, root, settings.job, index)
             self._folder = folder
-            await asyncio.to_thread(folder.begin, session.epoch)
-            removed = await asyncio.to_thread(folder.remove_runs, but=session.epoch)
+            await asyncio.to_thread(folder.begin, session.run_id)
+            removed = await asyncio.to_thread(folder.remove_runs, but=session.run_id)
             if removed:
                 log.info("pserver.data_removed", extra={"runs": removed})
         return session
@@ -429,8 +437,8 @@ class PServer:
         if self._folder is None:
             return None
         return Persistence(
-            self._folder.run(session.epoch),
-            job=f"{self._settings.job}, run {session.epoch}",
+            self._folder.run(session.run_id),
+            job=f"{self._settings.job}, run {session.run_id}",
             term=session.member.incarnation,
             waits=self._settings.durability == "sync",
             clock=self._clock,

@@ -123,9 +123,9 @@ class WrongDataFolderError(ContractError):
 
     code = "contract.wrong_data_folder"
     index: int
-    epoch: int
+    run: int
     durable: bool
-    holds_epoch: int
+    holds_run: int
     former: str
 
     @override
@@ -133,10 +133,10 @@ class WrongDataFolderError(ContractError):
         holds = "that of no run"
         if not self.durable:
             holds = "none"
-        elif self.holds_epoch:
-            holds = f"that of run {self.holds_epoch}"
+        elif self.holds_run:
+            holds = f"that of run {self.holds_run}"
         return (
-            f"pserver {self.index} has its training of run {self.epoch} in a data folder, and "
+            f"pserver {self.index} has its training of run {self.run} in a data folder, and "
             f"this process has {holds}: start it with the data folder of the former one, "
             f"{self.former}"
         )

@@ -51,6 +51,8 @@ class Admission:
     member: Member
     sizes: JobSizes
     epoch: int
+    run_id: int
+    """Tells the run from every other one of the name; see ``JobRecord``."""
     known_workers: int
     """Workers that the job counts at this moment: more than any rank until now."""
 
@@ -80,7 +82,7 @@ async def enter(  # noqa: PLR0913 (all but the first by keyword)
     clock: Clock,
     tracing: Tracing | None,
     durable: bool = False,
-    holds_epoch: int = 0,
+    holds_run: int = 0,
 ) -> Entry:
     """Get a place in the job: from Redis to the coordinator's answer.
 
@@ -113,7 +115,7 @@ async def enter(  # noqa: PLR0913 (all but the first by keyword)
                     endpoint=endpoint,
                     admin=admin,
                     durable=durable,
-                    holds_epoch=holds_epoch,
+                    holds_run=holds_run,
                 ),
                 index=index,
                 clock=clock,
@@ -236,7 +238,7 @@ async def ask_to_join(
         "nonce": member.nonce,
         "launch": member.launch,
         "durable": member.durable,
-        "holds_epoch": member.holds_epoch,
+        "holds_run": member.holds_run,
     }
     while True:
         left_s = timeout_s - (clock.monotonic() - started)
@@ -262,7 +264,7 @@ def newcomer(
     endpoint: str,
     admin: str,
     durable: bool = False,
-    holds_epoch: int = 0,
+    holds_run: int = 0,
 ) -> Member:
     """Return this process as it introduces itself."""
     return Member(
@@ -276,7 +278,7 @@ def newcomer(
         nonce=secrets.token_hex(8),
         launch=settings.launch,
         durable=durable,
-        holds_epoch=holds_epoch,
+        holds_run=holds_run,
     )
 
 
@@ -313,6 +315,7 @@ def _admission(reply: Message, member: Member) -> Admission:
             elastic=bool(facts["elastic"]),
         ),
         epoch=int(facts["epoch"]),
+        run_id=int(facts.get("run_id", 0)),
         known_workers=int(facts["known_workers"]),
         late=bool(facts["late"]),
         released={str(name): int(number) for name, number in facts["released"].items()},

@@ -9,6 +9,7 @@ from paramfleet_shared.discovery.orders import Orders
 from paramfleet_shared.values.texts import printable, shortened
 
 __all__ = [
+    "MAX_RUN_ID",
     "ROLES",
     "End",
     "Failure",
@@ -27,6 +28,9 @@ __all__ = [
 
 ROLES = ("pserver", "worker")
 """Roles that join through the coordinator."""
+
+MAX_RUN_ID = 1 << 53
+"""Of a run's random number, which JSON carries."""
 
 MemberKey = tuple[str, int]
 """Role and index."""
@@ -90,7 +94,7 @@ class Member:
     durable: bool = False
     """Whether its part of the training outlives its process, because it is on a disk."""
 
-    holds_epoch: int = 0
+    holds_run: int = 0
     """The run whose data folder of this index the process has locked when it joins; 0 for none.
     The lock proves that no other process has the folder."""
 
@@ -179,6 +183,9 @@ class JobRecord:
     launch: str = ""
     """Launch that the run belongs to; empty for none."""
 
+    run_id: int = 0
+    """A random number, by which a data folder is known to be of this run; 0 for none."""
+
     def to_fields(self) -> dict[str, str]:
         """Return the record as the registry's hash keeps it."""
         fields: dict[str, str] = {"state": self.state}
@@ -194,6 +201,8 @@ class JobRecord:
             fields["orders"] = self.orders.to_json()
         if self.launch:
             fields["launch"] = self.launch
+        if self.run_id:
+            fields["run_id"] = str(self.run_id)
         return fields
 
     @classmethod
@@ -213,6 +222,7 @@ class JobRecord:
             lost=tuple(Lost(**each) for each in json.loads(fields.get("lost", b"[]"))),
             orders=Orders.from_json(orders) if orders else Orders(),
             launch=fields.get("launch", b"").decode(),
+            run_id=int(fields.get("run_id", b"0")),
         )
 
 

@@ -61,6 +61,7 @@ class JobSession:
         self._channel = entry.channel
         self._clock = clock
         self.epoch: int = admission.epoch
+        self.run_id: int = admission.run_id
         self._barriers = BarrierCaller(
             entry.channel,
             member=admission.member,
@@ -92,7 +93,7 @@ class JobSession:
         clock: Clock,
         tracing: Tracing | None = None,
         durable: bool = False,
-        holds_epoch: int = 0,
+        holds_run: int = 0,
     ) -> "JobSession":
         """Become a member; start ``run`` at once after, because the lease runs from here.
 
@@ -107,7 +108,7 @@ class JobSession:
             clock: For deadlines and heartbeats.
             tracing: Make a span of each call to the coordinator; None makes none.
             durable: Whether the member's part of the training outlives its process.
-            holds_epoch: The run whose data folder of the index this process has locked; 0 for
+            holds_run: The run whose data folder of the index this process has locked; 0 for
                 none. Only with it a process takes a durable pserver's place in a training.
 
         Raises:
@@ -134,7 +135,7 @@ class JobSession:
             clock=clock,
             tracing=tracing,
             durable=durable,
-            holds_epoch=holds_epoch,
+            holds_run=holds_run,
         )
         admission = entry.admission
         facts = {"role": role, "index": admission.member.index, "epoch": admission.epoch}

@@ -64,12 +64,18 @@ class Part:
         await asyncio.wait([self.beating])
 
 
+OWN_RUN = -1
+"""For the run that the members before had joined."""
+
+
 class Stage:
     """Starts coordinators and members of one job, and ends them all with the test."""
 
     def __init__(self, group: asyncio.TaskGroup, *, redis: str, job: str) -> None:
         self._group = group
         self._members: list[Part] = []
+        self.run_id = 0
+        """Of whom has joined last."""
         self.common: dict[str, Any] = {**FAST, "redis": redis, "job": job}
         token = JobSecret(SECRET, job).token("admin")
         self.heads = {"Authorization": f"Bearer {token}"}
@@ -100,7 +106,7 @@ class Stage:
         index: int | None = None,
         *,
         durable: bool = False,
-        holds_epoch: int = 0,
+        holds_run: int = 0,
         port: int = 7000,
         **changes: Any,
     ) -> Part:
@@ -113,8 +119,9 @@ class Stage:
             admin="",
             clock=SystemClock(),
             durable=durable,
-            holds_epoch=holds_epoch,
+            holds_run=self.run_id if holds_run == OWN_RUN else holds_run,
         )
+        self.run_id = session.run_id
 
         async def beat() -> FleetError | None:
             try:

@@ -138,7 +138,7 @@ async def test_an_elastic_job_goes_on_without_a_worker_that_was_stopped(
 async def test_a_pserver_with_its_data_on_a_disk_leaves_the_decision_to_the_coordinator(
     redis_url: str, job_name: str, coordinator: SlowCoordinator
 ) -> None:
-    joining = join(redis_url, job_name, "pserver", durable=True, holds_epoch=1)
+    joining = join(redis_url, job_name, "pserver", durable=True, holds_run=1)
 
     await stop_while_joining(joining, coordinator, answered=True)
 
@@ -146,7 +146,7 @@ async def test_a_pserver_with_its_data_on_a_disk_leaves_the_decision_to_the_coor
     assert snapshot.job is not None
     assert snapshot.job.failure is None
     assert snapshot.ends == {("pserver", 0): "left"}
-    assert snapshot.members["pserver", 0].holds_epoch == 1
+    assert snapshot.members["pserver", 0].holds_run == 1
 
 
 @pytest.mark.parametrize("coordinator", [False], indirect=True)

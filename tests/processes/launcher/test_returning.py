@@ -37,15 +37,15 @@ BODY = """
             folder.mkdir(parents=True, exist_ok=True)
             lock = os.open(folder, os.O_RDONLY)
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            held = folder / "epoch"
-            epoch = int(held.read_text()) if held.exists() else 0
-            keeps = {"durable": True, "holds_epoch": epoch}
+            held = folder / "run"
+            run = int(held.read_text()) if held.exists() else 0
+            keeps = {"durable": True, "holds_run": run}
         session = await JobSession.join(
             settings, role=role, index=index, endpoint=endpoint, admin="",
             clock=SystemClock(), **keeps,
         )
         if role == "pserver":
-            held.write_text(str(session.epoch))
+            held.write_text(str(session.run_id))
         say(f"incarnation {session.member.incarnation}")
         try:
             async with asyncio.TaskGroup() as group:

@@ -330,7 +330,10 @@ class Saving:
                 str(folder),
                 in_sync=optimizer.running.in_step,
                 clock=job.communicator.clock,
-                more=self._asked_for(optimizer) if goes_on else {},
+                more={
+                    **(self._asked_for(optimizer) if goes_on else {}),
+                    **optimizer.running.saved_at(),
+                },
             )
             answers, cut = job.communicator.wait(saving)
             manifest = replace(_collect(answers), cut=cut)

@@ -194,6 +194,10 @@ class Mode(ABC):
         del kept, saved, served
         return False  # where pservers step, all states are theirs
 
+    def saved_at(self) -> dict[str, int]:
+        """Return fields of a request to save: which version, where there is a common one."""
+        return {}
+
     def own_states(self) -> Sequence[TableSpec]:
         """Return tables with states of each worker's own that a checkpoint can hold."""
         return ()

@@ -261,6 +261,10 @@ class SyncMode(ServedMode):
     def _min_step(self) -> int:
         return self._step
 
+    @override
+    def saved_at(self) -> dict[str, int]:
+        return {"min_version": self._step}
+
     def _share_statistics(self) -> None:
         model = self._job.agreement.model
         if model is None:

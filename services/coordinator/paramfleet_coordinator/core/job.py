@@ -83,7 +83,8 @@ class Job:
         rules: Its times.
         barriers: Those of a former coordinator; None for a new run.
         launch: Launch that the run belongs to; empty for none.
-        epoch: The run.
+        run_id: Tells the run from every other one of the name, whatever Redis has forgotten;
+            0 where that is of no matter.
     """
 
     def __init__(
@@ -93,10 +94,10 @@ class Job:
         rules: JobRules,
         barriers: Barriers | None = None,
         launch: str = "",
-        epoch: int = 0,
+        run_id: int = 0,
     ) -> None:
         self.launch = launch
-        self._epoch = epoch
+        self.run_id = run_id
         self._rules = rules
         self._first_joined_at: float | None = None
         self.sizes = sizes
@@ -130,6 +131,7 @@ class Job:
             lost=self.losses.record,
             orders=self.orders,
             launch=self.launch,
+            run_id=self.run_id,
         )
 
     @property
@@ -292,6 +294,7 @@ class Job:
         if self.state == "waiting" and recorded.state == "training":
             self.state = "training"
         self.launch = self.launch or recorded.launch
+        self.run_id = recorded.run_id or self.run_id
         self.losses.resume(recorded.lost)
         if recorded.orders.version > self.orders.version:
             self.orders = recorded.orders
@@ -409,14 +412,14 @@ class Job:
         Raises:
             WrongDataFolderError: naming what it has.
         """
-        if newcomer.durable and newcomer.holds_epoch and newcomer.holds_epoch == self._epoch:
+        if newcomer.durable and newcomer.holds_run and newcomer.holds_run == self.run_id:
             return
         member = place.member
         raise WrongDataFolderError(
             index=member.index,
-            epoch=self._epoch,
+            run=self.run_id,
             durable=newcomer.durable,
-            holds_epoch=newcomer.holds_epoch,
+            holds_run=newcomer.holds_run,
             former=f"process {member.pid} on {member.host} (incarnation {member.incarnation})",
         )
 

@@ -197,6 +197,8 @@ async def remove_rows(
         StepBegunError: in sync, if a worker has pushed the step in progress.
     """
     command = Remove(remove)
+    if training.journal is not None:  # a server that went on from its disk may be steps behind
+        await training.waits.wait(remove.step, deadline=request.deadline)
     hold = Hold(holding, remove.identity, request.deadline)
     await admit(partial(training.machine.judge, command), owners, hold)
     outcome = training.execute(command)

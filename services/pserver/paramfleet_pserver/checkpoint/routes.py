@@ -134,6 +134,10 @@ class Checkpointing:
         if training is not None:
             training.machine.check_whole()
         fields = Fields(request.message.fields, where="save")
+        version = fields.optional_integer("min_version")
+        if training is not None and version is not None:
+            # A server that went on from its disk may be steps behind: they come again.
+            await training.waits.wait(version, deadline=request.deadline)
         name = _name_of(request.message.fields.get("cut", ""))
         held = self.holding.begin_save(name)
         paused_s, image = 0.0, None

@@ -3,7 +3,7 @@
 ::
 
     DATA_DIR/<job>/pserver-<index>/lock
-    DATA_DIR/<job>/pserver-<index>/run-<epoch>/   snapshots and the log of a run
+    DATA_DIR/<job>/pserver-<index>/run-<id>/      snapshots and the log of a run
 
 Who has the lock has the folder, from before it joins the job until it ends. So a process that
 has it knows that the one before it is dead.
@@ -55,43 +55,44 @@ class DataFolder:
                 folder = cls(root, job, index)
             except LogInUseError:
                 continue
-            if folder.epoch:
+            if folder.run_id:
                 return folder
             folder.close()
         return None
 
     @property
-    def epoch(self) -> int:
-        """Return the newest run that there is something of; 0 for none.
+    def run_id(self) -> int:
+        """Return the run that was begun last here; 0 for none.
 
         Raises:
             OSError: if the system refuses.
         """
-        return max((epoch for epoch, _ in self._runs()), default=0)
+        newest = max(self._runs(), key=lambda run: run[1].stat().st_mtime_ns, default=(0, None))
+        return newest[0]
 
-    def run(self, epoch: int) -> Path:
+    def run(self, run_id: int) -> Path:
         """Return the folder of a run."""
-        return self.path / f"run-{epoch}"
+        return self.path / f"run-{run_id}"
 
-    def begin(self, epoch: int) -> None:
+    def begin(self, run_id: int) -> None:
         """Have a folder for a run: who finds it without a training knows that none had begun.
 
         Raises:
             OSError: if the system refuses.
         """
-        self.run(epoch).mkdir(mode=0o700, exist_ok=True)
+        self.run(run_id).mkdir(mode=0o700, exist_ok=True)
 
     def remove_runs(self, *, but: int = 0) -> list[int]:
-        """Remove what is kept of all runs but one; return their epochs.
+        """Remove what is kept of all runs but one; return these.
 
         Raises:
             OSError: if the system refuses; the rest stays.
         """
         removed = []
-        for epoch, path in self._runs():
-            if epoch != but:
+        for run_id, path in self._runs():
+            if run_id != but:
                 shutil.rmtree(path)
-                removed.append(epoch)
+                removed.append(run_id)
         return removed
 
     def close(self) -> None:

@@ -103,7 +103,10 @@ class Persistence:
 
     def is_due(self, journal: Journal) -> bool:
         """Return whether a snapshot is to be taken: the log is longer than it, or has a gap."""
-        longest = max(self._settings.segment_bytes, journal.snapshot.path.stat().st_size)
+        try:
+            longest = max(self._settings.segment_bytes, journal.snapshot.path.stat().st_size)
+        except FileNotFoundError:  # somebody removed it
+            return True
         return journal.snapshot_wanted.is_set() or journal.num_bytes > longest
 
     async def snapshot(self, machine: Machine, journal: Journal) -> SnapshotFile:

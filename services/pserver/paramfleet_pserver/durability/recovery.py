@@ -23,7 +23,7 @@ from paramfleet_pserver.durability.snapshot_files import (
 from paramfleet_pserver.tables.owners import Owners
 from paramfleet_pserver.tables.table_store import TableStore
 from paramfleet_shared.errors import FleetError
-from paramfleet_shared.errors.logs import ReplayError, SnapshotDamagedError
+from paramfleet_shared.errors.logs import LogDamagedError, ReplayError, SnapshotDamagedError
 from paramfleet_shared.net.wire.message import MalformedMessageError
 
 __all__ = ["LOG_FOLDER", "Recovered", "recover"]
@@ -77,8 +77,12 @@ async def recover(
         OSError: if the system refuses.
     """
     snapshot = newest_snapshot(folder)
-    if snapshot is None:
+    has_log = any((folder / LOG_FOLDER).glob("segment-*.log"))
+    if snapshot is None and not has_log:
         return None
+    if snapshot is None or (snapshot.position and not has_log):
+        reason = "of its log and the snapshot before it one is lacking"
+        raise LogDamagedError(path=str(folder), offset=0, position=0, reason=reason)
     log = open_log(folder / LOG_FOLDER, job=job, held=snapshot.position)
     try:
         try:

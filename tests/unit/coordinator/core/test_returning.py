@@ -25,7 +25,7 @@ from paramfleet_shared.discovery.records import (
 from paramfleet_shared.errors import JobFailedError
 
 TTL_S, TICK_S, RETURN_S, GRACE_S = 4.0, 0.25, 20.0, 8.0
-EPOCH = 3
+RUN = 3
 CREW: list[MemberKey] = [("pserver", 0), ("pserver", 1), ("worker", 0)]
 SERVER: MemberKey = ("pserver", 1)
 
@@ -40,7 +40,7 @@ def member(key: MemberKey, **more: Any) -> Member:
 
 def newcomer(**more: Any) -> Member:
     given = {"endpoint": "new:1", "nonce": "new", "incarnation": 0, "pid": 99}
-    return member(SERVER, **{**given, "holds_epoch": EPOCH, **more})
+    return member(SERVER, **{**given, "holds_run": RUN, **more})
 
 
 class World:
@@ -70,7 +70,7 @@ class World:
             server_grace_s=GRACE_S,
             server_return_s=self.return_s,
         )
-        return Job(self.sizes, rules=rules, epoch=EPOCH)
+        return Job(self.sizes, rules=rules, run_id=RUN)
 
     @property
     def events(self) -> list[str]:
@@ -190,8 +190,8 @@ def test_a_place_is_taken_before_all_workers_have_come() -> None:
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ({"holds_epoch": 2}, "that of run 2"),
-        ({"holds_epoch": 0}, "that of no run"),
+        ({"holds_run": 2}, "that of run 2"),
+        ({"holds_run": 0}, "that of no run"),
         ({"durable": False}, "none"),
     ],
 )

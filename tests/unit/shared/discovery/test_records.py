@@ -11,13 +11,13 @@ PSERVER = Member(
 
 
 def test_a_member_is_kept_with_what_it_says_of_its_disk() -> None:
-    durable = replace(PSERVER, durable=True, holds_epoch=3)
+    durable = replace(PSERVER, durable=True, holds_run=3)
 
     assert Member.from_json(durable.to_json()) == durable
 
 
 def test_a_record_of_before_is_of_a_member_that_is_not_durable() -> None:
     kept = json.loads(PSERVER.to_json())
-    del kept["durable"], kept["holds_epoch"]
+    del kept["durable"], kept["holds_run"]
 
     assert Member.from_json(json.dumps(kept)) == PSERVER
