@@ -182,7 +182,14 @@ class Job:
             terms=tuple(server.term for server in self.servers),
         )
 
-    async def worker(self, rank: int, num_workers: int = 1, mode: str = "async") -> "Worker":
+    async def worker(
+        self,
+        rank: int,
+        num_workers: int = 1,
+        mode: str = "async",
+        *,
+        declares: bool = True,
+    ) -> "Worker":
         async def locate() -> Placement:
             return self.placement()
 
@@ -204,7 +211,8 @@ class Job:
             "max_staleness": None,
             "async_rate": "full",
         }
-        await pservers.call_all("declare", fields)
+        if declares:
+            await pservers.call_all("declare", fields)
         return Worker(pservers, author)
 
     async def return_(self, index: int) -> None:
@@ -506,6 +514,68 @@ async def test_a_load_that_no_snapshot_has_is_done_again_with_what_followed(
     await worker.pservers.settle()
     await job.return_(0)
     assert await worker.pull([1]) == ([2.0], 100.0)
+
+
+async def behind(start_job: Any) -> tuple[Job, list[Worker]]:
+    """Return a job of sync whose pserver lacks a step that its workers have taken."""
+    job = await start_job(1)
+    workers = [await job.worker(rank, 2, "sync") for rank in (0, 1)]
+    for worker in workers:
+        await worker.push([1])
+    for worker in workers:
+        await worker.pservers.settle()
+    job.servers[0].disk.free.clear()
+    for worker in workers:
+        await worker.push([1])
+    await job.return_(0)
+    return job, workers
+
+
+async def test_a_save_of_sync_waits_for_the_steps_that_come_again(
+    start_job: Any, tmp_path: Path
+) -> None:
+    _, (saver, other) = await behind(start_job)
+    (tmp_path / "saved").mkdir()
+    fields = {"dirname": str(tmp_path / "saved"), "min_version": 2}
+    async with asyncio.TaskGroup() as tasks:
+        saving = tasks.create_task(saver.pservers.call_all("save", fields, timeout_s=LATE_S))
+        await asyncio.sleep(0.1)
+        assert not saving.done()
+        await other.pull([1])
+
+    assert saving.result()[0].fields["steps"] == [2, 2]
+
+
+async def test_a_removal_of_sync_waits_for_the_steps_that_come_again(start_job: Any) -> None:
+    _, (remover, other) = await behind(start_job)
+    fields = {**remover._author.change(), "table": "rows", "step": 2}
+    routed = partition(np.array([1], np.int64), NUM_SHARDS)
+    tensors = {"0.ids": routed.ids, "0.offsets": routed.offsets}
+    async with asyncio.TaskGroup() as tasks:
+        removing = tasks.create_task(
+            remover.pservers.change("remove", [Message(fields=fields, tensors=tensors)])
+        )
+        await asyncio.sleep(0.1)
+        assert not removing.done()
+        await other.pull([1])
+
+    assert removing.result()[0].fields["removed"] == 1
+
+
+async def test_a_pserver_that_died_before_its_training_began_is_no_failure(
+    start_job: Any,
+) -> None:
+    job = await start_job(2)
+    worker = await job.worker(0)
+    fresh = await job.worker(0, declares=False)
+    fresh.pservers.outbox.is_on = True  # as when one of the pservers has answered
+    await worker.pservers.settle()
+    shutil.rmtree(job.servers[1]._persistence.folder)
+    await job.return_(1)
+
+    fresh.pservers.follow(job.placement())
+
+    await asyncio.wait_for(fresh.pservers.call_all("status", {}), LATE_S)
 
 
 async def take_snapshot(server: Server) -> None:

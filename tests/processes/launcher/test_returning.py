@@ -149,3 +149,23 @@ def test_a_job_that_fails_starts_nothing_again(
     assert launched.read_to_end() == 137
     assert launched.said[-1] == "the job failed: worker 0 was killed by SIGKILL"
     assert "starting it again" not in launched.text
+
+
+LEDGER = Path(__file__).parents[1] / "training" / "scripts" / "train_returned.py"
+
+
+def test_a_later_launch_of_the_same_name_begins_anew(
+    launch: Callable[..., Any], tmp_path: Path
+) -> None:
+    body = f"import runpy; runpy.run_path({str(LEDGER)!r}, run_name='__main__')"
+    options = ("--server_num=2", "--worker_num=1", "--data-dir=data", "--job=same")
+    first = launch(body, *options, words=("--steps=1000000",))
+    first.read_until("worker.trains")
+    first.process.kill()
+    first.process.wait()
+
+    later = launch(body, *options, words=("--steps=60",))
+
+    assert later.read_to_end() == 0, later.text
+    assert "pserver.recovered" not in later.text
+    assert f'"dense": {[60.0] * 64}' in later.stdout
