@@ -48,6 +48,7 @@ from paramfleet_shared.net.secret import open_warnings, secret_of
 from paramfleet_shared.net.tls import MEMBER_ROLES, tls_of
 from paramfleet_shared.net.wire.message import Message
 from paramfleet_shared.settings.config import Resolved, read_environment, resolve
+from paramfleet_shared.settings.failpoints import arm
 from paramfleet_shared.system.clock import Clock, SystemClock
 from paramfleet_shared.system.gc_tuning import freeze, keep_tidy
 from paramfleet_shared.system.open_files import raise_open_files
@@ -104,6 +105,7 @@ def run(arguments: Mapping[str, Any] | None = None) -> None:
 def serve(resolved: Resolved[PServerSettings]) -> None:
     """Serve until the job has ended, on a loop of its own. Raises as ``run``."""
     _log_as(resolved.value, resolved.value.index)
+    arm(read_environment(), role="pserver", index=resolved.value.index)
     raise_open_files()
     for line in resolved.lines():
         log.debug("settings", extra={"setting": line})

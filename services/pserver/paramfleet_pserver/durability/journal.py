@@ -20,6 +20,7 @@ from paramfleet_pserver.commands.records import (
 from paramfleet_pserver.core.identities import IdentityWindow
 from paramfleet_pserver.durability.log.writer import LogWriter
 from paramfleet_shared.net.wire.identity import FIRST_SEQUENCE, ChangeIdentity
+from paramfleet_shared.settings.failpoints import has_defect
 
 __all__ = ["Journal"]
 
@@ -82,7 +83,8 @@ class Journal:
 
     def durable_before(self, worker: int, incarnation: int) -> int:
         """Return the first sequence of a worker's incarnation that may not be durable."""
-        durable = self.writer.durable_position
+        has_gap = has_defect("durable_before_log")
+        durable = self.writer.position if has_gap else self.writer.durable_position
         while self._reached and self._reached[0].position <= durable:
             reached = self._reached.popleft()
             self._durable[reached.worker] = (reached.incarnation, reached.next)

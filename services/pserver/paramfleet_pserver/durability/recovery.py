@@ -21,6 +21,7 @@ from paramfleet_pserver.tables.table_store import TableStore
 from paramfleet_shared.errors import FleetError
 from paramfleet_shared.errors.logs import ReplayError, SnapshotDamagedError
 from paramfleet_shared.net.wire.message import MalformedMessageError
+from paramfleet_shared.settings.failpoints import failpoint, has_defect
 
 __all__ = ["LOG_FOLDER", "Recovered", "recover"]
 
@@ -76,10 +77,13 @@ async def recover(
             raise SnapshotDamagedError(part=0, reason=reason) from error
         position = snapshot.position
         for position, _, body in log.commands(snapshot.position + 1):
+            failpoint("while_replaying")
             _execute(machine, bytearray(body), position, folder)
             if position % SETTLED_COMMANDS == 0:
                 await _settle(machine, owners)
         await _settle(machine, owners)
+        if has_defect("windows_left_out"):
+            machine.identities.restore(machine.identities.incarnations(), ())
     except BaseException:
         log.close()
         raise

@@ -21,6 +21,7 @@ from typing import NamedTuple
 from paramfleet_shared.errors.logs import SnapshotDamagedError, SnapshotOfOtherJobError
 from paramfleet_shared.files.regular_files import CREATE, open_regular
 from paramfleet_shared.net.wire.message import Message, decode, encode
+from paramfleet_shared.settings.failpoints import failpoint
 
 __all__ = ["SnapshotFile", "newest_snapshot", "read_snapshot", "write_snapshot"]
 
@@ -66,6 +67,7 @@ def write_snapshot(
                 body = b"".join(encode(message))
                 file.write(_FRAME.pack(len(body), zlib.crc32(body)))
                 file.write(body)
+                failpoint("snapshot_half_written")
             file.flush()
             os.fsync(file.fileno())
         draft.rename(path)
