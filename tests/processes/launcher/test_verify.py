@@ -112,3 +112,12 @@ def test_the_command_finds_changes_that_are_called_durable_too_early(tmp_path: P
     assert run["problems"]
     assert Path(run["folder"], "log", "serverlog.0").is_file()
     assert (summary["runs"], summary["failed"], summary["seed"]) == (1, 1, 1)
+
+
+async def test_a_bound_of_staleness_is_kept_with_every_pserver(tmp_path: Path) -> None:
+    faults = "drop=0.05,delay=0.1:30,seed=3"  # one pserver has what another lacks
+    plan = Plan(seed=3, mode="async", steps=STEPS, max_staleness=1, faults=faults)
+
+    found = await ran(tmp_path, plan)
+
+    assert found.problems == []

@@ -51,12 +51,19 @@ def _say(text: str) -> None:
     sys.stderr.flush()
 
 
-class _Versions:
-    """Which versions of tables each process of a pserver has shown, in their order."""
+class _Answers:
+    """Which processes of pservers answer pulls, and the versions that they show."""
 
     def __init__(self) -> None:
         self.fallen: list[str] = []
         self._newest: dict[tuple[int, int, int], int] = {}
+        self._terms: dict[int, int] = {}
+        self._has_new_term = False
+
+    def take_new_term(self) -> bool:
+        """Return whether another process of a pserver has answered since this was asked."""
+        has_new, self._has_new_term = self._has_new_term, False
+        return has_new
 
     def watch(self) -> None:
         """Look at every answer that the worker takes."""
@@ -73,6 +80,8 @@ class _Versions:
         Outbox.note = watched  # type: ignore[assignment,method-assign]  # a look
 
     def _take(self, server: int, term: int, versions: list[int]) -> None:
+        self._has_new_term |= self._terms.setdefault(server, term) != term
+        self._terms[server] = term
         for table, version in enumerate(versions):
             key = (server, term, table)
             newest = self._newest.get(key, 0)
@@ -88,8 +97,8 @@ def _train(plan: dict[str, Any], clock: Clock) -> dict[str, Any]:
     import paramfleet as fleet  # noqa: PLC0415
 
     steps = plan["steps"]
-    versions = _Versions()
-    versions.watch()
+    answers = _Answers()
+    answers.watch()
     fleet.init()
     rank, size = fleet.worker_index(), fleet.worker_num()
     model = fleet.distributed_model(_model(plan, size))
@@ -106,13 +115,14 @@ def _train(plan: dict[str, Any], clock: Clock) -> dict[str, Any]:
             total = total + model.rows(torch.tensor(ids)).sum()
         optimizer.minimize(-factor_of(rank, step) * total, examples=1)
         times.append(clock.monotonic())
-        leads.append(optimizer.staleness)
+        if not answers.take_new_term():  # who began already isn't held back by a recovery
+            leads.append(optimizer.staleness)
         _say(f"step {step}.")
     fleet.barrier_worker()  # LocalSGD divides by the workers that still train
     fleet.finish_training()
     found = {"rank": rank, "times": times, "lead": max(leads), **_numbers(model, plan, size)}
     fleet.stop_worker()
-    return {**found, "fallen": versions.fallen}
+    return {**found, "fallen": answers.fallen}
 
 
 def _has_rows(plan: dict[str, Any]) -> bool:
