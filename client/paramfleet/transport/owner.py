@@ -26,6 +26,7 @@ from paramfleet_shared.errors.logs import (
     NotDurableError,
     OtherTermError,
 )
+from paramfleet_shared.errors.served import TablesNotDeclaredError
 from paramfleet_shared.net.rpc.call_errors import PeerUnreachableError
 from paramfleet_shared.net.rpc.client import Channel, ConnectionLostError
 from paramfleet_shared.net.rpc.deadlines import DeadlineExceededError
@@ -35,6 +36,9 @@ from paramfleet_shared.system.clock import Clock
 __all__ = ["ASKED_AGAIN", "LostChangesError", "Owner"]
 
 log = logging.getLogger(__name__)
+
+_NOTHING = 0
+"""What a process has of a worker's changes whose training hasn't begun."""
 
 _POLL_S = 0.1
 """Seconds between two looks for the next process, and between two attempts at a full disk."""
@@ -269,14 +273,20 @@ class Owner:
         self._outbox.begin_term(self._server, term)
         self._channel.reset()  # a process that was replaced may still hold requests
         author = Message(fields=self._author.fields())
-        joined = await self._send("join", author)
-        durable = int(joined.fields["durable"])
+        try:
+            joined = await self._send("join", author)
+        except TablesNotDeclaredError:  # its process died before the training was on its disk
+            durable = _NOTHING
+        else:
+            durable = int(joined.fields["durable"])
         if self._outbox.is_lost(self._server, durable):
             raise LostChangesError(
                 server=self._server,
                 found=durable,
                 durable=self._outbox.durable(self._server),
             )
+        if durable == _NOTHING:
+            return  # it has answered nothing: what asks it begins the training
         lacking = self._outbox.lacking(self._server, durable)
         for entry in lacking:
             message = self._outbox.message(entry, self._server)

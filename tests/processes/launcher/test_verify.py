@@ -121,3 +121,15 @@ async def test_a_bound_of_staleness_is_kept_with_every_pserver(tmp_path: Path) -
     found = await ran(tmp_path, plan)
 
     assert found.problems == []
+
+
+async def test_a_server_may_die_before_its_training_has_begun(tmp_path: Path) -> None:
+    points = (
+        "pserver-0:snapshot_half_written=kill@1;"
+        "pserver-0:snapshot_half_written=delay:1500@1#2"  # workers hear of it before
+    )
+
+    found = await ran(tmp_path, Plan(seed=1, mode="sync", steps=20, failpoints=points))
+
+    assert found.problems == []
+    assert len(found.kills) == 1
