@@ -202,7 +202,7 @@ def wait_until(what: str, holds: Callable[[], object], *, within_s: float) -> No
 
 
 def hurt(cluster: Cluster, *, num_workers: int) -> None:
-    """Kill a worker and start it again, pause another, restart redis and the coordinator."""
+    """Kill a worker and a pserver and start them again, pause a worker, restart the others."""
     by_address = {cluster.address(c): c for c in cluster.containers("worker")}
     wait_until(
         "all workers train",
@@ -241,6 +241,9 @@ def hurt(cluster: Cluster, *, num_workers: int) -> None:
         lambda: any(worker["done"] for worker in cluster.all_workers()),
         within_s=BACK_WITHIN_S,
     )
+    server = cluster.containers("pserver")[0]
+    run(["docker", "kill", server])
+    going_on(cluster, "a pserver was killed, and is started again", ["start"], server)
     for service in ("redis", "coordinator"):
         (container,) = cluster.containers(service)
         going_on(cluster, f"{service} was restarted", ["restart", "-t", "2"], container)

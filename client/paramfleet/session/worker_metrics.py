@@ -16,6 +16,7 @@ from paramfleet.telemetry.traffic import Traffic
 from paramfleet.training.modes.base import learning_rate
 from paramfleet.training.optimizer import DistributedOptimizer
 from paramfleet.training.passes.running import PassFacts
+from paramfleet.transport.outbox import Outbox
 from paramfleet_shared.discovery.records import Member
 from paramfleet_shared.net.access import gate_of
 from paramfleet_shared.net.admin import AdminServer
@@ -56,6 +57,11 @@ _PASS = {
     "end_s": "Seconds that the write-back took.",
 }
 
+_OUTBOX = {
+    "changes": "Pushes and exchanges that are kept until they are on all pservers' disks.",
+    "bytes": "Bytes of these.",
+}
+
 _MAX_METRICS = 16
 """Names of further metrics that a worker may report."""
 
@@ -82,11 +88,10 @@ class Progress:
         self._reported: dict[str, float] = {}
         self._noted: dict[str, Any] = {}
         self._pass_facts: PassFacts | None = None
+        self._outbox: Outbox | None = None
         self._num_passes = 0
         self._metrics = MetricRegistry()
-        for name, sentence in _GAUGES.items():
-            gauge = self._metrics.gauge(f"worker_{name}", sentence)
-            gauge.set_function(partial(self._measure, name))
+        self._show("worker", _GAUGES, self._measure)
         self._traffic = Traffic()
         for name, sentence in (
             ("sent", "Bytes of requests to the pservers."),
@@ -106,9 +111,7 @@ class Progress:
             "Lookups under fleet.prefetch whose rows were not at hand.",
         )
         misses.set_function(self._prefetch_misses)
-        for name, sentence in _UNDERWAY.items():
-            gauge = self._metrics.gauge(f"worker_{name}", sentence)
-            gauge.set_function(partial(self._measure_underway, name))
+        self._show("worker", _UNDERWAY, self._measure_underway)
         seconds = self._metrics.gauge(
             "worker_phase_seconds", "Seconds spent in each phase of the steps.", ["phase"]
         )
@@ -123,15 +126,20 @@ class Progress:
         for op in _OPERATIONS:
             calls.labels(op).set_function(partial(self._measure_calls, op, 1))
             numbers.labels(op).set_function(partial(self._measure_calls, op, 0))
-        for name, sentence in _LOCALSGD.items():
-            gauge = self._metrics.gauge(f"worker_localsgd_{name}", sentence)
-            gauge.set_function(partial(self._measure_apart, name))
-        for name, sentence in _PASS.items():
-            gauge = self._metrics.gauge(f"worker_pass_{name}", sentence)
-            gauge.set_function(partial(self._measure_pass, name))
+        self._show("worker_localsgd", _LOCALSGD, self._measure_apart)
+        self._show("worker_resend", _OUTBOX, self._measure_outbox)
+        self._show("worker_pass", _PASS, self._measure_pass)
         self._examples = self._metrics.counter(
             "worker_examples", "Examples that were reported as trained on."
         )
+
+    def _show(
+        self, of: str, sentences: Mapping[str, str], measure: Callable[[str], float]
+    ) -> None:
+        """Make a gauge of each name."""
+        for name, sentence in sentences.items():
+            gauge = self._metrics.gauge(f"{of}_{name}", sentence)
+            gauge.set_function(partial(measure, name))
 
     def watch(self, optimizer: DistributedOptimizer) -> None:
         """Count the steps of this optimizer."""
@@ -140,6 +148,13 @@ class Progress:
     def watch_traffic(self, traffic: Traffic) -> None:
         """Show the bytes that this counts."""
         self._traffic = traffic
+
+    def watch_outbox(self, outbox: Outbox) -> None:
+        """Show what this keeps to be sent again."""
+        self._outbox = outbox
+
+    def _measure_outbox(self, name: str) -> float:
+        return 0.0 if self._outbox is None else float(self._outbox.facts()[name])
 
     def _measure_pass(self, name: str) -> float:
         return 0.0 if self._pass_facts is None else float(getattr(self._pass_facts, name))
@@ -219,6 +234,7 @@ class Progress:
             "uptime_s": round(self._clock.monotonic() - self._started_at, 3),
             **self.facts(),
             "table_bytes": self._traffic.table_bytes.copy(),
+            "resend": None if self._outbox is None else self._outbox.facts(),
         }
 
     def _ready(self) -> tuple[bool, str]:

@@ -30,10 +30,22 @@ from paramfleet_pserver.api.routes import OPERATIONS, Routes
 from paramfleet_pserver.config import PServerSettings
 from paramfleet_pserver.core.service import ServiceTimes
 from paramfleet_pserver.durability.data_folder import DataFolder
+from paramfleet_pserver.durability.log.settings import LogSettings
 from paramfleet_pserver.durability.persistence import Persistence
-from paramfleet_pserver.gauges import BODY_GAUGES, HELD, SERVICE_GAUGES, TABLE_GAUGES
+from paramfleet_pserver.gauges import (
+    BODY_GAUGES,
+    HELD,
+    LOG_GAUGES,
+    SERVICE_GAUGES,
+    TABLE_GAUGES,
+)
 from paramfleet_pserver.tables.owners import Owners
 from paramfleet_pserver.tables.table_store import TableStore
+from paramfleet_shared.discovery.errors import (
+    IndexTakenError,
+    JobFullError,
+    WrongDataFolderError,
+)
 from paramfleet_shared.discovery.placement import Placement
 from paramfleet_shared.discovery.session import JobSession
 from paramfleet_shared.errors import FleetError
@@ -68,6 +80,12 @@ PUBLISH_PERIOD_S = 1.0
 
 COMPILE_POLL_S = 0.05
 """Seconds between two looks at whether the kernels are compiled."""
+
+SNAPSHOT_POLL_S = 0.2
+"""Seconds between two looks whether a snapshot is due."""
+
+SNAPSHOT_RETRY_S = 5.0
+"""Seconds after one that failed."""
 
 CLAIM_PATIENCE_S = 5.0
 """Seconds that another process may still have the data folder."""
@@ -250,22 +268,34 @@ class PServer:
 
         Raises:
             LogInUseError: if another process has the folder.
+            JobFullError: if all places are held.
+            IndexTakenError: if another live process has the index.
+            WrongDataFolderError: if the folder isn't that of the index's former process.
             FleetError: as ``JobSession.join``.
         """
         settings = self._settings
         folder = await self._claimed()
-        held = folder is not None and folder.epoch
-        session = await JobSession.join(
+        join = partial(
+            JobSession.join,
             settings,
             role="pserver",
-            index=settings.index if folder is None else folder.index,
             endpoint=endpoint,
             admin=admin,
             clock=self._clock,
             tracing=tracing,
             durable=settings.durability != "none",
-            holds_epoch=int(held),
         )
+        if folder is None:
+            session = await join(index=settings.index)
+        else:
+            try:
+                session = await join(index=folder.index, holds_epoch=folder.epoch)
+            except (JobFullError, IndexTakenError, WrongDataFolderError):
+                folder.close()
+                if settings.index is not None:
+                    raise
+                folder = None  # it was found, and is what another run has left
+                session = await join(index=None)
         self._session = session  # what follows may fail: it has to leave then
         if settings.durability != "none":
             if folder is None:
@@ -333,12 +363,14 @@ class PServer:
             opening = tasks.create_task(self._open(session, owners))
             publishing = tasks.create_task(self._publish(session))
             tidying = tasks.create_task(keep_tidy(self._clock))
+            keeping = tasks.create_task(self._take_snapshots())
             try:
                 await session.run(after_beat=partial(self._take_out_lost, session))
             except FleetError as error:
                 failure = error
             publishing.cancel()
             tidying.cancel()
+            keeping.cancel()
             opening.cancel()
         if not opening.cancelled() and (unopened := opening.result()) is not None:
             failure = unopened
@@ -405,6 +437,7 @@ class PServer:
             term=session.member.incarnation,
             waits=self._settings.durability == "sync",
             clock=self._clock,
+            settings=LogSettings(segment_bytes=self._settings.log_segment_bytes),
         )
 
     async def _fence(self, session: JobSession, routes: Routes) -> None:
@@ -415,6 +448,25 @@ class PServer:
         """
         for rank in routes.ranks():
             routes.fence(rank, await session.read_incarnation("worker", rank))
+
+    async def _take_snapshots(self) -> None:
+        """Take a snapshot whenever one is due; one that fails is tried again."""
+        if self._folder is None:
+            return
+        while True:
+            pause_s = SNAPSHOT_POLL_S
+            began = self._clock.monotonic()
+            try:
+                taken = None if self._routes is None else await self._routes.take_snapshot()
+            except (FleetError, OSError) as error:
+                log.warning("pserver.no_snapshot", extra={"reason": str(error)})
+                pause_s = SNAPSHOT_RETRY_S
+            else:
+                if taken is not None:
+                    took_s = round(self._clock.monotonic() - began, 3)
+                    facts = {"position": taken.position, "seconds": took_s}
+                    log.info("pserver.snapshot", extra=facts)
+            await self._clock.sleep(pause_s)
 
     def _take_out_lost(self, session: JobSession) -> None:
         """Go on without the workers that an elastic job has lost."""
@@ -435,9 +487,16 @@ class PServer:
                 gauge.labels(operation).set_function(measure)
         held = self._metrics.gauge("pserver_pushes_held_seconds", HELD)
         held.set_function(lambda: self._routes.held_s if self._routes is not None else 0.0)
+        for name, sentence in LOG_GAUGES.items():
+            gauge = self._metrics.gauge(f"pserver_log_{name}", sentence)
+            gauge.set_function(partial(self._measure_log, name))
         for name, sentence in BODY_GAUGES.items():
             gauge = self._metrics.gauge(f"pserver_{name}_bytes", sentence)
             gauge.set_function(partial(_held_by, server, name))
+
+    def _measure_log(self, name: str) -> float:
+        facts = None if self._routes is None else self._routes.log_facts()
+        return 0.0 if facts is None else float(facts[name])
 
     async def _publish(self, session: JobSession) -> None:
         while True:

@@ -1,6 +1,6 @@
 """What a pserver measures of itself, and what each gauge says."""
 
-__all__ = ["BODY_GAUGES", "HELD", "SERVICE_GAUGES", "TABLE_GAUGES"]
+__all__ = ["BODY_GAUGES", "HELD", "LOG_GAUGES", "SERVICE_GAUGES", "TABLE_GAUGES"]
 
 TABLE_GAUGES = {
     "rows": "Rows (dense: values) of a table on this server.",
@@ -27,5 +27,13 @@ BODY_GAUGES = {
     "sending": "Bytes of answers that haven't left as yet.",
 }
 """Of all workers together."""
+
+LOG_GAUGES = {
+    "waiting_bytes": "Bytes of changes that aren't on this server's disk yet.",
+    "bytes_since_snapshot": "Bytes of the log behind the newest snapshot, which a restart "
+    "executes.",
+    "refusing": "1 while the disk takes no change, which is refused then; else 0.",
+}
+"""Of a training that is kept on the disk; 0 where none is."""
 
 HELD = "Seconds for which pushes waited for checkpoints, in all."

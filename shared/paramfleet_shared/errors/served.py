@@ -75,6 +75,7 @@ __all__ = [
     "NonFiniteValuesError",
     "NotAMemberError",
     "NotDurableError",
+    "NotKeptError",
     "OperationModeError",
     "OtherTermError",
     "ParkedStepError",
@@ -120,6 +121,17 @@ class ModeMismatchError(ContractError):
     sentence = (
         "the job runs with {field} = {have!r}, but a worker declares {got!r}: "
         "every worker must use the same strategy"
+    )
+
+
+class NotKeptError(ContractError):
+    """A pserver that keeps the training on its disk can't keep a part of it."""
+
+    code = "contract.not_kept"
+    what: str
+    sentence = (
+        "{what} can't be used with pservers that keep the training on their disks: leave it "
+        "out, or set durability to none"
     )
 
 

@@ -113,7 +113,7 @@ FAILPOINTS: Final[Mapping[str, Failpoint]] = {
 
 DEFECTS: Final[Mapping[str, str]] = {
     "durable_before_log": "Changes are reported durable when they are executed.",
-    "windows_left_out": "Which changes were taken is in no snapshot, and isn't recovered.",
+    "windows_left_out": "Which changes were taken is in no snapshot.",
 }
 """Bugs that tests of ``paramfleet verify`` plant, to see that it finds them."""
 

@@ -19,7 +19,7 @@ from paramfleet_shared.tables.kernels.reads import Table, fill_new_rows, pull_ro
 from paramfleet_shared.tables.kernels.rows import Layout, gather, scatter
 from paramfleet_shared.tables.kernels.rules import Step, step_of
 from paramfleet_shared.tables.kernels.steps import Chains, chain, step_chains, step_rows
-from paramfleet_shared.tables.memory.image import ShardImage
+from paramfleet_shared.tables.memory.image import IndexCounts, ShardImage
 from paramfleet_shared.tables.memory.prefault import Lookahead
 from paramfleet_shared.tables.memory.reservation import default_max_rows, reserve
 from paramfleet_shared.tables.rows.layout import VALUE, RowLayout
@@ -303,6 +303,8 @@ class SparseShard:
 
     def release(self, slots: NDArray[np.int64]) -> None:
         """Give places, int64 [n] as of ``remove``, each once, to new rows."""
+        for image in self._images:
+            image.keep_ids(slots, self.ids())
         self._index.release(slots)
 
     def unknown(self, ids: NDArray[np.int64]) -> NDArray[np.uint64]:
@@ -393,9 +395,27 @@ class SparseShard:
 
         It costs a copy of each row that changes before it is read, until ``end_image``.
         """
-        image = ShardImage(self.num_slots, self._rows.layout.pitch, self._growth)
+        counts = IndexCounts(self._index.free_slots(), self.num_turns, self._num_pushes)
+        image = ShardImage(self.num_slots, self._rows.layout.pitch, self._growth, counts)
+        image.keep_ids(counts.free, self.ids())
         self._images.append(image)
         return image
+
+    def image_places(
+        self, image: ShardImage, start: int, count: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Return the ids of places as they were, int64 [n], and which had a row: bool [n].
+
+        Args:
+            image: It, of this shard.
+            start: First place; none from it on was read by ``read_image``.
+            count: How many, fewer where they ended.
+
+        Raises:
+            TableMemoryError: if there was no memory for the rows that changed since.
+        """
+        stop = min(start + count, image.num_places)
+        return image.places(start, stop, self.ids(), self._index.live(start, stop))
 
     def read_image(
         self, image: ShardImage, start: int, count: int

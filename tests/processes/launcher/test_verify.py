@@ -80,9 +80,9 @@ async def test_changes_that_wait_for_the_disk_when_a_server_dies_are_sent_again(
     assert len(found.kills) == 1
 
 
-async def test_windows_that_are_not_recovered_are_found(tmp_path: Path) -> None:
-    point = "pserver-0:before_apply=kill@60"
-    plan = Plan(seed=1, mode="async", steps=STEPS, failpoints=point)
+async def test_windows_that_no_snapshot_has_are_found(tmp_path: Path) -> None:
+    points = "after_answer=delay:20;pserver-0:before_apply=kill@200"  # after a snapshot
+    plan = Plan(seed=1, mode="async", steps=STEPS, failpoints=points)
 
     found = await ran(tmp_path, plan, PARAMFLEET_DEFECTS="windows_left_out")
 

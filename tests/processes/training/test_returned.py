@@ -4,6 +4,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
@@ -74,13 +75,80 @@ def leaves(value: Any, place: str = "") -> list[tuple[str, Any]]:
 def test_every_change_is_in_once_after_a_pserver_was_killed(
     jobs: Any, tmp_path: Path, mode: str
 ) -> None:
-    args = (f"--mode={mode}", "--steps=600")
+    args = (f"--mode={mode}", "--steps=300")
     expected = jobs.run(SCRIPT, *args).results
 
     lives = Lives(jobs, tmp_path, *args)
-    lives.running.wait_for("worker0", "step 100.")
+    lives.running.wait_for("worker0", "step 50.")
     lives.kill(1)
-    lives.running.wait_for("worker0", "step 300.")
+    lives.running.wait_for("worker0", "step 150.")
     lives.kill(0)
 
     assert differences(lives.results(), expected) == {}
+
+
+def test_syncs_losses_and_values_are_those_of_a_run_without_deaths_to_the_bit(
+    jobs: Any, tmp_path: Path
+) -> None:
+    args = ("--mode=sync", "--steps=300", "--learns")
+    expected = jobs.run(SCRIPT, *args).results
+
+    lives = Lives(jobs, tmp_path, *args)
+    for number in range(4):
+        lives.running.wait_for("worker0", f"step {50 + 60 * number}.")
+        lives.kill(number % 2)
+    found = lives.results()
+
+    assert found == expected
+    assert len(set(found[0]["losses"])) > 100
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("--mode=async", "--wire_dtype=int8"),
+        ("--mode=async", "--max_staleness=2"),
+        ("--mode=geo", "--wire_dtype=bfloat16"),
+    ],
+)
+def test_both_pservers_may_be_killed_at_once(
+    jobs: Any, tmp_path: Path, args: tuple[str, ...]
+) -> None:
+    lives = Lives(jobs, tmp_path, "--steps=300", *args)
+    for step in (50, 150):
+        lives.running.wait_for("worker0", f"step {step}.")
+        for index in (0, 1):
+            lives.kill(index, starts=False)
+        for index in (0, 1):
+            lives.start(index)
+
+    for found in lives.results():
+        for table in found["rows"].values():
+            assert np.array(table[:24]) == pytest.approx(600.0, rel=0.02)
+            assert np.array(table[24:88]) == pytest.approx(300.0, rel=0.02)
+
+
+def test_a_pserver_that_is_asked_to_end_leaves_its_training_to_the_next_process(
+    jobs: Any, tmp_path: Path
+) -> None:
+    lives = Lives(jobs, tmp_path, "--mode=sync", "--steps=400")
+    lives.running.wait_for("worker0", "step 50.")
+    lives.running.send("pserver1", signal.SIGTERM)
+    assert lives.running.code("pserver1") == 0
+    lives.start(1)
+
+    assert {tuple(found["dense"]) for found in lives.results()} == {(200.0,) * 64}
+
+
+def test_a_job_whose_pserver_does_not_come_back_ends_by_name(jobs: Any, tmp_path: Path) -> None:
+    lives = Lives(
+        jobs, tmp_path, "--steps=100000", PARAMFLEET_COORDINATOR__SERVER_RETURN_S="2",
+        PARAMFLEET_LEASE_TTL_S="3",
+    )  # fmt: skip
+    lives.running.wait_for("worker0", "step 50.")
+    lives.kill(1, starts=False)
+
+    for name in ("worker0", "worker1", "pserver0", "coordinator"):
+        assert lives.running.code(name) != 0
+    assert "pserver 1" in lives.running.log("worker0")
+    assert "no process came back with its data" in lives.running.log("worker0")

@@ -58,6 +58,8 @@ def test_pods_run_as_nobody_in_particular_and_write_where_they_may(
 def test_what_is_mounted_is_there(workload: dict[str, Any]) -> None:
     pod = pod_of(workload)["spec"]
     volumes = {volume["name"] for volume in pod["volumes"]}
+    claims = workload["spec"].get("volumeClaimTemplates", ())
+    volumes |= {claim["metadata"]["name"] for claim in claims}
     mounted = {
         mount["name"]
         for container in [*pod.get("initContainers", ()), *pod["containers"]]

@@ -135,6 +135,7 @@ class PserverBackend(Backend):
             examples=own.examples,
         )
         own.progress.watch_traffic(job.pservers.traffic)
+        own.progress.watch_outbox(job.pservers.outbox)
         mode = make(job, optimizer.mode, optimizer.inner, optimizer.tables)
         mode.start()
         self.agreement.loaded_from.check_resumed(self._settings.resume_from)

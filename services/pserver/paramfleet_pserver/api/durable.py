@@ -32,6 +32,9 @@ SETTLED = frozenset(
 )  # fmt: skip
 """Operations that are answered when what they did is durable."""
 
+UNHELD = frozenset({"answer", "hold", "status", "states", "wait_turn", "total", "pass_state"})
+"""Operations that execute no command, or wait for others that do."""
+
 _LONGEST_WAIT_S = 600.0
 """For a request that came without a deadline."""
 
@@ -87,8 +90,11 @@ class DurableAnswers:
             LogClosedError: if the log is closed before.
         """
         before, fields = journal(), request.message.fields
-        if before is not None and operation in CHANGES:
-            await before.room()
+        if before is not None:
+            if not before.accepting.is_set() and operation not in UNHELD:
+                await before.accepting.wait()
+            if operation in CHANGES:
+                await before.room()
         answer = await handler(request)
         now = journal()
         if now is None:

@@ -39,6 +39,7 @@ from paramfleet_pserver.commands.records import (
 from paramfleet_pserver.commands.terms import Terms
 from paramfleet_pserver.durability.journal import Journal
 from paramfleet_pserver.durability.persistence import Persistence
+from paramfleet_pserver.durability.snapshot_files import SnapshotFile
 from paramfleet_pserver.requests.changes import identity_of
 from paramfleet_pserver.requests.checked import (
     DeclareRequest,
@@ -61,6 +62,7 @@ from paramfleet_shared.discovery.orders import Orders
 from paramfleet_shared.errors import FleetError
 from paramfleet_shared.errors.served import (
     ElasticModeError,
+    NotKeptError,
     OperationModeError,
     TablesNotDeclaredError,
     UnknownWorkerError,
@@ -201,6 +203,20 @@ class Routes:
             known = self._training.identities.incarnation(rank)
             if incarnation > known:
                 self._training.fence(rank, incarnation)
+
+    async def take_snapshot(self) -> SnapshotFile | None:
+        """Take a snapshot of the training if one is due; the training goes on meanwhile.
+
+        Raises:
+            FleetError: as ``Persistence.snapshot``.
+            OSError: if the system refuses, as on a full disk.
+        """
+        training, persistence = self._training, self._persistence
+        if training is None or training.journal is None or persistence is None:
+            return None
+        if not persistence.is_due(training.journal):
+            return None
+        return await persistence.snapshot(training.machine, training.journal)
 
     async def close(self) -> None:
         """Write to the disk what waits for it; nothing is executed any more."""
@@ -527,6 +543,8 @@ class Routes:
         alone = kind.replaceable and declared.worker_num == 1
         if self._elastic and kind.takes_all and not alone:
             raise ElasticModeError(mode=declared.mode)
+        if declared.sync_batch_norm and self._persistence is not None:
+            raise NotKeptError(what="sync_batch_norm")  # sums of a step aren't commands
         if self._training is not None:
             self._training.terms.check_same(Terms.of(declared), elastic=self._elastic)
         for spec in declared.specs:

@@ -19,7 +19,6 @@ from paramfleet_pserver.tables.owners import Job, Owners
 from paramfleet_pserver.tables.table import DenseTable, SparseTable
 from paramfleet_pserver.tables.table_store import TableStore
 from paramfleet_shared.checkpoint.manifest import FilePart
-from paramfleet_shared.errors.tables import TableMemoryError
 from paramfleet_shared.tables.memory.image import ShardImage
 
 __all__ = ["DenseImage", "Segment", "SparseImage", "StoreImage", "plan_chunks"]
@@ -76,7 +75,8 @@ class StoreImage:
             if isinstance(table, SparseTable):
                 self.tables.append(SparseImage(table, owners))
             elif isinstance(table, DenseTable):
-                self.tables.append(DenseImage(table, owners, copies=_has_room(table, store)))
+                copies = store.has_room(table.spec.name, table.num_bytes)
+                self.tables.append(DenseImage(table, owners, copies=copies))
         self.is_apart = all(table.is_apart for table in self.tables)
         """Whether tables may change from when the image has begun until it is read."""
         self._owners = owners
@@ -196,16 +196,6 @@ class DenseImage:
 
         await self._owners.run([self._table.job(copy, num_values=where.stop - where.start)])
         return found[0]
-
-
-def _has_room(table: DenseTable, store: TableStore) -> bool:
-    """Return whether there is memory for a copy of a range."""
-    arithmetic = f"a copy of {table.num_bytes:,} bytes"
-    try:
-        store.check_memory(table.spec.name, arithmetic, table.num_bytes)
-    except TableMemoryError:
-        return False
-    return True
 
 
 def _joined(pieces: list[_Rows]) -> FilePart:

@@ -1,14 +1,15 @@
 """Steps of sync: what is pushed for each, which are applied, and by which version.
 
 A step's last push, or a leave, makes it whole: its contributions go to the shards' owners in
-rank order, and when they have applied it the version of every table grows by one. Steps are
-applied one after the other.
+rank order, at once, so that what is applied before it depends on the order of commands only.
+When they have applied it the version of every table grows by one. Steps are applied one after
+the other.
 
 Used from one event loop; only the owners' jobs leave it.
 """
 
 import asyncio
-from functools import partial
+from collections import deque
 from typing import ClassVar, NamedTuple, Protocol
 
 from typing_extensions import override
@@ -72,15 +73,20 @@ class StepApplier(ServerMode):
             StepMembers(num_workers=num_workers)
         )
         self.listener: StepListener | None = None
-        self.is_applying = False
-        """Whether a step is on its way."""
         self.version = 0
         """Steps applied."""
+        self._begun = deque[tuple[CompleteStep[Kept], asyncio.Future[None]]]()
+        """Steps that owners were given, with their ends, until they are counted."""
 
     @property
     @override
     def applied(self) -> int:
         return self.version
+
+    @property
+    @override
+    def under_way(self) -> set[asyncio.Future[None]]:
+        return {end for _, end in self._begun}
 
     def keep(self, push: PushRequest, claims: Claims) -> None:
         """Keep a worker's push; if the step is whole now, begin to apply it.
@@ -91,7 +97,7 @@ class StepApplier(ServerMode):
         """
         kept = Kept(push.parts, claims)
         self.reservoir.add(push.rank, push.step, push.weight, kept)
-        self._apply_next()
+        self._apply_whole()
 
     @override
     def check_removal(self, remove: RemoveRequest) -> None:
@@ -105,25 +111,27 @@ class StepApplier(ServerMode):
             NotAMemberError: if the rank isn't one of the job's.
         """
         self.reservoir.leave(rank, step)
-        self._apply_next()
+        self._apply_whole()
 
-    def _apply_next(self) -> None:
-        if self.is_applying:
-            return
-        complete = self.reservoir.take()
-        if complete is None:
-            return
-        self.is_applying = True
-        if self.listener is not None:
-            self.listener.step_begun()
-        jobs = _jobs(complete, self._store)
-        when_done(self._owners.start(jobs), partial(self._applied, complete))
+    def _apply_whole(self) -> None:
+        """Hand over what is whole now, so that it comes before the jobs of the next command."""
+        while (complete := self.reservoir.take()) is not None:
+            if self.listener is not None:
+                self.listener.step_begun()
+            end = self._owners.start(_jobs(complete, self._store))
+            self._begun.append((complete, end))
+            when_done(end, self._count)
 
-    def _applied(self, complete: CompleteStep[Kept], end: asyncio.Future[None]) -> None:
-        self.is_applying = False
-        for contribution in complete.contributions:
-            contribution.payload.claims.release()
-        error = end.exception()
+    def _count(self, _: asyncio.Future[None]) -> None:
+        """Count steps that are applied, in their order: owners may end a later one first."""
+        while self._begun and self._begun[0][1].done():
+            complete, end = self._begun.popleft()
+            for contribution in complete.contributions:
+                contribution.payload.claims.release()
+            if self.damage is None:
+                self._note_end(complete, end.exception())
+
+    def _note_end(self, complete: CompleteStep[Kept], error: BaseException | None) -> None:
         if error is not None:
             damage = self.note_damage(complete.step, error)
             if self.listener is not None:
@@ -134,7 +142,6 @@ class StepApplier(ServerMode):
             table.version = self.version
         if self.listener is not None:
             self.listener.step_applied(self.version)
-        self._apply_next()
 
 
 def _jobs(complete: CompleteStep[Kept], store: TableStore) -> list[Job]:

@@ -127,7 +127,9 @@ class Machine:
         self.lives: dict[Rank, int] = {}
         """In an elastic job, the incarnation of each worker that has joined."""
         self.is_elastic = elastic
-        self._owners = owners
+        self.owners = owners
+        self._under_way: set[asyncio.Future[None]] = set()
+        """What owners are still to carry out."""
         num_workers = 0 if elastic else terms.worker_num
         for rank in range(num_workers):
             self.gate.join(Rank(rank))
@@ -233,21 +235,38 @@ class Machine:
             FleetError: as ``judge`` does, or why a worker isn't admitted.
         """
         held = Claims() if claims is None else claims
+        outcome = self._execute(command, held, reads, alone=alone)
+        if not outcome.applied.done():
+            self._under_way.add(outcome.applied)
+            outcome.applied.add_done_callback(self._under_way.discard)
+        return outcome
+
+    async def settle(self) -> None:
+        """Return at a moment at which all that was executed has ended, and is counted.
+
+        Who executes nothing meanwhile waits for what owners have been given already.
+        """
+        while under_way := self._under_way | self.mode.under_way:
+            await asyncio.wait(under_way)
+
+    def _execute(
+        self, command: Command, claims: Claims, reads: Sequence[Job] | None, *, alone: bool
+    ) -> Outcome:
         match command:
             case Update(push):
-                outcome = self._update(push, held, alone=alone)
+                outcome = self._update(push, claims, alone=alone)
             case Contribute(push):
-                outcome = self._contribute(push, held)
+                outcome = self._contribute(push, claims)
             case Exchange(exchange):
-                outcome = self._exchange(exchange, held)
+                outcome = self._exchange(exchange, claims)
             case Create():
-                outcome = self._create(command, reads, held, alone=alone)
+                outcome = self._create(command, reads, claims, alone=alone)
             case Remove(remove):
                 outcome = self._remove(remove)
             case Assign():
                 outcome = self._assign(command)
             case Prepare() | CommitPass() | AbortPass():
-                outcome = self._pass(command, held)
+                outcome = self._pass(command, claims)
             case Announce() | Announced():
                 outcome = self._announce(command)
             case Make() | Load():
@@ -346,7 +365,7 @@ class Machine:
         self.identities.record(push.identity)
         new = push.parts if is_fresh else ()
         jobs = [job for part in new for job in self._jobs(part, push.identity)]
-        applied = self._owners.start(jobs, alone=alone)
+        applied = self.owners.start(jobs, alone=alone)
         when_done(applied, partial(self._note_end, push.step, new, claims))
         released = () if push.continues else self._commit(push.rank, push.step, push.first)
         return Outcome(applied=applied, is_fresh=is_fresh, released=released)
@@ -382,7 +401,7 @@ class Machine:
         new = exchange.parts if is_fresh else ()
         jobs = geo.jobs(exchange, new, share=geo.share(self.num_members))
         taken = geo.take(exchange)
-        applied = self._owners.start([*jobs, *taken.jobs()])
+        applied = self.owners.start([*jobs, *taken.jobs()])
         when_done(applied, partial(self._note_end, exchange.step, new, claims))
         released = self._commit(exchange.rank, exchange.step)
         return Outcome(applied=applied, is_fresh=is_fresh, released=released, taken=taken)
@@ -399,7 +418,7 @@ class Machine:
     ) -> Outcome:
         if reads is None:
             reads = [job for table, rows in command.new for job in table.create_jobs(rows)]
-        applied = self._owners.start(reads, alone=alone)
+        applied = self.owners.start(reads, alone=alone)
         when_done(applied, lambda _: claims.release())
         return Outcome(applied=applied)
 
@@ -411,7 +430,7 @@ class Machine:
         if len(remove.rows.ids):
             self.mode.note_write(remove.table, f"a removal by worker {remove.rank}")
         counts: list[int] = []
-        applied = self._owners.start(self.mode.remove(remove, counts))
+        applied = self.owners.start(self.mode.remove(remove, counts))
         when_done(applied, partial(self._note_end, remove.step, (), Claims()))
         removal = Removal(remove.identity, applied, counts)
         self.removals[remove.rank] = removal
@@ -421,13 +440,13 @@ class Machine:
         """Return what has become of a removal that is sent again, and remove nothing."""
         last = self.removals.get(remove.rank)
         if last is None or last.identity != remove.identity:  # nobody waits for its answer
-            last = Removal(remove.identity, self._owners.start(()), [])
+            last = Removal(remove.identity, self.owners.start(()), [])
         return Outcome(applied=last.applied, is_fresh=False, is_changed=False, removal=last)
 
     def _announce(self, command: Announce | Announced) -> Outcome:
         if isinstance(command, Announce):
             jobs = self._exchanging("announce").announce(command)
-            return Outcome(applied=self._owners.start(jobs))
+            return Outcome(applied=self.owners.start(jobs))
         self._exchanging("announced").announced(command)
         return self._done()
 
@@ -465,7 +484,7 @@ class Machine:
             return self._done(is_changed=False)
         table.is_assigned = True
         self.mode.note_write(table, f"an assignment by worker {assign.rank}")
-        return Outcome(applied=self._owners.start([table.assign_job(assign.values)]))
+        return Outcome(applied=self.owners.start([table.assign_job(assign.values)]))
 
     def _join(self, command: Join) -> Outcome:
         rank, incarnation = command.rank, command.incarnation
@@ -517,7 +536,7 @@ class Machine:
 
     def _done(self, **facts: object) -> Outcome:
         """Return the outcome of a command that the owners have nothing to do for."""
-        return Outcome(applied=self._owners.start(()), **facts)  # type: ignore[arg-type]
+        return Outcome(applied=self.owners.start(()), **facts)  # type: ignore[arg-type]
 
 
 def kind_of(mode: Mode) -> type[ServerMode]:

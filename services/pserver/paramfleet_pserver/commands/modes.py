@@ -1,5 +1,6 @@
 """What a mode makes of a pserver's training: one object, behind one class."""
 
+import asyncio
 from collections.abc import Iterator
 from typing import ClassVar
 
@@ -43,8 +44,6 @@ class ServerMode:
     states_apart = False
     """Whether each worker has optimizer states of its own."""
 
-    is_applying = False
-    """Whether a step is on its way that more may follow."""
     damage: TablesDamagedError | None = None
     """What was applied in part, if anything was: nothing is read or changed any more."""
 
@@ -55,6 +54,16 @@ class ServerMode:
     def applied(self) -> int | None:
         """Return the steps of sync that are applied; None in other modes."""
         return None
+
+    @property
+    def is_applying(self) -> bool:
+        """Return whether a step is on its way."""
+        return bool(self.under_way)
+
+    @property
+    def under_way(self) -> set[asyncio.Future[None]]:
+        """Return the ends of steps that are on their way."""
+        return set()
 
     def note_damage(self, step: Step, error: BaseException) -> TablesDamagedError:
         """Note that a change of ``step`` failed in its middle, and return what says so."""

@@ -197,14 +197,13 @@ class IdentityWindow:
         ]
 
     def restore(self, incarnations: dict[int, int], taken: Sequence[Taken]) -> None:
-        """Take over what another window says of itself, in place of what this one holds.
+        """Take over what another window says of itself; this one is empty.
 
         Args:
             incarnations: As ``incarnations()`` returns them.
             taken: As ``taken()`` returns them.
         """
         self._incarnation = dict(incarnations)
-        self._seen, self._former = {}, {}
         for worker, incarnation, following, later, voided in taken:
             seen = _Seen(following, set(later), set(voided))
             if incarnation == self._incarnation.get(worker):

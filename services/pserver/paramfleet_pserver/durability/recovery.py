@@ -15,15 +15,23 @@ from paramfleet_pserver.commands.codec import from_bytes
 from paramfleet_pserver.commands.machine import Machine
 from paramfleet_pserver.commands.snapshot.reading import restore
 from paramfleet_pserver.durability.log.recovery import OpenedLog, open_log
-from paramfleet_pserver.durability.snapshot_files import newest_snapshot, read_snapshot
+from paramfleet_pserver.durability.snapshot_files import (
+    SnapshotFile,
+    newest_snapshot,
+    read_snapshot,
+)
 from paramfleet_pserver.tables.owners import Owners
 from paramfleet_pserver.tables.table_store import TableStore
 from paramfleet_shared.errors import FleetError
 from paramfleet_shared.errors.logs import ReplayError, SnapshotDamagedError
 from paramfleet_shared.net.wire.message import MalformedMessageError
-from paramfleet_shared.settings.failpoints import failpoint, has_defect
+from paramfleet_shared.settings.failpoints import failpoint
 
 __all__ = ["LOG_FOLDER", "Recovered", "recover"]
+
+GAP = b"gap"
+"""In the log in the place of a load, which a later snapshot has. What follows isn't durable
+before there is one: without it the log ends here."""
 
 LOG_FOLDER = "log"
 """In a pserver's folder."""
@@ -38,8 +46,12 @@ class Recovered(NamedTuple):
     machine: Machine
     position: int
     """Of the last command that it has the effect of."""
-    snapshot_position: int
-    """Of the snapshot that it began with."""
+    snapshot: SnapshotFile
+    """What it began with."""
+    gap: int | None
+    """Where the log was cut off, at a gap; None if it wasn't."""
+    num_bytes: int
+    """Of the commands that were executed again."""
     log: OpenedLog
     """Held by this process: ``continue_with`` writes on, ``close`` gives it back."""
 
@@ -76,18 +88,23 @@ async def recover(
             reason = f"{snapshot.path}: {error}"
             raise SnapshotDamagedError(part=0, reason=reason) from error
         position = snapshot.position
+        num_bytes, gap = 0, None
         for position, _, body in log.commands(snapshot.position + 1):
+            if body == GAP:
+                gap = position
+                break
+            num_bytes += len(body)
             failpoint("while_replaying")
             _execute(machine, bytearray(body), position, folder)
             if position % SETTLED_COMMANDS == 0:
                 await _settle(machine, owners)
         await _settle(machine, owners)
-        if has_defect("windows_left_out"):
-            machine.identities.restore(machine.identities.incarnations(), ())
     except BaseException:
         log.close()
         raise
-    return Recovered(machine, position, snapshot.position, log)
+    return Recovered(
+        machine, position if gap is None else gap - 1, snapshot, gap, num_bytes, log
+    )
 
 
 def _execute(machine: Machine, body: bytearray, position: int, folder: Path) -> None:
@@ -109,7 +126,6 @@ async def _settle(machine: Machine, owners: Owners) -> None:
     Raises:
         TablesDamagedError: if one could not.
     """
+    await machine.settle()
     await owners.settle()
-    while machine.mode.is_applying:
-        await owners.settle()
     machine.check_whole()

@@ -9,21 +9,28 @@ A file is a header and frames. All numbers are little-endian::
 The last message says how many there are, so a file that is cut short is noticed.
 """
 
+import contextlib
 import os
 import re
 import struct
 import zlib
 from collections.abc import Iterable, Iterator
-from io import BufferedReader
+from io import BufferedReader, BufferedWriter
 from pathlib import Path
 from typing import NamedTuple
 
 from paramfleet_shared.errors.logs import SnapshotDamagedError, SnapshotOfOtherJobError
 from paramfleet_shared.files.regular_files import CREATE, open_regular
-from paramfleet_shared.net.wire.message import Message, decode, encode
+from paramfleet_shared.net.wire.message import Buffer, Message, decode, encode
 from paramfleet_shared.settings.failpoints import failpoint
 
-__all__ = ["SnapshotFile", "newest_snapshot", "read_snapshot", "write_snapshot"]
+__all__ = [
+    "SnapshotDraft",
+    "SnapshotFile",
+    "newest_snapshot",
+    "read_snapshot",
+    "write_snapshot",
+]
 
 _MAGIC, _VERSION = b"PFSF", 1
 _HEADER = struct.Struct("<4sB3xQI")
@@ -55,30 +62,91 @@ def write_snapshot(
     Raises:
         OSError: if the system refuses; what there was stays.
     """
-    assert len(job.encode()) <= _MAX_JOB_BYTES, "the caller has short names"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path = folder / f"snapshot-{position:016d}.state"
-    draft = path.with_suffix(".draft")
+    draft = SnapshotDraft(folder, position, job=job)
     try:
-        with os.fdopen(os.open(draft, CREATE, 0o600), "wb") as file:
-            header = _HEADER.pack(_MAGIC, _VERSION, position, len(job.encode())) + job.encode()
-            file.write(header + _CHECKSUM.pack(zlib.crc32(header)))
-            for message in messages:
-                body = b"".join(encode(message))
-                file.write(_FRAME.pack(len(body), zlib.crc32(body)))
-                file.write(body)
-                failpoint("snapshot_half_written")
+        draft.begin()
+        for message in messages:
+            draft.write(message)
+        return draft.commit()
+    except BaseException:
+        draft.abandon()
+        raise
+
+
+class SnapshotDraft:
+    """A snapshot that is being written. Any thread may use it, one at a time.
+
+    ``begin`` comes first, and ``commit`` or ``abandon`` last; both whatever has failed before.
+
+    Args:
+        folder: Where to; made if it is missing.
+        position: Of the last command that it has the effect of.
+        job: The job's name, its epoch included.
+    """
+
+    def __init__(self, folder: Path, position: int, *, job: str) -> None:
+        assert len(job.encode()) <= _MAX_JOB_BYTES, "the caller has short names"
+        self._folder = folder
+        self._job = job.encode()
+        self._whole = SnapshotFile(position, folder / f"snapshot-{position:016d}.state")
+        self._path = self._whole.path.with_suffix(".draft")
+        self._file: BufferedWriter | None = None
+
+    def begin(self) -> None:
+        """Make the file, and remove what processes that were killed have left of theirs.
+
+        Raises:
+            OSError: if the system refuses.
+        """
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for draft in self._folder.glob("snapshot-*.draft"):
+            if draft != self._path:
+                draft.unlink(missing_ok=True)
+        file = self._file = os.fdopen(os.open(self._path, CREATE, 0o600), "wb")
+        header = _HEADER.pack(_MAGIC, _VERSION, self._whole.position, len(self._job))
+        header += self._job
+        file.write(header + _CHECKSUM.pack(zlib.crc32(header)))
+
+    def write(self, message: Message) -> None:
+        """Add a message.
+
+        Raises:
+            OSError: if the system refuses.
+        """
+        assert self._file is not None, "it has begun"
+        buffers = encode(message)
+        checksum = 0
+        for buffer in buffers:
+            checksum = zlib.crc32(buffer, checksum)
+        self._file.write(_FRAME.pack(sum(map(_length_of, buffers)), checksum))
+        for buffer in buffers:
+            self._file.write(buffer)
+        failpoint("snapshot_half_written")
+
+    def commit(self) -> SnapshotFile:
+        """Wait until all is on the disk, give it its name, and remove the snapshots before it.
+
+        Raises:
+            OSError: if the system refuses.
+        """
+        assert self._file is not None, "it has begun"
+        with self._file as file:
             file.flush()
             os.fsync(file.fileno())
-        draft.rename(path)
-        _sync(folder)
-    except BaseException:
-        draft.unlink(missing_ok=True)
-        raise
-    for former in _snapshots(folder):
-        if former.position < position:
-            former.path.unlink(missing_ok=True)
-    return SnapshotFile(position, path)
+        self._path.rename(self._whole.path)
+        _sync(self._folder)
+        for former in _snapshots(self._folder):
+            if former.position < self._whole.position:
+                former.path.unlink(missing_ok=True)
+        return self._whole
+
+    def abandon(self) -> None:
+        """Leave nothing behind. What was there before stays."""
+        with contextlib.suppress(OSError):  # what is still to be written has no room either
+            if self._file is not None:
+                self._file.close()
+        with contextlib.suppress(OSError):
+            self._path.unlink(missing_ok=True)
 
 
 def newest_snapshot(folder: Path) -> SnapshotFile | None:
@@ -149,6 +217,10 @@ def _check_header(file: BufferedReader, snapshot: SnapshotFile, job: str) -> int
     if found != job:
         raise SnapshotOfOtherJobError(path=str(snapshot.path), found=found, job=job)
     return len(fixed) + len(name) + len(checksum)
+
+
+def _length_of(buffer: Buffer) -> int:
+    return memoryview(buffer).nbytes
 
 
 def _snapshots(folder: Path) -> list[SnapshotFile]:

@@ -6,6 +6,7 @@ from paramfleet_pserver.core.limits import TableLimits, check_bytes, check_table
 from paramfleet_pserver.tables.table import DenseTable, SparseTable, Table
 from paramfleet_shared.discovery.placement import range_of_shard
 from paramfleet_shared.errors.served import UnknownTableError
+from paramfleet_shared.errors.tables import TableMemoryError
 from paramfleet_shared.system.memory import machine_memory
 from paramfleet_shared.tables.spec import TableMismatchError, TableSpec
 from paramfleet_shared.values.amounts import Memory
@@ -128,6 +129,14 @@ class TableStore:
             TableMemoryError: with the arithmetic.
         """
         check_bytes(table, arithmetic, num_bytes, limits=self._limits, memory=self._memory())
+
+    def has_room(self, table: str, num_bytes: int) -> bool:
+        """Return whether there is memory for a copy of so many bytes of a table."""
+        try:
+            self.check_memory(table, f"a copy of {num_bytes:,} bytes", num_bytes)
+        except TableMemoryError:
+            return False
+        return True
 
     def build(self, spec: TableSpec) -> SparseTable | DenseTable:
         """Return a new table with this server's shards, not yet in the store.

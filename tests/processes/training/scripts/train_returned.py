@@ -16,6 +16,8 @@ parser.add_argument("--mode", default="async")
 parser.add_argument("--steps", type=int, default=300)
 parser.add_argument("--pool", type=int, default=4, help="pushes in flight at once")
 parser.add_argument("--wire_dtype", default="float32")
+parser.add_argument("--learns", action="store_true", help="with Adam, from what it has read")
+parser.add_argument("--max_staleness", type=int)
 args = parser.parse_args()
 
 
@@ -30,6 +32,9 @@ class Ledger(torch.nn.Module):
         self.dense = torch.nn.Parameter(torch.zeros(64))
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        if args.learns:
+            read = self.tables["wide"](ids).mean() + self.tables["narrow"](ids).mean()
+            return (torch.tanh(read + self.dense.sum()) - (len(ids) + step % 5) / 40) ** 2
         total = self.dense[rank::size].sum()
         for table in self.tables.values():
             total = total + table(ids).sum()
@@ -62,12 +67,20 @@ if args.mode == "localsgd":
 if strategy.a_sync and args.mode != "localsgd":
     strategy.a_sync_configs["wire_dtype"] = args.wire_dtype
 model = fleet.distributed_model(Ledger())
-optimizer = fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=1.0), strategy)
+if args.max_staleness is not None:
+    strategy.a_sync_configs["max_staleness"] = args.max_staleness
+inner: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+if args.learns:
+    inner = torch.optim.Adam(model.parameters(), lr=0.01)
+optimizer = fleet.distributed_optimizer(inner, strategy)
 fleet.init_worker()
+step, losses = 0, list[float]()
 own, common = torch.arange(32) + (rank + 1) * 1000, torch.arange(24)
 for step in range(1, args.steps + 1):
     new = torch.tensor([100_000 * (rank + 1) + step % 97])
-    optimizer.minimize(-model(torch.cat([own, common, new])), examples=1)
+    loss = model(torch.cat([own, common, new]))
+    optimizer.minimize(loss if args.learns else -loss, examples=1)
+    losses.append(loss.item())
     if step % 10 == 0:
         print(f"step {step}.", flush=True)
 fleet.barrier_worker()  # LocalSGD divides by the workers that still train
@@ -78,4 +91,5 @@ with torch.no_grad():
     everything += [100_000 * (r + 1) + torch.arange(97) for r in range(size)]
     rows = {name: table(torch.cat(everything)).tolist() for name, table in model.tables.items()}
 fleet.stop_worker()
-print(json.dumps({"rows": rows, "dense": model.dense.tolist()}))
+found = {"rows": rows, "dense": model.dense.tolist()}
+print(json.dumps({**found, "losses": losses if args.learns else []}))

@@ -37,6 +37,7 @@ from paramfleet_pserver.commands.records import (
 )
 from paramfleet_pserver.core.limits import TableLimits
 from paramfleet_pserver.requests.checked import ExchangeRequest, Mode, push_request
+from paramfleet_pserver.tables import owners
 from paramfleet_pserver.tables.parts import SparsePart
 from paramfleet_pserver.tables.table import SparseTable
 from paramfleet_pserver.tables.table_store import TableStore
@@ -372,3 +373,34 @@ def test_a_command_is_the_same_bytes_when_it_is_read_again() -> None:
         for deed in history:
             body = to_bytes(maker.command(deed))
             assert to_bytes(from_bytes(body, store)) == body
+
+
+async def test_whole_steps_of_sync_come_before_later_commands_however_slow_owners_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def push(rank: int, step: int) -> Deed:
+        ids, tables = [*range(step, step + 30)], ["rows", "flat"]
+        return Deed("change", rank, step, ids, step, "float32", tables, 1, False, 0.0, True)
+
+    ahead = [push(rank, step) for step in range(4) for rank in range(3)]
+    between = replace(push(0, 9), kind="assign", continues=False)
+    created = replace(push(0, 9), kind="create", ids=[*range(50, 60)])
+    one = Replica("sync", 2, rate="full", elastic=False)
+    other = Replica("sync", 2, rate="full", elastic=False)
+    maker, make = History("sync", one.store), Make(specs_of("sync", "float32", "adam"))
+    await one.execute([make])
+    await other.execute([make])
+    monkeypatch.setattr(owners, "INLINE_ROWS", -1)
+    history = [*ahead, between, created, *(push(rank, 4) for rank in range(3))]
+    bodies = [bytearray(to_bytes(maker.command(deed))) for deed in history]
+
+    for body in bodies:
+        one.machine.execute(from_bytes(body, one.store))
+    assert one.machine.mode.is_applying
+    for body in bodies:
+        await other.execute([from_bytes(body, other.store)])
+
+    assert await one.digest(same_owners=True) == await other.digest(same_owners=True)
+    assert one.machine.mode.applied == 5
+    await one.owners.close()
+    await other.owners.close()

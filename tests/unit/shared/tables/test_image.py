@@ -58,11 +58,15 @@ def act(rows: SparseShard, deed: tuple[str, list[int], int]) -> None:
             rows.release(rows.remove(wanted))
         case "hold":
             rows.remove(wanted)  # its places aren't released as yet
+        case "free":
+            places = rows.places()
+            gone = np.flatnonzero(~places.is_live)
+            rows.release(np.setdiff1d(gone, places.free))
         case _:
             raise AssertionError(kind)
 
 
-KINDS = ["push", "push", "push_unique", "assign", "pull", "create", "remove", "hold"]
+KINDS = ["push", "push", "push_unique", "assign", "pull", "create", "remove", "hold", "free"]
 IDS = st.lists(st.integers(0, 30), max_size=12)
 DEEDS = st.lists(st.tuples(st.sampled_from(KINDS), IDS, st.integers(0, 99)), max_size=8)
 
@@ -74,16 +78,32 @@ DEEDS = st.lists(st.tuples(st.sampled_from(KINDS), IDS, st.integers(0, 99)), max
     count=st.integers(1, 20),
 )
 @settings(max_examples=300)
-def test_an_image_has_the_rows_of_its_moment(
+def test_an_image_has_the_rows_and_places_of_its_moment(
     storage: str, before: list[Any], meanwhile: list[list[Any]], count: int
 ) -> None:
     rows, same = shard(storage), shard(storage)
     for deed in before:
         act(rows, deed)
         act(same, deed)
-    expected = by_id(rows.export(0, rows.num_slots))
+    expected, places = by_id(rows.export(0, rows.num_slots)), rows.places()
 
     image, found, start = rows.image(), Rows(), 0
+    counts = image.counts
+    np.testing.assert_array_equal(counts.free, places.free)
+    assert (counts.num_turns, counts.num_pushes) == (places.num_turns, places.num_pushes)
+    ids, is_live = [np.zeros(0, np.int64)], [np.zeros(0, np.bool_)]
+    while start < image.num_places:
+        for deed in meanwhile.pop() if len(meanwhile) > 1 else []:
+            act(rows, deed)
+            act(same, deed)
+        some_ids, some_live = rows.image_places(image, start, count)
+        ids.append(some_ids)
+        is_live.append(some_live)
+        start += count
+    np.testing.assert_array_equal(np.concatenate(ids), places.ids)
+    np.testing.assert_array_equal(np.concatenate(is_live), places.is_live)
+
+    start = 0
     for deeds in meanwhile:
         for deed in deeds:
             act(rows, deed)
@@ -149,4 +169,6 @@ def test_an_image_without_memory_is_given_up_and_training_goes_on() -> None:
 
     with pytest.raises(TableMemoryError):
         rows.read_image(image, 0, 100)
+    with pytest.raises(TableMemoryError):
+        rows.image_places(image, 0, 100)
     assert by_id(rows.export(0, 100)) == by_id(same.export(0, 100))

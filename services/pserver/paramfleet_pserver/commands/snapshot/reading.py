@@ -7,21 +7,18 @@ made here, and returned when all of it is there.
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
-import numpy as np
-
 from paramfleet_pserver.commands.applying import Kept, StepApplier
 from paramfleet_pserver.commands.codec import command_of
 from paramfleet_pserver.commands.geo import GeoExchange
-from paramfleet_pserver.commands.machine import Machine
+from paramfleet_pserver.commands.machine import Machine, kind_of
 from paramfleet_pserver.commands.passes import KeptPiece, PassMode
 from paramfleet_pserver.commands.records import Contribute, Prepare
 from paramfleet_pserver.commands.removing import Removal
 from paramfleet_pserver.commands.snapshot.arrays import array_of, rows_of
+from paramfleet_pserver.commands.snapshot.control import VERSION
+from paramfleet_pserver.commands.snapshot.recorder_reader import RecorderReader
 from paramfleet_pserver.commands.snapshot.rows import TableReader
-from paramfleet_pserver.commands.snapshot.writing import VERSION
 from paramfleet_pserver.commands.terms import Terms
-from paramfleet_pserver.core.geo.recorder import GeoRecorder, Waiting
-from paramfleet_pserver.core.geo.sharers import Periods, Sharers
 from paramfleet_pserver.core.identities import Taken
 from paramfleet_pserver.core.pacing import ASYNC_RATES, AsyncRate
 from paramfleet_pserver.requests.checked import MODES, Mode
@@ -82,21 +79,24 @@ class _Reader:
         self._store = store
         self._owners = owners
         self._machine: Machine | None = None
-        self._recorders: dict[str, list[tuple[GeoRecorder, Sharers]]] = {}
-        tables = self._tables = TableReader(store)
+        tables = TableReader(store)
+        recorders = self._recorders = RecorderReader(tables)
         self._kinds: Mapping[str, Callable[[Message], None]] = {
             "machine": self._head,
             "table": tables.table,
             "values": tables.values,
             "range": tables.range,
             "places": tables.places,
+            "free": tables.free,
             "index": tables.index,
             "rows": tables.rows,
             "steps": self._steps,
             "passes": self._passes,
             "exchanges": self._exchanges,
-            "recorder": self._recorder,
-            "waiting": self._waiting,
+            "recorder": recorders.recorder,
+            "waiting": recorders.waiting,
+            "queue": recorders.queue,
+            "periods": recorders.periods,
         }
 
     @property
@@ -150,9 +150,11 @@ class _Reader:
             if got != have:
                 raise SnapshotPlaceError(field=name, have=str(have), got=str(got))
         terms = _terms_of(Fields(fields.map("terms"), where="terms"))
-        machine = Machine(
-            terms, elastic=fields.flag("elastic"), store=store, owners=self._owners
-        )
+        elastic = fields.flag("elastic")
+        if elastic and kind_of(terms.mode).takes_all:
+            rule = f"can't be true: {terms.mode} takes all workers"
+            raise MalformedMessageError(where="field 'elastic'", rule=rule)
+        machine = Machine(terms, elastic=elastic, store=store, owners=self._owners)
         machine.max_staleness = fields.optional_integer("max_staleness")
         if not machine.mode.takes_all:
             machine.gate.limit(machine.max_staleness)
@@ -190,38 +192,6 @@ class _Reader:
         announced = Fields(message.fields, where="exchanges").texts("announced")
         self._mode(GeoExchange).restore(ranks, unannounced, announced)
 
-    def _recorder(self, message: Message) -> None:
-        fields = Fields(message.fields, where="recorder")
-        table, _ = self._tables.block_of(fields)
-        kept = self._recorders.setdefault(table.spec.name, [])
-        if fields.integer("block") != len(kept):
-            raise MalformedMessageError(where="recorder", rule="comes out of order")
-        sharers = Sharers(is_used=fields.flag("shares"))
-        recorder = GeoRecorder(num_workers=0, last_batch=fields.integer("last"))
-        kept.append((recorder, sharers))
-
-    def _waiting(self, message: Message) -> None:
-        fields = Fields(message.fields, where="waiting")
-        table, block = self._tables.block_of(fields)
-        kept = self._recorders.get(table.spec.name, [])
-        if fields.integer("block") != len(kept) - 1:
-            raise MalformedMessageError(where="waiting", rule="must follow its recorder")
-        rank, num_rows = Rank(fields.integer("rank")), block.rows.num_slots
-        queue = array_of(message, "queue", "int64", (None,))
-        marks = array_of(message, "marks", "int64", queue.shape)
-        if len(queue) and not 0 <= int(queue.min()) <= int(queue.max()) < num_rows:
-            raise MalformedMessageError(where="tensor 'queue'", rule="must have places of rows")
-        recorder, sharers = kept[-1]
-        sent = tuple((batch, end) for batch, end in rows_of(message, "sent", 2))
-        batch = fields.integer("batch")
-        recorder.restore(
-            Waiting(rank, batch, queue.astype(np.uint32), marks.astype(np.uint32), sent)
-        )
-        periods = array_of(message, "periods", "int64", (None,)).astype(np.uint32)
-        changes = array_of(message, "changes", "uint8", periods.shape).copy()
-        ((step, ending, period),) = array_of(message, "counts", "int64", (1, 3)).tolist()
-        sharers.restore(Periods(rank, step, ending, period, periods, changes))
-
     async def _keep(self, kind: str, message: Message) -> None:
         """Keep a push of a step, or a piece of a pass, with room for what it creates.
 
@@ -255,11 +225,7 @@ class _Reader:
         if fields.integer("messages") != number - 1:
             rule = f"says {fields.integer('messages')} messages, and {number - 1} came"
             raise MalformedMessageError(where="end", rule=rule)
-        for name, kept in self._recorders.items():
-            table = self._store.find(name)
-            assert isinstance(table, SparseTable), "its recorders came"
-            if len(kept) != len(table.blocks):
-                raise MalformedMessageError(where=f"table {name!r}", rule="lacks recorders")
+        for table, kept in self._recorders.end():
             self._mode(GeoExchange).restore_recorders(table, kept)
 
     def _mode(self, kind: type[Any]) -> Any:

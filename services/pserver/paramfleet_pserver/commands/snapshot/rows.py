@@ -33,6 +33,8 @@ class TableReader:
         self._store = store
         self._places: list[tuple[NDArray[np.int64], NDArray[np.bool_]]] = []
         """Of the block that comes, until its index does."""
+        self._free: list[NDArray[np.int64]] = []
+        """Of the same block."""
 
     def table(self, message: Message) -> None:
         """Make a table, without rows.
@@ -93,6 +95,14 @@ class TableReader:
         ids = array_of(message, "ids", "int64", (None,))
         self._places.append((ids, array_of(message, "live", "bool", ids.shape)))
 
+    def free(self, message: Message) -> None:
+        """Note some of a block's free places, in their order.
+
+        Raises:
+            MalformedMessageError: if a field or tensor is wrong.
+        """
+        self._free.append(array_of(message, "free", "int64", (None,)))
+
     def index(self, message: Message) -> None:
         """Make rows in the places that came.
 
@@ -110,7 +120,8 @@ class TableReader:
         if block.rows.num_slots:
             raise MalformedMessageError(where="index", rule="comes twice for a block")
         _check_shards(table, block, ids)
-        free = array_of(message, "free", "int64", (None,))
+        free = np.concatenate([np.empty(0, np.int64), *self._free])
+        self._free = []
         if len(free) and not _are_free(free, is_live):
             rule = "must be places without a row, each once"
             raise MalformedMessageError(where="tensor 'free'", rule=rule)

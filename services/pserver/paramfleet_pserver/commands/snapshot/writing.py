@@ -1,52 +1,38 @@
 """Takes a snapshot: all that decides what becomes of later commands, as messages.
 
-The machine stands still meanwhile: its owners have nothing to do, and no command is executed
-between two messages. What isn't state isn't taken: ids of pulls that workers name by number,
-requests that wait, numbers that came ahead of their change, losses.
+It is of one position in the order of commands. ``take_image`` waits until all that was executed
+has ended, and notes at once what the event loop keeps. What owners keep they note next, before
+the jobs of any later command. From then on commands are executed, while the messages are made
+piece by piece. What isn't state isn't taken: ids of pulls that workers name by number, requests
+that wait, numbers that came ahead of their change, losses.
 
-The first message says what the training is, the last one how many there were. Rows come by
-block in their places, since commands that announce rows name these, and new rows are given
-free places in their order.
+The first message says what the training is, the last one how many there were. Tables come next,
+and dense values before rows: where there is no memory to copy them, commands wait for them.
+Rows come by block in their places, since commands that announce rows name these, and new rows
+are given free places in their order.
 """
 
-from collections.abc import Iterator
-from dataclasses import asdict
-from typing import Any
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterator
+from functools import partial
 
-import numpy as np
-from numpy.typing import NDArray
-
-from paramfleet_pserver.commands.applying import StepApplier
-from paramfleet_pserver.commands.codec import message_of
-from paramfleet_pserver.commands.geo import GeoExchange, Recorded
+from paramfleet_pserver.commands.geo import GeoExchange
 from paramfleet_pserver.commands.machine import Machine
-from paramfleet_pserver.commands.passes import PassMode
-from paramfleet_pserver.commands.records import Contribute, Prepare
-from paramfleet_pserver.commands.snapshot.arrays import table_of
-from paramfleet_pserver.requests.checked import PushRequest
-from paramfleet_pserver.requests.pass_requests import PrepareRequest
-from paramfleet_pserver.tables.blocks import Block
-from paramfleet_pserver.tables.parts import Update
-from paramfleet_pserver.tables.table import DenseTable, SparseTable, Table
-from paramfleet_shared.net.wire.identity import FIRST_SEQUENCE, ChangeIdentity
+from paramfleet_pserver.commands.snapshot.control import head_of, kept_by
+from paramfleet_pserver.commands.snapshot.recorders import WaitingImage
+from paramfleet_pserver.commands.snapshot.tables import DenseImage, Piece, SparseImage
+from paramfleet_pserver.tables.owners import Job, Owners, when_done
+from paramfleet_pserver.tables.table import DenseTable, SparseTable
 from paramfleet_shared.net.wire.message import Message
-from paramfleet_shared.settings.failpoints import has_defect
 
-__all__ = ["PIECE_BYTES", "VERSION", "snapshot_of"]
+__all__ = ["PIECE_BYTES", "MachineImage", "snapshot_of", "take_image"]
 
-VERSION = 1
-"""Of the messages' layout."""
-
-PIECE_BYTES = 4 << 20
-"""About how much of rows or values one message has."""
-
-_Tensors = dict[str, NDArray[Any]]
+PIECE_BYTES = 2 << 20
+"""About how much of rows or values one message has: requests wait for their owner meanwhile."""
 
 
 def snapshot_of(machine: Machine, *, piece_bytes: int = PIECE_BYTES) -> Iterator[Message]:
-    """Yield the state of a machine that stands still.
-
-    Tensors are copies: a message stays as it is.
+    """Yield the state of a machine that stands still: owners have nothing to do all the time.
 
     Args:
         machine: It; no change was applied in part.
@@ -55,199 +41,170 @@ def snapshot_of(machine: Machine, *, piece_bytes: int = PIECE_BYTES) -> Iterator
     Raises:
         TablesDamagedError: if a change was applied in part.
     """
-    machine.check_whole()
-    number = 0
-    for number, message in enumerate(_messages(machine, piece_bytes), start=1):  # noqa: B007
-        yield message
-    yield Message(fields={"kind": "end", "messages": number})
+    plan = _Plan(machine, piece_bytes, copies=False)
+    try:
+        for job in plan.begin_jobs():
+            job.act()
+        number = 0
+        for piece in plan.pieces():
+            message = piece.make() if isinstance(piece, Piece) else piece
+            if message is not None:
+                number += 1
+                yield message
+        yield _end_of(number)
+    finally:
+        for job in plan.end_jobs():
+            job.act()
 
 
-def _messages(machine: Machine, piece_bytes: int) -> Iterator[Message]:
-    yield _head(machine)
-    for table in machine.store:
-        if isinstance(table, DenseTable):
-            yield from _dense(table, piece_bytes)
-        elif isinstance(table, SparseTable):
-            yield from _sparse(table, piece_bytes)
-    mode = machine.mode
-    if isinstance(mode, StepApplier):
-        yield from _steps(mode)
-    if isinstance(mode, PassMode):
-        yield from _passes(mode)
-    if isinstance(mode, GeoExchange):
-        yield from _exchanges(mode, machine)
+async def take_image(machine: Machine, *, piece_bytes: int = PIECE_BYTES) -> "MachineImage":
+    """Return an image of all commands that were executed before it is returned.
+
+    It waits for a moment at which no command is under way. The caller executes none meanwhile,
+    so that the moment comes soon, and reads the position before it awaits anything else.
+
+    Args:
+        machine: It.
+        piece_bytes: About how much of rows or values one message has.
+
+    Raises:
+        TablesDamagedError: if a change was applied in part.
+    """
+    await machine.settle()
+    return MachineImage(machine, piece_bytes=piece_bytes)
 
 
-def _head(machine: Machine) -> Message:
-    """Return what the training is, and who has taken part how far."""
-    store, identities = machine.store, machine.identities
-    taken = [] if has_defect("windows_left_out") else identities.taken()
-    fields = {
-        "kind": "machine",
-        "version": VERSION,
-        "terms": asdict(machine.terms),
-        "elastic": machine.is_elastic,
-        "max_staleness": machine.max_staleness,
-        "shards": [store.shards.start, store.shards.stop],
-        "num_shards": store.num_shards,
-        "num_owners": store.num_owners,
-    }
-    sequences = [each.later + each.voided for each in taken]
-    tensors = {
-        "incarnations": table_of(identities.incarnations().items(), 2),
-        "windows": table_of(
-            ((*each[:3], len(each.later), len(each.voided)) for each in taken), 5
-        ),
-        "sequences": table_of(((one,) for each in sequences for one in each), 1),
-        "committed": table_of(machine.gate.committed().items(), 2),
-        "ahead": table_of(machine.gate.ahead(), 3),
-        "lives": table_of(machine.lives.items(), 2),
-        "removals": table_of(
-            ((*each.identity, each.num_rows) for each in machine.removals.values()), 4
-        ),
-    }
-    return Message(fields=fields, tensors=tensors)
+class MachineImage:
+    """The state of a machine at the moment at which this is made; ``end`` must follow.
+
+    Args:
+        machine: It; nothing that it was given is under way.
+        piece_bytes: About how much of rows or values one message has.
+
+    Raises:
+        TablesDamagedError: if a change was applied in part.
+    """
+
+    def __init__(self, machine: Machine, *, piece_bytes: int) -> None:
+        self._plan: _Plan | None = _Plan(machine, piece_bytes, copies=True)
+        self._owners: Owners = machine.owners
+        self._apart = asyncio.Event()
+        self._begun = self._owners.start(self._plan.begin_jobs())
+        when_done(self._begun, asyncio.Future.exception)  # whoever reads gets it
+        if self._plan.is_apart:
+            self._apart.set()
+
+    async def apart(self) -> None:
+        """Return when commands may be executed again.
+
+        That is at once, but where there is no memory for a copy of dense values: then it is
+        when they have been read, or the image has ended.
+        """
+        await self._apart.wait()
+
+    async def messages(self) -> AsyncGenerator[Message, None]:
+        """Yield the state, as ``snapshot_of`` does; at most once.
+
+        Raises:
+            TableMemoryError: if there was no memory for what has changed since.
+        """
+        plan = self._plan
+        assert plan is not None, "the image has ended"
+        await asyncio.shield(self._begun)
+        number = 0
+        for piece in plan.pieces(on_values=self._apart.set):
+            found = [piece] if isinstance(piece, Message) else await self._made(piece)
+            for message in found:
+                number += 1
+                yield message
+        yield _end_of(number)
+
+    def end(self) -> None:
+        """Put no rows aside any more, and let go of what was copied. May be repeated."""
+        plan, self._plan = self._plan, None
+        self._apart.set()
+        if plan is not None:
+            for job in plan.end_jobs():
+                self._owners.post(job)
+
+    async def _made(self, piece: Piece) -> list[Message]:
+        found: list[Message] = []
+        await self._owners.run([piece.job(found)])
+        return found
 
 
-def _about(table: Table, tensors: _Tensors) -> Message:
-    """Return what is known of a table beside its rows or values."""
-    fields = {
-        "kind": "table",
-        "spec": table.spec.to_wire(),
-        "table_version": table.version,
-        "updates": table.num_updates,
-        "pushes": table.num_pushes,
-        "writes": table.writes,
-        "last_write": table.last_write,
-        "loaded": table.is_loaded,
-        "assigned": table.is_assigned,
-    }
-    guards = np.array([guard.numbers() for guard in table.guards], np.float64)
-    return Message(fields=fields, tensors={"guards": guards, **tensors})
+class _Plan:
+    """What a snapshot consists of.
+
+    Args:
+        machine: It; nothing that it was given is under way.
+        piece_bytes: About how much of rows or values one message has.
+        copies: Whether values are copied at once, as far as there is memory.
+    """
+
+    def __init__(self, machine: Machine, piece_bytes: int, *, copies: bool) -> None:
+        machine.check_whole()
+        store = machine.store
+        self._control = [head_of(machine), *kept_by(machine)]
+        self._dense: list[DenseImage] = []
+        self._sparse: list[SparseImage] = []
+        self._recorders: list[WaitingImage] = []
+        self._tables: list[DenseImage | SparseImage] = []
+        num_copied = 0
+        for table in store:
+            if isinstance(table, DenseTable):
+                num_copied += table.num_bytes
+                has_room = copies and store.has_room(table.spec.name, num_copied)
+                self._dense.append(DenseImage(table, piece_bytes, copies=has_room))
+                self._tables.append(self._dense[-1])
+            elif isinstance(table, SparseTable):
+                self._sparse.append(SparseImage(table, piece_bytes))
+                self._tables.append(self._sparse[-1])
+                self._recorders += _recorders_of(machine, table, piece_bytes)
+        self.is_apart = all(table.copies for table in self._dense)
+        """Whether tables may change from when their owners have begun."""
+
+    def begin_jobs(self) -> list[Job]:
+        """Return what owners do before the jobs of later commands."""
+        jobs = [job for table in self._tables for job in table.begin_jobs()]
+        return jobs + [recorder.begin_job() for recorder in self._recorders]
+
+    def end_jobs(self) -> list[Job]:
+        """Return what puts no rows aside any more."""
+        jobs = [job for table in self._tables for job in table.end_jobs()]
+        return jobs + [recorder.end_job() for recorder in self._recorders]
+
+    def pieces(self, on_values: Callable[[], None] | None = None) -> Iterator[Piece | Message]:
+        """Yield what is to be written, in order.
+
+        Args:
+            on_values: Called when all values have been read.
+        """
+        head, *kept = self._control
+        yield head
+        yield from (table.about for table in self._tables)
+        for table in self._dense:
+            yield from table.pieces()
+        if on_values is not None:
+            on_values()
+        for rows in self._sparse:
+            yield from rows.pieces()
+        yield from kept
+        for recorder in self._recorders:
+            yield from recorder.pieces()
 
 
-def _dense(table: DenseTable, piece_bytes: int) -> Iterator[Message]:
-    updates = table.pieced_updates()
-    numbers = [_numbers_of(each) for each in updates.values()]
-    tensors: _Tensors = {
-        "workers": table_of(
-            ((worker, *each.source, each.number) for worker, each in updates.items()), 4
-        ),
-        "numbers": np.array(numbers, np.float64).reshape(-1, 4),
-    }
-    yield _about(table, tensors)
-    values, states = table.range.values, table.range.states
-    size = max(1, piece_bytes // (4 * (1 + len(states))))
-    name = table.spec.name
-    for start in range(0, len(values), size):
-        where = slice(start, start + size)
-        yield Message(
-            fields={"kind": "values", "table": name, "start": start},
-            tensors={"values": values[where].copy(), "states": states[:, where].copy()},
-        )
-    fields = {"kind": "range", "table": name, "untouched": table.range.is_untouched}
-    yield Message(fields=fields)
-
-
-def _numbers_of(update: Update) -> tuple[float, float, float, float]:
-    """Return the other numbers of an update in pieces; NaN stands for None."""
-    first = np.nan if update.first is None else float(update.first)
-    scale, power = (np.nan, np.nan) if update.stride is None else update.stride
-    return update.square, first, scale, power
-
-
-def _sparse(table: SparseTable, piece_bytes: int) -> Iterator[Message]:
-    yield _about(table, {})
-    for index, block in enumerate(table.blocks):
-        yield from _block(table.spec.name, index, block, piece_bytes)
-
-
-def _block(name: str, index: int, block: Block, piece_bytes: int) -> Iterator[Message]:
-    """Yield the places of a block's rows, and then the rows."""
-    at = {"table": name, "block": index}
-    places = block.rows.places()
-    size = max(1, piece_bytes // 9)
-    for start in range(0, len(places.ids), size):
-        ids, is_live = (part[start : start + size] for part in places[:2])
-        yield Message(
-            fields={"kind": "places", **at, "start": start},
-            tensors={"ids": ids, "live": is_live},
-        )
-    fields = {"kind": "index", **at, "turns": places.num_turns, "pushes": places.num_pushes}
-    yield Message(fields=fields, tensors={"free": places.free})
-    size = max(1, piece_bytes // block.rows.layout.row_bytes)
-    for start in range(0, len(places.ids), size):
-        ids, values, states = block.rows.export(start, size)
-        if len(ids):
-            yield Message(
-                fields={"kind": "rows", **at, "start": start},
-                tensors={"ids": ids, "values": values, "states": states},
+def _recorders_of(
+    machine: Machine, table: SparseTable, piece_bytes: int
+) -> Iterator[WaitingImage]:
+    mode, name = machine.mode, table.spec.name
+    if isinstance(mode, GeoExchange) and mode.has_recorders(table):
+        check = partial(machine.store.check_memory, name)
+        for index, recorded in enumerate(mode.recorded(table)):
+            yield WaitingImage(
+                name, index, recorded, check_memory=check, piece_bytes=piece_bytes
             )
 
 
-def _steps(mode: StepApplier) -> Iterator[Message]:
-    """Yield how far sync has come, and the pushes of steps that aren't whole."""
-    reservoir = mode.reservoir
-    yield Message(
-        fields={"kind": "steps", "applied": mode.version, "next": reservoir.next_step},
-        tensors={"left": table_of(reservoir.left().items(), 2)},
-    )
-    for rank, step, weight, kept in reservoir.pushed():
-        push = PushRequest(
-            identity=ChangeIdentity(rank, 0, FIRST_SEQUENCE),  # its window has the real one
-            step=step,
-            weight=weight,
-            continues=False,
-            first=None,
-            parts=kept.parts,
-        )
-        yield _command("push", message_of(Contribute(push)))
-
-
-def _passes(mode: PassMode) -> Iterator[Message]:
-    """Yield how far passes have come, and what is prepared of the next one."""
-    yield Message(fields={"kind": "passes", "committed": mode.book.committed})
-    for piece, kept in mode.book.pieces():
-        prepare = PrepareRequest(piece=piece, parts=kept.parts)
-        yield _command("prepared", message_of(Prepare(prepare)))
-
-
-def _command(kind: str, command: Message) -> Message:
-    fields = {"kind": kind, "command": dict(command.fields)}
-    tensors = {name: tensor.copy() for name, tensor in command.tensors.items()}
-    return Message(fields=fields, tensors=tensors)
-
-
-def _exchanges(mode: GeoExchange, machine: Machine) -> Iterator[Message]:
-    """Yield who exchanges, and what waits for each."""
-    yield Message(
-        fields={"kind": "exchanges", "announced": mode.announced_tables()},
-        tensors={
-            "ranks": table_of(((rank,) for rank in sorted(mode.ranks)), 1),
-            "unannounced": table_of(((rank,) for rank in sorted(mode.unannounced)), 1),
-        },
-    )
-    for table in machine.store:
-        if isinstance(table, SparseTable) and mode.has_recorders(table):
-            for index, recorded in enumerate(mode.recorded(table)):
-                yield from _recorded(table.spec.name, index, recorded)
-
-
-def _recorded(name: str, index: int, recorded: Recorded) -> Iterator[Message]:
-    at = {"table": name, "block": index}
-    last, is_used = recorded.recorder.last_batch, recorded.sharers.is_used
-    yield Message(fields={"kind": "recorder", **at, "last": last, "shares": is_used})
-    counted = {each.rank: each for each in recorded.sharers.counted()}
-    for waiting in recorded.recorder.waiting():
-        periods = counted[waiting.rank]
-        yield Message(
-            fields={"kind": "waiting", **at, "rank": waiting.rank, "batch": waiting.batch},
-            tensors={
-                "queue": waiting.queue.astype(np.int64),
-                "marks": waiting.marks.astype(np.int64),
-                "sent": table_of(waiting.sent, 2),
-                "counts": table_of([periods[1:4]], 3),
-                "periods": periods.periods.astype(np.int64),
-                "changes": periods.changes,
-            },
-        )
+def _end_of(number: int) -> Message:
+    return Message(fields={"kind": "end", "messages": number})

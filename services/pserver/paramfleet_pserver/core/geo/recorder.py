@@ -15,16 +15,18 @@ worker, and any other 4 at most.
 One thread owns a recorder.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from paramfleet_pserver.core.geo.aside import Aside
 from paramfleet_shared.tables.kernels.waiting import append_waiting, forget_reported
 from paramfleet_shared.values.ids import Rank
 
-__all__ = ["GeoRecorder", "Reply", "Waiting"]
+__all__ = ["GeoRecorder", "Queued", "RecorderImage", "Reply", "Waiting"]
 
 RowArray = NDArray[np.int64]
 
@@ -69,6 +71,46 @@ class Waiting(NamedTuple):
     """The open replies, oldest first, and how many rows at the queue's front each held."""
 
 
+class Queued(NamedTuple):
+    """What an image knows of one worker."""
+
+    rank: Rank
+    batch: int
+    """The last reply's number."""
+    queue: NDArray[np.uint32]
+    """The rows, the longest-waiting first, a view that stays as it is. [n]"""
+    sent: tuple[tuple[int, int], ...]
+    """As of ``Waiting``."""
+
+
+class RecorderImage:
+    """A recorder at the moment at which this was made.
+
+    Args:
+        last_batch: Of the recorder.
+        queued: What waits for each worker.
+        marks: Of each worker.
+    """
+
+    def __init__(self, last_batch: int, queued: Sequence[Queued], marks: Aside) -> None:
+        self.last_batch = last_batch
+        self.queued = queued
+        self.marks = marks
+
+    def read(self, index: int, where: slice) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return some of the rows that waited for a worker, and their marks: int64 [m].
+
+        Args:
+            index: Which of ``queued``.
+            where: Which of its rows.
+
+        Raises:
+            TableMemoryError: if there was no memory for what has changed since.
+        """
+        rows = self.queued[index].queue[where].astype(np.int64)
+        return rows, self.marks.read(index, rows).astype(np.int64)
+
+
 @dataclass(slots=True)
 class _Worker:
     batch: int
@@ -81,6 +123,8 @@ class _Worker:
     """And end."""
     sent: dict[int, int] = field(default_factory=dict)
     """For each open reply, oldest first, where in ``queue`` the rows it held end."""
+    is_lent: bool = False
+    """Whether an image has the queue: what is in it stays where it is."""
 
     def make_room(self, num: int, num_rows: int) -> None:
         """Let ``num`` more rows queue up, of a table of ``num_rows``."""
@@ -91,8 +135,9 @@ class _Worker:
         if self.end + num <= len(self.queue):
             return
         waiting = self.queue[self.first : self.end]
-        if 2 * (len(waiting) + num) > len(self.queue):
+        if self.is_lent or 2 * (len(waiting) + num) > len(self.queue):
             self.queue = np.empty(2 * (len(waiting) + num), np.uint32)
+            self.is_lent = False
         self.queue[: len(waiting)] = waiting
         self.sent = {batch: end - self.first for batch, end in self.sent.items()}
         self.first, self.end = 0, len(waiting)
@@ -112,6 +157,7 @@ class GeoRecorder:
     def __init__(self, *, num_workers: int, last_batch: int = 0) -> None:
         self._workers: dict[Rank, _Worker] = {}
         self._last_batch = last_batch
+        self._images: list[RecorderImage] = []
         for rank in range(num_workers):
             self.join(Rank(rank))
 
@@ -141,12 +187,17 @@ class GeoRecorder:
             rows: Their numbers, from 0. int64 [n].
             writer: Whose exchange changed them; None reports to everybody.
         """
+        self._put_aside(rows)
         for rank in self._workers:
             if rank != writer:
-                self.announce(rank, rows)
+                self._announce(rank, rows)
 
     def announce(self, rank: Rank, rows: RowArray) -> None:
         """Let rows, int64 [n] as of ``record``, wait for one worker; may be repeated."""
+        self._put_aside(rows)
+        self._announce(rank, rows)
+
+    def _announce(self, rank: Rank, rows: RowArray) -> None:
         worker = self._workers.get(rank)
         if worker is None or len(rows) == 0:
             return
@@ -169,6 +220,7 @@ class GeoRecorder:
         stop = worker.sent[batch]
         worker.sent = {number: end for number, end in worker.sent.items() if number > batch}
         places = (worker.first, stop, worker.end)
+        self._put_aside(worker.queue[worker.first : stop])
         worker.end = forget_reported(worker.queue, places, worker.marks, np.uint32(batch))
         reported = worker.queue[worker.first : stop]
         worker.first = max(worker.first, stop)
@@ -212,18 +264,32 @@ class GeoRecorder:
             return np.empty(0, np.uint32)
         return worker.queue[worker.first : worker.end]
 
-    def waiting(self) -> list[Waiting]:
-        """Return what waits, for each worker that takes part."""
-        return [
-            Waiting(
-                rank,
-                worker.batch,
-                queue := worker.queue[worker.first : worker.end].copy(),
-                worker.marks[queue],
-                tuple((batch, end - worker.first) for batch, end in worker.sent.items()),
-            )
-            for rank, worker in self._workers.items()
-        ]
+    def image(self, check: Callable[[int], None] | None) -> RecorderImage:
+        """Take an image: it returns what waits as it is now, until ``end_image``.
+
+        It costs a copy of each mark that changes before.
+
+        Args:
+            check: Refuses bytes that there is no memory for.
+        """
+        queued = []
+        for rank, worker in self._workers.items():
+            worker.is_lent = True
+            queue = worker.queue[worker.first : worker.end]
+            sent = tuple((batch, end - worker.first) for batch, end in worker.sent.items())
+            queued.append(Queued(rank, worker.batch, queue, sent))
+        marks = Aside([worker.marks for worker in self._workers.values()], check)
+        self._images.append(RecorderImage(self.last_batch, queued, marks))
+        return self._images[-1]
+
+    def end_image(self, image: RecorderImage) -> None:
+        """Put nothing aside for an image any more. May be repeated."""
+        self._images = [each for each in self._images if each is not image]
+
+    def _put_aside(self, rows: NDArray[Any]) -> None:
+        """Have images keep the marks of rows, [n], that are about to change."""
+        for image in self._images:
+            image.marks.keep(rows)
 
     def restore(self, waiting: Waiting) -> None:
         """Let a worker take part as in another recorder.

@@ -11,15 +11,17 @@ often. That is 5 bytes a row and worker, in a table whose deltas are divided by 
 One thread owns it.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from paramfleet_pserver.core.geo.aside import Aside
 from paramfleet_shared.values.ids import Rank, Step
 
-__all__ = ["Periods", "Sharers"]
+__all__ = ["Counting", "Periods", "Sharers", "SharersImage"]
 
 ROW_BYTES = 10
 """Of a row and worker at most: arrays that are too short grow to twice their length."""
@@ -41,6 +43,44 @@ class Periods(NamedTuple):
     """In which period others last changed a row. [rows]"""
     changes: NDArray[np.uint8]
     """How often they did in it. [rows]"""
+
+
+class Counting(NamedTuple):
+    """What an image knows of one worker."""
+
+    rank: Rank
+    counts: tuple[int, int, int]
+    """``step``, ``ending`` and ``period`` as of ``Periods``."""
+    num_rows: int
+
+
+class SharersImage:
+    """Sharers at the moment at which this was made.
+
+    Args:
+        is_used: As of ``Sharers``.
+        counting: Of each worker.
+        columns: Of each worker, its periods and its changes.
+    """
+
+    def __init__(self, counting: Sequence[Counting], columns: Aside, *, is_used: bool) -> None:
+        self.is_used = is_used
+        self.counting = counting
+        self.columns = columns
+
+    def read(self, index: int, where: slice) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+        """Return the periods, int64 [m], and changes, uint8 [m], of some rows.
+
+        Args:
+            index: Which of ``counting``.
+            where: Which of its rows.
+
+        Raises:
+            TableMemoryError: if there was no memory for what has changed since.
+        """
+        rows = np.arange(where.start, min(where.stop, self.counting[index].num_rows))
+        periods = self.columns.read(2 * index, rows).astype(np.int64)
+        return periods, self.columns.read(2 * index + 1, rows)
 
 
 @dataclass(slots=True)
@@ -81,6 +121,7 @@ class Sharers:
     def __init__(self, *, is_used: bool = False) -> None:
         self._workers: dict[Rank, _Worker] = {}
         self._is_used = is_used
+        self._images: list[SharersImage] = []
 
     @property
     def row_bytes(self) -> int:
@@ -92,19 +133,31 @@ class Sharers:
         """Return whether sharers are counted."""
         return self._is_used
 
-    def counted(self) -> list[Periods]:
-        """Return what is counted, for each worker that takes part."""
-        return [
-            Periods(
-                rank,
-                worker.step,
-                worker.ending,
-                worker.period,
-                worker.periods.copy(),
-                worker.changes.copy(),
-            )
-            for rank, worker in self._workers.items()
-        ]
+    def image(self, check: Callable[[int], None] | None) -> SharersImage:
+        """Take an image: it returns what is counted as it is now, until ``end_image``.
+
+        It costs a copy of each count that changes before.
+
+        Args:
+            check: Refuses bytes that there is no memory for.
+        """
+        counting: list[Counting] = []
+        columns: list[NDArray[Any]] = []
+        for rank, of in self._workers.items():
+            counting.append(Counting(rank, (of.step, of.ending, of.period), len(of.periods)))
+            columns += [of.periods, of.changes]
+        aside = Aside(columns, check)
+        self._images.append(SharersImage(counting, aside, is_used=self._is_used))
+        return self._images[-1]
+
+    def end_image(self, image: SharersImage) -> None:
+        """Put nothing aside for an image any more. May be repeated."""
+        self._images = [each for each in self._images if each is not image]
+
+    def _put_aside(self, rows: NDArray[np.int64]) -> None:
+        """Have images keep the counts of rows, [n], that are about to change."""
+        for image in self._images:
+            image.columns.keep(rows)
 
     def restore(self, counted: Periods) -> None:
         """Count for a worker on from another's counts.
@@ -155,6 +208,7 @@ class Sharers:
 
     def forget(self, rows: NDArray[np.int64]) -> None:
         """Count no changes of rows, int64 [n]: they were removed."""
+        self._put_aside(rows)
         for worker in self._workers.values():
             worker.periods[rows[rows < len(worker.periods)]] = 0
 
@@ -163,6 +217,7 @@ class Sharers:
         if not len(rows):
             return
         num_rows = int(rows.max()) + 1
+        self._put_aside(rows)
         for rank, worker in self._workers.items():
             if rank == writer:
                 continue

@@ -116,8 +116,11 @@ def _deaths_of(
         if way < 0.3:
             step = chance.randint(STEPS // 10, STEPS * 9 // 10)
             kills.append(Kill(f"pserver-{server}", step))
-        elif life == 1 and way < 0.37:
-            points.append(f"pserver-{server}:snapshot_half_written=kill@1")
+        elif life == 1 and way < 0.45:
+            nth = chance.choice(
+                (1, chance.randint(2, 60))
+            )  # the first snapshot, or a later one
+            points.append(f"pserver-{server}:snapshot_half_written=kill@{nth}")
         elif life > 1 and way < 0.6:
             nth = chance.randint(1, max(2, expected // 4))
             points.append(f"pserver-{server}:while_replaying=kill@{nth}#{life}")

@@ -40,8 +40,9 @@ _QUICK = {
     "PARAMFLEET_LEASE_RENEW_S": "0.2",
     "PARAMFLEET_CALL_TIMEOUT_S": "30",
     "PARAMFLEET_BARRIER_TIMEOUT_S": "90",
+    "PARAMFLEET_PSERVER__LOG_SEGMENT_BYTES": str(1 << 16),
 }
-"""Settings by which jobs begin, and errors come, soon."""
+"""Settings by which jobs begin, and errors and snapshots come, soon."""
 
 
 @dataclass(slots=True)
