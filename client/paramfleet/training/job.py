@@ -27,9 +27,12 @@ from paramfleet.transport.requests import Author, Read, ReadPlan, decoded_part, 
 from paramfleet_shared.checkpoint.one_manifest import of_one_manifest
 from paramfleet_shared.discovery.errors import GatherLostError
 from paramfleet_shared.discovery.placement import Placement
+from paramfleet_shared.net.rpc.planned_faults import faults_of
 from paramfleet_shared.net.secret import secret_of
 from paramfleet_shared.net.tls import tls_of
 from paramfleet_shared.net.wire.message import Message
+from paramfleet_shared.settings.config import read_environment
+from paramfleet_shared.settings.failpoints import arm
 from paramfleet_shared.tables.encoding import WireDtype
 from paramfleet_shared.tables.spec import TableSpec
 
@@ -192,6 +195,9 @@ def open_job(
     """
     session = communicator.session
     member = session.member
+    environment = read_environment()
+    arm(environment, role="worker", index=member.index)
+    faults = faults_of(environment, rank=member.index, clock=communicator.clock)
     author = Author(rank=member.index, incarnation=member.incarnation)
 
     async def connect() -> PServers:
@@ -205,6 +211,7 @@ def open_job(
             tls=tls_of(settings, "worker"),
             secret=secret_of(settings),
             tracing=communicator.tracing,
+            faults=faults,
         )
 
     pservers = communicator.wait(connect())

@@ -25,12 +25,14 @@ from paramfleet_shared.errors import served as served_errors  # noqa: F401 - kno
 from paramfleet_shared.errors.tables import StagedGoneError
 from paramfleet_shared.net.http2.stream import Held
 from paramfleet_shared.net.rpc.connection.direct import Waker
+from paramfleet_shared.net.rpc.faults import NO_FAULTS, FaultHook
 from paramfleet_shared.net.rpc.tasks import hop, is_here
 from paramfleet_shared.net.rpc.tracing import Tracing, open_channel
 from paramfleet_shared.net.secret import JobSecret
 from paramfleet_shared.net.tls import Tls
 from paramfleet_shared.net.wire.identity import ChangeIdentity
 from paramfleet_shared.net.wire.message import Message
+from paramfleet_shared.settings.failpoints import failpoint
 from paramfleet_shared.system.clock import Clock
 from paramfleet_shared.tables.rows.batch import RowIds
 
@@ -113,6 +115,7 @@ class PServers:
         tls: This worker's certificate; None speaks without.
         secret: What both ends prove to know; None asks for nothing.
         tracing: Make a span of each call; None makes none.
+        faults: By pserver, what breaks calls of a test; nothing does if not given.
     """
 
     def __init__(  # noqa: PLR0913 (all but the first by keyword)
@@ -127,6 +130,7 @@ class PServers:
         tls: Tls | None = None,
         secret: JobSecret | None = None,
         tracing: Tracing | None = None,
+        faults: Callable[[int], FaultHook] = lambda _: NO_FAULTS,
     ) -> None:
         self._clock = clock
         self._now = clock.monotonic
@@ -156,6 +160,7 @@ class PServers:
                 count=self.traffic.count,
                 tls=tls and tls.expects("pserver"),
                 secret=secret,
+                faults=faults(index),
                 resolve=None if locate is None else partial(self._find, index),
             )
             for index, endpoint in enumerate(placement.endpoints)
@@ -425,12 +430,14 @@ class PServers:
                 await hop()
             await self.settle()
         entry = self.outbox.add(op, messages, rows)
+        failpoint("before_send")
         try:
             answers = await self.call(op, messages, timeout_s=timeout_s, waits=waits)
         except BaseException:
             self.outbox.drop(entry)
             raise
         self.outbox.own(entry)
+        failpoint("after_answer")
         return answers
 
     def give_up(self, change: Mapping[str, Any]) -> None:

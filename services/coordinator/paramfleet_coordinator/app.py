@@ -43,6 +43,7 @@ from paramfleet_shared.net.rpc.server import RpcServer
 from paramfleet_shared.net.secret import open_warnings, secret_of
 from paramfleet_shared.net.tls import MEMBER_ROLES, tls_of
 from paramfleet_shared.settings.config import Resolved, read_environment
+from paramfleet_shared.settings.failpoints import arm
 from paramfleet_shared.system.clock import Clock, SystemClock
 from paramfleet_shared.system.open_files import raise_open_files
 from paramfleet_shared.telemetry.logs_and_metrics import setup_logging
@@ -383,6 +384,7 @@ def run(resolved: Resolved[CoordinatorSettings]) -> int:
     settings = resolved.value
     level, log_format = settings.log_level, settings.log_format
     setup_logging("coordinator", level=level, log_format=log_format)
+    arm(read_environment(), role="coordinator", index=0)
     raise_open_files()
     given = set(resolved.lines(given=True))
     for line in resolved.lines():

@@ -14,6 +14,7 @@ from paramfleet_shared.discovery.orders import Orders
 from paramfleet_shared.discovery.records import MAX_RUN_ID, Member, Snapshot
 from paramfleet_shared.net.rpc.server import Handler, Request
 from paramfleet_shared.net.wire.message import MalformedMessageError, Message
+from paramfleet_shared.settings.failpoints import failpoint
 from paramfleet_shared.system.clock import Clock
 from paramfleet_shared.values.texts import MAX_NAME_LENGTH, NAME_RULE, is_name, is_printable
 
@@ -84,7 +85,7 @@ class RpcRoutes:
         self._decided += self._job.observe(snapshot, now=self._clock.monotonic())
         await self._evict_lost()
         if snapshot.job != self._job.record:
-            self._job.adopt(await self._job_registry.write_job(self._job.record))
+            await self._write()
         await self._settle()
         decisions, self._decided = self._decided, []
         if decisions:
@@ -223,8 +224,13 @@ class RpcRoutes:
         returned = self._job.note_return(member, now=now)
         self._decided += returned
         if returned:  # workers needn't wait for the next look
-            self._job.adopt(await self._job_registry.write_job(self._job.record))
+            await self._write()
         return member
+
+    async def _write(self) -> None:
+        failpoint("before_placement_written")
+        self._job.adopt(await self._job_registry.write_job(self._job.record))
+        failpoint("after_placement_written")
 
     async def _barrier(self, request: Request) -> Message:
         fields = _Fields(request.message.fields, where="barrier")

@@ -30,6 +30,7 @@ from paramfleet_pserver.api.routes import OPERATIONS, Routes
 from paramfleet_pserver.config import PServerSettings
 from paramfleet_pserver.core.service import ServiceTimes
 from paramfleet_pserver.durability.data_folder import DataFolder
+from paramfleet_pserver.durability.log.settings import LogSettings
 from paramfleet_pserver.durability.persistence import Persistence
 from paramfleet_pserver.gauges import (
     BODY_GAUGES,
@@ -59,6 +60,7 @@ from paramfleet_shared.net.secret import open_warnings, secret_of
 from paramfleet_shared.net.tls import MEMBER_ROLES, tls_of
 from paramfleet_shared.net.wire.message import Message
 from paramfleet_shared.settings.config import Resolved, read_environment, resolve
+from paramfleet_shared.settings.failpoints import arm
 from paramfleet_shared.system.clock import Clock, SystemClock
 from paramfleet_shared.system.gc_tuning import freeze, keep_tidy
 from paramfleet_shared.system.open_files import raise_open_files
@@ -124,6 +126,7 @@ def run(arguments: Mapping[str, Any] | None = None) -> None:
 def serve(resolved: Resolved[PServerSettings]) -> None:
     """Serve until the job has ended, on a loop of its own. Raises as ``run``."""
     _log_as(resolved.value, resolved.value.index)
+    arm(read_environment(), role="pserver", index=resolved.value.index)
     raise_open_files()
     for line in resolved.lines():
         log.debug("settings", extra={"setting": line})
@@ -442,6 +445,7 @@ class PServer:
             term=session.member.incarnation,
             waits=self._settings.durability == "sync",
             clock=self._clock,
+            settings=LogSettings(segment_bytes=self._settings.log_segment_bytes),
         )
 
     async def _fence(self, session: JobSession, routes: Routes) -> None:

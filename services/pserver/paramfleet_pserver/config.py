@@ -25,6 +25,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "max_tables": (1, 1 << 20),
     "max_dim": (1, 1 << 31),
     "memory_share": (0.01, 1.0),
+    "log_segment_bytes": (1 << 12, 1 << 30),
     "drain_timeout_s": (0.0, 1e6),
 }
 
@@ -90,6 +91,10 @@ class PServerSettings(JobSettings):
     data_dir: str = ""
     """Folder for the training; needed unless durability is ``none``. A process that is started
     again needs the same one."""
+
+    log_segment_bytes: int = 64 << 20
+    """With a data folder: bytes of each file of the log. A snapshot is taken when the log
+    behind the last one is longer, and longer than that snapshot."""
 
     drain_timeout_s: float = 5.0
     """Seconds that requests in progress get at the end."""

@@ -204,6 +204,15 @@ def _doctor(arguments: tuple[str, ...]) -> None:
     _delegate(command, "doctor", arguments)
 
 
+@main.command("verify", **DELEGATE)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def _verify(arguments: tuple[str, ...]) -> None:
+    """Let processes of small jobs die, and check that no change is lost or doubled."""
+    from paramfleet_worker.app.commands.verify import verify as command  # noqa: PLC0415 -- slow
+
+    _delegate(command, "verify", arguments)
+
+
 @main.command("secret")
 @click.argument("file", default="paramfleet.secret")
 def _secret(file: str) -> None:

@@ -13,6 +13,7 @@ from paramfleet_pserver.durability.journal import Journal
 from paramfleet_shared.errors.logs import NotDurableError, OtherTermError
 from paramfleet_shared.net.rpc.server import Request
 from paramfleet_shared.net.wire.message import MalformedMessageError, Message
+from paramfleet_shared.settings.failpoints import failpoint
 from paramfleet_shared.system.clock import Clock
 
 __all__ = ["ADDRESS", "DurableAnswers"]
@@ -99,6 +100,8 @@ class DurableAnswers:
         if now is None:
             return answer
         is_change = operation in CHANGES
+        if is_change:
+            failpoint("after_log_before_answer")
         if operation in SETTLED or (is_change and (self._waits or fields.get("durably"))):
             await self._settle(now, operation, request)
         rank, incarnation = fields.get("rank"), fields.get("incarnation")

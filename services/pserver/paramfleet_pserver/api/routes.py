@@ -71,6 +71,7 @@ from paramfleet_shared.files.folders import CheckpointDirs
 from paramfleet_shared.net.rpc.server import Request
 from paramfleet_shared.net.rpc.tasks import begun
 from paramfleet_shared.net.wire.message import Message
+from paramfleet_shared.settings.failpoints import failpoint
 from paramfleet_shared.system.clock import Clock
 from paramfleet_shared.tables.spec import TableSpec
 from paramfleet_shared.tables.warm import warm
@@ -319,6 +320,7 @@ class Routes:
         self._checkpoints.asking.join(rank)
         await training.announce(training.mode.news_of_load())
         await training.announce(training.mode.news_of_all(rank))
+        failpoint("before_join_answer")
         return Message()
 
     async def settle(self, request: Request) -> Message:

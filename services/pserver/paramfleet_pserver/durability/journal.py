@@ -27,6 +27,7 @@ from paramfleet_pserver.durability.log.writer import LogWriter
 from paramfleet_pserver.durability.recovery import GAP
 from paramfleet_pserver.durability.snapshot_files import SnapshotFile
 from paramfleet_shared.net.wire.identity import FIRST_SEQUENCE, ChangeIdentity
+from paramfleet_shared.settings.failpoints import has_defect
 
 __all__ = ["Journal"]
 
@@ -138,7 +139,8 @@ class Journal:
 
     def durable_before(self, worker: int, incarnation: int) -> int:
         """Return the first sequence of a worker's incarnation that may not be durable."""
-        durable = self.durable_position
+        has_gap = has_defect("durable_before_log")
+        durable = self.writer.position if has_gap else self.durable_position
         while self._reached and self._reached[0].position <= durable:
             reached = self._reached.popleft()
             self._durable[reached.worker] = (reached.incarnation, reached.next)

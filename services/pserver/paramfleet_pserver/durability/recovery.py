@@ -25,6 +25,7 @@ from paramfleet_pserver.tables.table_store import TableStore
 from paramfleet_shared.errors import FleetError
 from paramfleet_shared.errors.logs import LogDamagedError, ReplayError, SnapshotDamagedError
 from paramfleet_shared.net.wire.message import MalformedMessageError
+from paramfleet_shared.settings.failpoints import failpoint
 
 __all__ = ["LOG_FOLDER", "Recovered", "recover"]
 
@@ -97,6 +98,7 @@ async def recover(
                 gap = position
                 break
             num_bytes += len(body)
+            failpoint("while_replaying")
             _execute(machine, bytearray(body), position, folder)
             if position % SETTLED_COMMANDS == 0:
                 await _settle(machine, owners)

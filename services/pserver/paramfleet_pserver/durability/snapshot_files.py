@@ -22,6 +22,7 @@ from typing import NamedTuple
 from paramfleet_shared.errors.logs import SnapshotDamagedError, SnapshotOfOtherJobError
 from paramfleet_shared.files.regular_files import CREATE, open_regular
 from paramfleet_shared.net.wire.message import Buffer, Message, decode, encode
+from paramfleet_shared.settings.failpoints import failpoint
 
 __all__ = [
     "SnapshotDraft",
@@ -120,6 +121,7 @@ class SnapshotDraft:
         self._file.write(_FRAME.pack(sum(map(_length_of, buffers)), checksum))
         for buffer in buffers:
             self._file.write(buffer)
+        failpoint("snapshot_half_written")
 
     def commit(self) -> SnapshotFile:
         """Wait until all is on the disk, give it its name, and remove the snapshots before it.

@@ -28,6 +28,7 @@ from paramfleet_pserver.waiting.stepping import SyncWaits, Waits
 from paramfleet_pserver.waiting.waiters import Parking
 from paramfleet_shared.errors import FleetError
 from paramfleet_shared.errors.served import TurnTimeoutError
+from paramfleet_shared.settings.failpoints import failpoint
 from paramfleet_shared.system.clock import Clock
 from paramfleet_shared.values.ids import Rank, Step
 
@@ -102,8 +103,10 @@ class Training:
                 if claims is not None:
                     claims.release()
                 raise
+            failpoint("before_apply")
         outcome = self.machine.execute(command, claims=claims, reads=reads, alone=alone)
         if journal is not None:
+            failpoint("after_apply_before_log")
             journal.note(command, body, outcome)
         if isinstance(command, Contribute | Leave):
             self.waits.settle()

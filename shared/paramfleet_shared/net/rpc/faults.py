@@ -1,7 +1,8 @@
 """Where a test may break a call.
 
 Production never does: ``NO_FAULTS`` is recognised and costs nothing. A plan of
-faults for tests is ``paramfleet_shared.testing.faults.FaultPlan``.
+faults for tests is ``paramfleet_shared.testing.faults.FaultPlan``; those of ``paramfleet
+verify`` are in ``planned_faults``.
 """
 
 from enum import Enum

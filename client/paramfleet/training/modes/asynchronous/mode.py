@@ -167,10 +167,19 @@ class AsyncMode(ServedMode):
         self._job.communicator.wait(self._push_rest())
 
     async def _wait_turn(self, step: int) -> None:
-        """Wait while this worker led the slowest by more than ``max_staleness`` (SSP)."""
+        """Wait while this worker led the slowest by more than ``max_staleness`` (SSP).
+
+        Each pserver is asked: one may have pushes that another lacks, for which calls are on
+        their way, or which has come back and gets them again. In an elastic job the first one
+        decides, since they may count a worker that came late from different steps.
+        """
         fields = {**self._job.author.fields(), "step": step}
-        timeout_s = self._job.pservers.step_timeout_s
-        await self._job.pservers.call_one(0, "wait_turn", fields, timeout_s=timeout_s)
+        pservers = self._job.pservers
+        timeout_s = pservers.step_timeout_s
+        if self._job.communicator.session.elastic:
+            await pservers.call_one(0, "wait_turn", fields, timeout_s=timeout_s)
+        else:
+            await pservers.call_all("wait_turn", fields, timeout_s=timeout_s)
 
     @override
     def _when(self) -> When:

@@ -22,6 +22,7 @@ from paramfleet_pserver.durability.log.core.layout import SEGMENT_HEADER_BYTES, 
 from paramfleet_pserver.durability.log.disk import Disk
 from paramfleet_pserver.durability.log.folder import LogFolder
 from paramfleet_pserver.durability.log.settings import LogSettings
+from paramfleet_shared.settings.failpoints import failpoint
 
 __all__ = ["Committer", "Continuation", "Published"]
 
@@ -216,8 +217,11 @@ class Committer:
         parts: list[Buffer] = []
         for batch in batches:
             parts += batch.written(segment.header, synced=self.durable)
+        failpoint("before_write")
         self._disk.write(segment.file, parts, segment.offset)
+        failpoint("before_sync")
         self._disk.sync(segment.file)
+        failpoint("after_sync")
         segment.offset += sum(batch.size for batch in batches)
 
     def _replace(self, new: Published) -> None:

@@ -9,6 +9,7 @@ keeper. ``Launcher.run`` returns when all that it started has ended.
 import asyncio
 import contextlib
 import signal
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from paramfleet_shared.discovery.redis.openness import look_for_openness
 from paramfleet_shared.discovery.redis.serving import find_redis_server, require_access_lists
 from paramfleet_shared.discovery.registry import field_of
 from paramfleet_shared.settings.config import without_password
+from paramfleet_shared.settings.failpoints import LIFE
 from paramfleet_shared.system.clock import Clock
 from paramfleet_shared.system.open_files import raise_open_files
 from paramfleet_shared.system.processes.keeping import Keeper
@@ -93,6 +95,7 @@ class Launcher:
         self._environment = prepared.environment
         self._console = console
         self._clock = clock
+        self._lives: Counter[ProcessName] = Counter()
         self._children: dict[ProcessName, Child | RayChild] = {}
         self._events: asyncio.Queue[Event] = asyncio.Queue()
         self._verdict = ""
@@ -211,6 +214,8 @@ class Launcher:
 
     def _start_member(self, name: ProcessName, keeper: Keeper, *, append: bool = False) -> None:
         environment = self._plan.environment_of(name, self._environment)
+        self._lives[name] += 1
+        environment[LIFE] = str(self._lives[name])  # failpoints are of one life
         if name == ProcessName("worker", 0):
             environment |= self._console.terminal_environment()
         command = self._plan.command_of(name, self._environment)

@@ -1,0 +1,170 @@
+"""``paramfleet verify``: whether a job loses or doubles a change when its processes die."""
+
+import asyncio
+import json
+import math
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from paramfleet_shared.errors import ContractError
+from paramfleet_shared.settings.cli import BoundedCommand, echo
+from paramfleet_shared.settings.config import read_environment
+from paramfleet_shared.system.clock import SystemClock
+from paramfleet_worker.app.commands.outcomes import exit_code_of
+from paramfleet_worker.app.verify.plan import MODES, Kill, Plan, plan_run
+from paramfleet_worker.app.verify.running import Ran, run_plan
+
+__all__ = ["PlanFileError", "summary_of", "verify"]
+
+
+class PlanFileError(ContractError):
+    """A file holds no plan."""
+
+    code = "contract.plan_file"
+    path: str
+    reason: str
+    sentence = "{path} holds no plan of `paramfleet verify`: {reason}"
+
+
+@click.command("verify", cls=BoundedCommand)
+@click.option("--runs", type=click.IntRange(1, 1_000_000), default=4, help="Jobs to run.  [4]")
+@click.option(
+    "--mode",
+    type=click.Choice([*MODES, "all"]),
+    default="all",
+    help="How they train; all takes one mode after the other.  [all]",
+)
+@click.option("--seed", type=click.IntRange(0, 1 << 53), default=1, help="Of run 1.  [1]")
+@click.option(
+    "--durability",
+    type=click.Choice(["async", "sync"]),
+    default="async",
+    help="As of paramfleet launch.  [async]",
+)
+@click.option(
+    "--plan",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Run the plan.json of a run that failed, instead of what the seed says.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Also each run as a line of JSON.")
+def verify(**options: Any) -> None:
+    """Let processes of small jobs die, and check that no change is lost or doubled.
+
+    Each run is a job of two pservers and two workers on this machine, with a data folder. Its
+    seed says which processes die where, and what the network loses. A run that is wrong is
+    named with its seed, and its folder stays. The last line is JSON. Ends with 0 only if every
+    run was right.
+    """
+    sys.exit(exit_code_of("verify", lambda: _verify(options)))
+
+
+def summary_of(all_ran: Sequence[Ran], seed: int) -> dict[str, Any]:
+    """Return what the last line says.
+
+    Args:
+        all_ran: Every run.
+        seed: Of the first.
+    """
+    took = sorted(s for ran in all_ran for s in ran.recovery_s)
+    return {
+        "runs": len(all_ran),
+        "failed": sum(bool(ran.problems) for ran in all_ran),
+        "kills": sum(len(ran.kills) for ran in all_ran),
+        "migrations": 0,
+        "acked": sum(ran.acked for ran in all_ran),
+        "lost": sum(ran.lost for ran in all_ran),
+        "doubled": sum(ran.doubled for ran in all_ran),
+        "recovery_p50_s": _percentile(took, 50),
+        "recovery_p99_s": _percentile(took, 99),
+        "seed": seed,
+    }
+
+
+def _verify(options: dict[str, Any]) -> int:
+    """Run all; return the exit code.
+
+    Raises:
+        PlanFileError: if the file of a plan holds none.
+    """
+    plans = _plans(options)
+    all_ran = []
+    for number, plan in enumerate(plans, start=1):
+        folder = Path(tempfile.mkdtemp(prefix="paramfleet-verify-"))
+        ran = asyncio.run(run_plan(plan, folder, read_environment(), SystemClock()))
+        all_ran.append(ran)
+        if options["as_json"]:
+            echo(json.dumps(_facts(ran)))
+        else:
+            _tell(f"run {number} of {len(plans)}", ran)
+        if not ran.problems:
+            shutil.rmtree(folder, ignore_errors=True)
+    echo(json.dumps(summary_of(all_ran, plans[0].seed)))
+    return 1 if any(ran.problems for ran in all_ran) else 0
+
+
+def _plans(options: dict[str, Any]) -> list[Plan]:
+    if options["plan"] is not None:
+        return [_read_plan(options["plan"])] * options["runs"]
+    modes = MODES if options["mode"] == "all" else (options["mode"],)
+    return [
+        plan_run(options["seed"] + run, modes[run % len(modes)], options["durability"])
+        for run in range(options["runs"])
+    ]
+
+
+def _read_plan(path: Path) -> Plan:
+    """Return the plan in a file.
+
+    Raises:
+        PlanFileError: if there is none.
+    """
+    try:
+        facts = json.loads(path.read_text(encoding="utf-8"))
+        return Plan(**{**facts, "kills": tuple(Kill(**kill) for kill in facts["kills"])})
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise PlanFileError(path=str(path), reason=repr(error)) from error
+
+
+def _tell(which: str, ran: Ran) -> None:
+    """Show a run to a person."""
+    plan = ran.plan
+    took = ", ".join(f"{seconds:.2f}" for seconds in ran.recovery_s) or "none"
+    outcome = "wrong" if ran.problems else "right"
+    echo(
+        f"{which}, seed {plan.seed}, {plan.mode}: {outcome}; {len(ran.kills)} kills, "
+        f"{ran.acked} changes, seconds to recover: {took}"
+    )
+    if not ran.problems:
+        return
+    for problem in ran.problems:
+        echo(f"    {problem}")
+    echo(f"    plan: {json.dumps(plan.facts())}")
+    echo(f"    logs: {ran.folder}")
+    again = f"--runs 1 --seed {plan.seed} --mode {plan.mode} --durability {plan.durability}"
+    echo(f"    again: paramfleet verify {again}")
+
+
+def _facts(ran: Ran) -> dict[str, Any]:
+    return {
+        "plan": ran.plan.facts(),
+        "problems": ran.problems,
+        "folder": str(ran.folder) if ran.problems else None,
+        "kills": len(ran.kills),
+        "acked": ran.acked,
+        "lost": ran.lost,
+        "doubled": ran.doubled,
+        "recovery_s": ran.recovery_s,
+    }
+
+
+def _percentile(ordered: Sequence[float], percent: int) -> float | None:
+    """Return the number that so many of a hundred don't exceed; None if there are none."""
+    if not ordered:
+        return None
+    return round(ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)], 3)

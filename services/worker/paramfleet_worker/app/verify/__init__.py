@@ -1,0 +1,1 @@
+"""``paramfleet verify``: jobs that are made to fail, and whose numbers are checked."""

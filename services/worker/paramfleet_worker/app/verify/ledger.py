@@ -1,0 +1,192 @@
+"""The program of a run: each change adds a known number where no other change adds one.
+
+So the end tells of every step whether it was applied once, twice or not at all. Sums of rows
+and values that all workers change say the same of what is shared.
+
+It is run as a script, by ``paramfleet launch``. A pserver of it doesn't load torch.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from paramfleet_shared.settings.config import read_environment
+from paramfleet_shared.system.clock import Clock, SystemClock
+from paramfleet_worker.app.verify.sums import (
+    COMMON,
+    OWN,
+    PLACES,
+    common_ids,
+    factor_of,
+    own_ids,
+    own_place,
+    step_ids,
+)
+
+__all__ = ["PLAN", "run"]
+
+PLAN = "PARAMFLEET_VERIFY"
+"""Variable with the run's facts, as JSON."""
+
+
+def run() -> None:
+    """Be a pserver or a worker of a run, as the environment says."""
+    environment = read_environment()
+    _say(f"pid={os.getpid()}")
+    if environment["TRAINING_ROLE"] == "PSERVER":
+        from paramfleet_pserver.app import run as serve  # noqa: PLC0415 -- not in workers
+
+        serve()
+        return
+    found = _train(json.loads(environment[PLAN]), SystemClock())
+    name = f"worker-{found['rank']}.json"
+    Path(environment["PARAMFLEET_LOG_DIR"], name).write_text(json.dumps(found))
+
+
+def _say(text: str) -> None:
+    """Tell the run's process, which reads what the launcher shows."""
+    sys.stderr.write(f"ledger {text}\n")
+    sys.stderr.flush()
+
+
+class _Answers:
+    """Which processes of pservers answer pulls, and the versions that they show."""
+
+    def __init__(self) -> None:
+        self.fallen: list[str] = []
+        self._newest: dict[tuple[int, int, int], int] = {}
+        self._terms: dict[int, int] = {}
+        self._has_new_term = False
+
+    def take_new_term(self) -> bool:
+        """Return whether another process of a pserver has answered since this was asked."""
+        has_new, self._has_new_term = self._has_new_term, False
+        return has_new
+
+    def watch(self) -> None:
+        """Look at every answer that the worker takes."""
+        from paramfleet.transport.outbox import Outbox  # noqa: PLC0415 -- not in pservers
+
+        note = Outbox.note
+
+        def watched(outbox: Outbox, server: int, term: int, asked: Any, answer: Any) -> bool:
+            is_taken = note(outbox, server, term, asked, answer)
+            if is_taken and "min_step" in asked.fields:  # a pull: one at a time
+                self._take(server, term, answer.fields.get("versions", ()))
+            return is_taken
+
+        Outbox.note = watched  # type: ignore[assignment,method-assign]  # a look
+
+    def _take(self, server: int, term: int, versions: list[int]) -> None:
+        self._has_new_term |= self._terms.setdefault(server, term) != term
+        self._terms[server] = term
+        for table, version in enumerate(versions):
+            key = (server, term, table)
+            newest = self._newest.get(key, 0)
+            if version < newest:
+                self.fallen.append(f"pserver {server} term {term}: {version} after {newest}")
+            self._newest[key] = max(newest, version)
+
+
+def _train(plan: dict[str, Any], clock: Clock) -> dict[str, Any]:
+    """Train as a worker; return what it found."""
+    import torch  # noqa: PLC0415 -- not in pservers
+
+    import paramfleet as fleet  # noqa: PLC0415
+
+    steps = plan["steps"]
+    answers = _Answers()
+    answers.watch()
+    fleet.init()
+    rank, size = fleet.worker_index(), fleet.worker_num()
+    model = fleet.distributed_model(_model(plan, size))
+    strategy = _strategy(fleet.DistributedStrategy(), plan)
+    sgd = torch.optim.SGD(model.parameters(), lr=1.0)
+    optimizer = fleet.distributed_optimizer(sgd, strategy)
+    fleet.init_worker()
+    times, leads = [], [0]
+    for step in range(1, steps + 1):
+        total = model.places[:, own_place(rank, step, steps)].sum()
+        total = total + model.common.sum() + model.own[rank].sum()
+        if _has_rows(plan):
+            ids = [*own_ids(rank), *common_ids(), *step_ids(rank, step)]
+            total = total + model.rows(torch.tensor(ids)).sum()
+        optimizer.minimize(-factor_of(rank, step) * total, examples=1)
+        times.append(clock.monotonic())
+        if not answers.take_new_term():  # who began already isn't held back by a recovery
+            leads.append(optimizer.staleness)
+        _say(f"step {step}.")
+    fleet.barrier_worker()  # LocalSGD divides by the workers that still train
+    fleet.finish_training()
+    found = {"rank": rank, "times": times, "lead": max(leads), **_numbers(model, plan, size)}
+    fleet.stop_worker()
+    return {**found, "fallen": answers.fallen}
+
+
+def _has_rows(plan: dict[str, Any]) -> bool:
+    """Return whether there are sparse tables: LocalSGD has none."""
+    return bool(plan["mode"] != "localsgd")
+
+
+def _model(plan: dict[str, Any], size: int) -> Any:
+    """Return the numbers that are changed, all 0."""
+    import torch  # noqa: PLC0415 -- not in pservers
+
+    import paramfleet as fleet  # noqa: PLC0415
+
+    model = torch.nn.Module()
+    if _has_rows(plan):
+        model.rows = fleet.nn.Embedding(0, 4, initializer=fleet.nn.constant(0.0))
+    model.places = torch.nn.Parameter(torch.zeros(PLACES, size * plan["steps"]))
+    model.common = torch.nn.Parameter(torch.zeros(COMMON))
+    model.own = torch.nn.Parameter(torch.zeros(size, OWN))
+    return model
+
+
+def _numbers(model: Any, plan: dict[str, Any], size: int) -> dict[str, Any]:
+    """Return all numbers as they are at the end."""
+    import torch  # noqa: PLC0415 -- not in pservers
+
+    found: dict[str, Any] = {
+        name: getattr(model, name).tolist() for name in ("places", "common", "own")
+    }
+    if not _has_rows(plan):
+        return found
+    ids = list(common_ids())
+    for rank in range(size):
+        ids += own_ids(rank)
+        for step in range(1, plan["steps"] + 1):
+            ids += step_ids(rank, step)
+    model.eval()
+    with torch.no_grad():
+        rows = model.rows(torch.tensor(ids)).tolist()
+    return {**found, "rows": {str(id_): row for id_, row in zip(ids, rows, strict=True)}}
+
+
+def _strategy(strategy: Any, plan: dict[str, Any]) -> Any:
+    """Have changes add up, whatever their order."""
+    mode = plan["mode"]
+    strategy.a_sync = mode != "sync"
+    if mode == "async":
+        strategy.a_sync_configs = {
+            "thread_pool_size": 4,
+            "send_queue_size": 4,
+            "async_rate": "full",
+            "fresh_steps": 0,
+        }
+        if plan["max_staleness"] is not None:
+            strategy.a_sync_configs["max_staleness"] = plan["max_staleness"]
+    if mode == "geo":
+        configs = {"k_steps": 2, "geo_merge": "remainder", "fresh_steps": 0}
+        strategy.a_sync_configs = configs
+    if mode == "localsgd":
+        strategy.diloco = True
+        outer = {"outer_optimizer": "sgd", "outer_lr": 1.0, "outer_momentum": 0.0}
+        strategy.diloco_configs = {"k_steps": 3, **outer}
+    return strategy
+
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,135 @@
+"""``paramfleet verify``: jobs whose processes die are right, and planted bugs are found."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from paramfleet_shared.settings.config import read_environment
+from paramfleet_shared.system.clock import SystemClock
+from paramfleet_shared.system.processes.keeping import tied
+from paramfleet_worker.app.verify.plan import MODES, Kill, Mode, Plan
+from paramfleet_worker.app.verify.running import Ran, run_plan
+
+pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.forked]
+
+STEPS = 120
+
+
+async def ran(tmp_path: Path, plan: Plan, **environment: str) -> Ran:
+    return await run_plan(plan, tmp_path, {**read_environment(), **environment}, SystemClock())
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_no_change_is_lost_or_doubled_when_servers_die(
+    tmp_path: Path, mode: Mode
+) -> None:
+    plan = Plan(
+        seed=1,
+        mode=mode,
+        steps=STEPS,
+        failpoints=(
+            "pserver-0:after_apply_before_log=kill@30;pserver-0:while_replaying=kill@9#2;"
+            "pserver-0:before_write=full@2-4#3"
+        ),
+        faults="drop=0.01,duplicate=0.01,delay=0.02:5,seed=1",
+        kills=(Kill("pserver-1", 80),),
+    )
+
+    found = await ran(tmp_path, plan)
+
+    assert found.problems == []
+    assert len(found.kills) == 3
+    assert (found.acked, found.lost, found.doubled) == (2 * STEPS, 0, 0)
+    assert all(seconds >= 0 for seconds in found.recovery_s)
+
+
+async def test_the_coordinator_and_the_registry_may_die_and_a_process_stand_still(
+    tmp_path: Path,
+) -> None:
+    plan = Plan(
+        seed=1,
+        mode="async",
+        durability="sync",
+        steps=STEPS,
+        failpoints=(
+            "before_placement_written=kill@4;pserver-0:before_sync=stop@5;"
+            "pserver-1:before_sync=kill@10"
+        ),
+        kills=(Kill("redis-0", 90),),
+    )
+
+    found = await ran(tmp_path, plan)
+
+    assert found.problems == []
+    assert len(found.kills) == 3
+
+
+LATE = "pserver-0:before_write=delay:400@9;pserver-0:before_write=kill@10"
+"""The log is behind when its process dies."""
+
+
+async def test_changes_that_wait_for_the_disk_when_a_server_dies_are_sent_again(
+    tmp_path: Path,
+) -> None:
+    found = await ran(tmp_path, Plan(seed=1, mode="async", steps=STEPS, failpoints=LATE))
+
+    assert found.problems == []
+    assert len(found.kills) == 1
+
+
+async def test_windows_that_no_snapshot_has_are_found(tmp_path: Path) -> None:
+    points = "after_answer=delay:20;pserver-0:before_apply=kill@200"  # after a snapshot
+    plan = Plan(seed=1, mode="async", steps=STEPS, failpoints=points)
+
+    found = await ran(tmp_path, plan, PARAMFLEET_DEFECTS="windows_left_out")
+
+    assert found.problems
+
+
+def test_the_command_finds_changes_that_are_called_durable_too_early(tmp_path: Path) -> None:
+    plan = Plan(seed=1, mode="async", steps=STEPS, failpoints=LATE)
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(plan.facts()))
+    words = [sys.executable, "-m", "paramfleet_worker", "verify", "--runs=1", "--json"]
+
+    ended = subprocess.run(
+        tied([*words, f"--plan={path}"]),
+        env={
+            **read_environment(),
+            "TMPDIR": str(tmp_path),
+            "PARAMFLEET_DEFECTS": "durable_before_log",
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert ended.returncode == 1, ended.stdout + ended.stderr
+    run, summary = map(json.loads, ended.stdout.splitlines())
+    assert run["problems"]
+    assert Path(run["folder"], "log", "serverlog.0").is_file()
+    assert (summary["runs"], summary["failed"], summary["seed"]) == (1, 1, 1)
+
+
+async def test_a_bound_of_staleness_is_kept_with_every_pserver(tmp_path: Path) -> None:
+    faults = "drop=0.05,delay=0.1:30,seed=3"  # one pserver has what another lacks
+    plan = Plan(seed=3, mode="async", steps=STEPS, max_staleness=1, faults=faults)
+
+    found = await ran(tmp_path, plan)
+
+    assert found.problems == []
+
+
+async def test_a_server_may_die_before_its_training_has_begun(tmp_path: Path) -> None:
+    points = (
+        "pserver-0:snapshot_half_written=kill@1;"
+        "pserver-0:snapshot_half_written=delay:1500@1#2"  # workers hear of it before
+    )
+
+    found = await ran(tmp_path, Plan(seed=1, mode="sync", steps=20, failpoints=points))
+
+    assert found.problems == []
+    assert len(found.kills) == 1
