@@ -191,7 +191,10 @@ class Coordinator:
             log.info(
                 "job.resumed", extra={"job": self._settings.job, "epoch": job_registry.epoch}
             )
-            return self._new_job(Barriers(snapshot.released, arrivals))
+            job = self._new_job(Barriers(snapshot.released, arrivals))
+            if snapshot.job is not None:
+                job.resume(snapshot.job)  # before anybody asks to join
+            return job
         job_registry.epoch += 1
         job = self._new_job(None)
         await job_registry.write_job(job.record)

@@ -210,7 +210,7 @@ class RpcRoutes:
                 self._decided.append(Decision(event="job.sized", facts=facts))
 
     async def _register(self, place: Member) -> Member:
-        after = self._job.members.places[place.key].incarnation
+        after = self._job.least_incarnation(place.role, place.index)
         try:
             self._decided += self._job.succeed(place)
             await self._evict_lost()

@@ -178,9 +178,11 @@ class Job:
         if newcomer.role == "pserver":
             durable = self._durable_place(newcomer, index)
             if durable is not None:
-                self._require_data(newcomer, durable)
+                self._require_data(newcomer, durable.member)
                 successor = replace(newcomer, index=durable.member.index)
                 return self.members.take_over(successor, now=now)
+            if self._is_forgotten(newcomer, index):
+                self._require_data(newcomer, None)
         replaceable = self.state == "waiting" and (
             newcomer.role == "worker" or self.placement is None
         )
@@ -265,7 +267,7 @@ class Job:
         self.losses.look(snapshot)
         recorded = snapshot.job
         if recorded is not None:
-            self._resume(recorded)
+            self.resume(recorded)
         if self.has_ended:
             return []
         if recorded is not None and recorded.state == "finished":
@@ -287,7 +289,7 @@ class Job:
             return losses + self._fail(failure)
         return losses + self._start()
 
-    def _resume(self, recorded: JobRecord) -> None:
+    def resume(self, recorded: JobRecord) -> None:
         """Go on from where a former coordinator was."""
         if self.placement is None and recorded.placement:
             self.placement = Placement.from_wire(dict(recorded.placement))
@@ -406,7 +408,25 @@ class Job:
             return None
         return place if self._is_kept(place) else None
 
-    def _require_data(self, newcomer: Member, place: Place) -> None:
+    def _is_forgotten(self, newcomer: Member, index: int | None) -> bool:
+        """Return whether a durable pserver had an index of which nothing but that is known.
+
+        It died when Redis was empty, and so was its coordinator's successor's memory.
+        """
+        if self.placement is None or index is None or not newcomer.durable:
+            return False
+        return self.placement.term_of(index) > 0 and (
+            ("pserver", index) not in self.members.places
+        )
+
+    def least_incarnation(self, role: str, index: int) -> int:
+        """Return an incarnation that a newcomer's must be above, whatever Redis knows."""
+        placed = 0
+        if role == "pserver" and self.placement is not None:
+            placed = self.placement.term_of(index)
+        return max(placed, self.members.places[role, index].incarnation)
+
+    def _require_data(self, newcomer: Member, former: Member | None) -> None:
         """Refuse a newcomer that hasn't locked the data folder of a pserver in this run.
 
         Raises:
@@ -414,13 +434,15 @@ class Job:
         """
         if newcomer.durable and newcomer.holds_run and newcomer.holds_run == self.run_id:
             return
-        member = place.member
+        known = "which is gone"
+        if former is not None:
+            known = f"process {former.pid} on {former.host} (incarnation {former.incarnation})"
         raise WrongDataFolderError(
-            index=member.index,
+            index=newcomer.index if former is None else former.index,
             run=self.run_id,
             durable=newcomer.durable,
             holds_run=newcomer.holds_run,
-            former=f"process {member.pid} on {member.host} (incarnation {member.incarnation})",
+            former=known,
         )
 
     def _find_lost(self, now: float) -> list[Decision]:

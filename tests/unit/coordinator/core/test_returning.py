@@ -108,7 +108,7 @@ class World:
         """Do what a request to join does."""
         place = self.ask(one)
         assert place is not None
-        after = self.job.members.places[place.key].incarnation
+        after = self.job.least_incarnation(place.role, place.index)
         self.decided += self.job.succeed(place)
         known = replace(place, incarnation=after + 1)
         self.job.members.confirm(known, now=self.now)
@@ -387,3 +387,19 @@ def test_an_elastic_job_loses_no_worker_by_it() -> None:
 
     assert world.events == ["pserver.back"]
     assert world.job.losses.record == ()
+
+
+def test_one_that_redis_and_a_new_coordinator_have_forgotten_gets_a_higher_term() -> None:
+    world = training()
+    term = world.placement.term_of(1)
+    del world.members[SERVER], world.beats[SERVER]
+    world.job = world.coordinator()
+    assert world.recorded is not None
+    world.job.resume(world.recorded)
+
+    with pytest.raises(WrongDataFolderError, match="the former one, which is gone"):
+        world.ask(newcomer(holds_run=2))
+    world.admit(newcomer())
+
+    assert world.placement.term_of(1) == term + 1
+    assert world.events == ["pserver.back"]
