@@ -54,15 +54,22 @@ class Headline(NamedTuple):
     values: Sequence[float]
     """Of the rounds that count; of all rounds where none does."""
     num_counted: int
+    quantile: float | None = None
+    """Which of the values is the figure, 0 to 1; None is their median, if they agree."""
+
+    @property
+    def figure(self) -> float:
+        """Return the figure of all values."""
+        return _quantile(self.values, 0.5 if self.quantile is None else self.quantile)
 
 
 class Findings(NamedTuple):
     """What becomes of headlines."""
 
     summary: dict[str, float | None]
-    """Medians; None for what was not measured, and for what is refused."""
+    """Figures; None for what was not measured, and for what is refused."""
     spread: dict[str, tuple[float, float, float]]
-    """Median, least and most of what was measured, refused or not."""
+    """The figure, least and most of what was measured, refused or not."""
     refused: dict[str, str]
     """Why, by name."""
 
@@ -106,9 +113,19 @@ def spread_of(values: Sequence[float]) -> float:
 
 
 def refusal(headline: Headline) -> str | None:
-    """Return why a headline does not hold; None if it does."""
+    """Return why a headline does not hold; None if it does.
+
+    Values need not agree where a quantile of them is the figure: then two runs of half the
+    rounds have to, every other round in each.
+    """
     if headline.num_counted < MIN_ROUNDS:
         return f"rounds that count: {headline.num_counted}, at least {MIN_ROUNDS} are needed"
+    if headline.quantile is not None:
+        halves = headline.values[::2], headline.values[1::2]
+        one, other = (_quantile(each, headline.quantile) for each in halves)
+        if abs(one - other) <= MAX_SPREAD * abs(headline.figure):
+            return None
+        return f"it is {one:.3g} in every other round, and {other:.3g} in those between"
     spread = spread_of(headline.values)
     if spread > MAX_SPREAD:
         return (
@@ -125,14 +142,23 @@ def findings_of(headlines: Mapping[str, Headline | None]) -> Findings:
         found.summary[name] = None
         if headline is None:
             continue
-        median = statistics.median(headline.values)
-        found.spread[name] = (median, min(headline.values), max(headline.values))
+        figure = headline.figure
+        found.spread[name] = (figure, min(headline.values), max(headline.values))
         why = refusal(headline)
         if why is None:
-            found.summary[name] = median
+            found.summary[name] = figure
         else:
             found.refused[name] = why
     return found
+
+
+def _quantile(values: Sequence[float], quantile: float) -> float:
+    """Return a quantile of at least one value, interpolated between values."""
+    ordered = sorted(values)
+    place = quantile * (len(ordered) - 1)
+    below = int(place)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (place - below) * (ordered[above] - ordered[below])
 
 
 def quotients(upper: Iterable[float], lower: Iterable[float]) -> list[float]:

@@ -7,14 +7,16 @@ in turns on one machine, and what else the machine does disturbs all of them ali
 
 import asyncio
 import itertools
+import json
 import signal
 import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from cores import Cores, cores_of_worker
 from delay_proxy import DelayProxy
@@ -23,13 +25,14 @@ from paramfleet_shared.discovery.redis.embedded import EmbeddedRedis
 from paramfleet_shared.discovery.redis.store import RedisStore
 from paramfleet_shared.discovery.registry import Registry
 from paramfleet_shared.system.clock import SystemClock
-from peer.children import cpu_s, num_switches
+from peer.children import cpu_s, disk_bytes, num_switches
 from ports import free_port
 from rounds import Turn
 from trees import HERE, Tree
 
 __all__ = [
     "JobShape",
+    "Saved",
     "TrainingJob",
     "run_jobs",
     "training_jobs",
@@ -39,6 +42,9 @@ __all__ = [
 T = TypeVar("T")
 
 _NUMBERS = itertools.count(1)
+
+SAVED_WITHIN_S = 120.0
+"""Longest wait for snapshots to end, on however busy a machine."""
 
 _FIRST_RUN = 1
 """The epoch of a job that runs for the first time."""
@@ -62,6 +68,15 @@ class JobShape:
     """Whether each worker has a core; beside a system whose workers have none it is False."""
     tree: Tree = HERE
     """Whose code its processes run."""
+    durability: str = "none"
+    """How its pservers keep the training on a disk, if they do."""
+
+
+class Saved(NamedTuple):
+    """A snapshot that a pserver has taken; times are in seconds since 1970."""
+
+    began: float
+    ended: float
 
 
 class TrainingJob:
@@ -72,15 +87,22 @@ class TrainingJob:
         nursery: Forks the processes.
         redis: URL of the registry.
         stack: Closes the wires.
+        data: Folder for what pservers keep.
     """
 
     def __init__(
-        self, shape: JobShape, nursery: Nursery, redis: str, stack: AsyncExitStack
+        self,
+        shape: JobShape,
+        nursery: Nursery,
+        redis: str,
+        stack: AsyncExitStack,
+        data: Path,
     ) -> None:
         self.shape = shape
         self._nursery = nursery
         self._redis = redis
         self._stack = stack
+        self._data = data
         self._name = f"job{next(_NUMBERS)}"
         self._workers: list[Fork] = []
         self._servers: list[Fork] = []
@@ -101,6 +123,8 @@ class TrainingJob:
         else:
             await self._start_job(script)
         await self._ask("warm", steps=warm_steps)
+        if self.shape.durability != "none":
+            await self._wait_saved()
 
     async def window(self, **length: float) -> dict[str, float]:
         """Run a window of so many ``steps``, or of about so many ``seconds``.
@@ -109,13 +133,16 @@ class TrainingJob:
             The job's rate, seconds and steps; of its workers and of its pservers the
             processor time and how often a thread waited, ``worker_cpu_s``, ``server_cpu_s``,
             ``worker_waits`` and ``server_waits``, and ``cpu_s`` of all, the coordinator too; of
-            a distant job also ``bytes``, both ways.
+            a distant job also ``bytes``, both ways, and of one that keeps its training
+            ``disk_bytes``. That one's snapshots are ended before this returns.
 
         Raises:
             ChildFailedError: if a worker fails.
         """
         before, use_before = self._num_bytes, self._use()
         figures: dict[str, float] = (await self._ask("window", **length))[0]
+        if self.shape.durability != "none":
+            await self._wait_saved()
         figures |= {name: used - use_before[name] for name, used in self._use().items()}
         figures["cpu_s"] = sum(
             figures[f"{role}_cpu_s"] for role in ("worker", "server", "coordinator")
@@ -148,6 +175,33 @@ class TrainingJob:
             "workers": [fork.pid for fork in self._workers],
         }
 
+    def snapshots(self) -> list[Saved]:
+        """Return the snapshots that the pservers of a durable job have taken so far."""
+        lines = (line for fork in self._servers for line in fork.log.open(encoding="utf-8"))
+        records = (json.loads(line) for line in lines if '"pserver.snapshot"' in line)
+        ends = ((datetime.fromisoformat(r["time"]).timestamp(), r) for r in records)
+        return [Saved(end - record["fields"]["seconds"], end) for end, record in ends]
+
+    @property
+    def snapshot_bytes(self) -> int:
+        """Return the bytes of the newest snapshots of all pservers."""
+        files = self._data.glob(f"{self._name}/*/*/snapshot-*.state")
+        newest = {file.parent: file.stat().st_size for file in sorted(files)}
+        return sum(newest.values())
+
+    async def _wait_saved(self) -> None:
+        """Wait until no pserver has taken a snapshot for longer than its looks are apart.
+
+        Raises:
+            TimeoutError: if that doesn't come.
+        """
+        quiet = 0
+        async with asyncio.timeout(SAVED_WITHIN_S):
+            while quiet < 4:
+                await asyncio.sleep(0.1)
+                is_saving = any(self._data.glob(f"{self._name}/*/*/*.draft"))
+                quiet = 0 if is_saving else quiet + 1
+
     async def num_requests(self) -> dict[str, int]:
         """Return by operation how many requests the pservers have answered so far."""
         store = RedisStore(self._redis, clock=SystemClock(), timeout_s=5.0)
@@ -169,6 +223,8 @@ class TrainingJob:
         ):
             use[f"{role}_cpu_s"] = sum(cpu_s(fork.pid) for fork in forks)
             use[f"{role}_waits"] = sum(num_switches(fork.pid) for fork in forks)
+        if self.shape.durability != "none":
+            use["disk_bytes"] = sum(disk_bytes(fork.pid) for fork in self._servers)
         return use
 
     @property
@@ -176,13 +232,13 @@ class TrainingJob:
         return sum(proxy.num_bytes for proxy in self._proxies)
 
     async def _start_job(self, script: Sequence[str]) -> None:
-        job = [f"--job={self._name}", f"--redis={self._redis}", "--log-level=WARNING"]
+        job = [f"--job={self._name}", f"--redis={self._redis}"]
         sizes = [f"--worker-num={self.shape.workers}", f"--server-num={self.shape.servers}"]
-        command = ["-m", "paramfleet_coordinator", *job, *sizes]
+        command = ["-m", "paramfleet_coordinator", *job, *sizes, "--log-level=WARNING"]
         self._coordinators = [await self._start("coordinator", command)]
         for index in range(self.shape.servers):
             command = ["-m", "paramfleet_pserver", *job, f"--index={index}"]
-            command += await self._endpoint()
+            command += [*await self._endpoint(), *self._keeping()]
             self._servers.append(await self._start(f"pserver{index}", command))
         for index in range(self.shape.workers):
             role = {
@@ -194,6 +250,13 @@ class TrainingJob:
             }
             name, cores = f"worker{index}", self._cores(index)
             self._workers.append(await self._start(name, script, cores, **role))
+
+    def _keeping(self) -> list[str]:
+        """Return a pserver's options of what it keeps, and of what it logs of that."""
+        if self.shape.durability == "none":
+            return ["--log-level=WARNING"]
+        keeps = [f"--durability={self.shape.durability}", f"--data-dir={self._data}"]
+        return [*keeps, "--log-level=INFO", "--log-format=json"]
 
     async def _endpoint(self) -> list[str]:
         """Return a pserver's options of where it listens and where workers find it."""
@@ -251,8 +314,9 @@ async def training_jobs(
             own = folder / str(number)
             own.mkdir()
             nurseries[tree] = await stack.enter_async_context(Nursery(own, tree))
+        data = folder / "data"
         jobs = [
-            TrainingJob(shape, nurseries[shape.tree], _url_for(shape.tree, redis), stack)
+            TrainingJob(shape, nurseries[shape.tree], _url_for(shape.tree, redis), stack, data)
             for shape in shapes
         ]
         async with asyncio.TaskGroup() as group:

@@ -102,13 +102,14 @@ class Turns:
         pairs = list(zip(figures, reasons(self.conditions), strict=True))
         return [figure for figure, why in pairs if why is None] or list(figures)
 
-    def headline(self, values: Sequence[float]) -> Headline:
+    def headline(self, values: Sequence[float], *, quantile: float | None = None) -> Headline:
         """Return a headline figure that can be refused.
 
         Args:
             values: One of each round.
+            quantile: Which of them is the figure; None is their median, if they agree.
         """
-        return Headline(self.kept(values), self.num_counted)
+        return Headline(self.kept(values), self.num_counted, quantile)
 
     def report(self) -> dict[str, Any]:
         """Return how many rounds ran and counted, why others did not, and what they met."""

@@ -45,12 +45,14 @@ SUITES: dict[str, float] = {
 because starting and ending processes takes time too."""
 
 ALONE = (
+    "durability",
     "gpubox",
     "localsgd",
     "localsgd_servers",
     "log",
     "paddle",
     "quality",
+    "recovery",
     "soak",
     "word2vec_quality",
 )

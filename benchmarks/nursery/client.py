@@ -48,7 +48,7 @@ class Fork:
         self.pid = pid
         self._name = name
         self._reader, self._writer = talk
-        self._log = log
+        self.log = log
 
     async def ask(self, do: str, **arguments: Any) -> Any:
         """Send a command, and return its answer.
@@ -83,7 +83,7 @@ class Fork:
         self._writer.close()
 
     def _failure(self, command: str, reason: str) -> ChildFailedError:
-        words = self._log.read_text(errors="replace")[-2000:]
+        words = self.log.read_text(errors="replace")[-2000:]
         return ChildFailedError(f"{self._name}, {command}: {reason}; its last words:\n{words}")
 
 

@@ -17,6 +17,7 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import UTC, datetime
 from typing import Any, ClassVar, Protocol
 
 import torch
@@ -212,7 +213,7 @@ class _Trainer:
         steps = self._whole_periods(steps)
         self._facts.take()
         fleet.barrier_worker()
-        start = time.perf_counter()
+        start, wall = time.perf_counter(), datetime.now(UTC).timestamp()
         ends = [end - start for end in self._run(steps)]
         self._settle()
         ends_at = time.perf_counter() - start
@@ -224,6 +225,8 @@ class _Trainer:
             "seconds": together,
             "steps": num_steps,
             "loss": self._loss,
+            "began_at": wall,
+            "ends": [each for each, _ in every],
             **self._facts.take(),
         }
 

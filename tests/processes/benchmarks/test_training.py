@@ -68,6 +68,40 @@ def test_passes_are_set_beside_sync_and_one_process(tmp_path: Path) -> None:
 
 
 @pytest.mark.processes
+def test_a_training_that_is_kept_is_set_beside_one_that_is_not(tmp_path: Path) -> None:
+    result = run("durability.py", tmp_path)
+
+    assert result["benchmark"] == "durability"
+    assert set(result["summary"]) == {
+        f"durability_{case}_cost{suffix}"
+        for case in ("async", "sync")
+        for suffix in ("", "_cpu")
+    }
+    rates, steps = result["rows"][:3], result["rows"][3:]
+    assert [row["durability"] for row in rates] == ["none", "async", "sync"]
+    assert all(min(row["samples_per_s"]) > 0 for row in rates)
+    assert [row["durability"] for row in steps] == ["none", "async", "sync"]
+    assert max(steps[0]["log_mb_per_s"]) == 0
+    assert all(min(row["step_ms"]) > 0 for row in steps)
+    assert all(min(row["snapshot_mb"]) > 0 for row in steps[1:])
+
+
+@pytest.mark.processes
+@pytest.mark.slow
+def test_pservers_that_are_killed_recover_and_their_parts_are_told(tmp_path: Path) -> None:
+    result = run("recovery.py", tmp_path)
+
+    assert result["benchmark"] == "recovery"
+    assert set(result["summary"]) == {"recovery_p50_s", "recovery_p99_s", "recovery_cpu_s"}
+    found = {row["figure"]: row["median"][0] for row in result["rows"]}
+    assert found["recovery_s"] > 0
+    assert found["replayed_mb"] > 0
+    parts = ("start", "imports", "join", "replay", "open", "return")
+    assert all(found[f"{part}_s"] > 0 for part in parts)
+    assert result["details"]["recoveries_s"]
+
+
+@pytest.mark.processes
 def test_small_steps_are_set_beside_one_process_and_a_bare_exchange(tmp_path: Path) -> None:
     result = run("small_steps.py", tmp_path)
 

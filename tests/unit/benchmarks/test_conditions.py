@@ -83,3 +83,16 @@ def test_refused_headlines_are_none_and_named_with_their_spread() -> None:
     assert found.summary == {"holds": 2.1, "refused": None, "not_measured": None}
     assert found.spread == {"holds": (2.1, 2.0, 2.2), "refused": (5.0, 1.0, 9.0)}
     assert found.refused == {"refused": "rounds that count: 2, at least 5 are needed"}
+
+
+def test_a_quantile_holds_if_both_halves_of_the_rounds_agree_on_it() -> None:
+    wide = [1.0, 1.1, 2.0, 2.1, 4.0, 3.9, 9.0, 9.5]
+    apart = [1.0, 9.0, 1.1, 9.1, 1.2, 9.2]
+
+    assert Headline(wide, 8, 0.5).figure == pytest.approx(3.0)
+    assert Headline(wide, 8, 1.0).figure == 9.5
+    assert refusal(Headline(wide, 8, 0.99)) is None
+    why = refusal(Headline(apart, 6, 0.99))
+    assert why is not None
+    assert "every other round" in why
+    assert refusal(Headline(wide, 4, 0.99)) is not None

@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator, Sequence
 from itertools import count
 
-from conditions import Conditions
+from conditions import Conditions, Headline
 from rounds import Ratio, Rounds, Turn, Turns, in_turns
 
 FREE = Conditions(steal=0.0, reference_s=0.02, waiting=0.0)
@@ -98,7 +98,7 @@ def test_figures_are_of_the_rounds_that_count() -> None:
     assert list(turns) == ["a"] * 3
 
     assert turns.kept(["first", "second", "third"]) == ["first", "third"]
-    assert turns.headline([1.0, 2.0, 3.0]) == ([1.0, 3.0], 2)
+    assert turns.headline([1.0, 2.0, 3.0]) == Headline([1.0, 3.0], 2)
 
 
 def test_the_report_says_how_many_rounds_count_and_why_others_do_not() -> None:
@@ -128,7 +128,7 @@ def test_ratios_are_of_figures_of_the_same_round() -> None:
     assert rounds.cpu_ratio("ours", "theirs") == Ratio(2.0, 1.0, 4.0)
     assert rounds.figure("ours") == Ratio(4.0, 1.0, 10.0)
     assert rounds.cpu_s("ours") == 0.5
-    assert rounds.rate_headline("ours") == ([10.0, 1.0, 4.0], 3)
+    assert rounds.rate_headline("ours") == Headline([10.0, 1.0, 4.0], 3)
     assert str(rounds.ratio("ours", "theirs")) == "2.00 (1.00..4.00)"
 
 
