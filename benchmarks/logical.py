@@ -33,6 +33,7 @@ from paramfleet.training.modes.asynchronous.mode import AsyncMode
 from paramfleet.training.modes.base import Mode, ModelTables, collect_tables
 from paramfleet.training.modes.geo.mode import GeoMode
 from paramfleet.training.modes.local import LocalMode
+from paramfleet.transport.outbox import Outbox
 from paramfleet.transport.requests import Author, ReadPlan
 from paramfleet_pserver.api.routes import Routes
 from paramfleet_pserver.tables.owners import Owners
@@ -42,6 +43,7 @@ from paramfleet_shared.errors import FleetError
 from paramfleet_shared.net.rpc.session import Request
 from paramfleet_shared.net.wire.message import Message
 from paramfleet_shared.system.clock import SystemClock
+from paramfleet_shared.tables.rows.batch import RowIds
 
 __all__ = ["Alone", "LogicalJob", "LogicalWorker"]
 
@@ -309,6 +311,7 @@ class _PServers:
         self.dense = DenseLimits()
         self.divides = False
         self.step_timeout_s = 60.0
+        self.outbox = Outbox(self.placement)
 
     async def call(
         self,
@@ -327,12 +330,14 @@ class _PServers:
         messages: Sequence[Message],
         *,
         corrected: Callable[[FleetError], Sequence[Message] | None] = lambda _: None,
+        rows: Sequence[RowIds | None] = (),
     ) -> list[Message]:
         """Call, and once more with what is corrected: no checkpoint holds it up.
 
         Raises:
             FleetError: if it is refused.
         """
+        del rows  # nothing is sent again: the pserver doesn't die
         try:
             return await self.call(op, messages)
         except FleetError as refusal:

@@ -186,7 +186,7 @@ class PServers:
         """Return where a pserver is, as far as is known: without a registry where it was."""
         with suppress(NoRedisError):
             placement = await self._locate()
-            if placement is not None:
+            if placement is not None and placement.epoch > self.placement.epoch:
                 self.placement = placement
         return self.placement.endpoints[server]
 
