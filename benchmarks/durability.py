@@ -9,11 +9,12 @@ import itertools
 import statistics
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from harness import Suite, run_script, suite_of
 from jobs import JobShape, Saved, TrainingJob, run_jobs, training_jobs, turn_of
+from paramfleet_coordinator.config import CoordinatorSettings
 from rounds import Ratio, Rounds
 
 if TYPE_CHECKING:
@@ -25,16 +26,24 @@ BUDGET_S = 180.0
 QUICK_S = 20.0
 """A smaller budget takes a tiny shape: it shows that everything works, and no speed."""
 
-CASES = ("none", "async", "sync")
+SERVERS = 2
+
+KEPT = ("none", "async", "sync")
 """The settings of ``durability``."""
 
-SERVERS = 2
+REPLICA = "replica"
+"""The case in which each pserver follows the other one, and nothing is on a disk."""
+
+HAS_REPLICAS = any(field.name == "replicas" for field in fields(CoordinatorSettings))
+
+CASES = (*KEPT, REPLICA) if HAS_REPLICAS else KEPT
 
 METHOD = """\
 Total samples/s of 2 workers + 2 pservers, one torch thread each, workers on a core each, in
 async mode, by the pservers' durability; all jobs stay warm, their windows are taken in turns;
 ratios are of windows of one round: the cost is a durable job's samples/s over those of the one
-that keeps nothing, 1 for no cost. dnn of training.py: 26 slots of rows of 9, 13 numbers, MLP
+that keeps nothing, 1 for no cost. Of replica each pserver follows the other one, and nothing is
+on a disk. dnn of training.py: 26 slots of rows of 9, 13 numbers, MLP
 512-256-128-32, batch 512, Adam. After a window of a durable job its snapshots have time to end
 before the next case's window, and their processor time counts for `_cpu`. log_mb_per_s: what
 both pservers wrote to their logs, by the kernel's count of bytes written less those of
@@ -119,8 +128,9 @@ def measure(*, budget_s: float = BUDGET_S) -> Suite:
     rounds, found = run_jobs(_measure(quick=budget_s < QUICK_S, budget_s=budget_s))
     headlines: dict[str, Headline | None] = {}
     for case in CASES[1:]:
-        headlines[f"durability_{case}_cost"] = rounds.headline(case, "none")
-        headlines[f"durability_{case}_cost_cpu"] = rounds.cpu_headline(case, "none")
+        name = f"{case}_cost" if case == REPLICA else f"durability_{case}_cost"
+        headlines[name] = rounds.headline(case, "none")
+        headlines[f"{name}_cpu"] = rounds.cpu_headline(case, "none")
     return suite_of(
         "durability",
         rows=[_row(case, rounds) for case in CASES]
@@ -141,7 +151,8 @@ async def _measure(*, quick: bool, budget_s: float) -> tuple[Rounds, dict[str, _
             mode="async",
             arguments=_TINY if quick else (),
             servers=SERVERS,
-            durability=case,
+            durability="none" if case == REPLICA else case,
+            replicas=int(case == REPLICA),
         )
         for case in CASES
     ]

@@ -70,6 +70,8 @@ class JobShape:
     """Whose code its processes run."""
     durability: str = "none"
     """How its pservers keep the training on a disk, if they do."""
+    replicas: int = 0
+    """How many other pservers follow each."""
 
 
 class Saved(NamedTuple):
@@ -235,10 +237,14 @@ class TrainingJob:
         job = [f"--job={self._name}", f"--redis={self._redis}"]
         sizes = [f"--worker-num={self.shape.workers}", f"--server-num={self.shape.servers}"]
         command = ["-m", "paramfleet_coordinator", *job, *sizes, "--log-level=WARNING"]
+        if self.shape.replicas:
+            planned = f"--server-processes={self.shape.servers}"
+            command += [planned, f"--replicas={self.shape.replicas}"]
         self._coordinators = [await self._start("coordinator", command)]
         for index in range(self.shape.servers):
             command = ["-m", "paramfleet_pserver", *job, f"--index={index}"]
             command += [*await self._endpoint(), *self._keeping()]
+            command += ["--hosting=planned"] if self.shape.replicas else []
             self._servers.append(await self._start(f"pserver{index}", command))
         for index in range(self.shape.workers):
             role = {

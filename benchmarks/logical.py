@@ -347,9 +347,18 @@ class _PServers:
         return await self.call(op, instead)
 
     async def pull(
-        self, plan: ReadPlan, *, rank: int, min_step: int, incarnation: int | None = None
+        self,
+        plan: ReadPlan,
+        *,
+        rank: int,
+        min_step: int,
+        incarnation: int | None = None,
+        version: int | None = None,
+        confirms: int | None = None,
     ) -> list[Message]:
         """Return the answers to a plan."""
+        assert version is None, "no worker comes back here"
+        assert confirms is None, "and none is gone on without"
         messages = plan.messages(rank=rank, min_step=min_step, incarnation=incarnation)
         return await self.call("pull", messages)
 

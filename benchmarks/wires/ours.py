@@ -13,6 +13,8 @@ from wires.cases import CALL_TIMEOUT_S, CASES, Ask, Payloads, Tls, check
 
 __all__ = ["connect", "dial", "serve"]
 
+_ROLE = "worker"
+
 
 class _End:
     """Speaks TLS to whoever has a certificate of the measurement."""
@@ -23,6 +25,9 @@ class _End:
 
     def context(self) -> ssl.SSLContext:
         return self._context
+
+    def role_of(self, _certificate: Mapping[str, Any] | None) -> str:
+        return _ROLE
 
     def refusal(self, _certificate: Mapping[str, Any] | None) -> str:
         return ""
@@ -50,6 +55,7 @@ async def serve(payloads: Payloads, tls: Tls | None, secret: str = "") -> int:
         name="server",
         clock=SystemClock(),
         tls=None if tls is None else _End(tls.server()),
+        rights=dict.fromkeys(CASES, frozenset({_ROLE})),
         secret=_secret(secret),
     )
     return await server.start("127.0.0.1", 0)

@@ -1,26 +1,21 @@
-"""A training that says when its steps and its pservers' starts are: see ``recovery.py``.
+"""A training that says when its steps are: see ``recovery.py``.
 
-Its notes go to a folder, a file for each place in the job, a JSON object a line; times are of
+Its notes go to a folder, a file for each worker, a JSON object a line; times are of
 ``time.perf_counter``, which all processes of a Linux machine share. Workers stop between two
 steps while the folder has a file ``hold``, and end when it has a file ``end``.
 """
 
+import argparse
 import json
-import os
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
-BEGAN = time.perf_counter()  # before imports: they are a part of what is measured
+import torch
+from typing_extensions import override
 
-import argparse  # noqa: E402
-import logging  # noqa: E402
-import threading  # noqa: E402
-
-import torch  # noqa: E402
-from typing_extensions import override  # noqa: E402
-
-import paramfleet as fleet  # noqa: E402
+import paramfleet as fleet
 
 LONGEST_S = 1800.0
 """After that a worker ends, whatever its folder says."""
@@ -35,24 +30,6 @@ class Notes:
     def write(self, **note: Any) -> None:
         """Add a line."""
         self._file.write(json.dumps(note) + "\n")
-
-    def write_event(self, name: str, **facts: Any) -> None:
-        """Add that something is so now, and the process's processor time until now."""
-        self.write(event=name, at=time.perf_counter(), cpu_s=time.process_time(), **facts)
-
-
-class EventNotes(logging.Handler):
-    """Notes when a pserver has logged an event, with its fields of numbers."""
-
-    def __init__(self, notes: Notes) -> None:
-        super().__init__()
-        self._notes = notes
-
-    @override
-    def emit(self, record: logging.LogRecord) -> None:
-        known = ("seconds", "bytes_since_snapshot")
-        facts = {name: getattr(record, name) for name in known if hasattr(record, name)}
-        self._notes.write_event(record.getMessage(), **facts)
 
 
 class Ranking(torch.nn.Module):
@@ -73,25 +50,15 @@ class Ranking(torch.nn.Module):
         return logits
 
 
-def serve(folder: Path, index: str) -> None:
-    """Be a pserver, and note its start."""
-    notes = Notes(folder / f"pserver-{index}")
-    notes.write(event="began", at=BEGAN, pid=os.getpid())
-    notes.write_event("imported")
-    for name in ("paramfleet_pserver.app", "paramfleet_shared.discovery.session"):
-        logging.getLogger(name).addHandler(EventNotes(notes))
-    fleet.init_server()
-    fleet.run_server()
-
-
 def train(options: argparse.Namespace) -> None:
     """Be a worker: rows of all ids in turns, until the folder says that it is enough."""
     torch.set_num_threads(1)
     rank = fleet.worker_index()
     torch.manual_seed(rank)
     strategy = fleet.DistributedStrategy()
-    strategy.a_sync = True
-    strategy.a_sync_configs = {"fresh_steps": 0}
+    strategy.a_sync = not options.sync
+    if strategy.a_sync:
+        strategy.a_sync_configs = {"fresh_steps": 0}
     model = fleet.distributed_model(Ranking(options.ids, options.dim))
     optimizer = fleet.distributed_optimizer(
         torch.optim.Adagrad(model.parameters(), lr=0.01), strategy
@@ -101,8 +68,9 @@ def train(options: argparse.Namespace) -> None:
     ids = torch.randperm(options.ids)
     hold, end = options.folder / "hold", options.folder / "end"
     pause = threading.Event()
-    place, deadline = 0, time.perf_counter() + LONGEST_S
-    while not end.exists() and time.perf_counter() < deadline:
+    place, deadline = 0, time.perf_counter() + options.longest
+    left = options.steps
+    while left and not end.exists() and time.perf_counter() < deadline:
         if hold.exists():
             notes.write(event="held", at=time.perf_counter())
             pause.wait(0.02)
@@ -113,7 +81,8 @@ def train(options: argparse.Namespace) -> None:
         labels = (batch.sum(1) % 2).float()
         loss = torch.nn.functional.binary_cross_entropy_with_logits(model(batch), labels)
         optimizer.minimize(loss, examples=len(batch))
-        notes.write(event="step", began=began, at=time.perf_counter())
+        notes.write(event="step", began=began, at=time.perf_counter(), loss=loss.item())
+        left -= 1
     fleet.stop_worker()
 
 
@@ -125,10 +94,14 @@ def main() -> None:
     parser.add_argument("--dim", type=int, default=16)
     parser.add_argument("--slots", type=int, default=16)
     parser.add_argument("--batch", type=int, default=8192, help="ids of a step, of all slots")
+    parser.add_argument("--longest", type=float, default=LONGEST_S, help="seconds of training")
+    parser.add_argument("--sync", action="store_true", help="in sync mode; else in async")
+    parser.add_argument("--steps", type=int, default=-1, help="as many; else until the end")
     options = parser.parse_args()
     fleet.init()
     if fleet.is_server():
-        serve(options.folder, str(fleet.server_index()))
+        fleet.init_server()
+        fleet.run_server()
     else:
         train(options)
 

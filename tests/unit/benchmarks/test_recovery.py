@@ -1,23 +1,40 @@
-"""What is made of the notes of a recovery."""
+"""What is made of the log of a pserver that came back."""
+
+import json
 
 import pytest
 
-from recovery import PARTS, kill_of
-
-NOTES = [
-    {"event": "began", "at": 10.5, "pid": 7},
-    {"event": "imported", "at": 12.0, "cpu_s": 1.25},
-    {"event": "job.joined", "at": 12.75, "cpu_s": 1.5},
-    {"event": "pserver.recovered", "at": 13.5, "seconds": 0.5, "bytes_since_snapshot": 2e6},
-    {"event": "pserver.serving", "at": 13.5, "cpu_s": 2.0},
-]
+from recovery import PARTS, kill_of, lives_of
 
 
-def test_the_parts_of_a_recovery_are_its_time_without_the_longer_wait() -> None:
-    found = kill_of(10.0, 0.25, NOTES, steps=[13.75, 14.0])
+def line(event: str, second: float, **fields: object) -> str:
+    time = f"2026-05-01T12:00:{second:06.3f}Z"
+    return json.dumps({"time": time, "event": event, "fields": fields})
 
-    assert found.total_s == pytest.approx(3.75)
+
+LOG = "\n".join(
+    [
+        line("job.joined", 1.5),
+        line("pserver.started", 1.5, pid=7, cpu_s=2.5, seconds=0.5),
+        line("pserver.serving", 2.0, cpu_s=3.0),
+        "a line of the script",
+        line("job.joined", 11.75),
+        line("pserver.started", 11.75, pid=8, cpu_s=0.75, seconds=0.75),
+        line("pserver.recovered", 12.5, seconds=0.5, bytes_since_snapshot=2e6),
+        line("pserver.serving", 12.5, cpu_s=2.0),
+    ]
+)
+
+
+def test_the_parts_of_a_recovery_are_its_time() -> None:
+    first, second = lives_of(LOG)
+    ten = first["pserver.started"].at + 8.5
+
+    found = kill_of(ten, second, steps=[ten + 2.75, ten + 3.0])
+
+    assert found.total_s == pytest.approx(3.0)
     assert list(found.parts) == list(PARTS)
-    assert list(found.parts.values()) == [0.25, 1.5, 0.75, 0.5, 0.25, 0.5]
+    assert list(found.parts.values()) == pytest.approx([1.0, 0.75, 0.5, 0.25, 0.5])
     assert sum(found.parts.values()) == pytest.approx(found.total_s)
-    assert (found.replayed_mb, found.imports_cpu_s, found.open_cpu_s) == (2.0, 1.25, 2.0)
+    assert (found.replayed_mb, found.start_cpu_s, found.open_cpu_s) == (2.0, 0.75, 2.0)
+    assert second["pserver.started"].fields["pid"] == 8

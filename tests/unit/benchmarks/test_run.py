@@ -55,6 +55,21 @@ def test_all_suites_fit_into_ten_minutes() -> None:
     assert sum(run.SUITES.values()) < run.TOTAL_S < 600
 
 
+def test_a_long_suite_runs_last_and_in_its_own_time(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "LONG", {"long": 700.0})
+    write_suite(folder, "good", "pass")
+    write_suite(folder, "long", "pass")
+    results = folder / "results"
+    monkeypatch.setattr("sys.argv", ["run.py", f"--results={results}", "--only=long,good"])
+
+    assert run.main() == 0
+
+    assert json.loads((results / "good.json").read_text())["rows"] == [{"budget": 30.0}]
+    assert json.loads((results / "long.json").read_text())["rows"] == [{"budget": 700.0}]
+
+
 def test_a_failed_suite_says_why_and_the_others_go_on(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
